@@ -1,0 +1,1 @@
+"""Latency prediction for operator graphs on phone processors, without torch."""

@@ -1,0 +1,64 @@
+"""Errors that carry a hint for the user and an exit code for the command line."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class StretchError(Exception):
+    """A failure that one sentence explains: what, where and how to mend it.
+
+    Args:
+        message: One sentence, without a traceback's detail.
+        hint: What the user can do next; printed on its own line.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(StretchError):
+    """A flag or value that makes no sense (exit code 2)."""
+
+    exit_code = 2
+
+
+class UnknownNameError(StretchError):
+    """A name that is in none of our lists (exit code 3)."""
+
+    exit_code = 3
+
+    @classmethod
+    def among(cls, what: str, name: str, known: Iterable[str]) -> "UnknownNameError":
+        """Error for `name`, hinting at the closest of the `known` names.
+
+        Args:
+            what: Kind of thing, such as ``device``.
+            name: The name that was asked for.
+            known: All names that would have been accepted.
+        """
+        names = sorted(known)
+        close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        if close:
+            hint = f"did you mean `{close[0]}`?"
+        elif names:
+            shown = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
+            hint = f"known: {shown}"
+        else:
+            hint = f"no {what} is registered"
+        return cls(f"unknown {what} `{name}`", hint)
+
+
+class InfeasibleError(StretchError):
+    """No design meets the constraints (exit code 4)."""
+
+    exit_code = 4
+
+
+class MissingBackendError(StretchError):
+    """An optional package or library is missing (exit code 5)."""
+
+    exit_code = 5

@@ -1,0 +1,166 @@
+"""The OpGraph: a torch-free graph of operators, the paper's G_seq (section 4.1)."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import msgspec
+
+from predictors.errors import StretchError
+from predictors.kinds import Attr, Shape, kind_of
+
+MAX_OPS = 100_000
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operator with one output tensor, which carries the operator's name.
+
+    Args:
+        name: Unique in its graph.
+        kind: A name of `predictors.kinds`, such as ``conv``.
+        inputs: Names of the operators whose outputs are read, in order.
+        attrs: What the kind needs, such as ``kernel`` and ``stride``.
+        shape: Output shape, batch first; derived, see `OpGraph.build`.
+        tags: Notes that travel along (segment, processor, origin); two
+            operators that differ only in tags are equal.
+    """
+
+    name: str
+    kind: str
+    inputs: tuple[str, ...] = ()
+    attrs: Mapping[str, Attr] = field(default_factory=dict)
+    shape: Shape = ()
+    tags: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+
+@dataclass(frozen=True)
+class OpGraph:
+    """Operators in topological order, one input, one output.
+
+    Build it with `OpGraph.build`, which infers and checks the shapes.
+    """
+
+    name: str
+    ops: tuple[Op, ...]
+    output: str
+
+    @classmethod
+    def build(cls, name: str, ops: Iterable[Op], output: str) -> "OpGraph":
+        """A graph whose shapes are inferred from its input operator.
+
+        Args:
+            name: Name of the network.
+            ops: Operators in topological order; one of kind ``input``.
+            output: Name of the operator whose tensor is the result.
+
+        Raises:
+            StretchError: If a name is used twice or unknown, a kind is
+                unknown, or shapes do not fit; names the operator.
+        """
+        shapes: dict[str, Shape] = {}
+        done: list[Op] = []
+        for op in ops:
+            if op.name in shapes:
+                raise StretchError(f"operator `{op.name}` of `{name}` is there twice")
+            missing = [i for i in op.inputs if i not in shapes]
+            if missing:
+                raise StretchError(f"operator `{op.name}` of `{name}` reads `{missing[0]}`, which no earlier operator writes")
+            kind = kind_of(op.kind)
+            if len(op.inputs) < kind.min_inputs:
+                raise StretchError(f"operator `{op.name}` ({op.kind}) needs {kind.min_inputs} inputs, it has {len(op.inputs)}")
+            try:
+                shape = kind.shape([shapes[i] for i in op.inputs], op.attrs)
+            except (KeyError, IndexError, ZeroDivisionError, TypeError) as error:
+                raise StretchError(f"operator `{op.name}` ({op.kind}) lacks or has a wrong attribute: {error}") from error
+            except ValueError as error:
+                raise StretchError(f"operator `{op.name}` ({op.kind}) does not fit its input: {error}") from error
+            if any(n <= 0 for n in shape):
+                raise StretchError(f"operator `{op.name}` ({op.kind}) has the empty output shape {shape}")
+            shapes[op.name] = shape
+            done.append(Op(op.name, op.kind, tuple(op.inputs), dict(op.attrs), shape, dict(op.tags)))
+        if output not in shapes:
+            raise StretchError(f"output `{output}` of `{name}` is no operator")
+        if sum(op.kind == "input" for op in done) != 1:
+            raise StretchError(f"`{name}` needs exactly one input")
+        return cls(name, tuple(done), output)
+
+    @cached_property
+    def by_name(self) -> dict[str, Op]:
+        """Operator by name."""
+        return {op.name: op for op in self.ops}
+
+    @cached_property
+    def consumers(self) -> dict[str, tuple[str, ...]]:
+        """Names of the operators that read each operator's tensor."""
+        readers: dict[str, list[str]] = {op.name: [] for op in self.ops}
+        for op in self.ops:
+            for name in dict.fromkeys(op.inputs):
+                readers[name].append(op.name)
+        return {name: tuple(who) for name, who in readers.items()}
+
+    @cached_property
+    def input(self) -> Op:
+        """The input operator."""
+        return next(op for op in self.ops if op.kind == "input")
+
+    def input_shapes(self, op: Op) -> list[Shape]:
+        """Shapes of what `op` reads."""
+        return [self.by_name[name].shape for name in op.inputs]
+
+    def op_macs(self, op: Op) -> int:
+        """Multiply-accumulates of one operator at the graph's batch size."""
+        return kind_of(op.kind).macs(self.input_shapes(op), op.attrs, op.shape)
+
+    def op_weights(self, op: Op) -> dict[str, Shape]:
+        """Shape of each weight of one operator, by name (``weight``, ``bias``, ``running_mean`` …)."""
+        return kind_of(op.kind).weights(self.input_shapes(op), op.attrs)
+
+    @cached_property
+    def macs(self) -> int:
+        """Multiply-accumulates of the whole graph."""
+        return sum(self.op_macs(op) for op in self.ops)
+
+    @cached_property
+    def params(self) -> int:
+        """Learned numbers; batch-norm statistics are not counted."""
+        total = 0
+        for op in self.ops:
+            for key, shape in self.op_weights(op).items():
+                if not key.startswith("running_"):
+                    total += _size(shape)
+        return total
+
+    def to_json(self) -> bytes:
+        """The graph as JSON."""
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def from_json(cls, text: bytes | str) -> "OpGraph":
+        """The graph written by `to_json`, checked.
+
+        Raises:
+            StretchError: If the text is no such graph.
+        """
+        try:
+            raw = msgspec.json.decode(text, type=OpGraph)
+        except msgspec.MsgspecError as error:
+            raise StretchError(f"this is not an operator graph: {error}") from error
+        if len(raw.ops) > MAX_OPS:
+            raise StretchError(f"`{raw.name}` has {len(raw.ops)} operators, the limit is {MAX_OPS}")
+        graph = cls.build(raw.name, raw.ops, raw.output)
+        if graph != raw:
+            raise StretchError(f"`{raw.name}` states shapes that its operators do not have")
+        return graph
+
+
+def _size(shape: Shape) -> int:
+    n = 1
+    for s in shape:
+        n *= s
+    return n
+
+
+def tensor_bytes(shape: Shape, itemsize: int = 4) -> int:
+    """Bytes of a dense tensor of this shape."""
+    return _size(shape) * itemsize

@@ -1,0 +1,55 @@
+"""A dictionary of named things whose lookup error names the closest match."""
+
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+from predictors.errors import StretchError, UnknownNameError
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """Maps names to objects of one kind.
+
+    Args:
+        what: What is registered, as it reads in an error ("delegate").
+    """
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self._items: dict[str, T] = {}
+
+    def register(self, name: str) -> Callable[[T], T]:
+        """Decorator that registers its object under `name`.
+
+        Raises:
+            StretchError: If the name is taken by another object.
+        """
+
+        def add(item: T) -> T:
+            if self._items.get(name, item) is not item:
+                raise StretchError(f"{self.what} `{name}` is registered twice", "rename one of the two")
+            self._items[name] = item
+            return item
+
+        return add
+
+    def get(self, name: str) -> T:
+        """The object called `name`.
+
+        Raises:
+            UnknownNameError: If there is none; its hint has the closest name.
+        """
+        if name not in self._items:
+            raise UnknownNameError.among(self.what, name, self._items)
+        return self._items[name]
+
+    def names(self) -> list[str]:
+        """All names, sorted."""
+        return sorted(self._items)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._items
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())

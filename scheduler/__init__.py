@@ -1,0 +1,1 @@
+"""Run a bundle on several processors at once, without torch."""

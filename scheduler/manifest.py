@@ -1,0 +1,162 @@
+"""Schema of a bundle's `bundle.json`: what `stretch` writes and `scheduler` reads."""
+
+from typing import Any, Literal
+
+import msgspec
+
+SCHEMA = 1
+
+
+class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Unknown keys are refused: a bundle is untrusted."""
+
+
+class Tensor(_Part):
+    """A tensor that crosses subgraphs.
+
+    Args:
+        name: Unique in the bundle.
+        shape: Batch first.
+        producer: Subgraph or join that writes it; ``input`` for the model's input.
+        consumers: Subgraphs and joins that read it; ``output`` if it is the result.
+        dtype: Element type.
+        layout: Axis order.
+        scale: Quantisation scale, or None.
+        zero_point: Quantisation zero point, or None.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    producer: str
+    consumers: tuple[str, ...]
+    dtype: Literal["float32", "float16", "int8", "uint8"] = "float32"
+    layout: Literal["NCHW", "NHWC", "PHWC4", "NC"] = "NCHW"
+    scale: float | None = None
+    zero_point: int | None = None
+
+
+class SubgraphEntry(_Part):
+    """A piece that one processor runs without waiting for another.
+
+    Args:
+        name: Unique, such as ``s1.cpu``.
+        segment: Segment it belongs to.
+        processor: Processor of the device profile it was planned for.
+        file: ONNX file, relative to the bundle.
+        input: Tensor it reads.
+        output: Tensor it writes.
+        macs: Multiply-accumulates.
+        precision: Precision of the file.
+        planned_precision: Precision the plan assumed on the device.
+        predicted_ms: Predicted time on the device, without communication.
+    """
+
+    name: str
+    segment: str
+    processor: str
+    file: str
+    input: str
+    output: str
+    macs: int
+    precision: str = "fp32"
+    planned_precision: str = "fp32"
+    predicted_ms: float | None = None
+
+
+class JoinEntry(_Part):
+    """A meeting point of two or more branches.
+
+    Args:
+        name: Unique, such as ``s1.join``.
+        segment: Segment whose branches meet.
+        kind: ``concat``: inputs side by side along channels, in order;
+            ``sum``: inputs added. (A ``project`` join is a ``concat`` here: its
+            1×1 convolutions belong to the branches.)
+        inputs: Branch output tensors, in order.
+        output: Joined tensor.
+        processor: Processor that waits and joins (the CPU of the paper's Algorithm 1).
+    """
+
+    name: str
+    segment: str
+    kind: Literal["concat", "sum"]
+    inputs: tuple[str, ...]
+    output: str
+    processor: str = "cpu"
+
+
+class FileEntry(_Part):
+    """Size and SHA-256 of one file of the bundle."""
+
+    bytes: int
+    sha256: str
+
+
+class ModelInfo(_Part):
+    """The branched model and its original in numbers (batch 1)."""
+
+    name: str
+    input_shape: tuple[int, ...]
+    output_shape: tuple[int, ...]
+    macs: int
+    params: int
+    original_macs: int
+    original_params: int
+
+
+class WeightsInfo(_Part):
+    """Where the weights came from.
+
+    Args:
+        source: ``default`` (pretrained), ``random``, ``file`` or ``given``.
+        detail: Which file or which weights entry.
+    """
+
+    source: str
+    detail: str = ""
+
+
+class Manifest(_Part):
+    """`bundle.json`.
+
+    Args:
+        schema: Version of this schema.
+        version: nn-stretch that wrote the bundle.
+        model: The model in numbers.
+        device: Profile the design was planned for.
+        calibrated: Whether that profile was fitted to measurements.
+        weights: Where the weights came from.
+        design: The `BranchDesign` as JSON.
+        input: Name of the model's input tensor.
+        output: Name of the model's output tensor.
+        tensors: Tensors that cross subgraphs.
+        subgraphs: In topological order.
+        joins: In topological order.
+        whole: ONNX of the whole branched model.
+        controls: ONNX of the sequential controls, by name (``original``, ``sequential_same_macs``).
+        control_macs: Multiply-accumulates of each control.
+        predicted: The planner's figures (`predicted` of the command line's JSON).
+        recommended: What the planner recommends to run.
+        checks: Results of the numeric checks at export.
+        files: Every other file of the bundle.
+    """
+
+    schema: int
+    version: str
+    model: ModelInfo
+    device: str
+    calibrated: bool
+    weights: WeightsInfo
+    design: dict[str, Any]
+    input: str
+    output: str
+    tensors: tuple[Tensor, ...]
+    subgraphs: tuple[SubgraphEntry, ...]
+    joins: tuple[JoinEntry, ...]
+    whole: str
+    controls: dict[str, str]
+    control_macs: dict[str, int]
+    predicted: dict[str, Any]
+    recommended: str
+    checks: dict[str, Any]
+    files: dict[str, FileEntry]

@@ -1,0 +1,1 @@
+"""Everything decided on the operator graph; no torch."""

@@ -1,0 +1,151 @@
+"""The design: where branches meet and how each is scaled (paper 003, table 2)."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from predictors.errors import StretchError
+
+JoinKind = Literal["none", "concat", "project", "sum"]
+EntryKind = Literal["none", "slice", "project"]
+
+DESIGN_VERSION = 1
+
+
+@dataclass(frozen=True)
+class BranchScale:
+    """One branch of one segment.
+
+    Args:
+        processor: Where it runs; unique in its segment.
+        depth: Number of blocks kept, the entry block included.
+        width: Channels of the branch's own trunk (its output before the join).
+        entry: How the branch begins.
+        partition: Channels this branch contributes to the joined tensor; 0
+            until the design is resolved.
+    """
+
+    processor: str
+    depth: int
+    width: int
+    entry: EntryKind = "none"
+    partition: int = 0
+
+
+@dataclass(frozen=True)
+class SegmentDesign:
+    """Operators after `start` up to and with `end`, and the branches that replace them.
+
+    Args:
+        name: ``stem``, ``s1``, ``s2``, …, ``head``.
+        start: Cut point the segment reads.
+        end: Cut point the segment writes: the meeting point.
+        branches: One for a whole segment, else one per processor.
+        join: How branch outputs meet; ``none`` for a segment that keeps its
+            original width on one processor.
+    """
+
+    name: str
+    start: str
+    end: str
+    branches: tuple[BranchScale, ...]
+    join: JoinKind = "none"
+
+    @property
+    def whole(self) -> bool:
+        """Whether the segment stays on one processor."""
+        return len(self.branches) == 1
+
+
+@dataclass(frozen=True)
+class BranchDesign:
+    """The paper's (N_meet, N_branch, L_meet, R_depth, R_width) of one model.
+
+    Args:
+        model: Name of the model the design is for.
+        device: Profile it was planned for.
+        segments: In order, from the input to the output.
+    """
+
+    model: str
+    device: str
+    segments: tuple[SegmentDesign, ...]
+    version: int = field(default=DESIGN_VERSION)
+
+    @property
+    def n_meet(self) -> int:
+        """Meeting points where at least two branches join."""
+        return sum(not segment.whole for segment in self.segments)
+
+    @property
+    def processors(self) -> tuple[str, ...]:
+        """Processors used, in order of first use."""
+        return tuple(dict.fromkeys(b.processor for s in self.segments for b in s.branches))
+
+
+class BranchDraft(msgspec.Struct, forbid_unknown_fields=True):
+    """A branch as a person writes it; what is left out is filled in."""
+
+    processor: str
+    depth: int | None = None
+    width: int | None = None
+    entry: EntryKind | None = None
+    partition: int = 0
+
+
+class SegmentDraft(msgspec.Struct, forbid_unknown_fields=True):
+    """A segment as a person writes it: named, or bounded by cut points."""
+
+    branches: list[BranchDraft]
+    name: str | None = None
+    start: str | None = None
+    end: str | None = None
+    join: JoinKind | None = None
+
+
+class DesignDraft(msgspec.Struct, forbid_unknown_fields=True):
+    """A design file; `resolve_design` turns it into a `BranchDesign`."""
+
+    segments: list[SegmentDraft]
+    model: str | None = None
+    device: str | None = None
+    version: int = DESIGN_VERSION
+
+
+def load_draft(path: Path) -> DesignDraft:
+    """Read a design file.
+
+    Raises:
+        StretchError: If the file cannot be read or is no design.
+    """
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise StretchError(f"cannot read the design {path}: {error.strerror}") from error
+    try:
+        draft = msgspec.toml.decode(text, type=DesignDraft)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise StretchError(f"{path} is not a design: {error}", "a design has [[segments]] with name and branches = [{processor, depth, width}, …]") from error
+    if draft.version > DESIGN_VERSION:
+        raise StretchError(f"{path} has design version {draft.version}, this nn-stretch reads up to {DESIGN_VERSION}", "upgrade nn-stretch")
+    return draft
+
+
+def design_to_toml(design: BranchDesign) -> str:
+    """The design as a TOML file that `load_draft` reads back."""
+    lines = [f"version = {design.version}", f"model = {_quote(design.model)}", f"device = {_quote(design.device)}"]
+    for segment in design.segments:
+        lines += ["", "[[segments]]", f"name = {_quote(segment.name)}", f"start = {_quote(segment.start)}"]
+        lines += [f"end = {_quote(segment.end)}", f'join = "{segment.join}"', "branches = ["]
+        lines += [
+            f'  {{ processor = {_quote(b.processor)}, depth = {b.depth}, width = {b.width}, entry = "{b.entry}", partition = {b.partition} }},'
+            for b in segment.branches
+        ]
+        lines.append("]")
+    return "\n".join(lines) + "\n"
+
+
+def _quote(text: str) -> str:
+    return msgspec.json.encode(text).decode()
