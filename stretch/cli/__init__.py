@@ -1,0 +1,169 @@
+"""The command line: one file a verb, found by its name, imported when it is used.
+
+A verb `foo` is a file `stretch/cli/foo.py` with a function `foo`, and the name
+`foo` in `VERBS`::
+
+    '''`stretch foo`: what it is for.'''
+
+    from typing import Annotated
+
+    import typer
+
+    from stretch.cli.output import Output, verb
+
+
+    @verb
+    def foo(
+        out: Output,
+        bundle: Annotated[str, typer.Argument(help="Folder of a bundle.")],
+        repeat: Annotated[int, typer.Option(help="Number of runs.", min=1)] = 10,
+    ) -> None:
+        '''First sentence: shown by `stretch --help`.'''
+        import torch  # heavy packages only inside the function
+
+        with out.progress("measuring", total=repeat) as step:
+            ...
+            step()
+        out.warn("gpu is mapped to a second CPU core")
+        out.emit({"median_ms": 1.5}, lambda console: console.print("1.5 ms"))
+
+`verb` hides `out` from the command line and adds `--json`, `--quiet` and
+`--debug`. A verb raises the errors of `predictors.errors`; `Verbs.main` turns
+them into a sentence, a hint and an exit code.
+"""
+
+import difflib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from predictors.errors import StretchError
+from stretch.cli.output import fail
+
+#: Every verb, in the order of `stretch --help`.
+VERBS = ("branch", "run", "predict", "explain", "verify", "devices", "models", "delegates", "env")
+
+#: Packages that may be missing, and what brings them.
+EXTRAS = {
+    "torch": "torch",
+    "torchvision": "torch",
+    "timm": "torch",
+    "safetensors": "torch",
+    "pyopencl": "opencl",
+    "ai_edge_litert": "litert",
+    "onnxruntime_qnn": "qnn",
+    "onnxruntime": "",
+    "onnx": "",
+}
+
+
+class Verbs(TyperGroup):
+    """The group that imports a verb's file when the verb is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Names of the verbs, in the order of the help."""
+        return [v for v in VERBS if importlib.util.find_spec(f"stretch.cli.{v}")]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The click command of one verb, or None if there is no such verb."""
+        if cmd_name not in VERBS:
+            return None
+        function = getattr(importlib.import_module(f"stretch.cli.{cmd_name}"), cmd_name)
+        single = typer.Typer(add_completion=False, rich_markup_mode=None)
+        single.command(cmd_name, context_settings={"help_option_names": ["-h", "--help"]})(function)
+        return typer.main.get_command(single)
+
+    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, standalone_mode: bool = True, **extra: Any) -> Any:
+        """Run the command line and exit with the code of CLI contract.
+
+        Args:
+            args: Words of the command line, `sys.argv[1:]` if None.
+            prog_name: Name in usage lines.
+            standalone_mode: Accepted because callers of click pass it; this
+                command line always ends with `SystemExit`.
+            extra: Passed on to click.
+
+        Raises:
+            SystemExit: Always.
+        """
+        words = list(sys.argv[1:] if args is None else args)
+        flags = words[: words.index("--")] if "--" in words else words
+        as_json, debug = "--json" in flags, "--debug" in flags
+        try:
+            code = super().main(words, prog_name or "stretch", standalone_mode=False, **extra)
+        except StretchError as error:
+            sys.exit(fail(error.message, error.hint, error.exit_code, as_json=as_json, debug=debug))
+        except typer.TyperException as error:
+            sys.exit(fail(_usage_message(error), _usage_hint(error, words), 2, as_json=as_json, debug=debug))
+        except ModuleNotFoundError as error:
+            message, hint = _missing(error)
+            sys.exit(fail(message, hint, 5 if hint else 1, as_json=as_json, debug=debug))
+        except (KeyboardInterrupt, typer.Abort):
+            code = 130
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else ""
+            sys.exit(fail(f"{where}{error.strerror or error}", None, 1, as_json=as_json, debug=debug))
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}".splitlines()[0]
+            sys.exit(fail(f"unexpected {what}", "this is a fault of nn-stretch or of a package it uses; run with --debug for the traceback", 1, as_json=as_json, debug=debug))
+        if code == 130:
+            fail("interrupted", None, 130, as_json=as_json, debug=debug)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _usage_message(error: typer.TyperException) -> str:
+    """What click says of a wrong command line, as part of a sentence."""
+    text = error.format_message() if hasattr(error, "format_message") else str(error)
+    text = text.splitlines()[0].rstrip(".") if text else "the command line is not complete"
+    return text[0].lower() + text[1:]
+
+
+def _usage_hint(error: typer.TyperException, words: Sequence[str]) -> str:
+    """The closest verb if a verb is wrong, else where the help is."""
+    verbs = [word for word in words if not word.startswith("-")]
+    if verbs and verbs[0] not in VERBS:
+        close = difflib.get_close_matches(verbs[0], VERBS, n=1, cutoff=0.5)
+        return f"did you mean `{close[0]}`?" if close else f"verbs: {', '.join(VERBS)}"
+    context = getattr(error, "ctx", None)
+    return f"`{context.command_path if context else 'stretch'} --help` lists what it takes"
+
+
+def _missing(error: ModuleNotFoundError) -> tuple[str, str | None]:
+    """Sentence and install line for a package that cannot be imported."""
+    package = (error.name or "").partition(".")[0]
+    if package not in EXTRAS:
+        return f"unexpected {type(error).__name__}: {error}", None
+    extra = EXTRAS[package]
+    target = f"nn-stretch[{extra}]" if extra else package
+    return f"this needs the package `{package}`, which is not installed", f'pip install "{target}"'
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        from stretch import __version__
+
+        typer.echo(f"nn-stretch {__version__}")
+        raise typer.Exit
+
+
+app = typer.Typer(
+    cls=Verbs,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(invoke_without_command=True)
+def stretch(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", callback=_show_version, is_eager=True)] = False,
+) -> None:
+    """Turn a CNN into branches that run at the same time on several processors."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())

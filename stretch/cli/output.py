@@ -1,0 +1,185 @@
+"""What every verb shares: data on stdout, all else on stderr, `--json`, exit codes."""
+
+import contextlib
+import functools
+import inspect
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+#: Version of the JSON that verbs print; keys are added freely, renamed only with a new number.
+SCHEMA = 1
+
+#: Width of tables where stdout is no terminal and COLUMNS is not set.
+PLAIN_WIDTH = 140
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, notes or warnings on stderr.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+class Output:
+    """Where a verb's words go.
+
+    Args:
+        as_json: Whether the result is one JSON object.
+        quiet: Whether stderr carries errors alone.
+        debug: Whether tracebacks are wanted.
+    """
+
+    def __init__(self, as_json: bool = False, quiet: bool = False, debug: bool = False) -> None:
+        self.as_json = as_json
+        self.quiet = quiet
+        self.debug = debug
+        #: Every warning so far, for the ``warnings`` key of the result.
+        self.warnings: list[str] = []
+        self._stdout = sys.stdout
+
+    def emit(self, data: Mapping[str, Any], human: "Callable[[Console], None]") -> None:
+        """Print the verb's result, once.
+
+        Args:
+            data: The JSON object, without ``schema`` and ``version``.
+            human: Prints the same for people on the console it is given.
+        """
+        if self.as_json:
+            print_json(data, self._stdout)
+            return
+        console = make_console(self._stdout)
+        human(console)
+        self._stdout.flush()
+
+    def note(self, message: str) -> None:
+        """Say something on stderr."""
+        if not self.quiet:
+            self._say(message)
+
+    def warn(self, message: str) -> None:
+        """Warn on stderr, and remember it for the result."""
+        self.warnings.append(message)
+        if not self.quiet:
+            self._say(f"warning: {message}")
+
+    @contextlib.contextmanager
+    def progress(self, what: str, total: int | None = None) -> Iterator[Callable[..., None]]:
+        """A bar on stderr, drawn only if that is a terminal.
+
+        Args:
+            what: What is going on, such as ``exporting``.
+            total: Number of steps, or None if it is not known.
+
+        Yields:
+            Call it after each step; an argument, if any, says what is next.
+        """
+        if self.quiet or not sys.stderr.isatty():
+            yield lambda doing="": None
+            return
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        columns = [SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
+        with Progress(*columns, console=make_console(sys.stderr), transient=True) as bar:
+            task = bar.add_task(what, total=total)
+
+            def step(doing: str = "") -> None:
+                bar.update(task, advance=1, description=f"{what} {doing}".rstrip())
+
+            yield step
+
+    def _say(self, message: str) -> None:
+        sys.stderr.write(printable(message) + "\n")
+        sys.stderr.flush()
+
+
+def verb(function: Callable[..., None]) -> Callable[..., None]:
+    """Make a command of `function`, whose first parameter is its `Output`.
+
+    `--json`, `--quiet` and `--debug` are added; with `--json` whatever a
+    package prints on stdout goes to stderr, so that stdout is one object.
+    """
+    signature = inspect.signature(function, eval_str=True)
+    first, *own = signature.parameters.values()
+    if first.annotation is not Output:
+        raise TypeError(f"the first parameter of verb `{function.__name__}` must be an Output")
+
+    @functools.wraps(function)
+    def command(*, as_json: bool = False, quiet: bool = False, debug: bool = False, **values: Any) -> None:
+        out = Output(as_json, quiet, debug)
+        with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+            function(out, **values)
+
+    shared = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
+        for name, kind in (("as_json", Json), ("quiet", Quiet), ("debug", Debug))
+    ]
+    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own] + shared
+    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": None}
+    # inspect would follow it to the function that still has `out`
+    del command.__wrapped__  # type: ignore[attr-defined]
+    return command
+
+
+def make_console(stream: Any) -> "Console":
+    """A rich console that takes no markup from names and honours NO_COLOR."""
+    from rich.console import Console
+
+    plain = not stream.isatty() and "COLUMNS" not in os.environ
+    return Console(file=stream, markup=False, emoji=False, highlight=False, width=PLAIN_WIDTH if plain else None)
+
+
+def print_json(data: Mapping[str, Any], stream: Any) -> None:
+    """Print one JSON object, its schema and our version first.
+
+    Raises:
+        ValueError: If a number is not finite: that is not JSON.
+    """
+    from stretch import __version__
+
+    whole = {"schema": SCHEMA, "version": __version__} | dict(data)
+    stream.write(json.dumps(whole, indent=2, allow_nan=False, default=_plain) + "\n")
+    stream.flush()
+
+
+def fail(message: str, hint: str | None, code: int, *, as_json: bool = False, debug: bool = False) -> int:
+    """Say what went wrong.
+
+    Args:
+        message: One sentence.
+        hint: What the user can do, or None.
+        code: The exit code, returned.
+        as_json: Whether to print an object on stdout instead of lines on stderr.
+        debug: Whether to print the traceback of the exception being handled.
+    """
+    if debug and sys.exc_info()[0] is not None:
+        traceback.print_exc()
+    with contextlib.suppress(BrokenPipeError):
+        if as_json:
+            print_json({"error": printable(message), "hint": None if hint is None else printable(hint)}, sys.stdout)
+        else:
+            sys.stderr.write(f"error: {printable(message)}\n" + (f"\nhint: {printable(hint)}\n" if hint else ""))
+            sys.stderr.flush()
+    return code
+
+
+def printable(text: str) -> str:
+    """The text with control characters escaped, so that a name from a file cannot drive the terminal."""
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
+def _plain(value: Any) -> Any:
+    """JSON form of numpy numbers, paths and structs."""
+    if hasattr(value, "item") and getattr(value, "size", 1) == 1:
+        return value.item()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    import msgspec
+
+    return msgspec.to_builtins(value)
