@@ -23,8 +23,9 @@ class BranchScale:
         depth: Number of blocks kept, the entry block included.
         width: Channels of the branch's own trunk (its output before the join).
         entry: How the branch begins.
-        partition: Channels this branch contributes to the joined tensor; 0
-            until the design is resolved.
+        partition: Channels this branch contributes to the joined tensor.
+        align: Inner channel counts are multiples of it where they are scaled
+            (the slice of the processor: 4 for PHWC4, 32 for a DSP).
     """
 
     processor: str
@@ -32,6 +33,7 @@ class BranchScale:
     width: int
     entry: EntryKind = "none"
     partition: int = 0
+    align: int = 8
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,8 @@ class BranchDraft(msgspec.Struct, forbid_unknown_fields=True):
     depth: int | None = None
     width: int | None = None
     entry: EntryKind | None = None
-    partition: int = 0
+    partition: int | None = None
+    align: int | None = None
 
 
 class SegmentDraft(msgspec.Struct, forbid_unknown_fields=True):
@@ -140,7 +143,7 @@ def design_to_toml(design: BranchDesign) -> str:
         lines += ["", "[[segments]]", f"name = {_quote(segment.name)}", f"start = {_quote(segment.start)}"]
         lines += [f"end = {_quote(segment.end)}", f'join = "{segment.join}"', "branches = ["]
         lines += [
-            f'  {{ processor = {_quote(b.processor)}, depth = {b.depth}, width = {b.width}, entry = "{b.entry}", partition = {b.partition} }},'
+            f'  {{ processor = {_quote(b.processor)}, depth = {b.depth}, width = {b.width}, entry = "{b.entry}", partition = {b.partition}, align = {b.align} }},'
             for b in segment.branches
         ]
         lines.append("]")

@@ -1,0 +1,227 @@
+"""Modules that lower to operators as they are, a rule for each class."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from predictors.kinds import Attr
+from stretch.capture.functions import Refusal, pair, window_padding
+
+#: (suffix of the operator's name, kind, attributes, weights)
+Lowered = tuple[str, str, dict[str, Attr], dict[str, torch.Tensor]]
+Rule = Callable[[Any, tuple[int, ...]], list[Lowered]]
+
+
+def _conv(m: nn.Conv2d, shape: tuple[int, ...]) -> list[Lowered]:
+    kernel, stride, dilation = pair(m.kernel_size), pair(m.stride), pair(m.dilation)
+    if m.padding_mode != "zeros":
+        raise Refusal(f"padding mode `{m.padding_mode}` is not supported")
+    pads = getattr(m, "pads", None)
+    if pads is not None:
+        padding = tuple(pads)
+    elif type(m).__name__ in ("Conv2dSame", "Conv2dSameExport"):
+        padding = _same_padding(shape, kernel, stride, dilation)
+    elif m.padding == "same":
+        total = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
+        padding = (total[0] // 2, total[1] // 2, total[0] - total[0] // 2, total[1] - total[1] // 2)
+    else:
+        padding = window_padding((0, 0) if m.padding == "valid" else m.padding)
+    attrs: dict[str, Attr] = {
+        "out_channels": m.out_channels,
+        "kernel": kernel,
+        "stride": stride,
+        "padding": padding,
+        "dilation": dilation,
+        "groups": m.groups,
+        "bias": m.bias is not None,
+    }
+    return [("", "conv", attrs, {"weight": m.weight} | ({"bias": m.bias} if m.bias is not None else {}))]
+
+
+def _same_padding(shape: tuple[int, ...], kernel: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...]) -> tuple[int, ...]:
+    """TensorFlow's SAME padding at this input size, more at the bottom and right."""
+    total = [max((math.ceil(n / s) - 1) * s + (k - 1) * d + 1 - n, 0) for n, k, s, d in zip(shape[2:], kernel, stride, dilation, strict=True)]
+    return (total[0] // 2, total[1] // 2, total[0] - total[0] // 2, total[1] - total[1] // 2)
+
+
+def _linear(m: nn.Linear, shape: tuple[int, ...]) -> list[Lowered]:
+    if len(shape) != 2:
+        raise Refusal(f"a linear layer over {len(shape)} dimensions is not supported")
+    weights = {"weight": m.weight} | ({"bias": m.bias} if m.bias is not None else {})
+    return [("", "linear", {"out_features": m.out_features, "bias": m.bias is not None}, weights)]
+
+
+def _norm_op(m: Any) -> Lowered:
+    if m.running_mean is None:
+        raise Refusal("batch normalisation without running statistics is not supported")
+    if m.momentum is None:
+        raise Refusal("batch normalisation with a cumulative average (momentum None) is not supported")
+    weights = {"weight": m.weight, "bias": m.bias} if m.weight is not None else {}
+    weights |= {"running_mean": m.running_mean, "running_var": m.running_var}
+    return ("", "batch_norm", {"eps": float(m.eps), "momentum": float(m.momentum), "affine": m.weight is not None}, weights)
+
+
+def _norm(m: nn.BatchNorm2d, shape: tuple[int, ...]) -> list[Lowered]:
+    return [_norm_op(m)]
+
+
+def _norm_act(m: Any, shape: tuple[int, ...]) -> list[Lowered]:
+    """timm's batch-norm that carries its activation."""
+    lowered = [_norm_op(m)]
+    for suffix in ("drop", "act"):
+        part = getattr(m, suffix)
+        if not isinstance(part, nn.Identity):
+            lowered += [(suffix, kind, attrs, own) for _, kind, attrs, own in lower_module(part, shape)]
+    return lowered
+
+
+def _plain(kind: str) -> Rule:
+    return lambda m, shape: [("", kind, {}, {})]
+
+
+def _gelu(m: nn.GELU, shape: tuple[int, ...]) -> list[Lowered]:
+    return [("", "gelu", {"approximate": m.approximate}, {})]
+
+
+def _max_pool(m: nn.MaxPool2d, shape: tuple[int, ...]) -> list[Lowered]:
+    if m.return_indices:
+        raise Refusal("pooling that returns indices is not supported")
+    kernel = pair(m.kernel_size)
+    attrs: dict[str, Attr] = {
+        "kernel": kernel,
+        "stride": pair(m.stride) if m.stride is not None else kernel,
+        "padding": window_padding(m.padding),
+        "dilation": pair(m.dilation),
+        "ceil_mode": bool(m.ceil_mode),
+    }
+    return [("", "max_pool", attrs, {})]
+
+
+def _avg_pool(m: nn.AvgPool2d, shape: tuple[int, ...]) -> list[Lowered]:
+    if m.divisor_override is not None:
+        raise Refusal("average pooling with its own divisor is not supported")
+    kernel = pair(m.kernel_size)
+    attrs: dict[str, Attr] = {
+        "kernel": kernel,
+        "stride": pair(m.stride) if m.stride is not None else kernel,
+        "padding": window_padding(m.padding),
+        "ceil_mode": bool(m.ceil_mode),
+        "count_include_pad": bool(m.count_include_pad),
+    }
+    return [("", "avg_pool", attrs, {})]
+
+
+def _adaptive(m: Any, shape: tuple[int, ...]) -> list[Lowered]:
+    from stretch.capture.functions import adaptive_pool
+
+    kind, attrs = adaptive_pool("max" if isinstance(m, nn.AdaptiveMaxPool2d) else "avg", shape, m.output_size)
+    return [("", kind, attrs, {})]
+
+
+def _flatten(m: nn.Flatten, shape: tuple[int, ...]) -> list[Lowered]:
+    last = m.end_dim if m.end_dim >= 0 else len(shape) + m.end_dim
+    if m.start_dim != 1 or last != len(shape) - 1:
+        raise Refusal(f"flattening dimensions {m.start_dim} to {m.end_dim} is not supported")
+    return [("", "flatten", {}, {})]
+
+
+def _dropout(m: Any, shape: tuple[int, ...]) -> list[Lowered]:
+    return [("", "dropout", {"p": float(m.p)}, {})]
+
+
+def _stochastic_depth(m: Any, shape: tuple[int, ...]) -> list[Lowered]:
+    if hasattr(m, "mode"):
+        return [("", "stochastic_depth", {"p": float(m.p), "mode": m.mode}, {})]
+    return [("", "stochastic_depth", {"p": float(m.drop_prob or 0.0), "mode": "row"}, {})]
+
+
+def _zero_pad(m: nn.ZeroPad2d, shape: tuple[int, ...]) -> list[Lowered]:
+    left, right, top, bottom = m.padding
+    return [("", "pad", {"padding": (top, left, bottom, right)}, {})]
+
+
+def _leaky_relu(m: nn.LeakyReLU, shape: tuple[int, ...]) -> list[Lowered]:
+    return [("", "leaky_relu", {"slope": float(m.negative_slope)}, {})]
+
+
+def _elu(m: nn.ELU, shape: tuple[int, ...]) -> list[Lowered]:
+    return [("", "elu", {"alpha": float(m.alpha)}, {})]
+
+
+def _slice(m: Any, shape: tuple[int, ...]) -> list[Lowered]:
+    return [("", "slice", {"start": m.start, "stop": m.stop}, {})]
+
+
+#: By class name, looked up along the class's bases: timm and torchvision need not be imported.
+_RULES: dict[str, Rule] = {
+    "Conv2d": _conv,
+    "Linear": _linear,
+    "BatchNorm2d": _norm,
+    "BatchNormAct2d": _norm_act,
+    "ReLU": _plain("relu"),
+    "ReLU6": _plain("relu6"),
+    "Hardswish": _plain("hard_swish"),
+    "Hardsigmoid": _plain("hard_sigmoid"),
+    "SiLU": _plain("silu"),
+    "Swish": _plain("silu"),
+    "Sigmoid": _plain("sigmoid"),
+    "Tanh": _plain("tanh"),
+    "GELU": _gelu,
+    "LeakyReLU": _leaky_relu,
+    "ELU": _elu,
+    "MaxPool2d": _max_pool,
+    "AvgPool2d": _avg_pool,
+    "AdaptiveAvgPool2d": _adaptive,
+    "AdaptiveMaxPool2d": _adaptive,
+    "Flatten": _flatten,
+    "Identity": _plain("identity"),
+    "Dropout": _dropout,
+    "Dropout2d": _dropout,
+    "StochasticDepth": _stochastic_depth,
+    "DropPath": _stochastic_depth,
+    "ZeroPad2d": _zero_pad,
+    "ChannelSlice": _slice,
+    "Add": _plain("add"),
+    "Mul": _plain("mul"),
+    "Concat": _plain("concat"),
+}
+
+#: Packages whose classes the table above speaks of; a user's `Conv2d` is no torch `Conv2d`.
+_PACKAGES = ("torch.nn.", "torchvision.", "timm.", "stretch.transform.")
+
+#: Subclasses of a class in the table whose forward computes something else.
+_DIFFERENT = ("StdConv2d", "ScaledStdConv2d", "StdConv2dSame", "ScaledStdConv2dSame", "FrozenBatchNorm2d")
+
+
+def _rule(module: nn.Module) -> Rule | None:
+    for base in type(module).__mro__:
+        if not base.__module__.startswith(_PACKAGES):
+            # A subclass from elsewhere is traced through where its own forward differs.
+            if "forward" in vars(base):
+                return None
+            continue
+        if base.__name__ in _DIFFERENT:
+            return None
+        if base.__name__ in _RULES:
+            return _RULES[base.__name__]
+    return None
+
+
+def lowers(module: nn.Module) -> bool:
+    """Whether this module becomes operators without being traced through."""
+    return _rule(module) is not None
+
+
+def lower_module(module: nn.Module, shape: tuple[int, ...]) -> list[Lowered]:
+    """Operators of one module that reads a tensor of this shape, in a chain.
+
+    Raises:
+        Refusal: If the module or a setting of it is not supported.
+    """
+    rule = _rule(module)
+    if rule is None:
+        raise Refusal(f"the module `{type(module).__name__}` is not supported")
+    return rule(module, shape)

@@ -1,0 +1,173 @@
+"""Cut points, blocks, and which blocks may be removed."""
+
+from dataclasses import dataclass
+
+from predictors.graph import Op, OpGraph
+from predictors.kinds import ints, kind_of
+
+Resolution = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Region:
+    """Operators between two successive cut points of a graph.
+
+    Args:
+        start: Cut point that is read.
+        end: Cut point that is written.
+        ops: Names of the operators after `start` up to and with `end`.
+    """
+
+    start: str
+    end: str
+    ops: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Block:
+    """A single-entry single-exit part of a stage, with its trailing activations.
+
+    Args:
+        start: Tensor it reads.
+        end: Tensor it writes.
+        ops: Names of its operators.
+        run: Number of the run of equal blocks it belongs to.
+        removable: Whether it is a *unit*: equal input and output shape, and
+            not the entry block of its run.
+    """
+
+    start: str
+    end: str
+    ops: tuple[str, ...]
+    run: int
+    removable: bool
+
+
+def cut_points(graph: OpGraph) -> list[str]:
+    """Tensors through which every path from input to output passes, in order.
+
+    One scan over the edges: an operator is a cut point when no edge spans it.
+    """
+    position = {op.name: i for i, op in enumerate(graph.ops)}
+    last_use = list(range(len(graph.ops)))
+    for i, op in enumerate(graph.ops):
+        for name in op.inputs:
+            last_use[position[name]] = max(last_use[position[name]], i)
+    cuts: list[str] = []
+    reach = 0
+    for i, op in enumerate(graph.ops):
+        if reach <= i:
+            cuts.append(op.name)
+        reach = max(reach, last_use[i])
+        if op.name == graph.output:
+            break
+    return cuts
+
+
+def regions(graph: OpGraph) -> list[Region]:
+    """The parts between successive cut points, in order."""
+    cuts = cut_points(graph)
+    position = {op.name: i for i, op in enumerate(graph.ops)}
+    names = [op.name for op in graph.ops]
+    return [Region(a, b, tuple(names[position[a] + 1 : position[b] + 1])) for a, b in zip(cuts, cuts[1:], strict=False)]
+
+
+def resolution(op: Op) -> Resolution:
+    """Height and width of an operator's output; (1, 1) for vectors."""
+    return (op.shape[2], op.shape[3]) if len(op.shape) == 4 else (1, 1)
+
+
+def is_block(graph: OpGraph, region: Region) -> bool:
+    """Whether a region is a block: parallel paths around weights at its own resolution.
+
+    A gate (squeeze-and-excitation) also has parallel paths, but its weights work
+    on pooled vectors only: it is a part of a block, not one.
+    """
+    if len(region.ops) == 1:
+        return False
+    end = graph.by_name[region.end]
+    return any(
+        not kind_of(op.kind).weightless and resolution(op) == resolution(end) and (resolution(end) != (1, 1) or len(op.shape) == 4)
+        for op in (graph.by_name[name] for name in region.ops)
+    )
+
+
+def find_blocks(graph: OpGraph) -> list[Block]:
+    """Blocks of a segment, in order.
+
+    Blocks of one output shape that follow each other are a run. The entry block
+    of a run, which is never removed, is its first region where that changes the
+    shape, else the chain of weighted operators in front of it (the first MBConv
+    of a stage), else its first region after all. A segment without parallel
+    paths has convolution-activation chains as blocks. Weightless operators
+    behind the last block (pooling) belong to no block: every depth keeps them.
+
+    Returns:
+        At least one block; a segment with no structure is one block.
+    """
+    parts = [r for r in regions(graph) if is_block(graph, r)] or _conv_chains(graph)
+    if not parts:
+        return [Block(graph.input.name, graph.output, tuple(op.name for op in graph.ops if op.kind != "input"), 0, False)]
+    names = [op.name for op in graph.ops]
+    position = {name: i for i, name in enumerate(names)}
+    cuts = set(cut_points(graph))
+    blocks: list[Block] = []
+    run, key, done = -1, None, graph.input.name
+    for part in parts:
+        start, end = graph.by_name[part.start], graph.by_name[part.end]
+        here = (resolution(end), end.shape[1])
+        same_shape = start.shape == end.shape
+        chain = _weighted(graph, names[position[done] + 1 : position[part.start] + 1])
+        opens = here != key or chain
+        if opens:
+            run, key = run + 1, here
+        tail = _push_past(graph, part.end, cuts, elementwise_only=True)
+        if opens and (chain and same_shape):
+            # The chain in front is the entry block, so this region is a unit already.
+            blocks.append(Block(done, part.start, tuple(names[position[done] + 1 : position[part.start] + 1]), run, False))
+            done, opens = part.start, False
+        ops = tuple(names[position[done] + 1 : position[tail] + 1])
+        blocks.append(Block(done, tail, ops, run, same_shape and not opens))
+        done = tail
+    rest = tuple(names[position[done] + 1 :])
+    if _weighted(graph, rest):
+        blocks.append(Block(done, graph.output, rest, run + 1, False))
+    return blocks
+
+
+def _weighted(graph: OpGraph, names: list[str] | tuple[str, ...]) -> bool:
+    return any(not kind_of(graph.by_name[name].kind).weightless for name in names)
+
+
+def _push_past(graph: OpGraph, name: str, cuts: set[str], *, elementwise_only: bool) -> str:
+    """The last cut point reached from cut point `name` over weightless operators alone."""
+    while True:
+        readers = graph.consumers[name]
+        if len(readers) != 1 or readers[0] not in cuts:
+            return name
+        op = graph.by_name[readers[0]]
+        kind = kind_of(op.kind)
+        if not kind.weightless or len(op.inputs) != 1 or len(op.shape) != 4 or (elementwise_only and not kind.elementwise):
+            return name
+        name = op.name
+
+
+def push_past_weightless(graph: OpGraph, name: str) -> str:
+    """Where a boundary at cut point `name` comes to lie: behind activations and pooling.
+
+    Pooling first makes the exchanged tensor smaller, and 1×1 joins commute with
+    average pooling.
+    """
+    return _push_past(graph, name, set(cut_points(graph)), elementwise_only=False)
+
+
+def _conv_chains(graph: OpGraph) -> list[Region]:
+    """Dense K×K convolutions with their batch-norm and activation, where there are no parallel paths."""
+    found: list[Region] = []
+    cuts = set(cut_points(graph))
+    for op in graph.ops:
+        if op.kind == "conv" and op.attrs["groups"] == 1 and max(ints(op.attrs, "kernel")) > 1 and op.name in cuts:
+            end = _push_past(graph, op.name, cuts, elementwise_only=True)
+            names = [o.name for o in graph.ops]
+            found.append(Region(op.inputs[0], end, tuple(names[names.index(op.name) : names.index(end) + 1])))
+    return found
