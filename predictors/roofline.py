@@ -1,0 +1,103 @@
+"""Analytic kernel times: launch + max(arithmetic, memory) on one processor.
+
+Four effects shape the times, all of them numbers of the profile:
+
+* *launch*: every kernel costs a fixed time, so few wide kernels beat many narrow ones;
+* *occupancy*: n output elements reach n / (n + half) of the rate (paper 003, figure 7).
+  Written out, that is a term proportional to the serial loop Cin·K² of each output,
+  the same term that measured GPU kernels need beside their operation count;
+* *slices*: channels are computed in multiples of the slice;
+* *cache*: activations that fit stream at cache bandwidth, the rest at DRAM bandwidth;
+  weights are read once an inference and come from DRAM.
+"""
+
+from dataclasses import dataclass
+
+from predictors.devices import ITEM_BYTES, Precision, Processor
+from predictors.fusion import KernelCost
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """Time of a kernel and what it is made of, ms.
+
+    Args:
+        ms: Launch plus the larger of arithmetic and memory.
+        launch_ms: Fixed cost of starting it.
+        compute_ms: Arithmetic, with efficiency, occupancy and slices.
+        memory_ms: Moving activations and weights.
+    """
+
+    ms: float
+    launch_ms: float
+    compute_ms: float
+    memory_ms: float
+
+    @property
+    def bound(self) -> str:
+        """What takes most of the time: ``launch``, ``compute`` or ``memory``."""
+        parts = {"launch": self.launch_ms, "compute": self.compute_ms, "memory": self.memory_ms}
+        return max(parts, key=lambda name: parts[name])
+
+
+class RooflinePredictor:
+    """Kernel times on one processor at one precision.
+
+    Args:
+        processor: The processor with its core set.
+        precision: One that the processor runs; None for its default.
+
+    Raises:
+        UsageError: If the processor does not run the precision.
+    """
+
+    def __init__(self, processor: Processor, precision: str | None = None) -> None:
+        self.processor = processor
+        self.precision: Precision = processor.check_precision(precision)
+        profile, cores = processor.profile, processor.cores
+        self._item = ITEM_BYTES[self.precision]
+        # 10⁹ operations a second are 10⁶ a millisecond, and a multiply-accumulate is two.
+        self._macs_per_ms = cores.peak_gops[self.precision].value * cores.scaling.value * 1e6 / 2
+        self._efficiency = {kind: ratio.value for kind, ratio in profile.efficiency.items()}
+        self._launch_ms = profile.launch_us.value / 1e3
+        self._half = profile.half_outputs.value
+        self._width_slice = processor.width_slice
+        self._reduce_slice = round(profile.reduce_slice.value)
+        self._cache_bytes = cores.cache_kib.value * 1024
+        self._cache_bytes_per_ms = cores.cache_gbs.value * 1e6
+        self._dram_bytes_per_ms = cores.bandwidth_gbs.value * 1e6
+        self._times: dict[KernelCost, KernelTime] = {}
+
+    def time(self, cost: KernelCost) -> KernelTime:
+        """Time of a kernel; equal kernels are computed once."""
+        known = self._times.get(cost)
+        if known is None:
+            known = self._times[cost] = self._compute(cost)
+        return known
+
+    def _compute(self, cost: KernelCost) -> KernelTime:
+        compute = self._compute_ms(cost)
+        memory = self._memory_ms(cost)
+        return KernelTime(self._launch_ms + max(compute, memory), self._launch_ms, compute, memory)
+
+    def _compute_ms(self, cost: KernelCost) -> float:
+        if cost.in_channels == 1 and cost.out_channels == 1:
+            # One channel a group: the slice runs over the groups.
+            cin, cout, groups = 1, 1, _round_up(cost.groups, self._width_slice)
+        else:
+            cin, cout, groups = _round_up(cost.in_channels, self._reduce_slice), _round_up(cost.out_channels, self._width_slice), cost.groups
+        outputs = cost.pixels * cout * groups
+        # A reduction runs as a tree: its inputs are what there is to do side by side.
+        parallel = outputs * cost.taps if cost.kind == "reduce" else outputs
+        occupancy = parallel / (parallel + self._half)
+        return outputs * cin * cost.taps / (self._efficiency[cost.kind] * occupancy * self._macs_per_ms)
+
+    def _memory_ms(self, cost: KernelCost) -> float:
+        activations = (cost.reads + cost.writes) * self._item
+        weights = cost.weights * self._item
+        near = min(1.0, self._cache_bytes / (activations + weights))
+        return activations * (near / self._cache_bytes_per_ms + (1 - near) / self._dram_bytes_per_ms) + weights / self._dram_bytes_per_ms
+
+
+def _round_up(n: int, multiple: int) -> int:
+    return -(-n // multiple) * multiple

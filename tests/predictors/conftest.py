@@ -1,0 +1,96 @@
+"""Small and full-size networks as operator graphs, written out so that no torch is needed."""
+
+from collections.abc import Callable
+
+import pytest
+
+from predictors.graph import Op, OpGraph
+
+
+class Net:
+    """Appends operators one after another."""
+
+    def __init__(self, *shape: int) -> None:
+        self.ops = [Op("input", "input", attrs={"shape": shape})]
+        self.last = "input"
+
+    def add(self, kind: str, *inputs: str, **attrs: object) -> str:
+        name = f"{kind}_{len(self.ops)}"
+        self.ops.append(Op(name, kind, inputs or (self.last,), attrs))
+        self.last = name
+        return name
+
+    def conv(self, out: int, kernel: int = 1, stride: int = 1, groups: int = 1, act: str | None = "relu", source: str | None = None) -> str:
+        pad = kernel // 2
+        attrs = {"kernel": (kernel, kernel), "stride": (stride, stride), "padding": (pad,) * 4, "dilation": (1, 1)}
+        self.add("conv", *([source] if source else []), out_channels=out, groups=groups, bias=False, **attrs)
+        self.add("batch_norm", affine=True, eps=1e-5)
+        return self.add(act) if act else self.last
+
+    def head(self, classes: int) -> None:
+        self.add("global_avg_pool", keepdims=False)
+        self.add("linear", out_features=classes, bias=True)
+
+    def graph(self, name: str) -> OpGraph:
+        return OpGraph.build(name, self.ops, self.last)
+
+
+def resnet50(size: int = 224) -> OpGraph:
+    net = Net(1, 3, size, size)
+    net.conv(64, 7, 2)
+    net.add("max_pool", kernel=(3, 3), stride=(2, 2), padding=(1, 1, 1, 1), ceil_mode=False)
+    for stage, (blocks, mid) in enumerate(((3, 64), (4, 128), (6, 256), (3, 512))):
+        for block in range(blocks):
+            start, stride = net.last, 2 if stage and not block else 1
+            net.conv(mid)
+            net.conv(mid, 3, stride)
+            main = net.conv(4 * mid, act=None)
+            short = start if block else net.conv(4 * mid, stride=stride, act=None, source=start)
+            net.add("add", main, short)
+            net.add("relu")
+    net.head(1000)
+    return net.graph("resnet50")
+
+
+def efficientnet(stages: list[tuple[int, int, int, int, int]], stem: int, head: int, size: int, se: bool, act: str) -> OpGraph:
+    """Stages are (expansion, kernel, stride, channels, blocks)."""
+    net = Net(1, 3, size, size)
+    net.conv(stem, 3, 2, act=act)
+    channels = stem
+    for expansion, kernel, stage_stride, out, blocks in stages:
+        for block in range(blocks):
+            start, stride, inner = net.last, stage_stride if not block else 1, channels * expansion
+            if expansion > 1:
+                net.conv(inner, act=act)
+            deep = net.conv(inner, kernel, stride, groups=inner, act=act)
+            if se:
+                net.add("global_avg_pool", keepdims=True)
+                for width, gate in ((max(1, channels // 4), act), (inner, "sigmoid")):
+                    net.add("conv", out_channels=width, groups=1, bias=True, kernel=(1, 1), stride=(1, 1), padding=(0,) * 4, dilation=(1, 1))
+                    net.add(gate)
+                net.add("mul", deep, net.last)
+            end = net.conv(out, act=None)
+            if stride == 1 and channels == out:
+                net.add("add", end, start)
+            channels = out
+    net.conv(head, act=act)
+    net.head(1000)
+    return net.graph("efficientnet")
+
+
+LITE4 = [(1, 3, 1, 24, 1), (6, 3, 2, 32, 4), (6, 5, 2, 56, 4), (6, 3, 2, 112, 6), (6, 5, 1, 160, 6), (6, 5, 2, 272, 8), (6, 3, 1, 448, 1)]
+B5 = [(1, 3, 1, 24, 3), (6, 3, 2, 40, 5), (6, 5, 2, 64, 5), (6, 3, 2, 128, 7), (6, 5, 1, 176, 7), (6, 5, 2, 304, 9), (6, 3, 1, 512, 3)]
+
+
+@pytest.fixture(scope="session")
+def networks() -> dict[str, Callable[[], OpGraph]]:
+    return {
+        "resnet50": resnet50,
+        "efficientnet_lite4": lambda: efficientnet(LITE4, 32, 1280, 224, se=False, act="relu6"),
+        "efficientnet_b5": lambda: efficientnet(B5, 48, 2048, 224, se=True, act="silu"),
+    }
+
+
+@pytest.fixture
+def net() -> type[Net]:
+    return Net
