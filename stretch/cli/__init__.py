@@ -109,7 +109,8 @@ class Verbs(TyperGroup):
             sys.exit(fail(f"{where}{error.strerror or error}", None, 1, as_json=as_json, debug=debug))
         except Exception as error:
             what = f"{type(error).__name__}: {error}".splitlines()[0]
-            sys.exit(fail(f"unexpected {what}", "this is a fault of nn-stretch or of a package it uses; run with --debug for the traceback", 1, as_json=as_json, debug=debug))
+            hint = "this is a fault of nn-stretch or of a package it uses; run with --debug for the traceback"
+            sys.exit(fail(f"unexpected {what}", hint, 1, as_json=as_json, debug=debug))
         if code == 130:
             fail("interrupted", None, 130, as_json=as_json, debug=debug)
         sys.exit(code if isinstance(code, int) else 0)

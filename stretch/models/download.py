@@ -1,0 +1,118 @@
+"""Weights files: fetched without hanging, hashed, read without pickle."""
+
+import contextlib
+import hashlib
+import os
+import re
+import socket
+import threading
+import urllib.request
+from pathlib import Path
+from urllib.error import URLError
+from urllib.parse import urlsplit
+
+import torch
+from torch import Tensor
+
+from predictors.errors import StretchError
+
+#: Seconds to wait for a name to resolve, a connection, or the next bytes.
+PATIENCE = 5.0
+
+_CHUNK = 1 << 20
+
+
+def check_host(host: str) -> None:
+    """Return if a host name resolves.
+
+    The resolver knows no timeout of its own, so it is asked in a thread.
+
+    Raises:
+        OSError: If it does not resolve, or not in `PATIENCE` seconds.
+    """
+    if urllib.request.getproxies().get("https"):
+        return
+    found: list[object] = []
+
+    def ask() -> None:
+        with contextlib.suppress(OSError):
+            found.extend(socket.getaddrinfo(host, 443, type=socket.SOCK_STREAM))
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    if not found:
+        raise OSError(f"{host} cannot be reached from here")
+
+
+def trained_weights_file(url: str, folder: Path | None = None) -> Path:
+    """The file at `url`, from torch's hub folder or downloaded into it.
+
+    Its name carries the first digits of its SHA-256, as torchvision's do
+    (``resnet50-11ad3fa6.pth``), which are checked after a download.
+
+    Args:
+        url: Where the file is.
+        folder: Where files are kept; torch's hub folder if None.
+
+    Raises:
+        OSError: If it can neither be found nor fetched, or its hash is wrong.
+    """
+    name = urlsplit(url).path.rpartition("/")[2]
+    folder = folder or Path(torch.hub.get_dir()) / "checkpoints"
+    path = folder / name
+    if path.is_file():
+        return path
+    check_host(urlsplit(url).hostname or "")
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / f".{name}.{os.getpid()}.part"
+    digest = hashlib.sha256()
+    try:
+        with urllib.request.urlopen(url, timeout=PATIENCE) as source, partial.open("wb") as target:
+            while chunk := source.read(_CHUNK):
+                digest.update(chunk)
+                target.write(chunk)
+        stated = re.search(r"-([0-9a-f]{8,})\.", name)
+        if stated and not digest.hexdigest().startswith(stated[1]):
+            raise OSError(f"{url} has a wrong hash")
+        partial.replace(path)
+    except URLError as error:
+        raise OSError(f"{url} cannot be fetched: {error.reason}") from error
+    finally:
+        partial.unlink(missing_ok=True)
+    return path
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Tensors by name from a safetensors file or a torch checkpoint without code.
+
+    A checkpoint may hold them under ``state_dict`` or ``model``, and their
+    names may begin with ``module.``, as data-parallel training leaves them.
+
+    Raises:
+        StretchError: If the file is missing, is no such file, or a number in it is not finite.
+    """
+    if not path.is_file():
+        raise StretchError(f"there is no weights file {path}")
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            raw: object = load_file(path)
+        else:
+            raw = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise StretchError(f"cannot read the weights {path}: {error.strerror or error}") from error
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise StretchError(f"{path} is no weights file: {reason}", "give a .safetensors file or a torch checkpoint that holds tensors alone") from error
+    for key in ("state_dict", "model"):
+        if isinstance(raw, dict) and isinstance(raw.get(key), dict):
+            raw = raw[key]
+    if not isinstance(raw, dict) or not raw or not all(isinstance(value, Tensor) for value in raw.values()):
+        raise StretchError(f"{path} holds no tensors by name", "save the model's state_dict()")
+    tensors = {str(key).removeprefix("module."): value for key, value in raw.items()}
+    for key, value in tensors.items():
+        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            raise StretchError(f"weight `{key}` in {path} has values that are not finite")
+    return tensors

@@ -1,0 +1,74 @@
+"""The registry of model families; no torch is imported before a family is used."""
+
+import importlib
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from predictors.registry import Registry
+from stretch.plugins import load_plugins
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+#: Families of this package: a file each, with a class registered under the file's name.
+OWN = ("torchvision", "timm", "tiny")
+
+
+class Family(Protocol):
+    """Models that are built in the same way.
+
+    A family is a class without constructor arguments, registered by
+    ``@families.register("<name>")``. Its models are called by their names
+    alone if `prefix` is empty, else ``<prefix>NAME``.
+    """
+
+    prefix: ClassVar[str]
+
+    def names(self) -> list[str]:
+        """Names of its models, without the prefix."""
+        ...
+
+    def build(self, name: str) -> "nn.Module":
+        """One model with freshly initialised weights, drawn from torch's global generator."""
+        ...
+
+    def input_shape(self, name: str) -> tuple[int, ...]:
+        """Shape of the model's usual input, batch 1 first."""
+        ...
+
+    def default_weights(self, name: str) -> "tuple[dict[str, Tensor], str] | None":
+        """Trained weights and which ones they are, or None if there are none.
+
+        Raises:
+            OSError: If they exist but cannot be had here and now.
+        """
+        ...
+
+    def checked(self) -> frozenset[str]:
+        """Names of the models that the project's tests branch, export and run."""
+        ...
+
+
+families: Registry[type[Family]] = Registry("model family")
+
+
+def load_families() -> dict[str, Family]:
+    """Every family by name, those of other packages (entry point ``nn_stretch.families``) included."""
+    for name in OWN:
+        importlib.import_module(f"stretch.models.{name}")
+    load_plugins("nn_stretch.families")
+    return {name: families.get(name)() for name in families}
+
+
+def model_names(pattern: str = "*") -> list[tuple[str, str]]:
+    """Name and family of the models whose name matches a wildcard pattern, sorted by name."""
+    found = [(family.prefix + name, key) for key, family in load_families().items() for name in family.names()]
+    return sorted((name, key) for name, key in found if fnmatchcase(name, pattern))
+
+
+def find_family(name: str) -> tuple[Family, str] | None:
+    """The family that builds `name` and the name without its prefix, or None."""
+    for family in load_families().values():
+        if name.startswith(family.prefix) and name.removeprefix(family.prefix) in family.names():
+            return family, name.removeprefix(family.prefix)
+    return None

@@ -1,0 +1,213 @@
+"""A model by name, with weights whose origin is known."""
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from predictors.errors import MissingBackendError, StretchError, UnknownNameError, UsageError
+from stretch.models.families import find_family, model_names
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+USUAL_INPUT = (1, 3, 224, 224)
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A network ready to be captured.
+
+    Args:
+        module: In evaluation mode.
+        name: As it was asked for.
+        input_shape: Of its usual input, batch 1 first.
+        weights_source: ``default`` (trained), ``random``, ``file``, or
+            ``given`` (whatever a factory returned).
+        weights_detail: Which weights, or why they are random.
+        warnings: Sentences for the user.
+    """
+
+    module: "nn.Module"
+    name: str
+    input_shape: tuple[int, ...]
+    weights_source: str
+    weights_detail: str = ""
+    warnings: list[str] = field(default_factory=list)
+
+
+def load_model(name: str, *, weights: str = "default", seed: int = 0, trust_code: bool = False) -> LoadedModel:
+    """Build a model and give it weights.
+
+    Args:
+        name: A name of `model_names`, ``package.module:factory`` of an
+            installed package, or ``file.py:factory``.
+        weights: ``default`` (trained ones where they can be had, else random
+            ones with a warning; a factory's own), ``none`` (random), or a
+            .safetensors or .pth file.
+        seed: Of random weights; equal seeds give equal weights.
+        trust_code: Whether ``file.py:factory`` may be executed.
+
+    Raises:
+        UnknownNameError: If nothing is called so.
+        UsageError: If a file of code is named without trust.
+        MissingBackendError: If torch is not installed.
+        StretchError: If a factory fails or the weights do not fit.
+    """
+    if name.endswith((".onnx", ".pt2")):
+        raise UsageError(f"`{name}`: models are not read from such files", "give a name of `stretch models` or package.module:factory")
+    if importlib.util.find_spec("torch") is None:
+        raise MissingBackendError("building a model needs torch, which is not installed", 'pip install "nn-stretch[torch]"')
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        generator = torch.Generator().manual_seed(seed)
+        # timm's own names have a colon too
+        found = find_family(name)
+        if found is not None:
+            return _from_family(name, *found, weights, generator)
+        if ":" in name and not name.startswith("timm:"):
+            return _from_factory(name, _factory(name, trust_code), weights, generator)
+    raise UnknownNameError.among("model", name, [known for known, _ in model_names()])
+
+
+def _from_family(name: str, family: Any, own: str, weights: str, generator: "torch.Generator") -> LoadedModel:
+    module = family.build(own).eval()
+    shape = family.input_shape(own)
+    if weights not in ("default", "none"):
+        _load_file(module, name, Path(weights))
+        return LoadedModel(module, name, shape, "file", weights)
+    reason, warnings = "asked for", []
+    if weights == "default":
+        try:
+            trained = family.default_weights(own)
+        except OSError as error:
+            reason = str(error)
+        else:
+            if trained is not None:
+                _fit(module, name, trained[0], trained[1])
+                return LoadedModel(module, name, shape, "default", trained[1])
+            reason = "nobody published trained ones"
+        warnings.append(f"`{name}` has random weights: {reason}")
+    _settle(module, name, shape, generator)
+    return LoadedModel(module, name, shape, "random", reason, warnings)
+
+
+def _from_factory(name: str, factory: Callable[[], Any], weights: str, generator: "torch.Generator") -> LoadedModel:
+    from torch import nn
+
+    try:
+        module = factory()
+    except Exception as error:
+        raise StretchError(f"`{name}` cannot be built: {_first_line(error)}", "the factory is called without arguments") from error
+    if not isinstance(module, nn.Module):
+        raise StretchError(f"`{name}` returned {type(module).__name__}, not a torch.nn.Module")
+    module.eval()
+    shape = _input_shape(module)
+    if weights == "default":
+        return LoadedModel(module, name, shape, "given", "as the factory returned them")
+    if weights == "none":
+        for child in module.modules():
+            reset = getattr(child, "reset_parameters", None)
+            if callable(reset):
+                reset()
+        _settle(module, name, shape, generator)
+        return LoadedModel(module, name, shape, "random", "asked for")
+    _load_file(module, name, Path(weights))
+    return LoadedModel(module, name, shape, "file", weights)
+
+
+def _factory(name: str, trust_code: bool) -> Callable[[], Any]:
+    """The callable that ``module:factory`` or ``file.py:factory`` names."""
+    where, _, attribute = name.rpartition(":")
+    if where.endswith(".py"):
+        if not trust_code:
+            raise UsageError(f"`{where}` is code that would be executed", "add --trust-code if you trust it")
+        module = _execute(Path(where))
+    else:
+        module = _import(where, name)
+    factory = getattr(module, attribute, None)
+    if not callable(factory):
+        names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        raise UnknownNameError.among(f"factory in {where}", attribute, names)
+    return factory
+
+
+def _execute(path: Path) -> Any:
+    if not path.is_file():
+        raise StretchError(f"there is no file {path}")
+    spec = importlib.util.spec_from_file_location(f"_nn_stretch_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise StretchError(f"{path} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    # dataclasses look their module up there
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise StretchError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _import(where: str, name: str) -> Any:
+    """An installed module; the current folder is not searched."""
+    if not all(part.isidentifier() for part in where.split(".")):
+        raise UnknownNameError(f"unknown model `{name}`", "`stretch models` lists the names; a factory is package.module:factory")
+    path = list(sys.path)
+    sys.path[:] = [entry for entry in path if entry]
+    try:
+        return importlib.import_module(where)
+    except ModuleNotFoundError as error:
+        raise UnknownNameError(f"unknown model `{name}`: there is no module `{error.name}`", "is its package installed in this environment?") from error
+    except Exception as error:
+        raise StretchError(f"`{where}` cannot be imported: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path[:] = path
+
+
+def _input_shape(module: Any) -> tuple[int, ...]:
+    """What a module says of its input (``input_shape``, or timm's configuration), else the usual one."""
+    stated = getattr(module, "input_shape", None)
+    if isinstance(stated, tuple | list) and len(stated) == 4 and all(isinstance(n, int) for n in stated):
+        return tuple(stated)
+    config = getattr(module, "pretrained_cfg", None) or getattr(module, "default_cfg", None)
+    size = config.get("input_size") if isinstance(config, dict) else None
+    return (1, *size) if size else USUAL_INPUT
+
+
+def _settle(module: "nn.Module", name: str, shape: tuple[int, ...], generator: "torch.Generator") -> None:
+    from stretch.models.statistics import settle
+
+    try:
+        settle(module, shape, generator)
+    except Exception as error:
+        raise StretchError(f"`{name}` rejects an input of {shape}: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _load_file(module: "nn.Module", name: str, path: Path) -> None:
+    from stretch.models.download import read_weights
+
+    _fit(module, name, read_weights(path), str(path))
+
+
+def _fit(module: "nn.Module", name: str, tensors: "dict[str, torch.Tensor]", origin: str) -> None:
+    """Load tensors that must be exactly the module's own."""
+    own = module.state_dict()
+    needed = {key for key in own if not key.endswith("num_batches_tracked")}
+    for key in sorted(needed - tensors.keys()):
+        raise StretchError(f"{origin} does not fit `{name}`: it lacks `{key}`")
+    for key in sorted(tensors.keys() - own.keys()):
+        raise StretchError(f"{origin} does not fit `{name}`: it has `{key}`, the model has not")
+    for key in sorted(needed):
+        if tensors[key].shape != own[key].shape:
+            raise StretchError(f"{origin} does not fit `{name}`: `{key}` is {tuple(tensors[key].shape)}, the model needs {tuple(own[key].shape)}")
+    module.load_state_dict(tensors, strict=False)
