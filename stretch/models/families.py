@@ -1,6 +1,7 @@
 """The registry of model families; no torch is imported before a family is used."""
 
 import importlib
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
@@ -10,8 +11,9 @@ from stretch.plugins import load_plugins
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-#: Families of this package: a file each, with a class registered under the file's name.
-OWN = ("torchvision", "timm", "tiny")
+#: Families of this package: a file each, with a class registered under the
+#: file's name. A name is looked for in this order; timm, slow to import, is last.
+OWN = ("torchvision", "tiny", "timm")
 
 
 class Family(Protocol):
@@ -52,23 +54,29 @@ class Family(Protocol):
 families: Registry[type[Family]] = Registry("model family")
 
 
-def load_families() -> dict[str, Family]:
-    """Every family by name, those of other packages (entry point ``nn_stretch.families``) included."""
+def each_family() -> Iterator[tuple[str, Family]]:
+    """Name and family, each imported when it is its turn; those of other packages come last.
+
+    Other packages offer theirs by the entry point ``nn_stretch.families``.
+    """
     for name in OWN:
         importlib.import_module(f"stretch.models.{name}")
+        yield name, families.get(name)()
     load_plugins("nn_stretch.families")
-    return {name: families.get(name)() for name in families}
+    for name in families:
+        if name not in OWN:
+            yield name, families.get(name)()
 
 
 def model_names(pattern: str = "*") -> list[tuple[str, str]]:
     """Name and family of the models whose name matches a wildcard pattern, sorted by name."""
-    found = [(family.prefix + name, key) for key, family in load_families().items() for name in family.names()]
+    found = [(family.prefix + name, key) for key, family in each_family() for name in family.names()]
     return sorted((name, key) for name, key in found if fnmatchcase(name, pattern))
 
 
 def find_family(name: str) -> tuple[Family, str] | None:
     """The family that builds `name` and the name without its prefix, or None."""
-    for family in load_families().values():
+    for _, family in each_family():
         if name.startswith(family.prefix) and name.removeprefix(family.prefix) in family.names():
             return family, name.removeprefix(family.prefix)
     return None

@@ -1,0 +1,33 @@
+"""`stretch models`: the models that have a name."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from predictors.errors import UnknownNameError
+from stretch.cli.output import Output, verb
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@verb
+def models(
+    out: Output,
+    pattern: Annotated[str, typer.Argument(help="Wildcard pattern, such as 'resnet*' or 'timm:*next*'.")] = "*",
+) -> None:
+    """List models by name; those marked `checked` are branched in the project's tests."""
+    from stretch.models import model_names
+    from stretch.models.families import each_family
+
+    checked = {family.prefix + name for _, family in each_family() for name in family.checked()}
+    items = [{"name": name, "family": family, "checked": name in checked} for name, family in model_names(pattern)]
+    if not items:
+        raise UnknownNameError.among("model", pattern, [name for name, _ in model_names()])
+
+    def human(console: "Console") -> None:
+        width = max(len(item["name"]) for item in items)
+        for item in items:
+            console.print(f"{item['name']:<{width}}  {item['family']:<11}  {'checked' if item['checked'] else ''}".rstrip())
+
+    out.emit({"items": items}, human)
