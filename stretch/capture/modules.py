@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from predictors.kinds import Attr
-from stretch.capture.functions import Refusal, pair, window_padding
+from stretch.capture.functions import Refusal, adaptive_pool, pair, window_padding
 
 #: (suffix of the operator's name, kind, attributes, weights)
 Lowered = tuple[str, str, dict[str, Attr], dict[str, torch.Tensor]]
@@ -22,7 +22,7 @@ def _conv(m: nn.Conv2d, shape: tuple[int, ...]) -> list[Lowered]:
     pads = getattr(m, "pads", None)
     if pads is not None:
         padding = tuple(pads)
-    elif type(m).__name__ in ("Conv2dSame", "Conv2dSameExport"):
+    elif type(m).__name__ == "Conv2dSame":
         padding = _same_padding(shape, kernel, stride, dilation)
     elif m.padding == "same":
         total = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
@@ -115,8 +115,6 @@ def _avg_pool(m: nn.AvgPool2d, shape: tuple[int, ...]) -> list[Lowered]:
 
 
 def _adaptive(m: Any, shape: tuple[int, ...]) -> list[Lowered]:
-    from stretch.capture.functions import adaptive_pool
-
     kind, attrs = adaptive_pool("max" if isinstance(m, nn.AdaptiveMaxPool2d) else "avg", shape, m.output_size)
     return [("", kind, attrs, {})]
 
@@ -151,6 +149,10 @@ def _elu(m: nn.ELU, shape: tuple[int, ...]) -> list[Lowered]:
     return [("", "elu", {"alpha": float(m.alpha)}, {})]
 
 
+def _global_pool(m: Any, shape: tuple[int, ...]) -> list[Lowered]:
+    return [("", m.kind, {"keepdims": m.keepdims}, {})]
+
+
 def _slice(m: Any, shape: tuple[int, ...]) -> list[Lowered]:
     return [("", "slice", {"start": m.start, "stop": m.stop}, {})]
 
@@ -158,6 +160,8 @@ def _slice(m: Any, shape: tuple[int, ...]) -> list[Lowered]:
 #: By class name, looked up along the class's bases: timm and torchvision need not be imported.
 _RULES: dict[str, Rule] = {
     "Conv2d": _conv,
+    "Conv2dSame": _conv,
+    "PaddedConv2d": _conv,
     "Linear": _linear,
     "BatchNorm2d": _norm,
     "BatchNormAct2d": _norm_act,
@@ -184,6 +188,7 @@ _RULES: dict[str, Rule] = {
     "DropPath": _stochastic_depth,
     "ZeroPad2d": _zero_pad,
     "ChannelSlice": _slice,
+    "GlobalPool": _global_pool,
     "Add": _plain("add"),
     "Mul": _plain("mul"),
     "Concat": _plain("concat"),
@@ -192,21 +197,14 @@ _RULES: dict[str, Rule] = {
 #: Packages whose classes the table above speaks of; a user's `Conv2d` is no torch `Conv2d`.
 _PACKAGES = ("torch.nn.", "torchvision.", "timm.", "stretch.transform.")
 
-#: Subclasses of a class in the table whose forward computes something else.
-_DIFFERENT = ("StdConv2d", "ScaledStdConv2d", "StdConv2dSame", "ScaledStdConv2dSame", "FrozenBatchNorm2d")
-
 
 def _rule(module: nn.Module) -> Rule | None:
     for base in type(module).__mro__:
-        if not base.__module__.startswith(_PACKAGES):
-            # A subclass from elsewhere is traced through where its own forward differs.
-            if "forward" in vars(base):
-                return None
-            continue
-        if base.__name__ in _DIFFERENT:
-            return None
-        if base.__name__ in _RULES:
+        if base.__name__ in _RULES and base.__module__.startswith(_PACKAGES):
             return _RULES[base.__name__]
+        if "forward" in vars(base):
+            # A forward we know nothing of may compute anything: it is traced through.
+            return None
     return None
 
 

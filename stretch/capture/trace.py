@@ -198,6 +198,8 @@ def _tensor_inputs(node: fx.Node, names: dict[fx.Node, str]) -> tuple[str, ...]:
 
 def _unique(wanted: str, otherwise: str, used: set[str]) -> str:
     name = wanted if wanted not in used else otherwise
+    if hasattr(nn.Module, name):
+        name = otherwise = f"{name}_"  # operators become submodules, which may not hide a method
     number = 1
     while name in used:
         name, number = f"{otherwise}_{number}", number + 1

@@ -24,8 +24,7 @@ class ScaledBranch:
         source: The segment with units dropped, at the original widths.
         channels: Channel groups of `source`.
         kept: Units that each of those groups keeps.
-        trunk: Where the branch's trunk starts in the original's trunk: the
-            first channel it stands for at the join.
+        trunk: First channel of the original trunk that it answers for.
     """
 
     graph: OpGraph
@@ -81,21 +80,22 @@ def scaled_units(units: int, per: int, ratio: float, align: int) -> int:
     step = align // gcd(align, per)
     wanted = units * ratio
     if wanted < step:
-        return max(1, min(units, round(wanted)))
-    return min(units, round(wanted / step) * step)
+        return max(1, round(wanted))
+    return round(wanted / step) * step
 
 
 #: Width ratios that are tried where a branch's trunk is a concatenation of several groups.
 _RATIOS = tuple(n / 64 for n in range(1, 65))
 
 
-def legal_widths(segment: Segment, align: int, floor: float = 0.0) -> list[int]:
+def legal_widths(segment: Segment, align: int, floor: float = 0.0, ceiling: float = 1.0) -> list[int]:
     """Widths a branch of `segment` may have, ascending; the original width is always one.
 
     Args:
         segment: The segment.
         align: Width rounding of the processor, in channels.
         floor: Smallest width ratio.
+        ceiling: Largest width ratio; above 1 where a sequential control widens.
     """
     full = segment.width
     if segment.fixed_width:
@@ -103,10 +103,10 @@ def legal_widths(segment: Segment, align: int, floor: float = 0.0) -> list[int]:
     layout = segment.channels.layouts[segment.end]
     if len(layout) == 1:
         step = lcm(align, layout[0][1])
-        widths = set(range(step, full, step))
+        widths = set(range(step, int(full * ceiling) + 1, step))
     else:
         widths = set(_trunk_widths(segment.channels, layout, align))
-    return [*sorted(w for w in widths if floor * full <= w < full), full]
+    return sorted({w for w in widths if floor * full <= w <= ceiling * full} | {full})
 
 
 def _trunk_widths(channels: ChannelGroups, layout: Layout, align: int) -> dict[int, float]:
@@ -194,14 +194,17 @@ def _scale_op(op: Op, source: OpGraph, channels: ChannelGroups, kept: dict[int, 
     return Op(op.name, op.kind, op.inputs, attrs, tags=op.tags)
 
 
-def _trunk_start(design: SegmentDesign, index: int, full: int) -> int:
-    """First channel of the original trunk that a branch stands for."""
-    scale = design.branches[index]
+def trunk_parts(design: SegmentDesign, width: int) -> list[int]:
+    """How many channels of the original trunk each branch answers for, in order of the branches."""
     if design.join == "project":
-        offset = sum(b.partition for b in design.branches[:index])
-    else:
-        offset = round((full - min(scale.width, full)) * index / max(1, len(design.branches) - 1))
-    return max(0, min(offset, full - scale.width))
+        return [b.partition for b in design.branches]
+    return partitions(width, [b.width for b in design.branches], 1)
+
+
+def _trunk_start(design: SegmentDesign, index: int, full: int) -> int:
+    """First channel of the original trunk that a branch answers for."""
+    offset = sum(trunk_parts(design, full)[:index])
+    return max(0, min(offset, full - design.branches[index].width))
 
 
 def scale_branch(segment: Segment, design: SegmentDesign, index: int, in_channels: int) -> ScaledBranch:
@@ -314,8 +317,11 @@ def _check_join(segment: Segment, design: SegmentDesign) -> None:
 
 
 def safe_name(processor: str) -> str:
-    """A processor's name as a part of module and operator names: ``cpu[1large]`` → ``cpu_1large``."""
-    return "".join(c if c.isalnum() else "_" for c in processor).strip("_")
+    """A processor's name as a part of module and operator names: ``cpu[1large]`` → ``on_cpu_1large``.
+
+    The prefix keeps a branch from hiding torch's `Module.cpu`.
+    """
+    return "on_" + "".join(c if c.isalnum() else "_" for c in processor).strip("_")
 
 
 def scaled_graph(graph: OpGraph, design: BranchDesign) -> OpGraph:

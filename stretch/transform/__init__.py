@@ -1,0 +1,6 @@
+"""A design applied to the torch module."""
+
+from stretch.transform.build import build
+from stretch.transform.model import Branch, BranchedModel, Segment
+
+__all__ = ["Branch", "BranchedModel", "Segment", "build"]

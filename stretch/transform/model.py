@@ -1,0 +1,109 @@
+"""The branched network as a torch module: segments of branches that meet at joins."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from predictors.graph import OpGraph
+from stretch.planning.design import BranchDesign, SegmentDesign
+from stretch.planning.scale import ScaledBranch, safe_name, scaled_branches, scaled_graph
+from stretch.transform.ops import Add, Concat, make_module
+
+
+class Branch(nn.Module):
+    """A scaled copy of a segment, for one processor; its submodules are its operators.
+
+    Args:
+        graph: The branch's operators, its own part of the join included.
+    """
+
+    def __init__(self, graph: OpGraph) -> None:
+        super().__init__()
+        self.source, self.result = graph.input.name, graph.output
+        #: (operator, what it reads, what nobody reads after it)
+        self.steps: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = []
+        last = {name: op.name for op in graph.ops for name in op.inputs}
+        for op in graph.ops:
+            if op.kind != "input":
+                self.add_module(op.name, make_module(op, graph.input_shapes(op)))
+                done = tuple(n for n in dict.fromkeys(op.inputs) if last[n] == op.name and n != graph.output)
+                self.steps.append((op.name, op.inputs, done))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Run the operators in order, keeping only tensors that are still read."""
+        values = {self.source: x}
+        for name, inputs, done in self.steps:
+            values[name] = self.get_submodule(name)(*[values[i] for i in inputs])
+            for old in done:
+                del values[old]
+        return values[self.result]
+
+
+class Segment(nn.Module):
+    """What happens between two meeting points.
+
+    Args:
+        design: Its design.
+        branches: Its scaled branches, in the design's order.
+    """
+
+    def __init__(self, design: SegmentDesign, branches: list[ScaledBranch]) -> None:
+        super().__init__()
+        self.order = [safe_name(b.processor) for b in design.branches]
+        for name, branch in zip(self.order, branches, strict=True):
+            self.add_module(name, Branch(branch.graph))
+        if len(branches) > 1:
+            self.join = Add() if design.join == "sum" else Concat()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Run the branches and join them."""
+        outputs = [self.get_submodule(name)(x) for name in self.order]
+        return outputs[0] if len(outputs) == 1 else self.join(*outputs)
+
+
+class BranchedModel(nn.Module):
+    """A network stretched into branches (the paper's G_branch), to print, train and save.
+
+    Args:
+        graph: The original network.
+        design: A design for it.
+
+    Attributes:
+        design: The design it was built from.
+        graph: Its own operator graph; operator names are submodule names with
+            underscores for dots.
+
+    Raises:
+        StretchError: If the design does not fit the network.
+    """
+
+    def __init__(self, graph: OpGraph, design: BranchDesign) -> None:
+        super().__init__()
+        self.design = design
+        self.graph = scaled_graph(graph, design)
+        for part, branches in zip(design.segments, scaled_branches(graph, design), strict=True):
+            self.add_module(part.name, Segment(part, branches))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Run segment after segment."""
+        for part in self.design.segments:
+            x = self.get_submodule(part.name)(x)
+        return x
+
+    def branch(self, segment: str, processor: str) -> Branch:
+        """The branch of one segment on one processor."""
+        branch = self.get_submodule(f"{segment}.{safe_name(processor)}")
+        assert isinstance(branch, Branch)
+        return branch
+
+
+def op_weights(module: nn.Module) -> dict[str, dict[str, Any]]:
+    """Weights by operator name of a `BranchedModel` or `Branch`, as tensors that share the module's storage."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, part in module.named_modules():
+        own = dict(part.named_parameters(recurse=False)) | dict(part.named_buffers(recurse=False))
+        own.pop("num_batches_tracked", None)
+        if own:
+            found[name.replace(".", "_")] = {key: tensor.detach() for key, tensor in own.items()}
+    return found

@@ -1,0 +1,140 @@
+"""Which channels a branch keeps, and the weights it inherits with them."""
+
+from dataclasses import dataclass
+
+import torch
+
+from predictors.graph import OpGraph
+from predictors.kinds import integer
+from stretch.capture import Captured
+from stretch.planning.channels import ChannelGroups
+from stretch.planning.scale import ScaledBranch
+
+
+@dataclass(frozen=True)
+class Trunk:
+    """Channels that arrive at a segment, told in channels of the original.
+
+    Args:
+        index: Original channel that each arriving channel stands for, (n,) int64.
+        share: Its part of that channel where several stand for the same one,
+            (n,) float32: dense consumers multiply by it.
+    """
+
+    index: torch.Tensor
+    share: torch.Tensor
+
+    @classmethod
+    def of(cls, index: torch.Tensor) -> "Trunk":
+        """The trunk whose repeated channels share equally."""
+        counts = torch.bincount(index, minlength=int(index.max()) + 1)
+        return cls(index, 1.0 / counts[index].float())
+
+
+def importance(source: OpGraph, channels: ChannelGroups, weights: dict[str, dict[str, torch.Tensor]]) -> dict[int, torch.Tensor]:
+    """L1 norm of everything that writes each unit, by group.
+
+    Returns:
+        Per group a (units,) tensor; groups that nothing here writes are missing.
+    """
+    scores: dict[int, torch.Tensor] = {}
+    for op in source.ops:
+        if op.kind not in ("conv", "linear"):
+            continue
+        norm = weights[op.name]["weight"].detach().abs().flatten(1).sum(1).float()
+        at = 0
+        for group, per in channels.layouts[op.name]:
+            units = channels.units[group]
+            part = norm[at : at + units * per].reshape(units, per).sum(1)
+            scores[group] = scores[group] + part if group in scores else part
+            at += units * per
+    return scores
+
+
+def choose_units(branch: ScaledBranch, scores: dict[int, torch.Tensor], answers_for: int, sliced: bool) -> dict[int, torch.Tensor]:
+    """Units each group keeps, ascending; repeated ones where a group grows.
+
+    Args:
+        branch: The scaled branch.
+        scores: Importance of units.
+        answers_for: Channels, from `branch.trunk`, that the trunk must keep if
+            it can: the part of the join this branch answers for.
+        sliced: Whether the branch starts with a slice of the trunk, which
+            fixes the channels of the groups it reaches.
+    """
+    channels = branch.channels
+    chosen: dict[int, torch.Tensor] = {}
+    trunk = channels.layouts[branch.source.output]
+    for group, units in channels.units.items():
+        keep = branch.kept[group]
+        score = scores.get(group, torch.zeros(units)).clone()
+        if len(trunk) == 1 and group == trunk[0][0]:
+            per = trunk[0][1]
+            score[branch.trunk // per : -(-(branch.trunk + answers_for) // per)] = torch.inf
+        if keep >= units:
+            order = torch.argsort(score, descending=True, stable=True)
+            extra = order.repeat(-(-keep // units))[: keep - units] if keep > units else order[:0]
+            chosen[group] = torch.cat([torch.arange(units), extra])
+        elif sliced and group == channels.input_group:
+            chosen[group] = torch.arange(branch.trunk, branch.trunk + keep)
+        else:
+            chosen[group] = torch.sort(torch.topk(score, keep).indices).values
+    return chosen
+
+
+def kept_channels(channels: ChannelGroups, graph: OpGraph, name: str, chosen: dict[int, torch.Tensor], arriving: Trunk | None) -> Trunk:
+    """Original channel of each channel of operator `name` in a branch, with its share.
+
+    Args:
+        channels: Channel groups of the unscaled segment.
+        graph: The unscaled segment.
+        name: The operator.
+        chosen: Units of each group, from `choose_units`.
+        arriving: What arrives where the branch has no entry, else None.
+    """
+    first = channels.layouts[graph.input.name][0][1]
+    index, share, at = [], [], 0
+    for group, per in channels.layouts[name]:
+        if arriving is not None and group == channels.input_group:
+            piece, per_item = arriving, per // first
+        else:
+            piece, per_item = Trunk.of(chosen[group]), per
+        index.append(at + (piece.index[:, None] * per_item + torch.arange(per_item)).flatten())
+        share.append(piece.share.repeat_interleave(per_item))
+        at += channels.units[group] * per
+    return Trunk(torch.cat(index), torch.cat(share))
+
+
+def inherit(branch: ScaledBranch, captured: Captured, chosen: dict[int, torch.Tensor], arriving: Trunk | None) -> dict[str, dict[str, torch.Tensor]]:
+    """The original's weights cut to a branch.
+
+    Dense convolutions and linear layers are cut on both sides, depthwise and
+    grouped ones and batch-norms with their channels.
+
+    Args:
+        branch: The scaled branch.
+        captured: The original network.
+        chosen: Units of each group, from `choose_units`.
+        arriving: What arrives where the branch has no entry, else None.
+
+    Returns:
+        Weights by operator name of `branch.graph`, without entry and join.
+    """
+    channels, source = branch.channels, branch.source
+    inherited: dict[str, dict[str, torch.Tensor]] = {}
+    for op in source.ops:
+        if op.kind == "input" or op.name not in captured.weights:
+            continue
+        rows = kept_channels(channels, source, op.name, chosen, arriving).index
+        dense = op.kind in ("conv", "linear") and integer(op.attrs, "groups", 1) == 1
+        cut: dict[str, torch.Tensor] = {}
+        for key, tensor in captured.weights[op.name].items():
+            value = tensor.detach()[rows]
+            if key == "weight" and dense:
+                reads = kept_channels(channels, source, op.inputs[0], chosen, arriving)
+                value = value[:, reads.index]
+                if not torch.all(reads.share == 1):
+                    value = value * reads.share.reshape(1, -1, *[1] * (value.dim() - 2))
+            cut[key] = value.clone()
+        inherited[op.name] = cut
+    return inherited
