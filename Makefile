@@ -1,0 +1,61 @@
+# Needs Python 3.11 or newer with venv, and make; everything else lands in .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+MODEL ?= resnet50
+DEVICE ?= pixel6
+BUNDLE := runs/$(MODEL)_$(DEVICE)
+
+.PHONY: help install demo test slow lint docs lock clean
+
+help:
+	@echo "make install  create .venv with pinned packages and this project"
+	@echo "make demo     branch $(MODEL) for $(DEVICE), then run the bundle on this machine"
+	@echo "make test     lint, types, import contracts, fast tests"
+	@echo "make slow     the tests that take longer"
+	@echo "make docs     write the command-line reference and the result tables anew"
+	@echo "make lock     resolve requirements/*.lock anew"
+	@echo "make clean    remove .venv, runs and caches"
+
+install: .venv/installed
+
+# uv comes first, with the hashes of the lock, because it resolves torch's packages as they were locked.
+$(BIN)/uv: requirements/dev.lock
+	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "error: nn-stretch needs Python 3.11 or newer; set PYTHON=…")'
+	$(PYTHON) -m venv .venv
+	sed -n '/^uv==/,/[^\\]$$/p' requirements/dev.lock > .venv/uv.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r .venv/uv.txt
+	touch $@
+
+.venv/installed: $(BIN)/uv requirements/dev.lock pyproject.toml
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/dev.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
+	touch $@
+
+demo: install
+	$(BIN)/stretch branch $(MODEL) --device $(DEVICE) --out $(BUNDLE)
+	$(BIN)/stretch run $(BUNDLE)
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint
+	$(BIN)/python -m pytest -q
+
+slow: install
+	$(BIN)/python -m pytest -q --runslow -m slow
+
+docs: install
+	$(BIN)/python docs/make_cli_reference.py
+	$(BIN)/python -m experiments.render
+
+COMPILE = $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes \
+	--no-header --no-annotate --no-emit-index-url --no-emit-find-links --quiet
+
+lock: $(BIN)/uv
+	$(COMPILE) --upgrade -o requirements/base.lock
+	$(COMPILE) --upgrade --extra dev -o requirements/dev.lock
+
+clean:
+	rm -rf .venv runs .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache

@@ -1,0 +1,34 @@
+"""Options, markers and hypothesis profiles of the whole suite."""
+
+import importlib.util
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# No deadline: the machines that run the tests are shared, and time is never what a test asserts.
+settings.register_profile("dev", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, print_blob=True)
+settings.register_profile("thorough", max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+HAS_OPENCL = importlib.util.find_spec("pyopencl") is not None
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--runslow", action="store_true", help="run tests marked slow")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    reasons = {}
+    if not config.getoption("--runslow"):
+        reasons["slow"] = "needs --runslow"
+    if not HAS_TORCH:
+        reasons["torch"] = "torch is not installed"
+    if not HAS_OPENCL:
+        reasons["opencl"] = "pyopencl is not installed"
+    for item in items:
+        for marker, reason in reasons.items():
+            if item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=reason))
