@@ -35,21 +35,21 @@ class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Unknown keys are refused, so that a misspelt one is not silently ignored."""
 
 
-class Positive(_Part):
+class Positive(_Part, frozen=True):
     """A number above zero and the key of its source in the profile's ``[sources]``."""
 
     value: _Positive
     source: _Text
 
 
-class NotNegative(_Part):
+class NotNegative(_Part, frozen=True):
     """A number that may be zero, and the key of its source."""
 
     value: _NotNegative
     source: _Text
 
 
-class Ratio(_Part):
+class Ratio(_Part, frozen=True):
     """A number above 0 and up to 1, and the key of its source."""
 
     value: _Ratio
@@ -59,7 +59,7 @@ class Ratio(_Part):
 Quantity = Positive | NotNegative | Ratio
 
 
-class CoreSet(_Part):
+class CoreSet(_Part, frozen=True):
     """One way to run a processor: a choice of cores.
 
     Args:
@@ -82,7 +82,7 @@ class CoreSet(_Part):
     power_w: Positive | None = None
 
 
-class ProcessorProfile(_Part):
+class ProcessorProfile(_Part, frozen=True):
     """One processor of a device.
 
     Args:
@@ -112,7 +112,7 @@ class ProcessorProfile(_Part):
     core_sets: dict[str, CoreSet]
 
 
-class LinkProfile(_Part):
+class LinkProfile(_Part, frozen=True):
     """How a tensor moves between the CPU and one other processor.
 
     Args:
@@ -128,7 +128,7 @@ class LinkProfile(_Part):
     convert_gbs: Positive
 
 
-class _ProfileFile(_Part):
+class _ProfileFile(_Part, frozen=True):
     """A profile as it stands in TOML."""
 
     id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.-]+$")]
