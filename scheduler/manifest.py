@@ -11,7 +11,7 @@ class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Unknown keys are refused: a bundle is untrusted."""
 
 
-class Tensor(_Part):
+class Tensor(_Part, frozen=True):
     """A tensor that crosses subgraphs.
 
     Args:
@@ -35,7 +35,7 @@ class Tensor(_Part):
     zero_point: int | None = None
 
 
-class SubgraphEntry(_Part):
+class SubgraphEntry(_Part, frozen=True):
     """A piece that one processor runs without waiting for another.
 
     Args:
@@ -63,7 +63,7 @@ class SubgraphEntry(_Part):
     predicted_ms: float | None = None
 
 
-class JoinEntry(_Part):
+class JoinEntry(_Part, frozen=True):
     """A meeting point of two or more branches.
 
     Args:
@@ -85,14 +85,14 @@ class JoinEntry(_Part):
     processor: str = "cpu"
 
 
-class FileEntry(_Part):
+class FileEntry(_Part, frozen=True):
     """Size and SHA-256 of one file of the bundle."""
 
     bytes: int
     sha256: str
 
 
-class ModelInfo(_Part):
+class ModelInfo(_Part, frozen=True):
     """The branched model and its original in numbers (batch 1)."""
 
     name: str
@@ -104,7 +104,7 @@ class ModelInfo(_Part):
     original_params: int
 
 
-class WeightsInfo(_Part):
+class WeightsInfo(_Part, frozen=True):
     """Where the weights came from.
 
     Args:
@@ -116,7 +116,7 @@ class WeightsInfo(_Part):
     detail: str = ""
 
 
-class Manifest(_Part):
+class Manifest(_Part, frozen=True):
     """`bundle.json`.
 
     Args:

@@ -1,0 +1,76 @@
+"""Memory of the tensors that cross subgraphs, laid out so that a concat join copies nothing."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from scheduler.delegates.base import Array
+from scheduler.manifest import Tensor
+from scheduler.plan import ExecutionPlan, PlannedJoin
+
+
+class Buffers:
+    """One array per tensor, and the work that is left for each join.
+
+    A branch whose slice of a concat join's output is contiguous (channels
+    outermost, batch 1) writes straight into that slice.
+
+    Args:
+        plan: The joins.
+        tensors: Shape and type of each tensor.
+    """
+
+    def __init__(self, plan: ExecutionPlan, tensors: Sequence[Tensor]) -> None:
+        self._tensors = {tensor.name: tensor for tensor in tensors}
+        self.arrays: dict[str, Array] = {}
+        self.joins: dict[str, Callable[[], None] | None] = {}
+        # Outermost joins first: an inner join's output is then a slice already.
+        for join in reversed(list(plan.joins.values())):
+            self.joins[join.name] = self._add(join) if join.kind == "sum" else self._concat(join)
+        for name in self._tensors:
+            self._array(name)
+
+    @property
+    def bytes(self) -> int:
+        """Memory of all buffers; what lies inside another counts once."""
+        return sum(array.nbytes for array in self.arrays.values() if array.base is None)
+
+    def _array(self, name: str) -> Array:
+        if name not in self.arrays:
+            tensor = self._tensors[name]
+            self.arrays[name] = np.zeros(tensor.shape, np.dtype(tensor.dtype))
+        return self.arrays[name]
+
+    def _add(self, join: PlannedJoin) -> Callable[[], None]:
+        output = self._array(join.output)
+        first, second, *others = (self._array(name) for name in join.inputs)
+
+        def add() -> None:
+            np.add(first, second, out=output)
+            for other in others:
+                np.add(output, other, out=output)
+
+        return add
+
+    def _concat(self, join: PlannedJoin) -> Callable[[], None] | None:
+        output = self._array(join.output)
+        axis = output.ndim - 1 if self._tensors[join.output].layout == "NHWC" else 1
+        copies: list[tuple[Array, Array]] = []
+        start = 0
+        for name in join.inputs:
+            stop = start + self._tensors[name].shape[axis]
+            place = output[(slice(None),) * axis + (slice(start, stop),)]
+            if name not in self.arrays and math.prod(output.shape[:axis]) == 1:
+                self.arrays[name] = place
+            else:
+                copies.append((place, self._array(name)))
+            start = stop
+        if not copies:
+            return None
+
+        def copy() -> None:
+            for place, source in copies:
+                np.copyto(place, source)
+
+        return copy

@@ -1,0 +1,18 @@
+"""Delegates: one file or folder each, found by name or by the entry point group `nn_stretch.delegates`."""
+
+from scheduler.delegates.base import Compiled, Delegate, Invocation, delegates, get_delegate, load_plugins
+from scheduler.delegates.cpu import CpuDelegate
+from scheduler.delegates.null import NullDelegate
+from scheduler.delegates.reference import ReferenceDelegate
+
+__all__ = [
+    "Compiled",
+    "CpuDelegate",
+    "Delegate",
+    "Invocation",
+    "NullDelegate",
+    "ReferenceDelegate",
+    "delegates",
+    "get_delegate",
+    "load_plugins",
+]

@@ -1,0 +1,181 @@
+"""What a delegate must do, and the list of all delegates."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from numpy.typing import NDArray
+
+from predictors.errors import StretchError, UnknownNameError
+from predictors.registry import Registry
+from scheduler.onnx_file import node_names
+
+Array = NDArray[Any]
+
+ENTRY_POINT_GROUP = "nn_stretch.delegates"
+
+
+class Invocation(ABC):
+    """A compiled subgraph tied to its buffers, so that running it allocates nothing."""
+
+    @abstractmethod
+    def run(self) -> None:
+        """Read the input buffers, compute, write the output buffers; returns when they are written."""
+
+
+class AsyncInvocation(Invocation):
+    """An invocation whose processor has a command queue of its own."""
+
+    @abstractmethod
+    def enqueue(self) -> None:
+        """Put map, conversions, kernels and unmap into the processor's queue; returns at once."""
+
+    @abstractmethod
+    def wait(self) -> None:
+        """Return when what was enqueued last is done and the output buffers may be read."""
+
+    def run(self) -> None:
+        """`enqueue`, then `wait`."""
+        self.enqueue()
+        self.wait()
+
+
+@dataclass(frozen=True)
+class NodePlace:
+    """Where one operator of a subgraph ended up.
+
+    Args:
+        name: Name of the ONNX node.
+        op: Its operator type.
+        reason: Why it runs there, or was replaced, in words.
+        ms: Measured time of one run, or None where the delegate cannot tell.
+    """
+
+    name: str
+    op: str
+    reason: str
+    ms: float | None = None
+
+
+class Compiled(ABC):
+    """A subgraph made ready for one processor.
+
+    Args:
+        inputs: Name and shape of each input, in order.
+        outputs: Name and shape of each output, in order.
+    """
+
+    def __init__(self, inputs: Mapping[str, tuple[int, ...]], outputs: Mapping[str, tuple[int, ...]]) -> None:
+        self.inputs = dict(inputs)
+        self.outputs = dict(outputs)
+
+    @abstractmethod
+    def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Invocation:
+        """Tie the subgraph to buffers that live as long as the invocation.
+
+        Args:
+            inputs: C-contiguous arrays of the subgraph's input shapes, in order.
+            outputs: C-contiguous arrays that each run overwrites, in order.
+
+        Raises:
+            StretchError: If number, shape or memory layout of a buffer is wrong.
+        """
+
+    def run(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        """Run once, from `inputs` into `outputs`."""
+        self.bind(inputs, outputs).run()
+
+    def check(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        """Raise StretchError unless the buffers fit this subgraph."""
+        for what, known, given in (("input", self.inputs, inputs), ("output", self.outputs, outputs)):
+            if len(known) != len(given):
+                raise StretchError(f"the subgraph has {len(known)} {what}s, {len(given)} buffers were given")
+            for (name, shape), array in zip(known.items(), given, strict=True):
+                if array.shape != shape:
+                    raise StretchError(f"{what} `{name}` has shape {list(shape)}, its buffer {list(array.shape)}")
+                if not array.flags.c_contiguous:
+                    raise StretchError(f"the buffer of {what} `{name}` is not contiguous")
+
+
+class Delegate(ABC):
+    """Code that compiles and runs subgraphs on one kind of processor.
+
+    Register a class with ``@delegates.register("name")``, or from another
+    package through the entry point group ``nn_stretch.delegates``.
+    """
+
+    #: What it is, in a few words, for `stretch delegates`.
+    summary: ClassVar[str]
+    #: Whether its invocations are `AsyncInvocation`s.
+    asynchronous: ClassVar[bool] = False
+    #: Whether the outputs are the subgraph's results.
+    computes: ClassVar[bool] = True
+
+    @classmethod
+    def unavailable(cls) -> str | None:
+        """Why it cannot run on this machine, or None if it can."""
+        return None
+
+    @classmethod
+    def create(cls, cores: tuple[int, ...]) -> Self:
+        """A delegate with its defaults, for work that is pinned to `cores`."""
+        return cls()
+
+    @abstractmethod
+    def compile(self, model: Path) -> Compiled:
+        """Make the subgraph in the ONNX file `model` ready to run.
+
+        Raises:
+            StretchError: If the file is unreadable or has an operator that
+                this delegate does not run.
+            MissingBackendError: If a library this delegate needs is missing.
+        """
+
+    def places(self, model: Path) -> list[NodePlace]:
+        """Where each operator of `model` would run; asked by `stretch explain`."""
+        return [NodePlace(name, op, "runs as it stands") for name, op in node_names(model)]
+
+
+delegates: Registry[type[Delegate]] = Registry("delegate")
+
+
+def load_plugins() -> dict[str, str]:
+    """Register the delegates of other installed packages; may be called again.
+
+    Returns:
+        Entry points that could not be loaded, with the reason of each. One
+        broken package must not take the others away.
+    """
+    broken: dict[str, str] = {}
+    for point in entry_points(group=ENTRY_POINT_GROUP):
+        try:
+            item = point.load()
+        except Exception as error:
+            broken[point.name] = f"{type(error).__name__}: {error}"
+            continue
+        if not (isinstance(item, type) and issubclass(item, Delegate)):
+            broken[point.name] = f"`{point.value}` is not a Delegate"
+        elif point.name in delegates and delegates.get(point.name) is not item:
+            broken[point.name] = f"the name is taken by {delegates.get(point.name).__module__}"
+        else:
+            delegates.register(point.name)(item)
+    return broken
+
+
+def get_delegate(name: str) -> type[Delegate]:
+    """The delegate called `name`, of this package or of a plug-in.
+
+    Raises:
+        UnknownNameError: If there is none; its hint has the closest name.
+        StretchError: If a plug-in of this name cannot be loaded.
+    """
+    if name not in delegates:
+        broken = load_plugins()
+        if name in broken:
+            raise StretchError(f"delegate `{name}` cannot be loaded: {broken[name]}", "repair or uninstall its package")
+    if name not in delegates:
+        raise UnknownNameError.among("delegate", name, delegates)
+    return delegates.get(name)

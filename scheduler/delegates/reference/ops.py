@@ -1,0 +1,183 @@
+"""Operators of ONNX in numpy, by name; each takes its node and its inputs, in order.
+
+Source of each: the ONNX operator specification, opset 18 and later.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from scheduler.delegates.base import Array
+from scheduler.delegates.reference.windows import average_pool, conv, max_pool
+
+
+@dataclass(frozen=True)
+class Node:
+    """One ONNX node.
+
+    Args:
+        name: For messages.
+        op: Operator type.
+        inputs: Tensor names; empty for an optional input left out.
+        outputs: Tensor names.
+        attrs: Attributes as Python values; strings are bytes.
+    """
+
+    name: str
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attrs: Mapping[str, Any]
+
+
+def _elementwise(function: Callable[..., Array]) -> Callable[..., Array]:
+    """`function` evaluated in double precision, its result in the input's type."""
+
+    def apply(node: Node, x: Array, *others: Array) -> Array:
+        return np.asarray(function(node.attrs, x.astype(np.float64), *others)).astype(x.dtype)
+
+    return apply
+
+
+def _sigmoid(x: Array) -> Array:
+    # exp of minus the absolute value never overflows.
+    e = np.exp(-np.abs(x))
+    return np.asarray(np.where(x >= 0, 1 / (1 + e), e / (1 + e)))
+
+
+def _hard_sigmoid(x: Array, alpha: float, beta: float) -> Array:
+    return np.clip(alpha * x + beta, 0, 1)
+
+
+def _gelu(attrs: Mapping[str, Any], x: Array) -> Array:
+    if attrs.get("approximate", b"none") == b"tanh":
+        return np.asarray(0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
+    return np.asarray(0.5 * x * (1 + np.vectorize(math.erf, otypes=[np.float64])(x / math.sqrt(2))))
+
+
+def _clip(node: Node, x: Array, low: Array | None = None, high: Array | None = None) -> Array:
+    if low is not None:
+        x = np.maximum(x, low)
+    return x if high is None else np.minimum(x, high)
+
+
+def _batch_norm(node: Node, x: Array, scale: Array, bias: Array, mean: Array, variance: Array) -> Array:
+    if node.attrs.get("training_mode", 0):
+        raise ValueError("training mode is not defined here")
+    per_channel = (1, -1) + (1,) * (x.ndim - 2)
+    factor = scale.astype(np.float64) / np.sqrt(variance.astype(np.float64) + node.attrs.get("epsilon", 1e-5))
+    y = (x - mean.reshape(per_channel)) * factor.reshape(per_channel) + bias.reshape(per_channel)
+    return np.asarray(y.astype(x.dtype))
+
+
+def _gemm(node: Node, a: Array, b: Array, c: Array | None = None) -> Array:
+    left = a.T if node.attrs.get("transA", 0) else a
+    right = b.T if node.attrs.get("transB", 0) else b
+    y = node.attrs.get("alpha", 1.0) * (left.astype(np.float64) @ right.astype(np.float64))
+    if c is not None:
+        y = y + node.attrs.get("beta", 1.0) * c
+    return np.asarray(y.astype(a.dtype))
+
+
+def _matmul(node: Node, a: Array, b: Array) -> Array:
+    return np.asarray((a.astype(np.float64) @ b.astype(np.float64)).astype(a.dtype))
+
+
+def _flatten(node: Node, x: Array) -> Array:
+    axis = node.attrs.get("axis", 1)
+    axis = axis + x.ndim if axis < 0 else axis
+    return x.reshape(math.prod(x.shape[:axis]), -1)
+
+
+def _reshape(node: Node, x: Array, shape: Array) -> Array:
+    wanted = [int(n) for n in shape]
+    if not node.attrs.get("allowzero", 0):
+        wanted = [x.shape[i] if n == 0 else n for i, n in enumerate(wanted)]
+    return x.reshape(wanted)
+
+
+def _pad(node: Node, x: Array, pads: Array, value: Array | None = None, axes: Array | None = None) -> Array:
+    mode = node.attrs.get("mode", b"constant")
+    if mode != b"constant":
+        raise ValueError(f"mode `{mode.decode()}` is not defined here")
+    chosen = [int(a) % x.ndim for a in axes] if axes is not None else list(range(x.ndim))
+    widths = [(0, 0)] * x.ndim
+    for i, axis in enumerate(chosen):
+        widths[axis] = (int(pads[i]), int(pads[i + len(chosen)]))
+    return np.pad(x, widths, constant_values=0 if value is None else value.item())
+
+
+def _slice(node: Node, x: Array, starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None) -> Array:
+    chosen = [int(a) for a in axes] if axes is not None else list(range(len(starts)))
+    step = [int(s) for s in steps] if steps is not None else [1] * len(chosen)
+    index: list[slice] = [slice(None)] * x.ndim
+    for i, axis in enumerate(chosen):
+        if step[i] <= 0:
+            raise ValueError("a step below 1 is not defined here")
+        index[axis] = slice(int(starts[i]), int(ends[i]), step[i])
+    return x[tuple(index)]
+
+
+def _reduce_mean(node: Node, x: Array, axes: Array | None = None) -> Array:
+    keep = bool(node.attrs.get("keepdims", 1))
+    if axes is None or not len(axes):
+        if node.attrs.get("noop_with_empty_axes", 0):
+            return x
+        return np.asarray(x.mean(axis=None, dtype=np.float64, keepdims=keep).astype(x.dtype))
+    return np.asarray(x.mean(axis=tuple(int(a) for a in axes), dtype=np.float64, keepdims=keep).astype(x.dtype))
+
+
+def _squeeze(node: Node, x: Array, axes: Array | None = None) -> Array:
+    return np.squeeze(x, None if axes is None else tuple(int(a) for a in axes))
+
+
+def _unsqueeze(node: Node, x: Array, axes: Array) -> Array:
+    return np.expand_dims(x, tuple(int(a) for a in axes))
+
+
+def _transpose(node: Node, x: Array) -> Array:
+    return np.transpose(x, node.attrs.get("perm"))
+
+
+def _global_average(node: Node, x: Array) -> Array:
+    return np.asarray(x.mean(axis=tuple(range(2, x.ndim)), dtype=np.float64, keepdims=True).astype(x.dtype))
+
+
+def _global_max(node: Node, x: Array) -> Array:
+    return np.asarray(x.max(axis=tuple(range(2, x.ndim)), keepdims=True))
+
+
+OPS: dict[str, Callable[..., Array]] = {
+    "Add": lambda node, a, b: np.asarray(a + b),
+    "AveragePool": average_pool,
+    "BatchNormalization": _batch_norm,
+    "Clip": _clip,
+    "Concat": lambda node, *parts: np.concatenate(parts, axis=node.attrs["axis"]),
+    "Conv": conv,
+    "Elu": _elementwise(lambda attrs, x: np.where(x < 0, attrs.get("alpha", 1.0) * np.expm1(np.minimum(x, 0)), x)),
+    "Flatten": _flatten,
+    "Gelu": _elementwise(_gelu),
+    "Gemm": _gemm,
+    "GlobalAveragePool": _global_average,
+    "GlobalMaxPool": _global_max,
+    "HardSigmoid": _elementwise(lambda attrs, x: _hard_sigmoid(x, attrs.get("alpha", 0.2), attrs.get("beta", 0.5))),
+    "HardSwish": _elementwise(lambda attrs, x: x * _hard_sigmoid(x, 1 / 6, 0.5)),
+    "Identity": lambda node, x: x,
+    "LeakyRelu": _elementwise(lambda attrs, x: np.where(x < 0, attrs.get("alpha", 0.01) * x, x)),
+    "MatMul": _matmul,
+    "MaxPool": max_pool,
+    "Mul": lambda node, a, b: np.asarray(a * b),
+    "Pad": _pad,
+    "ReduceMean": _reduce_mean,
+    "Relu": lambda node, x: np.maximum(x, 0),
+    "Reshape": _reshape,
+    "Sigmoid": _elementwise(lambda attrs, x: _sigmoid(x)),
+    "Slice": _slice,
+    "Squeeze": _squeeze,
+    "Tanh": _elementwise(lambda attrs, x: np.tanh(x)),
+    "Transpose": _transpose,
+    "Unsqueeze": _unsqueeze,
+}

@@ -1,0 +1,126 @@
+"""Which of this machine's cores and delegates stand in for a device's processors."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from predictors.errors import MissingBackendError, UsageError
+from scheduler.cores import available_cores
+from scheduler.delegates import get_delegate
+from scheduler.plan import Placement
+
+_TARGET = re.compile(r"(?P<delegate>[A-Za-z][A-Za-z_]*?)(?P<cores>\d+(?:\+\d+)*)?")
+
+
+def parse_mapping(entries: Sequence[str]) -> dict[str, str]:
+    """The mapping written as ``gpu=cpu1`` or ``gpu=cpu1,dsp=cpu1``.
+
+    Raises:
+        UsageError: If an entry is not of that form or a processor is named twice.
+    """
+    mapping: dict[str, str] = {}
+    for entry in (part.strip() for text in entries for part in text.split(",")):
+        processor, equals, target = (part.strip() for part in entry.partition("="))
+        if not (processor and equals and target):
+            raise UsageError(f"`{entry}` is no mapping", "write it as gpu=cpu1: the processor, `=`, a delegate and its core")
+        if processor in mapping:
+            raise UsageError(f"processor `{processor}` is mapped twice")
+        mapping[processor] = target
+    return mapping
+
+
+def place_processors(
+    processors: Sequence[str],
+    mapping: Mapping[str, str] | None = None,
+    only: Sequence[str] | None = None,
+    cores: Sequence[int] | None = None,
+) -> dict[str, Placement]:
+    """Where each processor of a bundle runs on this machine.
+
+    By default the first CPU runs on the calling thread, pinned to the first
+    core; every other processor gets the next core and a thread of its own, and
+    the last core is shared, one subgraph at a time, when cores run out.
+
+    Args:
+        processors: Processors that the bundle uses, in order of first use.
+        mapping: Target of some processors, such as ``{"gpu": "cpu1"}``: a
+            delegate's name, followed by cores as ``0`` or ``0+1`` or by nothing.
+        only: Processors that may be used; the work of the others moves to the first of these.
+        cores: Cores to use, those of this process if None.
+
+    Raises:
+        UsageError: If a processor is not in the bundle, or a core not on this machine.
+        UnknownNameError: If there is no such delegate.
+    """
+    cores = tuple(available_cores() if cores is None else cores)
+    mapping = dict(mapping or {})
+    _known("mapped", mapping, processors)
+    _known("asked for", only or (), processors)
+    allowed = list(dict.fromkeys(only)) if only else list(processors)
+    for moved in mapping:
+        if moved not in allowed:
+            raise UsageError(f"processor `{moved}` is mapped, but --processors leaves it out")
+    host = next((p for p in allowed if _is_cpu(p)), None)
+    targets = {processor: _target(processor, text, cores) for processor, text in mapping.items()}
+    free = [core for core in cores if not any(core in chosen for _, chosen in targets.values())]
+    if host is None and len(free) > 1:
+        free.pop(0)  # left to the calling thread
+    last = free[0] if free else cores[-1]
+    placed: dict[str, Placement] = {}
+    for processor in sorted(allowed, key=lambda p: p != host):
+        if processor in targets:
+            placed[processor] = _placement(processor, *targets[processor], f"mapped to {mapping[processor]}")
+            continue
+        last = free.pop(0) if free else last
+        reason = "the CPU of this machine" if _is_cpu(processor) else f"no delegate here drives a {processor}: a CPU core stands in"
+        placed[processor] = _placement(processor, "cpu", (last,), reason)
+    placed = _dispatched(placed, host)
+    first = placed[allowed[0]]
+    for processor in processors:
+        if processor not in placed:
+            placed[processor] = replace(first, processor=processor, stand_in=True, reason=f"left out of the processors to use: its work moves to {first.processor}")
+    return {processor: placed[processor] for processor in processors}
+
+
+def _known(what: str, names: Mapping[str, str] | Sequence[str], processors: Sequence[str]) -> None:
+    for name in names:
+        if name not in processors:
+            raise UsageError(f"processor `{name}` is {what}, but the bundle does not use it", f"the bundle uses {', '.join(processors)}")
+
+
+def _is_cpu(processor: str) -> bool:
+    return processor.startswith("cpu")
+
+
+def _target(processor: str, text: str, cores: Sequence[int]) -> tuple[str, tuple[int, ...]]:
+    match = _TARGET.fullmatch(text)
+    if match is None:
+        raise UsageError(f"`{text}`, the target of `{processor}`, is not a delegate and its cores", "write cpu1, cpu0+1 or reference")
+    get_delegate(match["delegate"])
+    if match["cores"] is None:
+        return match["delegate"], ()
+    chosen = tuple(sorted({int(core) for core in match["cores"].split("+")}))
+    for core in chosen:
+        if core not in cores:
+            raise UsageError(f"`{processor}` is mapped to core {core}, which this process may not use", f"cores: {', '.join(map(str, sorted(cores)))}")
+    return match["delegate"], chosen
+
+
+def _placement(processor: str, name: str, cores: tuple[int, ...], reason: str) -> Placement:
+    delegate = get_delegate(name)
+    if problem := delegate.unavailable():
+        raise MissingBackendError(f"processor `{processor}` would run on the `{name}` delegate: {problem}", "install it, or choose another delegate with --map")
+    own_queue = delegate.asynchronous or not cores
+    queue = f"{name}:{processor}" if own_queue else f"cpu{'+'.join(map(str, cores))}"
+    return Placement(processor, name, cores, queue, "async" if delegate.asynchronous else "blocking", not _is_cpu(processor), reason)
+
+
+def _dispatched(placed: Mapping[str, Placement], host: str | None) -> dict[str, Placement]:
+    """The placements, with the queue that runs on the calling thread made inline."""
+    if host is not None:
+        inline = placed[host].queue
+    else:
+        # Where all share one core, a thread beside the calling one would only cost switches.
+        queues = {p.queue for p in placed.values()}
+        inline = queues.pop() if len(queues) == 1 and len(placed) > 1 else ""
+    return {name: replace(p, dispatch="inline") if p.queue == inline and p.dispatch == "blocking" else p for name, p in placed.items()}

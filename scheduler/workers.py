@@ -1,0 +1,73 @@
+"""Threads that are created once, each pinned, each running one call at a time.
+
+A hand-off through two `SimpleQueue`s is the quickest of what the standard
+library has to offer; `ThreadPoolExecutor` adds a future with its lock and
+condition to every call. What a future would tell, the completion record tells.
+"""
+
+import threading
+import weakref
+from collections.abc import Callable
+from queue import SimpleQueue
+from time import perf_counter_ns
+from typing import NamedTuple
+
+from scheduler.cores import pin_thread
+
+
+class Completion(NamedTuple):
+    """How one call went."""
+
+    name: str
+    error: BaseException | None
+    start_ns: int
+    end_ns: int
+
+
+Job = tuple[str, Callable[[], None]] | None
+
+
+class Worker:
+    """One thread bound to `cores`.
+
+    Args:
+        name: Name of the thread.
+        cores: Cores it is pinned to; empty for none.
+        completions: Where it reports each call.
+    """
+
+    def __init__(self, name: str, cores: tuple[int, ...], completions: "SimpleQueue[Completion]") -> None:
+        self._jobs: SimpleQueue[Job] = SimpleQueue()
+        self._thread = threading.Thread(target=_serve, args=(self._jobs, completions, cores), name=f"nn-stretch {name}", daemon=True)
+        self._thread.start()
+        # A session that was never closed must not leave its threads behind.
+        self._finalizer = weakref.finalize(self, _stop, self._jobs, self._thread)
+
+    def submit(self, name: str, call: Callable[[], None]) -> None:
+        """Have `call` run after those submitted before it."""
+        self._jobs.put((name, call))
+
+    def close(self) -> None:
+        """Return when the thread has ended; what was submitted is run first."""
+        self._finalizer()
+
+
+def _serve(jobs: "SimpleQueue[Job]", completions: "SimpleQueue[Completion]", cores: tuple[int, ...]) -> None:
+    pin_thread(cores)
+    while (job := jobs.get()) is not None:
+        name, call = job
+        error: BaseException | None = None
+        start = perf_counter_ns()
+        try:
+            call()
+        except BaseException as raised:  # whatever a delegate raises belongs to the caller
+            error = raised
+        completions.put(Completion(name, error, start, perf_counter_ns()))
+        # Neither the call nor its error may outlive the inference in this frame.
+        del job, call, error
+
+
+def _stop(jobs: "SimpleQueue[Job]", thread: threading.Thread) -> None:
+    jobs.put(None)
+    if thread is not threading.current_thread():
+        thread.join()

@@ -1,0 +1,148 @@
+"""Small real bundles, built with onnx.helper, for the tests of the scheduler and of the verbs that run bundles."""
+
+import hashlib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from scheduler.manifest import SCHEMA, FileEntry, JoinEntry, Manifest, ModelInfo, SubgraphEntry, Tensor, WeightsInfo
+
+SIDE = 8
+
+
+@dataclass
+class Builder:
+    """Collects a bundle: subgraphs of convolutions, joined by concat or sum, then a head."""
+
+    path: Path
+    batch: int = 1
+    seed: int = 0
+    nodes: list = field(default_factory=list)
+    weights: list = field(default_factory=list)
+    tensors: list = field(default_factory=list)
+    subgraphs: list = field(default_factory=list)
+    joins: list = field(default_factory=list)
+    files: dict = field(default_factory=dict)
+
+    def __post_init__(self):
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.rng = np.random.default_rng(self.seed)
+        self.shapes = {"x": (self.batch, 3, SIDE, SIDE)}
+
+    def conv(self, name, segment, processor, read, write, channels):
+        """A 3×3 convolution and a ReLU as a subgraph of its own."""
+        n, c, h, w = self.shapes[read]
+        weight = numpy_helper.from_array(self.rng.normal(0, 0.3, (channels, c, 3, 3)).astype(np.float32), f"{name}.w")
+        nodes = [
+            helper.make_node("Conv", [read, f"{name}.w"], [f"{name}.c"], name=f"{name}/conv", kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+            helper.make_node("Relu", [f"{name}.c"], [write], name=f"{name}/relu"),
+        ]
+        self._subgraph(name, segment, processor, read, write, (n, channels, h, w), nodes, [weight], n * channels * h * w * c * 9)
+
+    def head(self, name, segment, processor, read, write, classes):
+        """Global mean, flatten, linear."""
+        n, c, _, _ = self.shapes[read]
+        weight = numpy_helper.from_array(self.rng.normal(0, 0.5, (classes, c)).astype(np.float32), f"{name}.w")
+        nodes = [
+            helper.make_node("GlobalAveragePool", [read], [f"{name}.p"], name=f"{name}/pool"),
+            helper.make_node("Flatten", [f"{name}.p"], [f"{name}.f"], name=f"{name}/flatten"),
+            helper.make_node("Gemm", [f"{name}.f", f"{name}.w"], [write], name=f"{name}/linear", transB=1),
+        ]
+        self._subgraph(name, segment, processor, read, write, (n, classes), nodes, [weight], n * classes * c)
+
+    def join(self, name, segment, kind, reads, write):
+        """A meeting point."""
+        shapes = [self.shapes[r] for r in reads]
+        channels = sum(s[1] for s in shapes) if kind == "concat" else shapes[0][1]
+        self.shapes[write] = (shapes[0][0], channels, *shapes[0][2:])
+        node = helper.make_node("Concat", reads, [write], axis=1) if kind == "concat" else helper.make_node("Sum", reads, [write])
+        self.nodes.append(node)
+        self.joins.append(JoinEntry(name, segment, kind, tuple(reads), write))
+
+    def _subgraph(self, name, segment, processor, read, write, shape, nodes, weights, macs):
+        self.shapes[write] = shape
+        self.nodes += nodes
+        self.weights += weights
+        file = f"{name}.onnx"
+        self._save(file, nodes, weights, read, write)
+        self.subgraphs.append(SubgraphEntry(name, segment, processor, file, read, write, macs, predicted_ms=1.0))
+
+    def _save(self, file, nodes, weights, read, write):
+        def value(name):
+            return helper.make_tensor_value_info(name, TensorProto.FLOAT, self.shapes[name])
+
+        graph = helper.make_graph(nodes, file.removesuffix(".onnx"), [value(read)], [value(write)], weights)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+        onnx.checker.check_model(model)
+        onnx.save(model, str(self.path / file))
+        self.files[file] = None
+
+    def write(self, output):
+        """Write whole model, controls and bundle.json; returns the folder."""
+        self._save("model.onnx", self.nodes, self.weights, "x", output)
+        macs = sum(s.macs for s in self.subgraphs)
+        (self.path / "controls").mkdir(exist_ok=True)
+        for control in ("original", "sequential_same_macs"):
+            self._save(f"controls/{control}.onnx", self.nodes, self.weights, "x", output)
+        for name in self.shapes:
+            readers = [s.name for s in self.subgraphs if s.input == name] + [j.name for j in self.joins if name in j.inputs]
+            writers = [s.name for s in self.subgraphs if s.output == name] + [j.name for j in self.joins if j.output == name]
+            shape = self.shapes[name]
+            layout = "NC" if len(shape) == 2 else "NCHW"
+            readers += ["output"] if name == output else []
+            self.tensors.append(Tensor(name, shape, writers[0] if writers else "input", tuple(readers), layout=layout))
+        manifest = Manifest(
+            schema=SCHEMA,
+            version="0.1.0",
+            model=ModelInfo("tiny", self.shapes["x"], self.shapes[output], macs, 1000, macs, 1000),
+            device="pixel6",
+            calibrated=False,
+            weights=WeightsInfo("random"),
+            design={},
+            input="x",
+            output=output,
+            tensors=tuple(self.tensors),
+            subgraphs=tuple(self.subgraphs),
+            joins=tuple(self.joins),
+            whole="model.onnx",
+            controls={c: f"controls/{c}.onnx" for c in ("original", "sequential_same_macs")},
+            control_macs={"original": macs, "sequential_same_macs": macs},
+            predicted={},
+            recommended="branched",
+            checks={},
+            files={name: file_entry(self.path / name) for name in self.files},
+        )
+        (self.path / "bundle.json").write_bytes(msgspec.json.encode(manifest))
+        return self.path
+
+
+def file_entry(file):
+    """Size and hash of a file."""
+    data = file.read_bytes()
+    return FileEntry(len(data), hashlib.sha256(data).hexdigest())
+
+
+def two_branches(path, batch=1, processors=("cpu", "gpu")):
+    """stem → branches on each processor → concat → branches → sum → head."""
+    b = Builder(path, batch)
+    b.conv("stem", "stem", processors[0], "x", "t0", 6)
+    for i, p in enumerate(processors):
+        b.conv(f"s1.{p}", "s1", p, "t0", f"s1.{p}.y", 4 + 2 * i)
+    b.join("s1.join", "s1", "concat", [f"s1.{p}.y" for p in processors], "t1")
+    for p in processors:
+        b.conv(f"s2.{p}", "s2", p, "t1", f"s2.{p}.y", 8)
+    b.join("s2.join", "s2", "sum", [f"s2.{p}.y" for p in processors], "t2")
+    b.head("head", "head", processors[0], "t2", "y", 5)
+    return b.write("y")
+
+
+def edit(path, change):
+    """Rewrite bundle.json after `change` has worked on it as plain data."""
+    file = path / "bundle.json"
+    data = msgspec.json.decode(file.read_bytes())
+    change(data)
+    file.write_bytes(msgspec.json.encode(data))
