@@ -24,10 +24,12 @@ class Captured:
         graph: Its operators.
         weights: Per operator, its weights and statistics by name (shapes are
             those of `OpGraph.op_weights`); the tensors are the module's own.
+        module: The network itself.
     """
 
     graph: OpGraph
     weights: Weights
+    module: nn.Module
 
 
 class _Tracer(fx.Tracer):
@@ -74,7 +76,7 @@ def capture(module: nn.Module, input_shape: Sequence[int] = (1, 3, 224, 224), na
     try:
         traced = _trace(module, name)
         values = _run(traced, tuple(input_shape), name)
-        return _lower(traced, values, name)
+        return _lower(module, traced, values, name)
     finally:
         module.train(training)
 
@@ -110,7 +112,7 @@ def _run(traced: fx.GraphModule, shape: tuple[int, ...], name: str) -> _Values:
     return values
 
 
-def _lower(traced: fx.GraphModule, values: _Values, name: str) -> Captured:
+def _lower(module: nn.Module, traced: fx.GraphModule, values: _Values, name: str) -> Captured:
     ops: list[Op] = []
     weights: Weights = {}
     names: dict[fx.Node, str] = {}
@@ -137,7 +139,7 @@ def _lower(traced: fx.GraphModule, values: _Values, name: str) -> Captured:
         raise StretchError(f"`{name}` returns nothing")
     graph = OpGraph.build(name, _reachable(ops, output), output)
     _check_shapes(graph, values, names)
-    return Captured(graph, {op.name: weights[op.name] for op in graph.ops if op.name in weights})
+    return Captured(graph, {op.name: weights[op.name] for op in graph.ops if op.name in weights}, module)
 
 
 def _lower_node(

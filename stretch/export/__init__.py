@@ -1,0 +1,1 @@
+"""Write a bundle that the scheduler runs."""

@@ -1,0 +1,184 @@
+"""Write a branched model as a bundle: ONNX per subgraph, the whole, the controls, `bundle.json`."""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from predictors.graph import Op, OpGraph
+from scheduler.manifest import SCHEMA, FileEntry, JoinEntry, Manifest, ModelInfo, SubgraphEntry, Tensor, WeightsInfo
+from stretch.capture import Captured
+from stretch.export.checks import check_export
+from stretch.export.onnx import Arrays, save_onnx, to_numpy, to_onnx
+from stretch.export.staging import MANIFEST, staged
+from stretch.planning.scale import host_processor
+from stretch.transform.model import BranchedModel, op_weights
+
+Step = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class BundleFacts:
+    """What a bundle says about its model beside the model itself.
+
+    Args:
+        device: Profile id the design was planned for.
+        calibrated: Whether that profile was fitted to measurements.
+        weights_source: ``default``, ``random``, ``file`` or ``given``.
+        weights_detail: Which weights.
+        predicted: The planner's figures, JSON-ready.
+        recommended: What the planner recommends to run.
+        branch_ms: Predicted milliseconds by (segment, processor).
+        precision: Planned precision by processor.
+    """
+
+    device: str
+    calibrated: bool
+    weights_source: str
+    weights_detail: str = ""
+    predicted: Mapping[str, Any] = field(default_factory=dict)
+    recommended: str = "branched"
+    branch_ms: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    precision: Mapping[str, str] = field(default_factory=dict)
+
+
+def export_bundle(
+    out: Path, original: Captured, model: BranchedModel, sequential: BranchedModel | None, facts: BundleFacts, version: str, *, controls: bool = True, step: Step = lambda what: None
+) -> Manifest:
+    """Write the bundle folder atomically, each file checked against torch.
+
+    Args:
+        out: The folder; an earlier bundle there is replaced.
+        original: The original network.
+        model: The branched network.
+        sequential: The sequential control of the same MACs, if there is one.
+        facts: What the manifest says about them.
+        version: Version of nn-stretch.
+        controls: Whether to write the controls.
+        step: Called with the name of each file before it is written.
+
+    Raises:
+        StretchError: If the folder cannot be written, or a file computes
+            something else than torch.
+    """
+    with staged(out) as folder:
+        files: dict[str, FileEntry] = {}
+        weights = to_numpy(op_weights(model))
+        pieces = {name: _subgraph(model.graph, name) for name in _subgraph_names(model.graph)}
+        properties = {"stretch.design": msgspec.json.encode(model.design).decode(), "stretch.model": model.graph.name, "stretch.device": facts.device}
+        for name, piece in pieces.items():
+            step(name)
+            _write(folder, f"subgraphs/{name}.onnx", piece, weights, {**properties, "stretch.subgraph": name}, files)
+        step("model")
+        _write(folder, "model.onnx", model.graph, weights, properties, files)
+        control_files, control_macs = {}, {}
+        if controls:
+            step("controls")
+            for name, source in _controls(original, sequential).items():
+                graph, arrays = source
+                control_files[name] = f"controls/{name}.onnx"
+                control_macs[name] = graph.macs
+                _write(folder, control_files[name], graph, arrays, {"stretch.control": name}, files)
+        manifest = _manifest(original, model, pieces, facts, version, control_files, control_macs, files)
+        step("checks")
+        checks = check_export(folder, manifest, original, model, sequential if controls else None)
+        manifest = msgspec.structs.replace(manifest, checks=checks)
+        (folder / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+    return manifest
+
+
+def _controls(original: Captured, sequential: BranchedModel | None) -> dict[str, tuple[OpGraph, Arrays]]:
+    controls = {"original": (original.graph, to_numpy(original.weights))}
+    if sequential is not None:
+        controls["sequential_same_macs"] = (sequential.graph, to_numpy(op_weights(sequential)))
+    return controls
+
+
+def _write(folder: Path, name: str, graph: OpGraph, weights: Arrays, properties: Mapping[str, str], files: dict[str, FileEntry]) -> None:
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    for written in save_onnx(to_onnx(graph, weights, properties), path):
+        with written.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        files[str(written.relative_to(folder))] = FileEntry(bytes=written.stat().st_size, sha256=digest)
+
+
+def _subgraph_names(graph: OpGraph) -> list[str]:
+    """Subgraphs of a branched graph in topological order, joins left out."""
+    return list(dict.fromkeys(op.tags["subgraph"] for op in graph.ops if "origin" in op.tags))
+
+
+def _subgraph(graph: OpGraph, name: str) -> OpGraph:
+    """One subgraph as a graph of its own; tensors keep their names."""
+    ops = [op for op in graph.ops if op.tags.get("subgraph") == name]
+    inside = {op.name for op in ops}
+    source = next(i for op in ops for i in op.inputs if i not in inside)
+    output = next(op.name for op in ops if op.name == graph.output or any(r not in inside for r in graph.consumers[op.name]))
+    entry = Op(source, "input", attrs={"shape": graph.by_name[source].shape})
+    return OpGraph.build(f"{graph.name}.{name}", [entry, *ops], output)
+
+
+def _manifest(
+    original: Captured,
+    model: BranchedModel,
+    pieces: dict[str, OpGraph],
+    facts: BundleFacts,
+    version: str,
+    controls: dict[str, str],
+    control_macs: dict[str, int],
+    files: dict[str, FileEntry],
+) -> Manifest:
+    graph = model.graph
+    host = host_processor(model.design)
+    subgraphs = []
+    for name, piece in pieces.items():
+        tags = piece.by_name[piece.output].tags
+        segment, processor = tags["segment"], tags["processor"]
+        subgraphs.append(
+            SubgraphEntry(
+                name,
+                segment,
+                processor,
+                f"subgraphs/{name}.onnx",
+                piece.input.name,
+                piece.output,
+                piece.macs,
+                planned_precision=facts.precision.get(processor, "fp32"),
+                predicted_ms=facts.branch_ms.get((segment, processor)),
+            )
+        )
+    join_ops = [op for op in graph.ops if op.tags.get("meeting_point") == "true"]
+    joins = [JoinEntry(op.tags["subgraph"], op.tags["segment"], "sum" if op.kind == "add" else "concat", op.inputs, op.name, host) for op in join_ops]
+    writers = {graph.input.name: "input"} | {s.output: s.name for s in subgraphs} | {j.output: j.name for j in joins}
+    tensors = []
+    for tensor, producer in writers.items():
+        readers = [s.name for s in subgraphs if s.input == tensor] + [j.name for j in joins if tensor in j.inputs] + ["output"] * (tensor == graph.output)
+        shape = graph.by_name[tensor].shape
+        tensors.append(Tensor(tensor, shape, producer, tuple(readers), layout="NCHW" if len(shape) == 4 else "NC"))
+    info = ModelInfo(
+        graph.name, graph.input.shape, graph.by_name[graph.output].shape, graph.macs, graph.params, original.graph.macs, original.graph.params
+    )
+    return Manifest(
+        schema=SCHEMA,
+        version=version,
+        model=info,
+        device=facts.device,
+        calibrated=facts.calibrated,
+        weights=WeightsInfo(facts.weights_source, facts.weights_detail),
+        design=msgspec.to_builtins(model.design),
+        input=graph.input.name,
+        output=graph.output,
+        tensors=tuple(tensors),
+        subgraphs=tuple(subgraphs),
+        joins=tuple(joins),
+        whole="model.onnx",
+        controls=controls,
+        control_macs=control_macs,
+        predicted=dict(facts.predicted),
+        recommended=facts.recommended,
+        checks={},
+        files=files,
+    )

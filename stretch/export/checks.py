@@ -1,0 +1,77 @@
+"""Does every exported file compute what torch computes?"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import torch
+from numpy.typing import NDArray
+
+from predictors.errors import StretchError
+from scheduler.manifest import Manifest
+from stretch.capture import Captured
+from stretch.transform.model import BranchedModel
+
+#: Largest difference that fp32 rounding explains, relative to the largest output.
+TOLERANCE = 1e-4
+
+Array = NDArray[np.float32]
+
+
+def check_export(folder: Path, manifest: Manifest, original: Captured, model: BranchedModel, sequential: BranchedModel | None) -> dict[str, Any]:
+    """Run every file of a bundle on ONNX Runtime beside torch.
+
+    Subgraphs read what torch computed before them, so each is judged alone.
+
+    Args:
+        folder: The bundle's folder.
+        manifest: Its description.
+        original: The original network.
+        model: The branched network.
+        sequential: The sequential control, or None.
+
+    Returns:
+        ``tolerance``, ``max_error`` and the error of each file, every one as
+        max|a - b| / max|b|.
+
+    Raises:
+        StretchError: If an error is above `TOLERANCE` or not a number; names the file.
+    """
+    x = torch.randn(manifest.model.input_shape, generator=torch.Generator().manual_seed(0))
+    errors: dict[str, float] = {}
+    with torch.inference_mode():
+        errors["model"] = _error(_onnx(folder / manifest.whole, x), model(x))
+        tensors = {manifest.input: x}
+        joins = {join.segment: join for join in manifest.joins}
+        for sub in manifest.subgraphs:
+            expected = model.branch(sub.segment, sub.processor)(tensors[sub.input])
+            errors[sub.name] = _error(_onnx(folder / sub.file, tensors[sub.input]), expected)
+            tensors[sub.output] = expected
+            join = joins.get(sub.segment)
+            if join is not None and all(name in tensors for name in join.inputs):
+                parts = [tensors[name] for name in join.inputs]
+                tensors[join.output] = model.get_submodule(f"{sub.segment}.join")(*parts)
+        for name, file in manifest.controls.items():
+            module = original.module.eval() if name == "original" else sequential
+            assert module is not None
+            errors[name] = _error(_onnx(folder / file, x), module(x))
+    for name, error in errors.items():
+        if not error <= TOLERANCE:
+            raise StretchError(f"the export of `{name}` differs from torch by {error:.2g} of its largest output", "please report this with the model's name")
+    return {"tolerance": TOLERANCE, "max_error": max(errors.values()), "errors": errors, "reference": f"torch {torch.__version__}"}
+
+
+def _onnx(path: Path, x: torch.Tensor) -> Array:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    result: Array = session.run(None, {session.get_inputs()[0].name: x.numpy()})[0]
+    return result
+
+
+def _error(got: Array, expected: torch.Tensor) -> float:
+    want = expected.numpy()
+    largest = float(np.abs(want).max())
+    difference = float(np.abs(got - want).max())
+    return difference / largest if largest > 0 else difference

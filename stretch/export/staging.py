@@ -1,0 +1,60 @@
+"""A folder that appears whole or not at all."""
+
+import contextlib
+import errno
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from predictors.errors import StretchError
+
+#: What marks a folder as ours to replace.
+MANIFEST = "bundle.json"
+
+
+def check_target(out: Path) -> None:
+    """Refuse a target that cannot become a bundle, before any work is done.
+
+    Raises:
+        StretchError: If it is a file, a folder that holds something else than
+            a bundle, or its parent is not writable.
+    """
+    if out.is_symlink() or (out.exists() and not out.is_dir()):
+        raise StretchError(f"cannot write the bundle to {out}: it exists and is no folder", "choose another folder with --out")
+    try:
+        if out.is_dir() and any(out.iterdir()) and not (out / MANIFEST).is_file():
+            raise StretchError(f"cannot write the bundle to {out}: the folder holds something else", "choose a new folder with --out")
+        out.parent.mkdir(parents=True, exist_ok=True)
+        probe = tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent)
+        Path(probe).rmdir()
+    except OSError as error:
+        raise StretchError(f"cannot write the bundle to {out}: {error.strerror}", "choose a writable folder with --out") from error
+
+
+@contextlib.contextmanager
+def staged(out: Path) -> Iterator[Path]:
+    """A hidden folder beside `out` that takes its place when the block ends well.
+
+    A bundle that is there already is replaced; after an error or an interrupt
+    nothing of the new one is left.
+
+    Raises:
+        StretchError: If the disk is full or the folder cannot be written.
+    """
+    check_target(out)
+    staging = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    try:
+        staging.chmod(0o755)
+        yield staging
+        old = staging.with_name(staging.name + ".old")
+        if out.exists():
+            out.rename(old)
+        staging.rename(out)
+        shutil.rmtree(old, ignore_errors=True)
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+        hint = "free some space or choose another disk with --out; --no-controls halves the bundle" if full else "choose a writable folder with --out"
+        raise StretchError(f"cannot write the bundle to {out}: {error.strerror or error}", hint) from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
