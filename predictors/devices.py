@@ -94,6 +94,8 @@ class ProcessorProfile(_Part, frozen=True):
         reduce_slice: Input channels are computed in multiples of this many.
         launch_us: Time to start one kernel, µs.
         half_outputs: Output elements of a kernel at which it reaches half of its rate.
+        epilogue_macs: Work per output element of a convolution beside its products
+            (bias, re-quantisation, store), as a number of multiply-accumulates.
         uncertainty: Relative half-width of the interval around a prediction.
         efficiency: Fraction of the peak per kernel kind when nothing else limits.
         core_sets: Core sets by name.
@@ -107,6 +109,7 @@ class ProcessorProfile(_Part, frozen=True):
     reduce_slice: Positive
     launch_us: NotNegative
     half_outputs: NotNegative
+    epilogue_macs: NotNegative
     uncertainty: Positive
     efficiency: dict[str, Ratio]
     core_sets: dict[str, CoreSet]

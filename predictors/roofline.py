@@ -1,11 +1,13 @@
 """Analytic kernel times: launch + max(arithmetic, memory) on one processor.
 
-Four effects shape the times, all of them numbers of the profile:
+Five effects shape the times, all of them numbers of the profile:
 
 * *launch*: every kernel costs a fixed time, so few wide kernels beat many narrow ones;
 * *occupancy*: n output elements reach n / (n + half) of the rate (paper 003, figure 7).
   Written out, that is a term proportional to the serial loop Cin·K² of each output,
   the same term that measured GPU kernels need beside their operation count;
+* *epilogue*: every output of a convolution costs a few operations beside its products
+  (bias, re-quantisation, store), which weigh more where reductions are short: narrow layers;
 * *slices*: channels are computed in multiples of the slice;
 * *cache*: activations that fit stream at cache bandwidth, the rest at DRAM bandwidth;
   weights are read once an inference and come from DRAM.
@@ -15,6 +17,9 @@ from dataclasses import dataclass
 
 from predictors.devices import ITEM_BYTES, Precision, Processor
 from predictors.fusion import KernelCost
+
+
+_CONVOLUTIONS = ("conv1x1", "conv", "depthwise", "grouped", "linear")
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,7 @@ class RooflinePredictor:
         self._efficiency = {kind: ratio.value for kind, ratio in profile.efficiency.items()}
         self._launch_ms = profile.launch_us.value / 1e3
         self._half = profile.half_outputs.value
+        self._epilogue = profile.epilogue_macs.value
         self._width_slice = processor.width_slice
         self._reduce_slice = round(profile.reduce_slice.value)
         self._cache_bytes = cores.cache_kib.value * 1024
@@ -90,7 +96,8 @@ class RooflinePredictor:
         # A reduction runs as a tree: its inputs are what there is to do side by side.
         parallel = outputs * cost.taps if cost.kind == "reduce" else outputs
         occupancy = parallel / (parallel + self._half)
-        return outputs * cin * cost.taps / (self._efficiency[cost.kind] * occupancy * self._macs_per_ms)
+        products = cin * cost.taps + (self._epilogue if cost.kind in _CONVOLUTIONS else 0)
+        return outputs * products / (self._efficiency[cost.kind] * occupancy * self._macs_per_ms)
 
     def _memory_ms(self, cost: KernelCost) -> float:
         activations = (cost.reads + cost.writes) * self._item

@@ -1,0 +1,42 @@
+"""What a search returns."""
+
+from dataclasses import dataclass
+
+from stretch.planning.costs import Costs
+from stretch.planning.design import SegmentDesign
+from stretch.planning.space import Options
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """A design found by a search.
+
+    Args:
+        picks: Per segment, the options and the index of the chosen one.
+        ms: Predicted makespan.
+        macs: Multiply-accumulates.
+        optimal: Whether no design of the space is faster.
+        gap: How much faster one might be, as a fraction.
+        evaluated: Options whose cost was computed.
+    """
+
+    picks: tuple[tuple[Options, int], ...]
+    ms: float
+    macs: int
+    optimal: bool
+    gap: float
+    evaluated: int
+
+    @property
+    def n_meet(self) -> int:
+        """Meeting points where branches join."""
+        return sum(len(options.candidates) > 1 for options, _ in self.picks)
+
+    @property
+    def params(self) -> int:
+        """Learned numbers."""
+        return sum(int(options.params[index]) for options, index in self.picks)
+
+    def segments(self, costs: Costs) -> tuple[SegmentDesign, ...]:
+        """The designs of the segments."""
+        return tuple(options.design(index, costs) for options, index in self.picks)

@@ -1,0 +1,211 @@
+"""All legal designs of one network on one device, as arrays of options per segment."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import log10
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stretch.planning.constraints import ConstraintFilter
+from stretch.planning.costs import BranchCost, Costs
+from stretch.planning.design import BranchScale, JoinKind, SegmentDesign
+from stretch.planning.scale import legal_widths, partitions
+from stretch.planning.segments import Segment
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Options:
+    """Ways to run one segment on one subset of the processors.
+
+    Arrays have one entry per combination of the branches' candidates, in the
+    order of `numpy.ravel_multi_index` over `candidates`.
+
+    Args:
+        segment: The original segment.
+        join: How branches meet; ``none`` for one branch.
+        candidates: Per branch, its possible scales.
+        macs: Multiply-accumulates, joins included.
+        params: Learned numbers.
+        ms: Time per processor that holds the tensor at the start (rows).
+        allowed: Whether every rule is met, in the same shape as `ms`.
+        depth: Sum of the branches' depth ratios.
+        rules: Which rule each combination breaks, by name (True where it is met).
+        exchange_ms: Communication per holder, as `ms`.
+        slowest_ms: Computation of the slowest branch.
+        fastest_ms: Computation of the fastest branch.
+        peak_bytes: Activation bytes alive at one time.
+    """
+
+    segment: Segment
+    join: JoinKind
+    candidates: tuple[tuple[BranchCost, ...], ...]
+    macs: Ints
+    params: Ints
+    ms: Floats
+    allowed: Mask
+    depth: Floats
+    rules: dict[str, Mask]
+    exchange_ms: Floats
+    slowest_ms: Floats
+    fastest_ms: Floats
+    peak_bytes: Ints
+
+    @property
+    def processors(self) -> tuple[str, ...]:
+        """Processors of the branches, in order."""
+        return tuple(c[0].processor for c in self.candidates)
+
+    def design(self, index: int, costs: Costs) -> SegmentDesign:
+        """The design of one combination."""
+        chosen = [c[i] for c, i in zip(self.candidates, np.unravel_index(index, [len(c) for c in self.candidates]), strict=True)]
+        aligns = [costs.align(b.processor) for b in chosen]
+        parts = [0] * len(chosen)
+        if self.join == "project":
+            parts = partitions(self.segment.width, [b.width for b in chosen], max(aligns))
+        branches = tuple(
+            BranchScale(b.processor, b.depth, b.width, b.entry, part, align) for b, part, align in zip(chosen, parts, aligns, strict=True)
+        )
+        return SegmentDesign(self.segment.name, self.segment.start, self.segment.end, branches, self.join)
+
+
+class DesignSpace:
+    """Every combination of processors, depths and widths of every segment.
+
+    Joins keep the width of the trunk (`project` or `sum`), so segments are
+    independent of each other.
+
+    Args:
+        segments: The segments of the network, in order.
+        processors: Processors that branches may use.
+        costs: Costs on the device.
+        rules: The constraints.
+        join: How branches meet.
+    """
+
+    def __init__(self, segments: Sequence[Segment], processors: Sequence[str], costs: Costs, rules: ConstraintFilter, join: JoinKind = "project") -> None:
+        self.segments = tuple(segments)
+        self.processors = tuple(processors)
+        #: Processors that may hold a tensor between segments; the host joins even where no branch uses it.
+        self.holders = tuple(dict.fromkeys((costs.host, *processors)))
+        self.costs = costs
+        self.rules = rules
+        self.join = join
+        self.options: list[list[Options]] = []
+        for segment in self.segments:
+            here = [self._whole(segment, p) for p in self.processors]
+            if segment.branchable:
+                for count in range(2, len(self.processors) + 1):
+                    here += [self._branched(segment, subset) for subset in combinations(self.processors, count)]
+            self.options.append([o for o in here if len(o.macs)])
+
+    @property
+    def size_log10(self) -> float:
+        """Decimal logarithm of the number of designs, constraints aside."""
+        return sum(log10(sum(len(o.macs) for o in options)) for options in self.options)
+
+    def fastest(self, segment: Segment) -> float:
+        """The original segment on the fastest allowed processor, ms."""
+        return min(self.costs.whole(segment, p).ms for p in self.processors)
+
+    def _whole(self, segment: Segment, processor: str) -> Options:
+        cost = self.costs.whole(segment, processor)
+        entering = np.array([[self.costs.transfer(h, processor, _elements(segment, segment.start))] for h in self.holders])
+        ms = np.array([cost.ms])
+        allowed = np.ones((len(self.holders), 1), bool)
+        peak = np.array([cost.peak_bytes])
+        allowed &= self.rules.memory(peak)
+        return Options(
+            segment, "none", ((cost,),), np.array([cost.macs]), np.array([cost.params]), entering + ms, allowed, np.ones(1),
+            {}, entering, ms, ms, peak,
+        )  # fmt: skip
+
+    def _branched(self, segment: Segment, subset: tuple[str, ...]) -> Options:
+        candidates = []
+        for processor in subset:
+            widths = self.rules.widths(segment, legal_widths(segment, self.costs.align(processor)))
+            candidates.append(tuple(self.costs.branch(segment, processor, d, w) for w in widths for d in self.rules.depths(segment)))
+        shape = [len(c) for c in candidates]
+        grid = np.indices(shape).reshape(len(subset), -1)
+
+        def column(i: int, name: str) -> NDArray[np.generic]:
+            return np.array([getattr(c, name) for c in candidates[i]])[grid[i]]
+
+        joins = self._join_costs(segment, subset, candidates)
+        macs = np.zeros(grid.shape[1], np.int64)
+        params, peak, depth = np.zeros_like(macs), np.zeros_like(macs), np.zeros(grid.shape[1])
+        branch_ms, out_ms = [], []
+        at = joins.index([np.searchsorted(joins.widths[i], [c.width for c in candidates[i]])[grid[i]] for i in range(len(subset))])
+        for i in range(len(subset)):
+            macs += column(i, "macs") + joins.macs[i][at]
+            params += column(i, "params") + joins.params[i][at]
+            peak += column(i, "peak_bytes")
+            depth += column(i, "depth") / segment.depth
+            branch_ms.append(column(i, "ms") + joins.ms[i][at])
+            out_ms.append(joins.out_ms[i][at])
+        computed = np.stack(branch_ms)
+        slowest, fastest = computed.max(axis=0), computed.min(axis=0)
+        join_ms = self.costs.join(segment, self.join, segment.width, len(subset))
+        elements = _elements(segment, segment.start)
+        ms, exchange = [], []
+        for holder in self.holders:
+            entering = np.array([self.costs.transfer(holder, p, elements) for p in subset])[:, None]
+            moved = entering + np.stack(out_ms)
+            ms.append((computed + moved).max(axis=0) + join_ms)
+            exchange.append(moved.max(axis=0) + join_ms)
+        segment_ms = self.fastest(segment)
+        rules = {
+            "alpha": self.rules.communication(np.stack(exchange), segment_ms),
+            "beta": self.rules.straggler(slowest, segment_ms),
+            "balance": self.rules.balanced(fastest, slowest),
+            "segment_macs": self.rules.capacity(macs, segment.graph.macs),
+            "peak_memory": self.rules.memory(peak),
+        }
+        allowed = rules["alpha"].copy()
+        for name in ("beta", "balance", "segment_macs", "peak_memory"):
+            allowed &= rules[name]
+        return Options(
+            segment, self.join, tuple(candidates), macs, params, np.stack(ms), allowed, depth, rules, np.stack(exchange), slowest, fastest, peak
+        )
+
+    def _join_costs(self, segment: Segment, subset: tuple[str, ...], candidates: Sequence[Sequence[BranchCost]]) -> "_Joins":
+        widths = [sorted({c.width for c in branch}) for branch in candidates]
+        shape = [len(w) for w in widths]
+        size = int(np.prod(shape))
+        macs = np.zeros((len(subset), size), np.int64)
+        params = np.zeros_like(macs)
+        ms, out_ms = np.zeros((len(subset), size)), np.zeros((len(subset), size))
+        pixels = _elements(segment, segment.end) // segment.width
+        align = max(self.costs.align(p) for p in subset)
+        for at, chosen in enumerate(np.ndindex(*shape)):
+            combo = [w[i] for w, i in zip(widths, chosen, strict=True)]
+            parts = partitions(segment.width, combo, align) if self.join == "project" else [segment.width] * len(subset)
+            for i, (processor, width, part) in enumerate(zip(subset, combo, parts, strict=True)):
+                macs[i, at], ms[i, at], params[i, at] = self.costs.join_conv(segment, processor, width, part)
+                out_ms[i, at] = self.costs.transfer(processor, self.costs.host, pixels * part)
+        return _Joins(widths, shape, macs, params, ms, out_ms)
+
+
+@dataclass(frozen=True)
+class _Joins:
+    """Costs of the 1×1 convolutions and transfers that end the branches, per combination of widths."""
+
+    widths: list[list[int]]
+    shape: list[int]
+    macs: Ints
+    params: Ints
+    ms: Floats
+    out_ms: Floats
+
+    def index(self, columns: Sequence[Ints]) -> Ints:
+        """Flat index of a combination of width numbers."""
+        return np.ravel_multi_index(tuple(columns), self.shape)
+
+
+def _elements(segment: Segment, name: str) -> int:
+    return int(np.prod(segment.graph.by_name[name].shape))
