@@ -33,6 +33,7 @@ them into a sentence, a hint and an exit code.
 """
 
 import difflib
+import functools
 import importlib.util
 import sys
 from collections.abc import Sequence
@@ -41,24 +42,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from predictors.errors import StretchError
-from stretch.cli.output import fail
+from stretch.cli.failures import guard
 
 #: Every verb, in the order of `stretch --help`.
 VERBS = ("branch", "run", "predict", "explain", "verify", "devices", "models", "delegates", "env")
-
-#: Packages that may be missing, and what brings them.
-EXTRAS = {
-    "torch": "torch",
-    "torchvision": "torch",
-    "timm": "torch",
-    "safetensors": "torch",
-    "pyopencl": "opencl",
-    "ai_edge_litert": "litert",
-    "onnxruntime_qnn": "qnn",
-    "onnxruntime": "",
-    "onnx": "",
-}
 
 
 class Verbs(TyperGroup):
@@ -78,7 +65,7 @@ class Verbs(TyperGroup):
         return typer.main.get_command(single)
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, standalone_mode: bool = True, **extra: Any) -> Any:
-        """Run the command line and exit with the code of CLI contract.
+        """Run the command line and exit with the code of its contract.
 
         Args:
             args: Words of the command line, `sys.argv[1:]` if None.
@@ -92,35 +79,8 @@ class Verbs(TyperGroup):
         """
         words = list(sys.argv[1:] if args is None else args)
         flags = words[: words.index("--")] if "--" in words else words
-        as_json, debug = "--json" in flags, "--debug" in flags
-        try:
-            code = super().main(words, prog_name or "stretch", standalone_mode=False, **extra)
-        except StretchError as error:
-            sys.exit(fail(error.message, error.hint, error.exit_code, as_json=as_json, debug=debug))
-        except typer.TyperException as error:
-            sys.exit(fail(_usage_message(error), _usage_hint(error, words), 2, as_json=as_json, debug=debug))
-        except ModuleNotFoundError as error:
-            message, hint = _missing(error)
-            sys.exit(fail(message, hint, 5 if hint else 1, as_json=as_json, debug=debug))
-        except (KeyboardInterrupt, typer.Abort):
-            code = 130
-        except OSError as error:
-            where = f"{error.filename}: " if error.filename else ""
-            sys.exit(fail(f"{where}{error.strerror or error}", None, 1, as_json=as_json, debug=debug))
-        except Exception as error:
-            what = f"{type(error).__name__}: {error}".splitlines()[0]
-            hint = "this is a fault of nn-stretch or of a package it uses; run with --debug for the traceback"
-            sys.exit(fail(f"unexpected {what}", hint, 1, as_json=as_json, debug=debug))
-        if code == 130:
-            fail("interrupted", None, 130, as_json=as_json, debug=debug)
-        sys.exit(code if isinstance(code, int) else 0)
-
-
-def _usage_message(error: typer.TyperException) -> str:
-    """What click says of a wrong command line, as part of a sentence."""
-    text = error.format_message() if hasattr(error, "format_message") else str(error)
-    text = text.splitlines()[0].rstrip(".") if text else "the command line is not complete"
-    return text[0].lower() + text[1:]
+        run = functools.partial(super().main, words, prog_name or "stretch", standalone_mode=False, **extra)
+        sys.exit(guard(run, as_json="--json" in flags, debug="--debug" in flags, usage_hint=lambda error: _usage_hint(error, words)))
 
 
 def _usage_hint(error: typer.TyperException, words: Sequence[str]) -> str:
@@ -131,16 +91,6 @@ def _usage_hint(error: typer.TyperException, words: Sequence[str]) -> str:
         return f"did you mean `{close[0]}`?" if close else f"verbs: {', '.join(VERBS)}"
     context = getattr(error, "ctx", None)
     return f"`{context.command_path if context else 'stretch'} --help` lists what it takes"
-
-
-def _missing(error: ModuleNotFoundError) -> tuple[str, str | None]:
-    """Sentence and install line for a package that cannot be imported."""
-    package = (error.name or "").partition(".")[0]
-    if package not in EXTRAS:
-        return f"unexpected {type(error).__name__}: {error}", None
-    extra = EXTRAS[package]
-    target = f"nn-stretch[{extra}]" if extra else package
-    return f"this needs the package `{package}`, which is not installed", f'pip install "{target}"'
 
 
 def _show_version(value: bool) -> None:

@@ -1,4 +1,4 @@
-"""What every verb shares: data on stdout, all else on stderr, `--json`, exit codes."""
+"""What every verb shares: data on stdout, all else on stderr, `--json`."""
 
 import contextlib
 import functools
@@ -6,7 +6,6 @@ import inspect
 import json
 import os
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -146,27 +145,6 @@ def print_json(data: Mapping[str, Any], stream: Any) -> None:
     whole = {"schema": SCHEMA, "version": __version__} | dict(data)
     stream.write(json.dumps(whole, indent=2, allow_nan=False, default=_plain) + "\n")
     stream.flush()
-
-
-def fail(message: str, hint: str | None, code: int, *, as_json: bool = False, debug: bool = False) -> int:
-    """Say what went wrong.
-
-    Args:
-        message: One sentence.
-        hint: What the user can do, or None.
-        code: The exit code, returned.
-        as_json: Whether to print an object on stdout instead of lines on stderr.
-        debug: Whether to print the traceback of the exception being handled.
-    """
-    if debug and sys.exc_info()[0] is not None:
-        traceback.print_exc()
-    with contextlib.suppress(BrokenPipeError):
-        if as_json:
-            print_json({"error": printable(message), "hint": None if hint is None else printable(hint)}, sys.stdout)
-        else:
-            sys.stderr.write(f"error: {printable(message)}\n" + (f"\nhint: {printable(hint)}\n" if hint else ""))
-            sys.stderr.flush()
-    return code
 
 
 def printable(text: str) -> str:

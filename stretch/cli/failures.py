@@ -1,0 +1,88 @@
+"""From an exception to one sentence, a hint and an exit code."""
+
+import contextlib
+import sys
+import traceback
+from collections.abc import Callable
+
+import typer
+
+from predictors.errors import MissingBackendError, StretchError, UsageError
+from stretch.cli.output import print_json, printable
+
+INTERRUPTED = 130
+
+#: Packages that may be missing, and the extra that brings them ("" for the base install).
+EXTRAS = {
+    "torch": "torch",
+    "torchvision": "torch",
+    "timm": "torch",
+    "safetensors": "torch",
+    "pyopencl": "opencl",
+    "ai_edge_litert": "litert",
+    "onnxruntime_qnn": "qnn",
+    "onnxruntime": "",
+    "onnx": "",
+}
+
+
+def guard(action: Callable[[], object], *, as_json: bool, debug: bool, usage_hint: Callable[[typer.TyperException], str]) -> int:
+    """Do something and return the exit code of the command line's contract.
+
+    Args:
+        action: Returns an exit code or None, or raises.
+        as_json: Whether a failure is one JSON object on stdout.
+        debug: Whether a failure shows its traceback.
+        usage_hint: Where the help is, for a wrong command line.
+    """
+    try:
+        code = action()
+    except Exception as error:
+        failure = explain(error, usage_hint)
+        if debug:
+            traceback.print_exc()
+        say(failure, as_json=as_json)
+        return failure.exit_code
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    if code == INTERRUPTED:
+        say(StretchError("interrupted"), as_json=as_json)
+    return code if isinstance(code, int) else 0
+
+
+def explain(error: Exception, usage_hint: Callable[[typer.TyperException], str]) -> StretchError:
+    """The failure that users read for any exception."""
+    match error:
+        case StretchError():
+            return error
+        case typer.TyperException():
+            return UsageError(_usage_message(error), usage_hint(error))
+        case ModuleNotFoundError() if (package := (error.name or "").partition(".")[0]) in EXTRAS:
+            extra = EXTRAS[package]
+            target = f'"nn-stretch[{extra}]"' if extra else package
+            return MissingBackendError(f"this needs the package `{package}`, which is not installed", f"pip install {target}")
+        case OSError(strerror=str(reason)):
+            return StretchError(f"{error.filename}: {reason}" if error.filename else reason)
+        case _:
+            first = (str(error).splitlines() or [""])[0]
+            what = f"{type(error).__name__}: {first}" if first else type(error).__name__
+            return StretchError(f"unexpected {what}", "this is a fault of nn-stretch or of a package it uses; run with --debug for the traceback")
+
+
+def say(failure: StretchError, *, as_json: bool) -> None:
+    """Print a failure: lines on stderr, or one object on stdout."""
+    message, hint = printable(failure.message), printable(failure.hint or "")
+    # whoever read us is gone: nobody is left to tell
+    with contextlib.suppress(BrokenPipeError):
+        if as_json:
+            print_json({"error": message, "hint": hint or None}, sys.stdout)
+        else:
+            sys.stderr.write(f"error: {message}\n" + (f"\nhint: {hint}\n" if hint else ""))
+            sys.stderr.flush()
+
+
+def _usage_message(error: typer.TyperException) -> str:
+    """What the parser says of a wrong command line, as a sentence of ours."""
+    text = error.format_message() if hasattr(error, "format_message") else str(error)
+    text = (text.splitlines() or ["the command line is not complete"])[0].rstrip(".")
+    return text[0].lower() + text[1:]

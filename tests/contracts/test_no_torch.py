@@ -1,0 +1,51 @@
+"""The scheduler, the predictors and the start of the command line work without torch."""
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("torch", "torchvision", "timm", "onnx", "onnxruntime", "pyopencl")
+
+
+def loaded_after(statement: str) -> set[str]:
+    """Heavy packages in memory after a statement in a fresh interpreter."""
+    code = f"import sys\n{statement}\nprint(*[name for name in {HEAVY!r} if name in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(result.stdout.split())
+
+
+def test_probe_sees_a_heavy_package_that_is_imported():
+    assert "onnx" in loaded_after("import onnx")
+
+
+@pytest.mark.parametrize("package", ["predictors", "scheduler"])
+def test_no_module_of_a_torch_free_package_imports_torch(package):
+    walk = (
+        f"import importlib, pkgutil, {package}\n"
+        f"for m in pkgutil.walk_packages({package}.__path__, '{package}.'):\n"
+        "    importlib.import_module(m.name)"
+    )
+    assert loaded_after(walk).isdisjoint({"torch", "torchvision", "timm"})
+
+
+def test_planning_imports_no_torch():
+    walk = (
+        "import importlib, pkgutil, stretch.planning\n"
+        "for m in pkgutil.walk_packages(stretch.planning.__path__, 'stretch.planning.'):\n"
+        "    importlib.import_module(m.name)"
+    )
+    assert loaded_after(walk).isdisjoint({"torch", "torchvision", "timm"})
+
+
+@pytest.mark.parametrize("statement", ["import stretch", "import stretch.cli"])
+def test_start_of_the_command_line_imports_nothing_heavy(statement):
+    assert loaded_after(statement) == set()
+
+
+def test_help_of_all_verbs_imports_nothing_heavy():
+    run = "from stretch.cli import app\ntry:\n    app(['--help'])\nexcept SystemExit:\n    pass"
+    code = f"import sys\n{run}\nsys.stderr.write(' '.join(name for name in {HEAVY!r} if name in sys.modules))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "env" in result.stdout
+    assert result.stderr == ""

@@ -1,0 +1,86 @@
+"""The command line as a whole: verbs, usage errors, version."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from stretch.cli import VERBS, app
+
+
+def run(capsys, *words):
+    """Exit code, stdout and stderr of the command line in this process."""
+    with pytest.raises(SystemExit) as stop:
+        app(list(words))
+    out, err = capsys.readouterr()
+    return stop.value.code, out, err
+
+
+def test_bare_command_prints_the_help_and_succeeds(capsys):
+    code, out, err = run(capsys)
+    assert code == 0
+    assert "Commands:" in out
+    assert err == ""
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_verb_has_help_with_the_shared_options(capsys, name):
+    code, out, _ = run(capsys, name, "--help")
+    assert code == 0
+    for option in ("--json", "--quiet", "--debug"):
+        assert option in out
+
+
+def test_help_lists_every_verb_in_order(capsys):
+    _, out, _ = run(capsys, "--help")
+    listed = [line.split()[0] for line in out.partition("Commands:")[2].splitlines() if line.startswith("  ") and line[2] != " "]
+    assert listed == list(VERBS)
+
+
+def test_version_is_printed(capsys):
+    code, out, _ = run(capsys, "--version")
+    assert (code, out) == (0, "nn-stretch 0.1.0\n")
+
+
+def test_unknown_verb_is_a_usage_error_that_names_the_closest(capsys):
+    code, out, err = run(capsys, "delegate")
+    assert code == 2
+    assert out == ""
+    assert err == "error: no such command 'delegate'\n\nhint: did you mean `delegates`?\n"
+
+
+def test_unknown_verb_like_no_other_gets_the_list(capsys):
+    _, _, err = run(capsys, "xyzzy")
+    assert "hint: verbs: branch, run" in err
+
+
+def test_unknown_option_is_a_usage_error_that_names_the_help(capsys):
+    code, _, err = run(capsys, "env", "--jsn")
+    assert code == 2
+    assert err.startswith("error: no such option: --jsn")
+    assert "`stretch env --help`" in err
+
+
+def test_usage_error_with_json_is_one_object_on_stdout(capsys):
+    code, out, err = run(capsys, "env", "--json", "extra")
+    assert code == 2
+    assert err == ""
+    data = json.loads(out)
+    assert data["schema"] == 1
+    assert "extra" in data["error"]
+    assert data["hint"]
+
+
+def test_json_after_a_double_dash_is_no_flag(capsys):
+    code, out, err = run(capsys, "env", "--", "--json")
+    assert code == 2
+    assert out == ""
+    assert err.startswith("error: ")
+
+
+def test_reader_that_stops_early_gets_no_traceback():
+    command = f"{sys.executable} -c 'from stretch.cli import app; app()' env | head -n 1"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert result.stdout.startswith("nn-stretch")
+    assert result.stderr == ""

@@ -1,0 +1,45 @@
+"""`stretch env` names what a bug report needs."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import stretch
+
+CALL = [sys.executable, "-P", "-c", "from stretch.cli import app; app()", "env"]
+
+
+def test_report_names_versions_cores_and_folders():
+    result = subprocess.run([*CALL, "--json"], capture_output=True, text=True, check=True)
+    data = json.loads(result.stdout)
+    assert data["nn_stretch"] == stretch.__version__
+    assert data["packages"]["numpy"]
+    assert data["cores"] == sorted(os.sched_getaffinity(0))
+    assert Path(data["imported_from"]["stretch"]) == Path(stretch.__file__).resolve().parent
+    assert {"name": "python", "value": data["python"]} in data["items"]
+
+
+def test_report_for_people_has_a_line_for_each_item():
+    data = json.loads(subprocess.run([*CALL, "--json"], capture_output=True, text=True, check=True).stdout)
+    lines = subprocess.run(CALL, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert [line.split()[0] for line in lines] == [item["name"].split()[0] for item in data["items"]]
+
+
+def test_report_warns_of_a_distribution_that_owns_a_package_of_ours(tmp_path):
+    stranger = tmp_path / "scheduler-9.0.dist-info"
+    stranger.mkdir()
+    (stranger / "METADATA").write_text("Metadata-Version: 2.1\nName: scheduler\nVersion: 9.0\n")
+    (stranger / "top_level.txt").write_text("scheduler\n")
+    result = subprocess.run([*CALL, "--json"], capture_output=True, text=True, check=True, env=os.environ | {"PYTHONPATH": str(tmp_path)})
+    assert "`scheduler`" in result.stderr
+    assert "pip uninstall scheduler" in json.loads(result.stdout)["warnings"][0]
+
+
+def test_report_warns_of_a_package_imported_from_elsewhere(tmp_path):
+    other = tmp_path / "scheduler"
+    other.mkdir()
+    (other / "__init__.py").write_text('"""Not ours."""\n')
+    result = subprocess.run([*CALL, "--json"], capture_output=True, text=True, check=True, env=os.environ | {"PYTHONPATH": str(tmp_path)})
+    assert f"`scheduler` is imported from {other}" in json.loads(result.stdout)["warnings"][0]

@@ -1,0 +1,134 @@
+"""What verbs say, and on which stream."""
+
+import inspect
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stretch.cli.output import Output, make_console, print_json, printable, verb
+
+
+def test_emit_with_json_prints_one_object_that_begins_with_schema_and_version(capsys):
+    Output(as_json=True).emit({"median_ms": 1.5}, lambda console: console.print("for people"))
+    out, err = capsys.readouterr()
+    assert list(json.loads(out)) == ["schema", "version", "median_ms"]
+    assert err == ""
+
+
+def test_emit_without_json_prints_the_words_for_people(capsys):
+    Output().emit({"median_ms": 1.5}, lambda console: console.print("took 1.5 ms"))
+    assert capsys.readouterr() == ("took 1.5 ms\n", "")
+
+
+def test_json_takes_numpy_numbers_and_paths():
+    stream = io.StringIO()
+    print_json({"a": np.float32(0.5), "b": np.int64(3), "c": Path("runs/x")}, stream)
+    assert json.loads(stream.getvalue())["a"] == 0.5
+    assert json.loads(stream.getvalue())["b"] == 3
+    assert json.loads(stream.getvalue())["c"] == "runs/x"
+
+
+def test_json_refuses_numbers_that_json_has_not():
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        print_json({"a": float("nan")}, io.StringIO())
+
+
+def test_markup_in_a_name_is_printed_as_it_is():
+    stream = io.StringIO()
+    make_console(stream).print("[red]cpu[/red] :gem:")
+    assert stream.getvalue() == "[red]cpu[/red] :gem:\n"
+
+
+def test_notes_and_warnings_go_to_stderr(capsys):
+    out = Output()
+    out.note("gpu runs on core 1")
+    out.warn("weights are random")
+    assert capsys.readouterr() == ("", "gpu runs on core 1\nwarning: weights are random\n")
+    assert out.warnings == ["weights are random"]
+
+
+def test_quiet_silences_notes_and_warnings_but_remembers_warnings(capsys):
+    out = Output(quiet=True)
+    out.note("gpu runs on core 1")
+    out.warn("weights are random")
+    assert capsys.readouterr() == ("", "")
+    assert out.warnings == ["weights are random"]
+
+
+def test_progress_writes_nothing_where_stderr_is_no_terminal(capsys):
+    with Output().progress("exporting", total=2) as step:
+        step()
+        step("s1.cpu")
+    assert capsys.readouterr() == ("", "")
+
+
+PROGRESS = """
+from stretch.cli.output import Output
+with Output(quiet={quiet}).progress("exporting", total=2) as step:
+    step(); step("s1.cpu")
+"""
+
+
+def on_terminal(code: str) -> bytes:
+    """What a program writes to stderr where that is a terminal."""
+    ours, theirs = pty.openpty()
+    try:
+        subprocess.run([sys.executable, "-c", code], stderr=theirs, check=True)
+        os.write(theirs, b"end")
+        seen = b""
+        while not seen.endswith(b"end"):
+            seen += os.read(ours, 4096)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    return seen[:-3]
+
+
+def test_progress_draws_a_bar_on_a_terminal():
+    assert b"exporting" in on_terminal(PROGRESS.format(quiet=False))
+
+
+def test_quiet_draws_no_bar_on_a_terminal():
+    assert on_terminal(PROGRESS.format(quiet=True)) == b""
+
+
+def test_verb_hides_its_output_and_adds_the_shared_options():
+    @verb
+    def shout(out: Output, word: str, times: int = 2) -> None:
+        """Say a word."""
+
+    assert list(inspect.signature(shout).parameters) == ["word", "times", "as_json", "quiet", "debug"]
+    assert shout.__doc__ == "Say a word."
+    assert shout.__name__ == "shout"
+
+
+def test_verb_without_an_output_is_refused():
+    with pytest.raises(TypeError, match="must be an Output"):
+
+        @verb
+        def shout(word: str) -> None:
+            """Say a word."""
+
+
+def test_verb_keeps_stray_prints_out_of_the_json(capsys):
+    @verb
+    def shout(out: Output, word: str) -> None:
+        """Say a word."""
+        sys.stdout.write("stray\n")
+        out.emit({"word": word}, lambda console: None)
+
+    shout(word="hello", as_json=True)
+    out, err = capsys.readouterr()
+    assert json.loads(out)["word"] == "hello"
+    assert err == "stray\n"
+
+
+def test_printable_escapes_control_characters_and_keeps_letters():
+    assert printable("Größe\t\x07 a\nb") == "Größe\\t\\x07 a\nb"

@@ -1,0 +1,151 @@
+"""Models by name, by factory and by file, with weights whose origin is told."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from predictors.errors import StretchError, UnknownNameError, UsageError
+from stretch.models import load_model
+
+pytestmark = pytest.mark.torch
+
+FACTORY = "stretch.models.tiny:tiny_resnet"
+
+
+def same(one, other):
+    """Whether two modules have equal weights."""
+    pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_equal_seeds_give_equal_weights_and_others_do_not():
+    one, two, other = (load_model("tiny_resnet", weights="none", seed=s).module for s in (3, 3, 4))
+    assert same(one, two)
+    assert not same(one, other)
+
+
+def test_global_random_numbers_are_left_alone():
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(0)
+    load_model("tiny_resnet", weights="none")
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_random_weights_that_were_asked_for_come_without_a_warning():
+    model = load_model("tiny_resnet", weights="none")
+    assert (model.weights_source, model.weights_detail, model.warnings) == ("random", "asked for", [])
+
+
+def test_default_weights_of_an_untrained_model_are_random_with_a_warning():
+    model = load_model("tiny_resnet")
+    assert model.weights_source == "random"
+    assert model.warnings == ["`tiny_resnet` has random weights: nobody published trained ones"]
+
+
+def test_file_of_weights_is_loaded(tmp_path):
+    parent = load_model("tiny_resnet", weights="none", seed=7)
+    save_file(parent.module.state_dict(), tmp_path / "w.safetensors")
+    model = load_model("tiny_resnet", weights=str(tmp_path / "w.safetensors"))
+    assert same(parent.module, model.module)
+    assert (model.weights_source, model.weights_detail) == ("file", str(tmp_path / "w.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda w: w.pop("fc.bias"), r"it lacks `fc\.bias`"),
+        (lambda w: w.update(extra=torch.ones(1)), "it has `extra`"),
+        (lambda w: w.update({"fc.bias": torch.ones(3)}), r"`fc\.bias` is \(3,\), the model needs \(10,\)"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused_with_the_first_difference(tmp_path, change, reason):
+    weights = load_model("tiny_resnet", weights="none").module.state_dict()
+    change(weights)
+    save_file(weights, tmp_path / "w.safetensors")
+    with pytest.raises(StretchError, match=reason):
+        load_model("tiny_resnet", weights=str(tmp_path / "w.safetensors"))
+
+
+def test_unknown_name_gives_the_closest():
+    with pytest.raises(UnknownNameError) as caught:
+        load_model("resnet51")
+    assert caught.value.hint == "did you mean `resnet50`?"
+
+
+def test_factory_of_an_installed_package_keeps_its_own_weights():
+    model = load_model(FACTORY)
+    assert (model.name, model.weights_source) == (FACTORY, "given")
+    assert model.input_shape == (1, 3, 224, 224)
+    assert not model.module.training
+
+
+def test_factory_with_random_weights_is_settled_and_seeded():
+    one, two = (load_model(FACTORY, weights="none").module for _ in range(2))
+    assert same(one, two)
+    assert not torch.equal(one.bn1.running_var, torch.ones_like(one.bn1.running_var))
+
+
+def test_factory_that_its_module_lacks_gives_the_closest():
+    with pytest.raises(UnknownNameError, match=r"unknown factory in stretch\.models\.tiny `tiny_resnt`") as caught:
+        load_model("stretch.models.tiny:tiny_resnt")
+    assert caught.value.hint == "did you mean `tiny_resnet`?"
+
+
+@pytest.mark.parametrize("name", ["no_such_package:net", "not-a-module:net"])
+def test_module_that_is_not_there_is_an_unknown_model(name):
+    with pytest.raises(UnknownNameError, match="unknown model"):
+        load_model(name)
+
+
+def test_factory_that_returns_no_module_is_refused():
+    with pytest.raises(StretchError, match=r"returned dict, not a torch\.nn\.Module"):
+        load_model("builtins:dict")
+
+
+def test_factory_that_fails_is_one_sentence():
+    with pytest.raises(StretchError, match="cannot be built: "):
+        load_model("builtins:open")
+
+
+def test_current_folder_is_not_searched_for_modules(tmp_path):
+    (tmp_path / "sly.py").write_text("open('ran', 'w')\n")
+    code = "from stretch.models import load_model\nload_model('sly:net')"
+    result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "UnknownNameError" in result.stderr
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.fixture
+def code_file(tmp_path):
+    """A file with a factory, which leaves a trace when it is executed."""
+    path = tmp_path / "mynet.py"
+    path.write_text(f"from pathlib import Path\nfrom torch import nn\nPath({str(tmp_path)!r}, 'ran').touch()\n\n\ndef net():\n    return nn.Conv2d(3, 8, 3)\n")
+    return path
+
+
+def test_file_of_code_is_not_executed_without_trust(code_file):
+    with pytest.raises(UsageError) as caught:
+        load_model(f"{code_file}:net")
+    assert "--trust-code" in caught.value.hint
+    assert not (code_file.parent / "ran").exists()
+
+
+def test_file_of_code_is_executed_with_trust(code_file):
+    model = load_model(f"{code_file}:net", trust_code=True)
+    assert model.module.out_channels == 8
+    assert model.weights_source == "given"
+
+
+def test_missing_file_of_code_is_named(tmp_path):
+    with pytest.raises(StretchError, match=r"there is no file .*absent\.py"):
+        load_model(f"{tmp_path}/absent.py:net", trust_code=True)
+
+
+@pytest.mark.parametrize("name", ["net.onnx", "net.pt2"])
+def test_exported_files_are_refused_with_what_to_give_instead(name):
+    with pytest.raises(UsageError, match="not read from such files"):
+        load_model(name)

@@ -1,0 +1,38 @@
+"""torchvision's classifiers under their own names."""
+
+import pytest
+import torch
+import torchvision
+
+from stretch.models import load_model
+from stretch.models.torchvision import TorchvisionFamily
+
+pytestmark = pytest.mark.torch
+
+
+def test_names_are_classifiers_alone():
+    names = TorchvisionFamily().names()
+    assert "resnet50" in names
+    assert "fasterrcnn_resnet50_fpn" not in names
+    assert "r3d_18" not in names
+
+
+@pytest.mark.parametrize(("name", "size"), [("resnet50", 224), ("efficientnet_b5", 456), ("inception_v3", 299), ("mobilenet_v2", 224)])
+def test_input_has_the_crop_size_of_the_default_weights(name, size):
+    assert TorchvisionFamily().input_shape(name) == (1, 3, size, size)
+
+
+def test_model_is_torchvisions_own():
+    assert isinstance(TorchvisionFamily().build("resnet18"), torchvision.models.ResNet)
+
+
+def test_default_weights_in_the_hub_folder_are_used_without_a_network(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.hub, "_hub_dir", str(tmp_path))
+    weights = torchvision.models.get_model_weights("mobilenet_v3_small").DEFAULT
+    parent = load_model("mobilenet_v3_small", weights="none", seed=5).module
+    (tmp_path / "checkpoints").mkdir()
+    torch.save(parent.state_dict(), tmp_path / "checkpoints" / weights.url.rpartition("/")[2])
+    model = load_model("mobilenet_v3_small")
+    assert (model.weights_source, model.warnings) == ("default", [])
+    assert model.weights_detail == f"torchvision {weights}"
+    assert torch.equal(model.module.classifier[0].weight, parent.classifier[0].weight)
