@@ -67,7 +67,7 @@ class Executor:
         for name, subgraph in plan.subgraphs.items():
             place = subgraph.placement
             if place.dispatch == "inline":
-                self._inline_cores = place.cores
+                self._inline_cores = place.cores[:1]
             elif place.dispatch == "async":
                 call = calls[name]
                 if not isinstance(call, AsyncInvocation):
@@ -77,7 +77,7 @@ class Executor:
             place = subgraph.placement
             if place.dispatch == "blocking":
                 if place.queue not in self._workers:
-                    self._workers[place.queue] = Worker(place.queue, place.cores, self._completions)
+                    self._workers[place.queue] = Worker(place.queue, place.cores[:1], self._completions)
                 self._worker_of[name] = self._workers[place.queue]
 
     def run(self) -> Trace:
@@ -113,7 +113,7 @@ class Executor:
             self._submit(name)
             self._event(self._completions.get())
         else:
-            with pinned(placement.cores):
+            with pinned(placement.cores[:1]):
                 start = perf_counter_ns()
                 self._runs[name]()
                 self._done.append((name, start, perf_counter_ns()))

@@ -17,7 +17,8 @@ class Placement:
     Args:
         processor: Name in the device profile, such as ``gpu``.
         delegate: Name of the delegate that runs it here.
-        cores: CPU cores its thread is pinned to; empty for none.
+        cores: CPU cores it uses; the thread that calls its delegate is pinned to
+            the first. Empty for none.
         queue: What it shares with others is run one at a time, such as ``cpu1``.
         dispatch: ``inline``: on the calling thread; ``async``: enqueued, returns
             at once; ``blocking``: handed to a thread of its own.

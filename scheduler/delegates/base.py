@@ -121,7 +121,7 @@ class Delegate(ABC):
 
     @classmethod
     def create(cls, cores: tuple[int, ...]) -> Self:
-        """A delegate with its defaults, for work that is pinned to `cores`."""
+        """A delegate with its defaults that uses `cores`; the thread that calls it is pinned to the first."""
         return cls()
 
     @abstractmethod

@@ -1,8 +1,6 @@
 """The `cpu` delegate: ONNX Runtime, one thread by default, writing into the caller's buffers."""
 
 import importlib.util
-import json
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -10,7 +8,8 @@ from typing import Any, Self
 
 from predictors.errors import MissingBackendError, StretchError
 from scheduler.delegates.base import Array, Compiled, Delegate, Invocation, NodePlace, delegates
-from scheduler.onnx_file import graph_shapes, load_onnx, node_names
+from scheduler.delegates.cpu_profile import place_kernels, profile_kernels
+from scheduler.onnx_file import graph_shapes, load_onnx
 
 INSTALL = "pip install onnxruntime"
 
@@ -51,23 +50,23 @@ class CpuCompiled(Compiled):
 class CpuDelegate(Delegate):
     """ONNX Runtime on the CPU.
 
-    With one thread a session runs on the thread that calls it and so on the
-    cores that thread is pinned to. With more, its helpers are created by
-    `compile` and inherit the affinity of the thread that calls that.
+    One thread a core: a session runs on the thread that calls it, which the
+    caller pins to the first core, and on helpers that it pins to the others. A
+    helper on the calling thread's core would have it spin against itself.
 
     Args:
-        threads: Threads inside one operator.
+        cores: Cores to use; empty for one thread, wherever the caller is.
     """
 
     summary = "ONNX Runtime on CPU cores"
 
-    def __init__(self, threads: int = 1) -> None:
-        self._threads = threads
+    def __init__(self, cores: tuple[int, ...] = ()) -> None:
+        self._cores = cores
 
     @classmethod
     def create(cls, cores: tuple[int, ...]) -> Self:
-        """As many threads as there are cores, one if the work is not pinned."""
-        return cls(threads=max(1, len(cores)))
+        """A delegate with one thread on each of `cores`."""
+        return cls(cores)
 
     @classmethod
     def unavailable(cls) -> str | None:
@@ -82,28 +81,28 @@ class CpuDelegate(Delegate):
         return CpuCompiled(session, inputs, outputs)
 
     def places(self, model: Path) -> list[NodePlace]:
-        """Each operator with its measured time, or that the optimiser merged it into another.
+        """Each operator with its kernel's measured time, or what it was merged into."""
+        onnxruntime = _onnxruntime()
 
-        One profiled run on a zero input after one warm-up run.
-        """
-        times, merged = _profile(_onnxruntime(), model, self)
-        found = []
-        for name, op in node_names(model):
-            if name in times:
-                found.append(NodePlace(name, op, "ONNX Runtime has a CPU kernel for it", times[name]))
-            else:
-                found.append(NodePlace(name, op, merged))
-        return found
+        def session(prefix: str) -> Any:
+            options = self._options(onnxruntime)
+            options.enable_profiling = True
+            options.profile_file_prefix = prefix
+            return _session(onnxruntime, model, options)
+
+        return place_kernels(load_onnx(model).graph.node, profile_kernels(session))
 
     def _options(self, onnxruntime: ModuleType) -> Any:
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = self._threads
+        options.intra_op_num_threads = max(1, len(self._cores))
         options.inter_op_num_threads = 1
         options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
         options.log_severity_level = 3
-        if self._threads == 1:
+        if len(self._cores) < 2:
             options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         else:
+            # ONNX Runtime counts processors from 1 and asks for all threads but the caller's.
+            options.add_session_config_entry("session.intra_op_thread_affinities", ";".join(str(core + 1) for core in self._cores[1:]))
             # Spinning helps several threads, but must not go on into what runs next.
             options.add_session_config_entry("session.force_spinning_stop", "1")
         return options
@@ -125,24 +124,3 @@ def _session(onnxruntime: ModuleType, model: Path, options: Any) -> Any:
     except Exception as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise StretchError(f"ONNX Runtime cannot load {model}: {reason}") from error
-
-
-def _profile(onnxruntime: ModuleType, model: Path, delegate: CpuDelegate) -> tuple[dict[str, float], str]:
-    import numpy as np
-
-    with tempfile.TemporaryDirectory() as folder:
-        options = delegate._options(onnxruntime)
-        options.enable_profiling = True
-        options.profile_file_prefix = str(Path(folder) / "ort")
-        session = _session(onnxruntime, model, options)
-        feed = {i.name: np.zeros(i.shape, np.float32) for i in session.get_inputs()}
-        session.run(None, feed)
-        session.run(None, feed)
-        events = json.loads(Path(session.end_profiling()).read_text())
-    times: dict[str, float] = {}
-    for event in events:
-        name = event.get("name", "")
-        if event.get("cat") == "Node" and name.endswith("_kernel_time"):
-            # The second run overwrites the first, which also allocated memory.
-            times[name.removesuffix("_kernel_time")] = event["dur"] / 1000
-    return times, "merged into a neighbour by ONNX Runtime's optimiser"

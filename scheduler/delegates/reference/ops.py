@@ -177,6 +177,7 @@ OPS: dict[str, Callable[..., Array]] = {
     "Sigmoid": _elementwise(lambda attrs, x: _sigmoid(x)),
     "Slice": _slice,
     "Squeeze": _squeeze,
+    "Sum": lambda node, first, *others: np.asarray(sum(others, first)),
     "Tanh": _elementwise(lambda attrs, x: np.tanh(x)),
     "Transpose": _transpose,
     "Unsqueeze": _unsqueeze,

@@ -1,0 +1,47 @@
+"""`stretch delegates`: what can run subgraphs on this machine."""
+
+from typing import TYPE_CHECKING
+
+from stretch.cli.output import Output, verb
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@verb
+def delegates(out: Output) -> None:
+    """List delegates, those of other packages included, and whether they can run here."""
+    from scheduler.delegates import delegates as registry
+    from scheduler.delegates import load_plugins
+
+    broken = load_plugins()
+    items = []
+    for name in registry:
+        delegate = registry.get(name)
+        problem = delegate.unavailable()
+        items.append(
+            {
+                "name": name,
+                "summary": delegate.summary,
+                "available": problem is None,
+                "reason": problem,
+                "asynchronous": delegate.asynchronous,
+                "computes": delegate.computes,
+                "module": delegate.__module__,
+            }
+        )
+    for name, problem in sorted(broken.items()):
+        out.warn(f"delegate `{name}` of another package cannot be loaded: {problem}")
+
+    def human(console: "Console") -> None:
+        from rich.table import Table
+
+        table = Table(box=None, pad_edge=False)
+        for title in ("delegate", "what it is", "available", "how work reaches it"):
+            table.add_column(title)
+        for item in items:
+            how = "enqueued, no thread" if item["asynchronous"] else "calling thread or a thread of its own"
+            table.add_row(str(item["name"]), str(item["summary"]), "yes" if item["available"] else f"no: {item['reason']}", how)
+        console.print(table)
+
+    out.emit({"items": items, "broken": broken}, human)

@@ -1,0 +1,34 @@
+"""`stretch verify`: is a bundle whole, and does it compute what it should?"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stretch.cli.output import Output, verb
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@verb
+def verify(
+    out: Output,
+    bundle: Annotated[Path, typer.Argument(help="Folder of a bundle.")],
+) -> None:
+    """Check a bundle: schema, hashes, graph, and its subgraphs against its whole model."""
+    from scheduler.verify import TOLERANCE, verify_bundle
+
+    result = verify_bundle(bundle)
+
+    def human(console: "Console") -> None:
+        for problem in result.problems:
+            console.print(f"problem: {problem}")
+        if result.ok:
+            console.print(f"{bundle} is whole; its subgraphs differ from the whole model by {result.max_error:.1e} of the largest output ({TOLERANCE:.0e} is allowed)")
+        else:
+            console.print(f"{bundle} is not fit to run")
+
+    out.emit({"bundle": bundle, "ok": result.ok, "problems": list(result.problems), "max_error": result.max_error, "tolerance": TOLERANCE}, human)
+    if not result.ok:
+        raise typer.Exit(1)
