@@ -1,0 +1,64 @@
+"""What is installed here and which machine this is: for bug reports and for records of measurements."""
+
+import ctypes.util
+import os
+import platform
+import sys
+from importlib import import_module, metadata
+from pathlib import Path
+
+#: Our import packages: names that other distributions use too.
+OURS = ("stretch", "scheduler", "predictors")
+
+#: Distributions whose versions explain most differences between machines.
+OTHERS = ("numpy", "onnx", "onnxruntime", "torch", "torchvision", "timm", "pyopencl", "ai-edge-litert", "onnxruntime-qnn", "msgspec", "typer", "rich")
+
+
+def version(distribution: str) -> str | None:
+    """Installed version of a distribution, or None."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def folder(package: str) -> Path:
+    """Where a package is imported from."""
+    return Path(import_module(package).__file__ or "").resolve().parent
+
+
+def other_owner(package: str) -> str | None:
+    """A distribution other than ours that says it installs a package of this name."""
+    owners = metadata.packages_distributions().get(package, [])
+    return next((owner for owner in owners if owner != "nn-stretch"), None)
+
+
+def processor_name() -> str:
+    """Name of the processor as the system tells it."""
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        for line in info.read_text(errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() in ("model name", "Model", "Hardware"):
+                return value.strip()
+    return platform.processor() or platform.machine()
+
+
+def cores() -> list[int]:
+    """Numbers of the cores this process may use."""
+    if sys.platform == "linux":
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def opencl_devices() -> str | None:
+    """OpenCL devices if pyopencl is installed, else the loader library, else None."""
+    if version("pyopencl") is None:
+        return ctypes.util.find_library("OpenCL")
+    import pyopencl
+
+    try:
+        devices = [device for one in pyopencl.get_platforms() for device in one.get_devices()]
+    except pyopencl.Error:
+        return None
+    return "; ".join(f"{device.name.strip()} ({device.version.strip()})" for device in devices) or None
