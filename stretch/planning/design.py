@@ -151,4 +151,5 @@ def design_to_toml(design: BranchDesign) -> str:
 
 
 def _quote(text: str) -> str:
-    return msgspec.json.encode(text).decode()
+    # TOML's basic strings are JSON's, except that TOML forbids a bare DEL.
+    return msgspec.json.encode(text).decode().replace("\x7f", "\\u007f")

@@ -155,7 +155,7 @@ def _kept(segment: Segment, source: OpGraph, channels: ChannelGroups, scale: Bra
         if len(layout) == 1 and layout[0][0] == channels.input_group and scale.width != in_channels:
             raise StretchError(
                 f"{where} starts with an identity skip over {in_channels} channels, so width {scale.width} needs an entry",
-                'give it entry = "project" or "slice"',
+                'give it entry = "project" or "slice", or let the segment before it join by "project"',
             )
         if in_channels % size:
             raise StretchError(f"{where} reads {in_channels} channels, which are no multiple of {size}", "choose another width for the segment before it")

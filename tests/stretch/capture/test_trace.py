@@ -1,0 +1,119 @@
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402 - torch may be missing
+
+from predictors.errors import StretchError, UsageError  # noqa: E402
+from predictors.graph import OpGraph  # noqa: E402
+from stretch.capture import capture  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+TORCHVISION = [
+    *("resnet18", "resnet34", "resnet50", "regnet_x_400mf", "regnet_x_1_6gf", "efficientnet_b0", "efficientnet_b5", "mobilenet_v2", "mobilenet_v3_large"),
+    *("densenet121", "squeezenet1_1", "mnasnet1_0", "vgg11_bn", "resnext50_32x4d", "regnet_y_400mf", "efficientnet_v2_s"),
+]
+
+
+@pytest.mark.parametrize("name", TORCHVISION)
+def test_captured_network_has_the_parameters_of_the_module(captured, name):
+    found = captured(name)
+    assert found.graph.params == sum(p.numel() for p in found.module.parameters())
+    for op in found.graph.ops:
+        assert {k: tuple(v.shape) for k, v in found.weights.get(op.name, {}).items()} == found.graph.op_weights(op)
+
+
+@pytest.mark.parametrize("name", ["tiny_resnet", "tiny_mobilenet", "tiny_regnet"])
+def test_captured_graph_survives_json(captured, name):
+    graph = captured(name).graph
+    assert OpGraph.from_json(graph.to_json()) == graph
+
+
+def test_macs_of_resnet50_are_the_published_ones(captured):
+    assert captured("resnet50").graph.macs == pytest.approx(4.09e9, rel=0.01)
+
+
+def test_training_mode_is_left_as_it_was():
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).train()
+    capture(module, (1, 3, 8, 8))
+    assert module.training
+
+
+class Branching(nn.Module):
+    def forward(self, x):
+        return x if x.sum() > 0 else -x
+
+
+class Sorting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 1)
+
+    def forward(self, x):
+        return torch.sort(self.conv(x))[0]
+
+
+class Twice(nn.Module):
+    def forward(self, x, y):
+        return x + y
+
+
+class Pair(nn.Module):
+    def forward(self, x):
+        return {"out": x}
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gamma = nn.Parameter(torch.ones(1, 3, 1, 1))
+
+    def forward(self, x):
+        return x * self.gamma
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        (Branching(), "cannot be traced"),
+        (Sorting(), "node `(sort|getitem)`"),
+        (Twice(), "exactly one input"),
+        (Pair(), "not one tensor"),
+        (Scaled(), "node `gamma`|`gamma`"),
+        (nn.Sequential(nn.Conv2d(3, 4, 3), nn.InstanceNorm2d(4)), "`1`.*InstanceNorm2d"),
+        (nn.Sequential(nn.Conv2d(3, 4, 3, padding=1, padding_mode="reflect")), "padding mode"),
+        (nn.Sequential(nn.ConvTranspose2d(3, 4, 3)), "ConvTranspose2d"),
+        (nn.Sequential(nn.AdaptiveAvgPool2d(3)), "unequal windows"),
+    ],
+)
+def test_unsupported_network_is_refused_naming_the_node(module, reason):
+    with pytest.raises(StretchError, match=reason) as caught:
+        capture(module, (1, 3, 8, 8))
+    assert caught.value.hint
+
+
+def test_input_that_the_network_rejects_is_a_usage_error(captured):
+    with pytest.raises(UsageError, match="rejects an input of 1×4×32×32"):
+        capture(captured("tiny_resnet").module, (1, 4, 32, 32), "tiny_resnet")
+
+
+def test_subclass_with_its_own_forward_is_not_mistaken_for_its_base():
+    class Doubled(nn.Conv2d):
+        def forward(self, x):
+            return super().forward(x) + super().forward(x)
+
+    with pytest.raises(StretchError):
+        capture(nn.Sequential(Doubled(3, 4, 1)), (1, 3, 8, 8))
+
+
+def test_submodule_called_like_a_method_of_modules_is_renamed():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.block = nn.ModuleDict({"one": nn.Conv2d(3, 4, 1)})
+            self.block_ = nn.ReLU()
+
+        def forward(self, x):
+            return self.block_(self.block["one"](x))
+
+    assert not [op.name for op in capture(Net(), (1, 3, 8, 8)).graph.ops if hasattr(nn.Module, op.name)]

@@ -1,0 +1,18 @@
+import functools
+
+import pytest
+
+
+@functools.cache
+def _captured(name):
+    from stretch.capture import capture
+    from stretch.models.load import load_model
+
+    loaded = load_model(name, weights="none")
+    return capture(loaded.module, loaded.input_shape, name)
+
+
+@pytest.fixture(scope="session")
+def captured():
+    """A registered model with random weights, captured once per session."""
+    return _captured

@@ -1,0 +1,51 @@
+"""Designs for tests: the identity, and random ones that hypothesis draws."""
+
+from hypothesis import strategies as st
+
+from predictors.graph import OpGraph
+from stretch.planning.design import BranchDesign, BranchScale, SegmentDesign
+from stretch.planning.scale import join_width, legal_widths, partitions
+from stretch.planning.segments import Segment, join_kinds, split_segments
+
+
+def whole(segment: Segment, processor: str = "cpu") -> SegmentDesign:
+    return SegmentDesign(segment.name, segment.start, segment.end, (BranchScale(processor, segment.depth, segment.width),))
+
+
+def identity_design(graph: OpGraph) -> BranchDesign:
+    return BranchDesign(graph.name, "test", tuple(whole(s) for s in split_segments(graph)))
+
+
+def _fits(segment: Segment, arriving: int) -> bool:
+    """Whether the segment may stay whole when `arriving` channels come in."""
+    return arriving == segment.in_width or segment.dense_input
+
+
+@st.composite
+def random_designs(draw: st.DrawFn, graph: OpGraph, processors: tuple[str, ...] = ("cpu", "gpu", "dsp")) -> BranchDesign:
+    """Any mixture of whole and branched segments, all joins and entries, all depths and widths."""
+    segments = split_segments(graph)
+    parts: list[SegmentDesign] = []
+    arriving = graph.input.shape[1]
+    for i, segment in enumerate(segments):
+        following = segments[i + 1] if i + 1 < len(segments) else None
+        count = draw(st.integers(1, len(processors))) if segment.branchable else 1
+        if count == 1:
+            parts.append(whole(segment, draw(st.sampled_from(processors))))
+        else:
+            join = draw(st.sampled_from(join_kinds(segment, following)))
+            scales = []
+            for processor in processors[:count]:
+                align = draw(st.sampled_from((1, 4, 8)))
+                width = draw(st.sampled_from(legal_widths(segment, align)))
+                depth = draw(st.integers(segment.min_depth, segment.depth))
+                if segment.passes_input and width != arriving:
+                    entry = draw(st.sampled_from(segment.entries(width)))
+                else:
+                    entry = "none"
+                scales.append(BranchScale(processor, depth, width, entry, 0, align))
+            shares = partitions(segment.width, [b.width for b in scales], 4) if join == "project" else [0] * count
+            branches = tuple(BranchScale(b.processor, b.depth, b.width, b.entry, s, b.align) for b, s in zip(scales, shares, strict=True))
+            parts.append(SegmentDesign(segment.name, segment.start, segment.end, branches, join))
+        arriving = join_width(segment, parts[-1])
+    return BranchDesign(graph.name, "test", tuple(parts))

@@ -1,0 +1,85 @@
+import json
+
+import onnx
+import pytest
+
+torch = pytest.importorskip("torch")
+import numpy as np  # noqa: E402 - torch may be missing
+
+from scheduler.bundle import load_bundle  # noqa: E402
+from scheduler.session import Session  # noqa: E402
+from stretch.export.bundle import BundleFacts, export_bundle  # noqa: E402
+from stretch.planning.design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
+from stretch.planning.scale import partitions  # noqa: E402
+from stretch.planning.segments import split_segments  # noqa: E402
+from stretch.transform import build  # noqa: E402
+from tests.stretch.designs import identity_design, whole  # noqa: E402
+
+pytestmark = pytest.mark.torch
+FACTS = BundleFacts("pixel6", False, "random", predicted={"makespan_ms": 1.0}, branch_ms={("s1", "cpu"): 0.5}, precision={"gpu": "fp16"})
+
+
+def two_branches(graph, join):
+    parts = []
+    for s in split_segments(graph):
+        if not s.branchable:
+            parts.append(whole(s))
+            continue
+        shares = partitions(s.width, [s.width, s.width], 4) if join == "project" else (0, 0)
+        branches = tuple(BranchScale(p, d, s.width, "none", n) for p, d, n in zip(("cpu", "gpu"), (s.depth, s.min_depth), shares, strict=True))
+        parts.append(SegmentDesign(s.name, s.start, s.end, branches, join))
+    return BranchDesign(graph.name, "pixel6", tuple(parts))
+
+
+@pytest.mark.parametrize("name", ["tiny_resnet", "tiny_mobilenet", "tiny_regnet"])
+@pytest.mark.parametrize("join", ["project", "sum"])
+def test_bundle_runs_in_the_scheduler_as_the_module_does_in_torch(captured, tmp_path, name, join):
+    found = captured(name)
+    model = build(found, two_branches(found.graph, join))
+    manifest = export_bundle(tmp_path / "b", found, model, build(found, identity_design(found.graph)), FACTS, "0.1.0")
+    assert manifest.checks["max_error"] <= 1e-4
+    bundle = load_bundle(tmp_path / "b", check_hashes=True)
+    assert {s.processor for s in bundle.manifest.subgraphs} == {"cpu", "gpu"}
+    assert len(bundle.manifest.joins) == model.design.n_meet
+    x = torch.randn(found.graph.input.shape)
+    with torch.inference_mode():
+        want = model(x).numpy()
+    with Session(bundle) as session:
+        got = session(x.numpy())
+    assert np.abs(got - want).max() <= 1e-4 * np.abs(want).max()
+
+
+def test_manifest_tells_what_the_planner_knew(captured, tmp_path):
+    found = captured("tiny_resnet")
+    export_bundle(tmp_path / "b", found, build(found, two_branches(found.graph, "sum")), None, FACTS, "0.1.0")
+    raw = json.loads((tmp_path / "b" / "bundle.json").read_text())
+    assert raw["weights"]["source"] == "random"
+    assert raw["predicted"] == {"makespan_ms": 1.0}
+    branch = next(s for s in raw["subgraphs"] if s["name"] == "s1.gpu")
+    assert (branch["planned_precision"], branch["precision"]) == ("fp16", "fp32")
+    assert raw["model"]["original_macs"] == found.graph.macs
+    assert set(raw["controls"]) == {"original"}
+
+
+def test_controls_may_be_left_out(captured, tmp_path):
+    found = captured("tiny_resnet")
+    manifest = export_bundle(tmp_path / "b", found, build(found, identity_design(found.graph)), None, FACTS, "0.1.0", controls=False)
+    assert manifest.controls == {}
+    assert not (tmp_path / "b" / "controls").exists()
+
+
+def test_same_model_is_exported_to_the_same_bytes(captured, tmp_path):
+    found = captured("tiny_resnet")
+    first, second = (
+        export_bundle(tmp_path / name, found, build(found, two_branches(found.graph, "project")), None, FACTS, "0.1.0") for name in ("a", "b")
+    )
+    assert first.files == second.files
+
+
+def test_subgraphs_together_have_the_nodes_of_the_whole(captured, tmp_path):
+    found = captured("tiny_mobilenet")
+    manifest = export_bundle(tmp_path / "b", found, build(found, two_branches(found.graph, "project")), None, FACTS, "0.1.0")
+    whole_nodes = {n.name for n in onnx.load(tmp_path / "b" / "model.onnx").graph.node}
+    parts = [n.name for s in manifest.subgraphs for n in onnx.load(tmp_path / "b" / s.file).graph.node]
+    assert len(parts) == len(set(parts))
+    assert whole_nodes - set(parts) == {j.output for j in manifest.joins}

@@ -1,0 +1,50 @@
+import msgspec
+import numpy as np
+import onnx
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from predictors.errors import StretchError  # noqa: E402 - torch may be missing
+from stretch.export.bundle import BundleFacts, export_bundle  # noqa: E402
+from stretch.export.checks import TOLERANCE, check_export  # noqa: E402
+from stretch.transform import build  # noqa: E402
+from tests.stretch.designs import identity_design  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture
+def exported(captured, tmp_path):
+    found = captured("tiny_resnet")
+    model = build(found, identity_design(found.graph))
+    manifest = export_bundle(tmp_path / "b", found, model, model, BundleFacts("pixel6", False, "random"), "0.1.0")
+    return tmp_path / "b", manifest, found, model
+
+
+def test_every_file_is_checked(exported):
+    _, manifest, _, _ = exported
+    names = {"model", "original", "sequential_same_macs"} | {s.name for s in manifest.subgraphs}
+    assert set(manifest.checks["errors"]) == names
+    assert manifest.checks["max_error"] <= TOLERANCE
+
+
+@pytest.mark.parametrize(("file", "named"), [("model.onnx", "model"), ("subgraphs/s1.cpu.onnx", "s1.cpu"), ("controls/original.onnx", "original")])
+def test_file_that_computes_something_else_is_named(exported, file, named):
+    folder, manifest, found, model = exported
+    proto = onnx.load(folder / file)
+    weight = next(t for t in proto.graph.initializer if t.name.endswith(".weight") and len(t.dims) == 4)
+    weight.raw_data = (np.frombuffer(weight.raw_data, np.float32) * 1.01).astype(np.float32).tobytes()
+    onnx.save(proto, folder / file)
+    with pytest.raises(StretchError, match=f"export of `{named}` differs"):
+        check_export(folder, manifest, found, model, model)
+
+
+def test_output_that_is_not_a_number_fails(exported):
+    folder, manifest, found, model = exported
+    proto = onnx.load(folder / "model.onnx")
+    weight = next(t for t in proto.graph.initializer if t.name.endswith("bias"))
+    weight.raw_data = np.full(len(weight.raw_data) // 4, np.nan, np.float32).tobytes()
+    onnx.save(proto, folder / "model.onnx")
+    with pytest.raises(StretchError, match="`model` differs"):
+        check_export(folder, msgspec.structs.replace(manifest, controls={}), found, model, None)

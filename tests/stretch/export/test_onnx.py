@@ -1,0 +1,140 @@
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+torch = pytest.importorskip("torch")
+from hypothesis import given  # noqa: E402 - torch may be missing
+from hypothesis import strategies as st  # noqa: E402
+from torch import nn  # noqa: E402
+
+from predictors.graph import Op, OpGraph  # noqa: E402
+from predictors.kinds import KINDS  # noqa: E402
+from stretch.capture import capture  # noqa: E402
+from stretch.export import onnx as export_onnx  # noqa: E402
+from stretch.export.onnx import NODE_TAGS, save_onnx, to_numpy, to_onnx  # noqa: E402
+from stretch.planning.scale import scaled_graph  # noqa: E402
+from stretch.transform import build  # noqa: E402
+from stretch.transform.model import op_weights  # noqa: E402
+from stretch.transform.ops import make_module  # noqa: E402
+from tests.stretch.designs import identity_design, random_designs  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+def run(model, x):
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    source = model if isinstance(model, str) else model.SerializeToString()
+    session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    return session.run(None, {session.get_inputs()[0].name: x.numpy()})[0]
+
+
+def windows(draw, kind):
+    kernel = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
+    symmetric = (draw(st.integers(0, kernel[0] // 2)), draw(st.integers(0, kernel[1] // 2)))
+    attrs = {"kernel": kernel, "stride": draw(st.tuples(st.integers(1, 3), st.integers(1, 3))), "padding": symmetric * 2}
+    if kind == "conv":
+        groups = draw(st.sampled_from([1, 2, 4]))
+        attrs["padding"] = draw(st.tuples(*[st.integers(0, 2)] * 4))
+        return attrs | {"dilation": draw(st.sampled_from([(1, 1), (2, 1)])), "groups": groups, "out_channels": groups * draw(st.integers(1, 3)), "bias": draw(st.booleans())}
+    attrs["ceil_mode"] = draw(st.booleans())
+    return attrs | ({"dilation": (1, 1)} if kind == "max_pool" else {"count_include_pad": draw(st.booleans())})
+
+
+@st.composite
+def operators(draw):
+    kind = draw(st.sampled_from(sorted(set(KINDS) - {"input"})))
+    if kind in ("conv", "max_pool", "avg_pool"):
+        attrs = windows(draw, kind)
+    else:
+        attrs = {
+            "linear": {"out_features": 5, "bias": draw(st.booleans())},
+            "batch_norm": {"eps": 1e-3, "momentum": 0.1, "affine": draw(st.booleans())},
+            "gelu": {"approximate": draw(st.sampled_from(["none", "tanh"]))},
+            "elu": {"alpha": 0.7},
+            "leaky_relu": {"slope": 0.2},
+            "global_avg_pool": {"keepdims": draw(st.booleans())},
+            "global_max_pool": {"keepdims": draw(st.booleans())},
+            "pad": {"padding": (1, 0, 2, 3)},
+            "slice": {"start": 1, "stop": 3},
+            "dropout": {"p": 0.1},
+            "stochastic_depth": {"p": 0.1, "mode": "row"},
+        }.get(kind, {})
+    count = draw(st.integers(2, 3)) if kind in ("add", "concat") else KINDS[kind].min_inputs
+    return Op("op", kind, ("input",) * count, attrs)
+
+
+@given(op=operators(), seed=st.integers(0, 1000))
+def test_every_operator_computes_what_its_torch_module_computes(op, seed):
+    shape = (1, 4) if op.kind == "linear" else (1, 4, 9, 7)
+    graph = OpGraph.build("net", [Op("input", "input", attrs={"shape": shape}), op], "op")
+    torch.manual_seed(seed)
+    module = make_module(op, [shape] * len(op.inputs)).eval()
+    for tensor in module.state_dict().values():
+        if tensor.is_floating_point():
+            tensor.copy_(torch.rand_like(tensor) + 0.1)
+    x = torch.randn(shape) * 4
+    with torch.inference_mode():
+        want = module(*[x] * len(op.inputs)).numpy()
+    model = to_onnx(graph, to_numpy({"op": {k: v for k, v in module.state_dict().items() if k != "num_batches_tracked"}}))
+    onnx.checker.check_model(model, full_check=True)
+    np.testing.assert_allclose(run(model, x), want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["tiny_resnet", "tiny_mobilenet"])
+@given(data=st.data())
+def test_branched_network_computes_in_onnx_what_it_computes_in_torch(captured, name, data):
+    found = captured(name)
+    model = build(found, data.draw(random_designs(found.graph)))
+    exported = to_onnx(model.graph, to_numpy(op_weights(model)))
+    x = torch.randn(found.graph.input.shape)
+    with torch.inference_mode():
+        want = model(x).numpy()
+    assert np.abs(run(exported, x) - want).max() <= 1e-4 * np.abs(want).max()
+
+
+# torch's exporter uses deprecated names of torch itself.
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+def test_result_agrees_with_torch_s_own_exporter(captured, tmp_path):
+    pytest.importorskip("onnxscript")
+    found = captured("tiny_mobilenet")
+    model = build(found, identity_design(found.graph))
+    x = torch.randn(found.graph.input.shape)
+    path = tmp_path / "torch.onnx"
+    torch.onnx.export(model, (x,), str(path), dynamo=True, verbose=False, external_data=False)
+    ours = run(to_onnx(model.graph, to_numpy(op_weights(model))), x)
+    theirs = run(str(path), x)
+    assert np.abs(ours - theirs).max() <= 1e-4 * np.abs(theirs).max()
+
+
+def test_every_node_keeps_its_attributes_after_load(captured, tmp_path):
+    found = captured("tiny_mobilenet")
+    graph = scaled_graph(found.graph, identity_design(found.graph))
+    model = build(found, identity_design(found.graph))
+    save_onnx(to_onnx(graph, to_numpy(op_weights(model)), {"stretch.model": "tiny"}), tmp_path / "m.onnx")
+    loaded = onnx.load(tmp_path / "m.onnx")
+    assert len(loaded.graph.node) > 20
+    for node in loaded.graph.node:
+        own = {p.key: p.value for p in node.metadata_props}
+        assert set(own) == set(NODE_TAGS)
+        assert own["stretch.subgraph"].split(".")[1] == own["stretch.processor"] == "cpu"
+    assert {p.key: p.value for p in loaded.metadata_props}["stretch.model"] == "tiny"
+
+
+def test_identities_leave_no_node_unless_they_are_the_output():
+    module = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Dropout(0.5), nn.ReLU(), nn.Identity())
+    found = capture(module.eval(), (1, 3, 4, 4))
+    model = to_onnx(found.graph, to_numpy(found.weights))
+    assert [n.op_type for n in model.graph.node] == ["Conv", "Relu", "Identity"]
+
+
+def test_large_weights_go_to_a_file_beside_the_model(captured, tmp_path, monkeypatch):
+    found = captured("tiny_resnet")
+    monkeypatch.setattr(export_onnx, "EXTERNAL_ABOVE", 1000)
+    written = save_onnx(to_onnx(found.graph, to_numpy(found.weights)), tmp_path / "m.onnx")
+    assert [p.name for p in written] == ["m.onnx", "m.onnx.data"]
+    x = torch.randn(found.graph.input.shape)
+    with torch.inference_mode():
+        want = found.module(x).numpy()
+    np.testing.assert_allclose(run(str(written[0]), x), want, rtol=1e-3, atol=1e-4 * np.abs(want).max())

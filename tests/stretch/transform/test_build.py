@@ -1,0 +1,186 @@
+import pytest
+
+torch = pytest.importorskip("torch")
+from hypothesis import given  # noqa: E402 - torch may be missing
+from hypothesis import strategies as st  # noqa: E402
+
+from stretch.capture import capture  # noqa: E402
+from stretch.planning.design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
+from stretch.planning.scale import drop_units, legal_widths, partitions, scale_branch, scaled_branches, scaled_graph  # noqa: E402
+from stretch.planning.segments import split_segments  # noqa: E402
+from stretch.transform import Branch, build  # noqa: E402
+from stretch.transform.width import Trunk, choose_units, importance, inherit, kept_channels  # noqa: E402
+from tests.stretch.designs import identity_design, random_designs, whole  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+TINY = ["tiny_resnet", "tiny_mobilenet", "tiny_regnet", "tiny_vgg", "tiny_efficientnet"]
+
+
+def image(found, batch=1):
+    shape = found.graph.input.shape
+    return torch.randn(batch, *shape[1:], generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("name", [*TINY, "resnet18", "mobilenet_v3_large", "densenet121", "squeezenet1_1"])
+def test_identity_design_gives_the_original_outputs_bit_for_bit(captured, name):
+    found = captured(name)
+    x = image(found)
+    with torch.inference_mode():
+        assert torch.equal(build(found, identity_design(found.graph))(x), found.module(x))
+
+
+@pytest.mark.parametrize("name", TINY)
+@given(data=st.data())
+def test_built_model_traces_back_to_the_scaled_graph(captured, name, data):
+    found = captured(name)
+    design = data.draw(random_designs(found.graph))
+    model = build(found, design)
+    assert capture(model, found.graph.input.shape, found.graph.name).graph == scaled_graph(found.graph, design)
+    with torch.inference_mode():
+        assert model(image(found)).isfinite().all()
+
+
+@pytest.mark.parametrize("name", TINY)
+@given(data=st.data())
+def test_sliced_branch_equals_the_parent_with_removed_channels_masked(captured, name, data):
+    """Every tensor of the parent's segment is masked to the kept channels; what the branch computes must be the rest."""
+    found = captured(name)
+    segments = [s for s in split_segments(found.graph) if s.branchable and len(legal_widths(s, 1)) > 1]
+    segment = data.draw(st.sampled_from(segments))
+    width = data.draw(st.sampled_from(legal_widths(segment, 1, 0.2)))
+    entry = "slice" if segment.passes_input and width != segment.in_width else "none"
+    scale = BranchScale("cpu", segment.depth, width, entry, align=1)
+    part = SegmentDesign(segment.name, segment.start, segment.end, (scale,), "concat" if width != segment.width else "none")
+    branch = scale_branch(segment, part, 0, segment.in_width)
+    chosen = choose_units(branch, importance(branch.source, branch.channels, found.weights), 0, sliced=entry == "slice")
+
+    arriving = None if entry == "slice" else _all(segment.in_width)
+    sliced = _branch_module(found, branch, scale, chosen)
+    x = torch.randn(1, segment.in_width, *segment.graph.input.shape[2:], generator=torch.Generator().manual_seed(2))
+    masked = _masked_parent(found, segment, branch, chosen, arriving, x)
+    keep = kept_channels(branch.channels, branch.source, segment.end, chosen, arriving).index
+    with torch.inference_mode():
+        got = sliced(x)
+    assert (got - masked[:, keep]).abs().max() <= 1e-6 * max(1.0, float(masked.abs().max()))
+
+
+def _all(channels):
+    return Trunk.of(torch.arange(channels))
+
+
+def _branch_module(found, branch, scale, chosen):
+    module = Branch(branch.graph).eval()
+    bare = None if scale.entry == "slice" else _all(branch.source.input.shape[1])
+    with torch.no_grad():
+        for name, weights in inherit(branch, found, chosen, bare).items():
+            module.get_submodule(name).load_state_dict(weights, strict=False)
+    return module
+
+
+def _masked_parent(found, segment, branch, chosen, arriving, x):
+    parent = Branch(segment.graph).eval()
+    with torch.no_grad():
+        for op in segment.graph.ops:
+            if op.kind != "input" and op.name in found.weights:
+                parent.get_submodule(op.name).load_state_dict(found.weights[op.name], strict=False)
+
+    def masking(name):
+        keep = kept_channels(branch.channels, branch.source, name, chosen, arriving).index
+
+        def mask(module, inputs, output):
+            result = torch.zeros_like(output)
+            result[:, keep] = output[:, keep]
+            return result
+
+        return mask
+
+    for op in segment.graph.ops:
+        if op.kind != "input":
+            parent.get_submodule(op.name).register_forward_hook(masking(op.name))
+    kept = kept_channels(branch.channels, branch.source, segment.start, chosen, arriving).index
+    start = torch.zeros_like(x)
+    start[:, kept] = x[:, kept]
+    with torch.inference_mode():
+        return parent(start)
+
+
+@pytest.mark.parametrize("join", ["project", "sum", "concat"])
+def test_branches_that_keep_everything_hand_on_what_the_parent_computes(captured, join):
+    found = captured("tiny_resnet")
+    segments = split_segments(found.graph)
+    middle = [s.name for s in segments if s.branchable][1]
+    parts = []
+    for s in segments:
+        if s.name != middle:
+            parts.append(whole(s))
+            continue
+        shares = partitions(s.width, [s.width, s.width], 4) if join == "project" else (0, 0)
+        branches = tuple(BranchScale(p, s.depth, s.width, "none", n) for p, n in zip(("cpu", "gpu"), shares, strict=True))
+        parts.append(SegmentDesign(s.name, s.start, s.end, branches, join))
+    x = image(found)
+    with torch.inference_mode():
+        got, want = build(found, BranchDesign("tiny_resnet", "test", tuple(parts)))(x), found.module(x)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5 * float(want.abs().max()))
+
+
+def test_wider_control_computes_what_the_parent_computes(captured):
+    found = captured("tiny_resnet")
+    parts = []
+    for s in split_segments(found.graph):
+        wide = BranchScale("cpu", s.depth, s.width * 3 // 2, align=1)
+        parts.append(SegmentDesign(s.name, s.start, s.end, (wide,), "concat") if s.name == "s2" else whole(s))
+    x = image(found)
+    with torch.inference_mode():
+        got, want = build(found, BranchDesign("tiny_resnet", "test", tuple(parts)))(x), found.module(x)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5 * float(want.abs().max()))
+
+
+def test_dropped_units_are_skipped(captured):
+    found = captured("tiny_resnet")
+    segment = next(s for s in split_segments(found.graph) if s.depth > s.min_depth)
+    shallow = SegmentDesign(segment.name, segment.start, segment.end, (BranchScale("cpu", segment.min_depth, segment.width),))
+    parts = tuple(shallow if s.name == segment.name else whole(s) for s in split_segments(found.graph))
+    model = build(found, BranchDesign("tiny_resnet", "test", parts))
+    left = {name for name, _ in model.branch(segment.name, "cpu").named_children()}
+    assert left == {op.name for op in drop_units(segment, segment.min_depth).ops if op.kind != "input"}
+
+
+def test_kept_channels_are_those_with_the_largest_norm(captured):
+    found = captured("tiny_resnet")
+    segment = next(s for s in split_segments(found.graph) if s.name == "s2")
+    part = SegmentDesign("s2", segment.start, segment.end, (BranchScale("cpu", segment.depth, segment.width // 2, align=1),), "concat")
+    parts = tuple(part if s.name == "s2" else whole(s) for s in split_segments(found.graph))
+    branch = scaled_branches(found.graph, BranchDesign("tiny_resnet", "test", parts))[2][0]
+    scores = importance(branch.source, branch.channels, found.weights)
+    chosen = choose_units(branch, scores, 0, sliced=False)
+    for group, kept in chosen.items():
+        if group in scores and len(kept) < branch.channels.units[group]:
+            dropped = sorted(set(range(branch.channels.units[group])) - set(kept.tolist()))
+            assert scores[group][kept].min() >= scores[group][dropped].max()
+
+
+def test_branched_model_trains_and_its_state_dict_round_trips(captured):
+    found = captured("tiny_mobilenet")
+    segments = split_segments(found.graph)
+    parts = []
+    for s in segments:
+        if not s.branchable:
+            parts.append(whole(s))
+            continue
+        shares = partitions(s.width, [s.width, s.width], 4)
+        branches = tuple(BranchScale(p, d, s.width, "none", n) for p, d, n in zip(("cpu", "gpu"), (s.depth, s.min_depth), shares, strict=True))
+        parts.append(SegmentDesign(s.name, s.start, s.end, branches, "project"))
+    design = BranchDesign("tiny_mobilenet", "test", tuple(parts))
+    model = build(found, design).train()
+    loss = torch.nn.functional.cross_entropy(model(image(found, 4)), torch.tensor([0, 1, 2, 3]))
+    loss.backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+    torch.optim.SGD(model.parameters(), lr=0.01).step()
+    other = build(found, design)
+    other.load_state_dict(model.state_dict())
+    x = image(found)
+    with torch.inference_mode():
+        assert torch.equal(model.eval()(x), other(x))
+    assert "on_cpu" in repr(model)
+    assert "join" in repr(model)

@@ -1,0 +1,41 @@
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from stretch.planning.scale import scaled_graph  # noqa: E402 - torch may be missing
+from stretch.transform import BranchedModel  # noqa: E402
+from stretch.transform.model import op_weights  # noqa: E402
+from tests.stretch.designs import identity_design  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+def test_weights_by_operator_have_the_shapes_of_the_graph(captured):
+    graph = captured("tiny_mobilenet").graph
+    model = BranchedModel(graph, identity_design(graph))
+    weights = op_weights(model)
+    for op in model.graph.ops:
+        assert {k: tuple(v.shape) for k, v in weights.get(op.name, {}).items()} == model.graph.op_weights(op)
+
+
+def test_weights_share_storage_with_the_module(captured):
+    graph = captured("tiny_resnet").graph
+    model = BranchedModel(graph, identity_design(graph))
+    name, weights = next(iter(op_weights(model).items()))
+    weights["weight"].fill_(3.0)
+    assert any(p.eq(3.0).all() for p in model.parameters()), name
+
+
+def test_branch_is_found_by_segment_and_processor(captured):
+    graph = captured("tiny_resnet").graph
+    model = BranchedModel(graph, identity_design(graph))
+    assert model.branch("stem", "cpu").result == model.design.segments[0].end
+    assert model.graph == scaled_graph(graph, model.design)
+
+
+def test_only_tensors_that_are_still_read_are_kept(captured):
+    graph = captured("tiny_resnet").graph
+    branch = BranchedModel(graph, identity_design(graph)).branch("s1", "cpu")
+    freed = [name for _, _, done in branch.steps for name in done]
+    assert len(freed) == len(set(freed))
+    assert set(freed) == {name for _, inputs, _ in branch.steps for name in inputs} - {branch.result}
