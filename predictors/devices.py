@@ -56,7 +56,14 @@ class Ratio(_Part, frozen=True):
     source: _Text
 
 
-Quantity = Positive | NotNegative | Ratio
+class Factor(_Part, frozen=True):
+    """A number from 1 on, and the key of its source."""
+
+    value: Annotated[float, msgspec.Meta(ge=1)]
+    source: _Text
+
+
+Quantity = Positive | NotNegative | Ratio | Factor
 
 
 class CoreSet(_Part, frozen=True):
@@ -96,6 +103,7 @@ class ProcessorProfile(_Part, frozen=True):
         half_outputs: Output elements of a kernel at which it reaches half of its rate.
         epilogue_macs: Work per output element of a convolution beside its products
             (bias, re-quantisation, store), as a number of multiply-accumulates.
+        contention: Factor on its times while another processor computes.
         uncertainty: Relative half-width of the interval around a prediction.
         efficiency: Fraction of the peak per kernel kind when nothing else limits.
         core_sets: Core sets by name.
@@ -110,6 +118,7 @@ class ProcessorProfile(_Part, frozen=True):
     launch_us: NotNegative
     half_outputs: NotNegative
     epilogue_macs: NotNegative
+    contention: Factor
     uncertainty: Positive
     efficiency: dict[str, Ratio]
     core_sets: dict[str, CoreSet]
@@ -269,7 +278,10 @@ def load_device(device: str | Path) -> DeviceProfile:
         with path.open("rb") as file:
             raw = file.read(MAX_PROFILE_BYTES + 1)
     except OSError as error:
-        raise StretchError(f"cannot read the device profile {path}: {error.strerror}", "give a profile id (see `stretch devices`) or the path of a TOML file") from error
+        raise StretchError(
+            f"cannot read the device profile {path}: {error.strerror}",
+            "give a profile id (see `stretch devices`) or the path of a TOML file",
+        ) from error
     if len(raw) > MAX_PROFILE_BYTES:
         raise StretchError(f"{path} is larger than {MAX_PROFILE_BYTES} bytes, a device profile is not")
     try:
@@ -317,7 +329,7 @@ def _check(path: Path, parsed: _ProfileFile) -> None:
 
 def quantities(part: object, where: str = "") -> list[tuple[str, Quantity]]:
     """Every number of a profile or a part of one, with its place in the file."""
-    if isinstance(part, Positive | NotNegative | Ratio):
+    if isinstance(part, Positive | NotNegative | Ratio | Factor):
         return [(where, part)]
     found: list[tuple[str, Quantity]] = []
     if isinstance(part, dict):

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from predictors.devices import ITEM_BYTES, Precision, Processor
 from predictors.fusion import KernelCost
 
-
 _CONVOLUTIONS = ("conv1x1", "conv", "depthwise", "grouped", "linear")
 
 
@@ -91,7 +90,11 @@ class RooflinePredictor:
             # One channel a group: the slice runs over the groups.
             cin, cout, groups = 1, 1, _round_up(cost.groups, self._width_slice)
         else:
-            cin, cout, groups = _round_up(cost.in_channels, self._reduce_slice), _round_up(cost.out_channels, self._width_slice), cost.groups
+            cin, cout, groups = (
+                _round_up(cost.in_channels, self._reduce_slice),
+                _round_up(cost.out_channels, self._width_slice),
+                cost.groups,
+            )
         outputs = cost.pixels * cout * groups
         # A reduction runs as a tree: its inputs are what there is to do side by side.
         parallel = outputs * cost.taps if cost.kind == "reduce" else outputs

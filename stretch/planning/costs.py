@@ -73,6 +73,10 @@ class Costs:
         """Channels that widths on this processor are multiples of."""
         return self.predictor.device.processor(processor).width_slice
 
+    def contention(self, processor: str, branches: int) -> float:
+        """Factor on the time of one of several branches that run side by side."""
+        return self.predictor.device.processor(processor).profile.contention.value if branches > 1 else 1.0
+
     def branch(self, segment: Segment, processor: str, depth: int, width: int, in_channels: int | None = None) -> BranchCost:
         """Cost of a branch before its join.
 
@@ -148,15 +152,41 @@ class Costs:
         backend = self.predictor.device.processor(processor).profile.backend
         key = (segment.name, width, in_channels, align, backend)
         known = self._whole.get(key)
+        if known is None and in_channels != segment.in_width and entry == "none":
+            known = self._rewired(segment, processor, width, in_channels)
+            if known is not None:
+                self._whole[key] = known
         if known is None:
             scale = BranchScale(processor, segment.depth, width, entry, 0, align)
             design = SegmentDesign(segment.name, segment.start, segment.end, (scale,), "concat")
             graph = scale_branch(segment, design, 0, in_channels).graph
             params = {
-                op.name: sum(prod(shape) for name, shape in graph.op_weights(op).items() if not name.startswith("running_")) for op in graph.ops
+                op.name: sum(prod(shape) for name, shape in graph.op_weights(op).items() if not name.startswith("running_"))
+                for op in graph.ops
             }
             known = self._whole[key] = _Whole(tuple(self.predictor.kernels(graph, processor)), params)
         return known
+
+    def _rewired(self, segment: Segment, processor: str, width: int, in_channels: int) -> _Whole | None:
+        """The branch for another number of arriving channels, if only dense convolutions read them; else None."""
+        readers = segment.graph.consumers[segment.start]
+        if segment.passes_input or any(
+            segment.graph.by_name[r].kind != "conv" or segment.graph.by_name[r].attrs["groups"] != 1 for r in readers
+        ):
+            return None
+        base = self._full(segment, processor, width, segment.in_width, "none")
+        pixels = prod(segment.graph.input.shape) // segment.in_width
+        kernels, params = [], dict(base.params)
+        for kernel in base.kernels:
+            if kernel.name not in readers:
+                kernels.append(kernel)
+                continue
+            cost, more = kernel.cost, in_channels - segment.in_width
+            weights = cost.taps * cost.out_channels * more
+            changed = cost._replace(in_channels=in_channels, reads=cost.reads + pixels * more, weights=cost.weights + weights)
+            kernels.append(Kernel(kernel.name, kernel.ops, changed, kernel.macs + weights * cost.pixels))
+            params[kernel.name] += weights
+        return _Whole(tuple(kernels), params)
 
     def _kept_ops(self, segment: Segment, depth: int) -> frozenset[str]:
         key = (segment.name, depth)

@@ -1,7 +1,8 @@
 """All legal designs of one network on one device, as arrays of options per segment."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from itertools import combinations
 from math import log10
 
@@ -35,10 +36,9 @@ class Options:
         ms: Time per processor that holds the tensor at the start (rows).
         allowed: Whether every rule is met, in the same shape as `ms`.
         depth: Sum of the branches' depth ratios.
-        rules: Which rule each combination breaks, by name (True where it is met).
         exchange_ms: Communication per holder, as `ms`.
-        slowest_ms: Computation of the slowest branch.
-        fastest_ms: Computation of the fastest branch.
+        slowest_ms: Computation of the slowest branch, contention included.
+        fastest_ms: Computation of the fastest branch, contention included.
         peak_bytes: Activation bytes alive at one time.
     """
 
@@ -50,7 +50,6 @@ class Options:
     ms: Floats
     allowed: Mask
     depth: Floats
-    rules: dict[str, Mask]
     exchange_ms: Floats
     slowest_ms: Floats
     fastest_ms: Floats
@@ -88,7 +87,9 @@ class DesignSpace:
         join: How branches meet.
     """
 
-    def __init__(self, segments: Sequence[Segment], processors: Sequence[str], costs: Costs, rules: ConstraintFilter, join: JoinKind = "project") -> None:
+    def __init__(
+        self, segments: Sequence[Segment], processors: Sequence[str], costs: Costs, rules: ConstraintFilter, join: JoinKind = "project"
+    ) -> None:
         self.segments = tuple(segments)
         self.processors = tuple(processors)
         #: Processors that may hold a tensor between segments; the host joins even where no branch uses it.
@@ -117,13 +118,11 @@ class DesignSpace:
         cost = self.costs.whole(segment, processor)
         entering = np.array([[self.costs.transfer(h, processor, _elements(segment, segment.start))] for h in self.holders])
         ms = np.array([cost.ms])
-        allowed = np.ones((len(self.holders), 1), bool)
-        peak = np.array([cost.peak_bytes])
-        allowed &= self.rules.memory(peak)
-        return Options(
-            segment, "none", ((cost,),), np.array([cost.macs]), np.array([cost.params]), entering + ms, allowed, np.ones(1),
-            {}, entering, ms, ms, peak,
+        options = Options(
+            segment, "none", ((cost,),), np.array([cost.macs]), np.array([cost.params]), entering + ms, np.ones((len(self.holders), 1), bool),
+            np.ones(1), entering, ms, ms, np.array([cost.peak_bytes]),
         )  # fmt: skip
+        return replace(options, allowed=self._allowed(options))
 
     def _branched(self, segment: Segment, subset: tuple[str, ...]) -> Options:
         candidates = []
@@ -146,7 +145,7 @@ class DesignSpace:
             params += column(i, "params") + joins.params[i][at]
             peak += column(i, "peak_bytes")
             depth += column(i, "depth") / segment.depth
-            branch_ms.append(column(i, "ms") + joins.ms[i][at])
+            branch_ms.append((column(i, "ms") + joins.ms[i][at]) * self.costs.contention(subset[i], len(subset)))
             out_ms.append(joins.out_ms[i][at])
         computed = np.stack(branch_ms)
         slowest, fastest = computed.max(axis=0), computed.min(axis=0)
@@ -158,20 +157,29 @@ class DesignSpace:
             moved = entering + np.stack(out_ms)
             ms.append((computed + moved).max(axis=0) + join_ms)
             exchange.append(moved.max(axis=0) + join_ms)
-        segment_ms = self.fastest(segment)
-        rules = {
-            "alpha": self.rules.communication(np.stack(exchange), segment_ms),
-            "beta": self.rules.straggler(slowest, segment_ms),
-            "balance": self.rules.balanced(fastest, slowest),
-            "segment_macs": self.rules.capacity(macs, segment.graph.macs),
-            "peak_memory": self.rules.memory(peak),
-        }
-        allowed = rules["alpha"].copy()
-        for name in ("beta", "balance", "segment_macs", "peak_memory"):
-            allowed &= rules[name]
-        return Options(
-            segment, self.join, tuple(candidates), macs, params, np.stack(ms), allowed, depth, rules, np.stack(exchange), slowest, fastest, peak
-        )
+        options = Options(
+            segment, self.join, tuple(candidates), macs, params, np.stack(ms), np.ones((len(self.holders), len(macs)), bool), depth,
+            np.stack(exchange), slowest, fastest, peak,
+        )  # fmt: skip
+        return replace(options, allowed=self._allowed(options))
+
+    def _allowed(self, options: Options) -> Mask:
+        """Which combinations meet every rule, per holder."""
+        fits = self.rules.memory(options.peak_bytes)
+        if len(options.candidates) == 1:
+            return np.broadcast_to(fits, options.ms.shape)
+        segment_ms = self.fastest(options.segment)
+        fits = fits & self.rules.straggler(options.slowest_ms, segment_ms)
+        fits &= self.rules.balanced(options.fastest_ms, options.slowest_ms)
+        fits &= self.rules.capacity(options.macs, options.segment.graph.macs)
+        return self.rules.communication(options.exchange_ms, segment_ms) & fits
+
+    def under(self, rules: ConstraintFilter) -> "DesignSpace":
+        """The same designs under other rules; the floors on depth and width are taken as they are."""
+        other = copy(self)
+        other.rules = rules
+        other.options = [[replace(o, allowed=other._allowed(o)) for o in options] for options in self.options]
+        return other
 
     def _join_costs(self, segment: Segment, subset: tuple[str, ...], candidates: Sequence[Sequence[BranchCost]]) -> "_Joins":
         widths = [sorted({c.width for c in branch}) for branch in candidates]

@@ -11,7 +11,7 @@ from stretch.planning.search.result import SearchResult
 from stretch.planning.space import DesignSpace, Options
 
 
-def search_exact(space: DesignSpace, low: int, high: int, n_meet: int) -> SearchResult | None:
+def search_exact(space: DesignSpace, low: int, high: int, n_meet: int, param_price: float = 0.0) -> SearchResult | None:
     """The fastest design of `space` between `low` and `high` multiply-accumulates.
 
     Args:
@@ -19,12 +19,14 @@ def search_exact(space: DesignSpace, low: int, high: int, n_meet: int) -> Search
         low: Fewest multiply-accumulates.
         high: Most multiply-accumulates.
         n_meet: Branched segments, at least.
+        param_price: Time added per parameter, ms: above zero designs with fewer
+            parameters are preferred, below zero those with more.
 
     Returns:
         The design, or None if there is none.
     """
     levels = n_meet + 1
-    layers = [_layer(space, options, levels) for options in space.options]
+    layers = [_layer(space, options, levels, param_price) for options in space.options]
     final = np.full(len(space.holders) * levels, np.inf)
     elements = int(np.prod(space.segments[-1].graph.by_name[space.segments[-1].end].shape))
     for i, holder in enumerate(space.holders):
@@ -35,19 +37,23 @@ def search_exact(space: DesignSpace, low: int, high: int, n_meet: int) -> Search
         return None
     picks = tuple(_pick(options, number) for options, number in zip(space.options, path.options, strict=True))
     evaluated = sum(len(o.macs) for options in space.options for o in options)
-    return SearchResult(picks, path.ms, path.macs, path.optimal, path.gap, evaluated)
+    params = sum(int(options.params[index]) for options, index in picks)
+    return SearchResult(picks, path.ms - param_price * params, path.macs, path.optimal, path.gap, evaluated)
 
 
-def _layer(space: DesignSpace, options: list[Options], levels: int) -> Layer:
+def _layer(space: DesignSpace, options: list[Options], levels: int, param_price: float) -> Layer:
     parts = []
     offset = 0
     for group in options:
         branched = len(group.candidates) > 1
         end = space.costs.host if branched else group.processors[0]
         for holder in range(len(space.holders)):
+            ms = group.ms[holder] + param_price * group.params
             index = np.flatnonzero(group.allowed[holder])
             piece = undominated(
-                Layer(np.full(len(index), holder), np.full(len(index), space.holders.index(end)), group.macs[index], group.ms[holder][index], index + offset)
+                Layer(
+                    np.full(len(index), holder), np.full(len(index), space.holders.index(end)), group.macs[index], ms[index], index + offset
+                )
             )
             for level in range(levels):
                 after = min(level + branched, levels - 1)

@@ -146,7 +146,9 @@ class _Completion:
         for layer in reversed(layers):
             table = np.full((states, size), np.inf)
             reduced = _best_per_bucket(layer, self.width)
-            for s, t, m, ms in zip(reduced.source.tolist(), reduced.target.tolist(), (reduced.macs // self.width).tolist(), reduced.ms.tolist(), strict=True):
+            for s, t, m, ms in zip(
+                reduced.source.tolist(), reduced.target.tolist(), (reduced.macs // self.width).tolist(), reduced.ms.tolist(), strict=True
+            ):
                 np.minimum(table[s, m:], tables[-1][t, : size - m] + ms, out=table[s, m:])
             tables.append(table)
         tables.reverse()

@@ -1,0 +1,327 @@
+"""Decide a design: search, controls, recommendation (paper 003, section 4)."""
+
+from dataclasses import dataclass, field, replace
+from math import ceil, floor, isnan
+from typing import Any
+
+import msgspec
+
+from predictors.devices import DeviceProfile
+from predictors.errors import InfeasibleError, UsageError
+from predictors.graph import OpGraph
+from predictors.predictor import LatencyPredictor
+from stretch.planning.config import PlanConfig
+from stretch.planning.constraints import ConstraintFilter
+from stretch.planning.controls import Sequential, Single, best_single, operator_split_ms, sequential_same_macs
+from stretch.planning.costs import Costs
+from stretch.planning.design import BranchDesign, JoinKind
+from stretch.planning.diagnose import explain_infeasible
+from stretch.planning.makespan import Timeline, ideal_split_ms, timeline
+from stretch.planning.scale import scaled_graph
+from stretch.planning.search import SearchResult, search, search_exact
+from stretch.planning.segments import Segment, split_segments
+from stretch.planning.space import DesignSpace
+
+
+@dataclass(frozen=True)
+class PlanResult:
+    """A design with its prediction and what it was compared with.
+
+    Args:
+        graph: The original network.
+        device: The device's profile.
+        config: The request, with defaults filled in.
+        design: The design.
+        run: Its predicted timeline.
+        best_single: The original on the best single processor.
+        sequential: The sequential model scaled to the same multiply-accumulates; None if there is none.
+        whole_graph: The branched net as one graph on the best single processor.
+        operator_split_ms: Every operator split over the processors, where that pays.
+        ideal_split_ms: The original divided without loss.
+        optimal: Whether no design of the space is faster; None for a design that was not searched for.
+        gap: How much faster one might be, as a fraction; None where not known.
+        evaluated: Options whose cost was computed.
+        space_log10: Decimal logarithm of the number of designs.
+        warnings: What a person should know.
+    """
+
+    graph: OpGraph
+    device: DeviceProfile
+    config: PlanConfig
+    design: BranchDesign
+    run: Timeline
+    best_single: Single
+    sequential: Sequential | None
+    whole_graph: Single
+    operator_split_ms: float
+    ideal_split_ms: float
+    optimal: bool | None
+    gap: float | None
+    evaluated: int
+    space_log10: float | None
+    warnings: tuple[str, ...] = field(default=())
+
+    @property
+    def macs_ratio(self) -> float:
+        """Multiply-accumulates over the original's."""
+        return self.run.macs / self.graph.macs
+
+    @property
+    def speedup(self) -> float:
+        """Best single processor over the makespan."""
+        return self.best_single.ms / self.run.makespan_ms
+
+    @property
+    def recommended(self) -> str:
+        """What to run: ``branched``, or the control that is predicted to be faster."""
+        rivals = {
+            "branched": self.run.makespan_ms,
+            f"single:{self.best_single.processor}": self.best_single.ms,
+            f"whole_graph:{self.whole_graph.processor}": self.whole_graph.ms,
+        }
+        if self.sequential is not None:
+            rivals["sequential_same_macs"] = self.sequential.single.ms
+        return min(rivals, key=lambda name: rivals[name])
+
+    def predicted(self) -> dict[str, Any]:
+        """The `predicted` object of the command line's JSON."""
+        makespan = self.run.makespan_ms
+        return {
+            "makespan_ms": makespan,
+            "best_single_ms": self.best_single.ms,
+            "best_single_processor": self.best_single.processor,
+            "best_single_precision": self.best_single.precision,
+            "speedup": self.speedup,
+            "sequential_same_macs_ms": self.sequential.single.ms if self.sequential else None,
+            "sequential_same_macs_processor": self.sequential.single.processor if self.sequential else None,
+            "sequential_same_macs_ratio": self.sequential.macs / self.graph.macs if self.sequential else None,
+            "whole_graph_ms": self.whole_graph.ms,
+            "whole_graph_processor": self.whole_graph.processor,
+            "operator_split_ms": self.operator_split_ms,
+            "ideal_split_ms": self.ideal_split_ms,
+            "ideal_fraction": self.ideal_split_ms / makespan,
+            "efficiency": self.run.efficiency,
+            "communication_ms": self.run.communication_ms,
+            "optimal": self.optimal,
+            "gap": self.gap,
+            "source": "predicted",
+        }
+
+    def segments_json(self) -> list[dict[str, Any]]:
+        """The `segments` array of the command line's JSON."""
+        return [
+            {
+                "name": row.design.name,
+                "start": row.design.start,
+                "end": row.design.end,
+                "shape": list(row.segment.graph.by_name[row.segment.end].shape),
+                "depth": row.segment.depth,
+                "width": row.segment.width,
+                "macs": row.segment.graph.macs,
+                "join": row.design.join,
+                "join_ms": row.join_ms,
+                "predicted_ms": row.ms,
+                "start_ms": row.start_ms,
+                "branches": [
+                    {
+                        "processor": b.scale.processor,
+                        "depth": b.scale.depth,
+                        "width": b.scale.width,
+                        "entry": b.scale.entry,
+                        "join": row.design.join,
+                        "partition": b.scale.partition,
+                        "align": b.scale.align,
+                        "macs": b.macs,
+                        "params": b.params,
+                        "predicted_ms": b.ms,
+                        "contention_ms": b.contention_ms,
+                        "in_ms": b.in_ms,
+                        "out_ms": b.out_ms,
+                    }
+                    for b in row.branches
+                ],
+            }
+            for row in self.run.segments
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """The planner's keys of `stretch branch --json`."""
+        params = self.graph.params
+        return {
+            "model": self.graph.name,
+            "device": self.device.id,
+            "calibrated": self.device.calibrated,
+            "macs": self.run.macs,
+            "params": self.run.params,
+            "macs_ratio": self.macs_ratio,
+            "params_ratio": self.run.params / params if params else None,
+            "n_meet": self.design.n_meet,
+            "segments": self.segments_json(),
+            "design": msgspec.to_builtins(self.design),
+            "predicted": self.predicted(),
+            "recommended": self.recommended,
+            "sequential_design": msgspec.to_builtins(self.sequential.design) if self.sequential else None,
+            "evaluated": self.evaluated,
+            "space_log10": self.space_log10,
+            "precision": dict(self.config.precision),
+            "warnings": list(self.warnings),
+        }
+
+
+def plan(graph: OpGraph, device: DeviceProfile, config: PlanConfig | None = None) -> PlanResult:
+    """The fastest design that meets the constraints, and its controls.
+
+    Args:
+        graph: The original network.
+        device: The device's profile.
+        config: What is asked for; defaults if None.
+
+    Raises:
+        UsageError: If the request makes no sense.
+        InfeasibleError: If no design meets the constraints; names the tightest
+            rule and the nearest value with a design.
+        UnknownNameError: If a processor or meeting point does not exist.
+    """
+    checked = (config or PlanConfig()).checked(device)
+    segments = split_segments(graph, checked.meet or None)
+    costs = Costs(LatencyPredictor(device), checked.precision)
+    join: JoinKind = "project" if checked.join == "auto" else checked.join
+
+    def build(request: PlanConfig) -> DesignSpace:
+        return DesignSpace(segments, request.processors, costs, ConstraintFilter.of(request), join)
+
+    space = build(checked)
+    low, high = _macs_range(graph, checked)
+    found = search(checked.strategy, space, low, high, checked.n_meet)
+    if found is None:
+        if checked.strategy != "exact" and search_exact(space, low, high, checked.n_meet) is not None:
+            raise InfeasibleError(
+                f"the strategy `{checked.strategy}` finds no design of `{graph.name}`, though there is one", "use --strategy exact"
+            )
+        raise explain_infeasible(graph, space, checked, build)
+    if checked.params is not None:
+        found = _within_params(graph, space, checked, found)
+    if checked.latency_budget is not None and found.ms > checked.latency_budget:
+        raise InfeasibleError(
+            f"the fastest design of `{graph.name}` on {device.id} takes {found.ms:.4g} ms, more than --latency-budget {checked.latency_budget:g}",
+            f"the nearest value with a design is --latency-budget {ceil(found.ms * 1000) / 1000:g}",
+        )
+    design = BranchDesign(graph.name, device.id, found.segments(costs))
+    gap = None if isnan(found.gap) else found.gap
+    return _compare(graph, device, checked, design, costs, segments, found.optimal, gap, found.evaluated, space.size_log10)
+
+
+def evaluate(graph: OpGraph, device: DeviceProfile, design: BranchDesign, config: PlanConfig | None = None) -> PlanResult:
+    """The prediction and controls of a design made elsewhere, such as by hand.
+
+    Constraints are not enforced: what the design breaks stands in `warnings`.
+
+    Args:
+        graph: The original network.
+        device: The device's profile.
+        design: A complete design.
+        config: Precisions, floors and ranges for the controls; defaults if None.
+
+    Raises:
+        StretchError: If the design does not fit the network.
+        UnknownNameError: If the device lacks one of its processors.
+    """
+    request = config or PlanConfig()
+    if not request.processors:
+        # A design may keep to one processor; its controls are then found among all of them.
+        several = len({device.processor(p).family for p in design.processors}) > 1
+        request = msgspec.structs.replace(request, processors=design.processors if several else tuple(device.processors))
+    checked = request.checked(device)
+    costs = Costs(LatencyPredictor(device), checked.precision)
+    segments = split_segments(graph, checked.meet or None)
+    return _compare(graph, device, checked, design, costs, segments, None, None, 1, None)
+
+
+def _macs_range(graph: OpGraph, config: PlanConfig) -> tuple[int, int]:
+    return ceil(config.macs[0] * graph.macs), floor(config.macs[1] * graph.macs)
+
+
+def _within_params(graph: OpGraph, space: DesignSpace, config: PlanConfig, fastest: SearchResult) -> SearchResult:
+    """The fastest design found whose parameters are in range, by a price on parameters."""
+    assert config.params is not None
+    if config.strategy != "exact":
+        raise UsageError("parameters can be bounded with the exact strategy only", "leave out --params or --strategy")
+    low, high = (ratio * graph.params for ratio in config.params)
+    macs = _macs_range(graph, config)
+    if low <= fastest.params <= high:
+        return fastest
+    sign = 1.0 if fastest.params > high else -1.0
+    cheap, price = 0.0, sign * fastest.ms / fastest.params
+    best: SearchResult | None = None
+    seen = [fastest]
+    for _ in range(14):
+        found = search_exact(space, *macs, config.n_meet, price)
+        if found is None:
+            break
+        seen.append(found)
+        if low <= found.params <= high:
+            best = found if best is None or found.ms < best.ms else best
+            price = (cheap + price) / 2
+        elif (found.params > high) == (sign > 0):
+            cheap, price = price, price * 2 if best is None else (price + cheap) / 2
+        else:
+            price = (cheap + price) / 2
+    if best is None:
+        nearest = min(seen, key=lambda r: max(low - r.params, r.params - high))
+        ratio = nearest.params / graph.params
+        bounds = (config.params[0], ceil(ratio * 1000) / 1000) if nearest.params > high else (floor(ratio * 1000) / 1000, config.params[1])
+        raise InfeasibleError(
+            f"no design of `{graph.name}` has between {config.params[0]:g} and {config.params[1]:g} of its parameters",
+            f"the nearest value with a design is --params {bounds[0]:g}:{bounds[1]:g}",
+        )
+    return SearchResult(best.picks, best.ms, best.macs, optimal=False, gap=best.ms / fastest.ms - 1, evaluated=best.evaluated)
+
+
+def _compare(
+    graph: OpGraph,
+    device: DeviceProfile,
+    config: PlanConfig,
+    design: BranchDesign,
+    costs: Costs,
+    segments: list[Segment],
+    optimal: bool | None,
+    gap: float | None,
+    evaluated: int,
+    space_log10: float | None,
+) -> PlanResult:
+    run = timeline(graph, design, costs)
+    low, high = _macs_range(graph, config)
+    result = PlanResult(
+        graph,
+        device,
+        config,
+        design,
+        run,
+        best_single(graph, costs, config.processors),
+        sequential_same_macs(graph, segments, costs, config.processors, ConstraintFilter.of(config), low, high),
+        best_single(scaled_graph(graph, design), costs, config.processors),
+        operator_split_ms(graph, costs, config.processors),
+        ideal_split_ms(graph, config.processors, costs.predictor, config.precision),
+        optimal,
+        gap,
+        evaluated,
+        space_log10,
+    )
+    return replace(result, warnings=_warnings(result, low, high))
+
+
+def _warnings(result: PlanResult, low: int, high: int) -> tuple[str, ...]:
+    warnings = []
+    if not result.device.calibrated:
+        warnings.append(
+            f"the profile {result.device.id} is derived from specifications, not fitted to measurements: treat predicted times as estimates"
+        )
+    if not low <= result.run.macs <= high:
+        warnings.append(
+            f"the design has {result.macs_ratio:.3f} of the original's multiply-accumulates, outside {result.config.macs[0]:g} to {result.config.macs[1]:g}"
+        )
+    if result.design.n_meet == 0:
+        warnings.append("no segment of the design has more than one branch: nothing runs side by side")
+    if result.recommended != "branched":
+        warnings.append(f"`{result.recommended}` is predicted to be faster than the branched model")
+    return tuple(warnings)

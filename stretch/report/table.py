@@ -1,0 +1,143 @@
+"""A plan for people: table of segments and branches, timeline as text bars, figures and controls."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+#: Characters of the widest timeline bar.
+BAR_WIDTH = 72
+
+
+def design_table(plan: Mapping[str, Any]) -> Table:
+    """Segments × branches of a plan.
+
+    Args:
+        plan: The planner's JSON (`PlanResult.to_json`), or what a bundle keeps of it.
+    """
+    table = Table(box=None, pad_edge=False)
+    for title, right in (
+        ("segment", False),
+        ("shape", False),
+        ("processor", False),
+        ("depth", True),
+        ("width", True),
+        ("entry", False),
+        ("join", False),
+        ("MMACs", True),
+        ("predicted ms", True),
+    ):
+        table.add_column(title, justify="right" if right else "left", no_wrap=True)
+    precision = plan.get("precision", {})
+    for segment in plan["segments"]:
+        shape = "×".join(str(n) for n in segment["shape"][1:])
+        for i, branch in enumerate(segment["branches"]):
+            first = i == 0
+            table.add_row(
+                segment["name"] if first else "",
+                shape if first else "",
+                f"{branch['processor']} {precision.get(branch['processor'], '')}".rstrip(),
+                f"{branch['depth']}/{segment['depth']}",
+                f"{branch['width']}/{segment['width']}",
+                branch["entry"] if branch["entry"] != "none" else "",
+                branch["join"] if branch["join"] != "none" else "",
+                f"{branch['macs'] / 1e6:.1f}",
+                f"{branch['predicted_ms']:.2f}",
+            )
+    return table
+
+
+def timeline_bars(plan: Mapping[str, Any], width: int = BAR_WIDTH) -> list[str]:
+    """One line of text per processor: when it computes (#), moves data (~) or waits (.).
+
+    Args:
+        plan: The planner's JSON.
+        width: Characters of the whole makespan.
+    """
+    total = plan["predicted"]["makespan_ms"]
+    processors = list(dict.fromkeys(b["processor"] for s in plan["segments"] for b in s["branches"]))
+    rows = {p: ["."] * width for p in processors}
+    marks = [" "] * width
+    for segment in plan["segments"]:
+        start = segment["start_ms"]
+        _write(marks, round(start / total * width), segment["name"])
+        for branch in segment["branches"]:
+            at = start
+            for kind, ms in (
+                ("~", branch["in_ms"]),
+                ("#", branch["predicted_ms"] + branch.get("contention_ms", 0.0)),
+                ("~", branch["out_ms"]),
+            ):
+                for column in range(round(at / total * width), min(width, round((at + ms) / total * width))):
+                    rows[branch["processor"]][column] = kind
+                at += ms
+    label = max(len(p) for p in processors)
+    lines = [f"{p:<{label}} |{''.join(row)}|" for p, row in rows.items()]
+    lines.append(f"{'':<{label}}  {''.join(marks)}".rstrip())
+    lines.append(f"{'':<{label}}  # computes  ~ moves data  . waits; the whole is {total:.2f} ms")
+    return lines
+
+
+def _write(row: list[str], at: int, text: str) -> None:
+    """Write a label where it neither leaves the row nor touches the one before."""
+    if at + len(text) > len(row) or any(c != " " for c in row[max(0, at - 1) : at + len(text)]):
+        return
+    row[at : at + len(text)] = text
+
+
+def figures(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What the plan is predicted to do, and the controls, as label and value."""
+    predicted = plan["predicted"]
+    makespan = predicted["makespan_ms"]
+
+    def control(ms: float | None, name: str | None) -> str:
+        if ms is None:
+            return "none meets the constraints"
+        return f"{ms:.2f} ms on {name}" if name else f"{ms:.2f} ms"
+
+    precision = predicted.get("best_single_precision")
+    single = predicted["best_single_processor"] + (f" ({precision})" if precision else "")
+    rows = [
+        ("MACs", f"{plan['macs'] / 1e6:.1f} M, {plan['macs_ratio']:.3f} of the original"),
+        ("parameters", f"{plan['params'] / 1e6:.2f} M, {plan['params_ratio']:.3f} of the original"),
+        ("meeting points", str(plan["n_meet"])),
+        ("makespan", f"{makespan:.2f} ms, {predicted['speedup']:.2f}× the best single processor ({predicted['source']})"),
+        ("best single processor", control(predicted["best_single_ms"], single)),
+        ("sequential, same MACs", control(predicted["sequential_same_macs_ms"], predicted.get("sequential_same_macs_processor"))),
+        ("branched net as one graph", control(predicted["whole_graph_ms"], predicted.get("whole_graph_processor"))),
+        ("operators split", control(predicted["operator_split_ms"], None)),
+        ("ideal split", f"{predicted['ideal_split_ms']:.2f} ms, of which the makespan reaches {predicted['ideal_fraction']:.2f}"),
+        ("search", _search(predicted)),
+        ("recommended", plan["recommended"]),
+    ]
+    return rows
+
+
+def _search(predicted: Mapping[str, Any]) -> str:
+    if predicted["optimal"]:
+        return "no design of the space is faster"
+    if predicted["gap"] is not None:
+        return f"at most {predicted['gap'] * 100:.2f} % slower than the best"
+    return "not searched for optimality"
+
+
+def plan_report(plan: Mapping[str, Any]) -> RenderableType:
+    """Table, timeline and figures, one under the other.
+
+    Args:
+        plan: The planner's JSON.
+    """
+    summary = Table(box=None, pad_edge=False, show_header=False)
+    summary.add_column(no_wrap=True)
+    summary.add_column()
+    for label, value in figures(plan):
+        summary.add_row(label, value)
+    parts: Sequence[RenderableType] = (design_table(plan), Text(""), *(Text(line) for line in timeline_bars(plan)), Text(""), summary)
+    return Group(*parts)
+
+
+def print_plan(console: Console, plan: Mapping[str, Any]) -> None:
+    """Print `plan_report` on a console."""
+    console.print(plan_report(plan))
