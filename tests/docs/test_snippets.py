@@ -1,0 +1,77 @@
+"""What the pages tell readers to type works, in the order they read it."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stretch.cli import VERBS
+from tests.contracts.repository import ROOT
+from tests.docs.pages import pages, snippets
+
+#: Languages of blocks that are run; `toml` blocks that begin with ``# name.toml`` are saved for the commands below them.
+RUN = {"sh", "python", "toml"}
+#: Everything else is shown, not run.
+SHOWN = {"text"}
+
+RUNNABLE = [page for page in pages() if any(snippet.language in ("sh", "python") for snippet in snippets(page))]
+
+#: Pages whose commands take more than 5 s.
+SLOW = {"docs/guides/branch-a-model.md", "docs/guides/run-a-bundle.md", "docs/reference/design-files.md", "docs/reference/device-profiles.md", "docs/reference/models.md"}
+
+
+def marked(page: Path):
+    """The page as a test case, marked slow where it is."""
+    return pytest.param(page, marks=pytest.mark.slow) if str(page) in SLOW else page
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("page", [marked(page) for page in RUNNABLE], ids=str)
+def test_commands_of_a_page_succeed_in_their_order(page, tmp_path):
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    for snippet in snippets(page):
+        if snippet.language == "toml" and (name := re.match(r"# ([\w-]+\.toml)\n", snippet.text)):
+            (tmp_path / name[1]).write_text(snippet.text)
+            continue
+        command = {"sh": ["bash", "-euc", snippet.text], "python": [sys.executable, "-c", snippet.text]}.get(snippet.language)
+        if command is None:
+            continue
+        result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert result.returncode == 0, f"{snippet.text}\n{result.stderr}"
+
+
+@pytest.mark.parametrize("page", pages(), ids=str)
+def test_blocks_of_a_page_have_a_known_language(page):
+    assert {snippet.language for snippet in snippets(page)} <= RUN | SHOWN
+
+
+def commands():
+    """Commands in blocks that are only shown, with their page."""
+    for page in pages():
+        for snippet in snippets(page):
+            if snippet.language == "text":
+                for line in snippet.text.splitlines():
+                    yield page, shlex.split(line, comments=True) if "'" not in line else line.split()
+
+
+def test_make_targets_on_the_pages_exist():
+    makefile = (ROOT / "Makefile").read_text()
+    named = {(str(page), words[1]) for page, words in commands() if words[:1] == ["make"]}
+    assert ("README.md", "demo") in named
+    assert ("README.md", "test") in named
+    for page, target in named:
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"{page}: make {target}"
+
+
+def test_verbs_in_blocks_that_are_only_shown_exist():
+    named = {(str(page), words[1]) for page, words in commands() if words and words[0].endswith("stretch") and len(words) > 1}
+    assert named
+    assert {verb for _, verb in named} <= set(VERBS)
+
+
+def test_slow_pages_exist():
+    assert {str(page) for page in RUNNABLE} >= SLOW
