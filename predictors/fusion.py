@@ -196,10 +196,8 @@ def _work(graph: OpGraph, op: Op) -> tuple[str, int, int, int, int, int]:
     if op.kind == "conv":
         groups, taps = integer(op.attrs, "groups"), prod(ints(op.attrs, "kernel"))
         cin, cout = before[1] // groups, after[1] // groups
-        if groups == 1:
-            kind = "conv1x1" if taps == 1 else "conv"
-        else:
-            kind = "depthwise" if cin == 1 else "grouped"
+        dense = "conv1x1" if taps == 1 else "conv"
+        kind = dense if groups == 1 else ("depthwise" if cin == 1 else "grouped")
         return kind, cin, cout, groups, taps, _pixels(after)
     if op.kind == "linear":
         return "linear", before[-1], after[-1], 1, 1, prod(after[:-1])

@@ -1,0 +1,129 @@
+"""`stretch predict`: latency of a model on each processor of a device, without the device."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from predictors.errors import UsageError
+from stretch.cli.output import Output, verb
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from predictors.predictor import Estimate
+
+
+@verb
+def predict(
+    out: Output,
+    model: Annotated[str, typer.Argument(help="A name of `stretch models`, package.module:factory or file.py:factory.")],
+    device: Annotated[str, typer.Option("--device", "-d", help="Profile id (see `stretch devices`) or TOML file.")],
+    processor: Annotated[str | None, typer.Option("--processor", help="Such as gpu or cpu[1large]; all if left out.")] = None,
+    precision: Annotated[str | None, typer.Option("--precision", help="fp32, fp16 or int8; each processor's default if left out.")] = None,
+    kernels: Annotated[bool, typer.Option("--kernels", help="List every kernel.")] = False,
+    input_size: Annotated[str | None, typer.Option("--input", help="Channels, height and width, as 3x224x224.")] = None,
+    trust_code: Annotated[bool, typer.Option("--trust-code", help="Allow file.py:factory to be executed.")] = False,
+) -> None:
+    """Predict the latency of a model per processor and per kernel."""
+    # Names are checked before torch is imported, so that a misspelt one is told at once.
+    from predictors.devices import load_device
+    from predictors.predictor import LatencyPredictor
+
+    profile = load_device(device)
+    names = [profile.processor(processor).name] if processor else list(profile.variants)
+    if precision is not None and processor is None:
+        names = [name for name in names if precision in profile.processor(name).precisions]
+        if not names:
+            raise UsageError(f"no processor of {profile.id} runs `{precision}`", "choose fp32, fp16 or int8")
+    for name in names:
+        profile.processor(name).check_precision(precision)
+    shape = parse_input(input_size)
+
+    from stretch.capture import capture
+    from stretch.models.load import load_model
+
+    with out.progress("capturing"):
+        loaded = load_model(model, weights="none", trust_code=trust_code)
+        graph = capture(loaded.module, shape or loaded.input_shape, model).graph
+    predictor = LatencyPredictor(profile)
+    estimates = {name: predictor.predict(graph, name, precision) for name in names}
+    if not profile.calibrated:
+        out.warn(f"the profile {profile.id} is derived from specifications, not fitted to measurements: treat predicted times as estimates")
+    data = {
+        "model": model,
+        "device": profile.id,
+        "calibrated": profile.calibrated,
+        "input": list(graph.input.shape),
+        "macs": graph.macs,
+        "params": graph.params,
+        "processors": {name: _estimate(estimate, kernels) for name, estimate in estimates.items()},
+        "warnings": out.warnings,
+    }
+    out.emit(data, lambda console: _show(console, data, kernels))
+
+
+def parse_input(text: str | None) -> tuple[int, int, int, int] | None:
+    """Batch 1 and the shape written as ``3x224x224``; None for None.
+
+    Raises:
+        UsageError: If it is not three positive numbers.
+    """
+    if text is None:
+        return None
+    parts = text.lower().split("x")
+    if len(parts) != 3 or not all(part.isascii() and part.isdigit() and 0 < int(part) < 1 << 16 for part in parts):
+        raise UsageError(f"the input shape `{text}` is not channels, height and width", "write it as 3x224x224")
+    channels, height, width = map(int, parts)
+    return (1, channels, height, width)
+
+
+def _estimate(estimate: "Estimate", kernels: bool) -> dict[str, Any]:
+    return {
+        "latency_ms": estimate.ms,
+        "low_ms": estimate.low_ms,
+        "high_ms": estimate.high_ms,
+        "precision": estimate.precision,
+        "calibrated": estimate.calibrated,
+        "source": estimate.source,
+        "kernels": [
+            {
+                "name": entry.kernel.name,
+                "kind": entry.kernel.cost.kind,
+                "ops": list(entry.kernel.ops),
+                "macs": entry.kernel.macs,
+                "ms": entry.time.ms,
+                "launch_ms": entry.time.launch_ms,
+                "compute_ms": entry.time.compute_ms,
+                "memory_ms": entry.time.memory_ms,
+                "bound": entry.time.bound,
+            }
+            for entry in (estimate.kernels if kernels else ())
+        ],
+    }
+
+
+def _show(console: "Console", data: dict[str, Any], kernels: bool) -> None:
+    from rich.table import Table
+
+    console.print(
+        f"{data['model']} on {data['device']}: {data['macs'] / 1e6:.1f} M multiply-accumulates, {data['params'] / 1e6:.2f} M parameters"
+    )
+    console.print()
+    table = Table(box=None, pad_edge=False)
+    for title in ("processor", "precision", "predicted ms", "low", "high"):
+        table.add_column(title, justify="left" if title in ("processor", "precision") else "right")
+    for name, row in data["processors"].items():
+        table.add_row(name, row["precision"], f"{row['latency_ms']:.2f}", f"{row['low_ms']:.2f}", f"{row['high_ms']:.2f}")
+    console.print(table)
+    if not kernels:
+        return
+    for name, row in data["processors"].items():
+        console.print()
+        table = Table(box=None, pad_edge=False, title=f"kernels on {name}", title_justify="left")
+        for title in ("kernel", "kind", "operators", "MMACs", "ms", "limited by"):
+            table.add_column(title, justify="right" if title in ("operators", "MMACs", "ms") else "left")
+        for entry in row["kernels"]:
+            table.add_row(
+                entry["name"], entry["kind"], str(len(entry["ops"])), f"{entry['macs'] / 1e6:.2f}", f"{entry['ms']:.3f}", entry["bound"]
+            )
+        console.print(table)
