@@ -69,7 +69,7 @@ def _norm(m: nn.BatchNorm2d, shape: tuple[int, ...]) -> list[Lowered]:
 
 
 def _norm_act(m: Any, shape: tuple[int, ...]) -> list[Lowered]:
-    """timm's batch-norm that carries its activation."""
+    """Timm's batch-norm that carries its activation."""
     lowered = [_norm_op(m)]
     for suffix in ("drop", "act"):
         part = getattr(m, suffix)

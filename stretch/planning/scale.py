@@ -138,10 +138,7 @@ def _kept(segment: Segment, source: OpGraph, channels: ChannelGroups, scale: Bra
     full = source.by_name[source.output].shape[1]
     per = _per_unit(channels)
     layout = channels.layouts[source.output]
-    if len(layout) == 1:
-        ratio = scale.width / full
-    else:
-        ratio = _trunk_widths(channels, layout, scale.align).get(scale.width, scale.width / full)
+    ratio = scale.width / full if len(layout) == 1 else _trunk_widths(channels, layout, scale.align).get(scale.width, scale.width / full)
     kept = {
         group: units if group in channels.frozen else scaled_units(units, per[group], ratio, scale.align) for group, units in channels.units.items()
     }
