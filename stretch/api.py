@@ -178,6 +178,6 @@ def _load(model: "str | nn.Module", weights: str, seed: int, trust_code: bool) -
 def _plan(graph: OpGraph, profile: DeviceProfile, config: PlanConfig | None, draft: DesignDraft | None) -> PlanResult:
     if draft is None:
         return plan(graph, profile, config)
-    align = {name: profile.processor(name).width_slice for name in (*profile.processors, *profile.variants())}
+    align = {name: profile.processor(name).width_slice for name in (*profile.processors, *profile.variants)}
     design = resolve_design(draft, graph, profile.id, align, next(iter(profile.processors)))
     return evaluate(graph, profile, design, config)

@@ -97,7 +97,8 @@ def branch(
         print_plan(console, data)
         if result.manifest is not None:
             console.print(f"largest difference of any exported file from torch: {result.manifest.checks['max_error']:.1e} of its largest output")
-            console.print(f"bundle: {result.bundle} — run it with `stretch run {result.bundle}`")
+            # not wrapped: this line is there to be copied
+            console.print(f"bundle written; run it with: stretch run {result.bundle}", soft_wrap=True)
 
     out.emit(data, human)
 

@@ -1,0 +1,88 @@
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from predictors.errors import UsageError
+from stretch.cli import app
+from stretch.cli.branch import _folder_name, _input_shape, _precision, _range
+
+LOOSE = ["--alpha", "1000", "--beta", "1000", "--macs", "0.7:1.4", "--weights", "none"]
+
+
+def invoke(*args):
+    return CliRunner().invoke(app, ["branch", *args])
+
+
+@pytest.mark.torch
+def test_branch_writes_a_bundle_and_says_where_the_weights_came_from_first(tmp_path):
+    result = invoke("tiny_resnet", "--device", "pixel6", "--out", str(tmp_path / "b"), *LOOSE)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[0].startswith("weights: random")
+    assert (tmp_path / "b" / "bundle.json").is_file()
+    assert f"stretch run {tmp_path / 'b'}" in result.stdout
+
+
+@pytest.mark.torch
+def test_json_is_one_object_with_the_bundle_s_path(tmp_path):
+    result = invoke("tiny_mobilenet", "--device", "mi9", "--out", str(tmp_path / "b"), "--json", *LOOSE)
+    assert result.exit_code == 0, result.output
+    data = json.loads(result.stdout)
+    assert data["schema"] == 1
+    assert data["bundle"] == str(tmp_path / "b")
+    assert data["weights"]["source"] == "random"
+    assert data["checks"]["max_error"] <= 1e-4
+    assert set(data["seconds"]) == {"import torch", "load", "capture", "plan", "transform", "export"}
+
+
+@pytest.mark.torch
+def test_dry_run_and_no_export_leave_no_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for flag in ("--dry-run", "--no-export"):
+        result = invoke("tiny_resnet", "--device", "pixel6", flag, *LOOSE)
+        assert result.exit_code == 0, result.output
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "named"),
+    [
+        (["--macs", "wide"], 2, "--macs wide"),
+        (["--macs", "1.2:0.9"], 2, "empty"),
+        (["--min-depth", "3"], 2, "--min-depth"),
+        (["--alpha", "-1"], 2, "--alpha"),
+        (["--join", "glue"], 2, "--join"),
+        (["--strategy", "guess"], 2, "--strategy"),
+        (["--precision", "cpu"], 2, "--precision cpu"),
+        (["--precision", "cpu=fp64"], 2, "fp64"),
+        (["--input", "huge"], 2, "--input huge"),
+        (["--processors", "cpu,npu"], 3, "npu"),
+        (["--n-meet", "0"], 2, "n-meet"),
+    ],
+)
+@pytest.mark.torch
+def test_wrong_flag_is_named_with_its_exit_code(flags, code, named):
+    result = invoke("tiny_resnet", "--device", "pixel6", "--dry-run", "--weights", "none", *flags)
+    assert result.exit_code == code, result.output
+    assert named in result.output
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("model", "device", "name"),
+    [("resnet50", "pixel6", "resnet50_pixel6"), ("package.module:factory", "profiles/my box.toml", "factory_my-box"), ("timm:resnet18d", "mi9", "resnet18d_mi9")],
+)
+def test_folder_is_named_after_model_and_device(model, device, name):
+    assert _folder_name(model, device) == name
+
+
+@pytest.mark.parametrize("text", ["3x32x48", "3,32,48", "3×32×48"])
+def test_input_size_may_be_written_in_three_ways(text):
+    assert _input_shape(text) == (1, 3, 32, 48)
+
+
+def test_values_of_flags_are_parsed():
+    assert _range("--macs", "0.9:1.1") == (0.9, 1.1)
+    assert _precision("cpu=int8, gpu=fp16") == {"cpu": "int8", "gpu": "fp16"}
+    with pytest.raises(UsageError):
+        _precision("=int8")
