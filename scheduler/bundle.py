@@ -95,13 +95,17 @@ def _read_manifest(path: Path) -> Manifest:
             raise StretchError(f"{file} has {size} bytes, the limit is {MAX_MANIFEST_BYTES}", _AGAIN)
         text = file.read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise StretchError(f"{path} is not a bundle: it has no {MANIFEST}", "make one with `stretch branch MODEL --device DEVICE`") from error
+        raise StretchError(
+            f"{path} is not a bundle: it has no {MANIFEST}", "make one with `stretch branch MODEL --device DEVICE`"
+        ) from error
     except OSError as error:
         raise StretchError(f"cannot read {file}: {error.strerror}") from error
     try:
         schema = msgspec.json.decode(text, type=_Version).schema
         if schema > SCHEMA:
-            raise StretchError(f"{file} has schema {schema}, this nn-stretch reads up to {SCHEMA}", "upgrade with `pip install --upgrade nn-stretch`")
+            raise StretchError(
+                f"{file} has schema {schema}, this nn-stretch reads up to {SCHEMA}", "upgrade with `pip install --upgrade nn-stretch`"
+            )
         if schema < 1:
             raise StretchError(f"{file} has schema {schema}, the first one is 1", _AGAIN)
         return msgspec.json.decode(text, type=Manifest)
@@ -146,7 +150,14 @@ def _file_problems(bundle: Bundle, *, hashes: bool) -> Iterator[str]:
 
 def _inside(name: str) -> bool:
     path = PurePosixPath(name)
-    return bool(name) and "\\" not in name and "\0" not in name and not path.is_absolute() and ".." not in path.parts and ":" not in path.parts[0]
+    return (
+        bool(name)
+        and "\\" not in name
+        and "\0" not in name
+        and not path.is_absolute()
+        and ".." not in path.parts
+        and ":" not in path.parts[0]
+    )
 
 
 def _sha256(file: Path) -> str:

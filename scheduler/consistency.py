@@ -45,7 +45,10 @@ def graph_problems(manifest: Manifest) -> Iterator[str]:
     yield from _order_problems(manifest, reads, writes)
     for join in manifest.joins:
         yield from _join_problems(join, [tensors[i] for i in join.inputs], tensors[join.output])
-    for what, tensor, shape in (("input", manifest.input, manifest.model.input_shape), ("output", manifest.output, manifest.model.output_shape)):
+    for what, tensor, shape in (
+        ("input", manifest.input, manifest.model.input_shape),
+        ("output", manifest.output, manifest.model.output_shape),
+    ):
         if tensors[tensor].shape != shape:
             yield f"the model's {what} has shape {list(shape)}, its tensor `{tensor}` {list(tensors[tensor].shape)}"
 

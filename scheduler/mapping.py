@@ -78,7 +78,9 @@ def place_processors(
     first = placed[allowed[0]]
     for processor in processors:
         if processor not in placed:
-            placed[processor] = replace(first, processor=processor, stand_in=True, reason=f"left out of the processors to use: its work moves to {first.processor}")
+            placed[processor] = replace(
+                first, processor=processor, stand_in=True, reason=f"left out of the processors to use: its work moves to {first.processor}"
+            )
     return {processor: placed[processor] for processor in processors}
 
 
@@ -102,14 +104,18 @@ def _target(processor: str, text: str, cores: Sequence[int]) -> tuple[str, tuple
     chosen = tuple(sorted({int(core) for core in match["cores"].split("+")}))
     for core in chosen:
         if core not in cores:
-            raise UsageError(f"`{processor}` is mapped to core {core}, which this process may not use", f"cores: {', '.join(map(str, sorted(cores)))}")
+            raise UsageError(
+                f"`{processor}` is mapped to core {core}, which this process may not use", f"cores: {', '.join(map(str, sorted(cores)))}"
+            )
     return match["delegate"], chosen
 
 
 def _placement(processor: str, name: str, cores: tuple[int, ...], reason: str) -> Placement:
     delegate = get_delegate(name)
     if problem := delegate.unavailable():
-        raise MissingBackendError(f"processor `{processor}` would run on the `{name}` delegate: {problem}", "install it, or choose another delegate with --map")
+        raise MissingBackendError(
+            f"processor `{processor}` would run on the `{name}` delegate: {problem}", "install it, or choose another delegate with --map"
+        )
     own_queue = delegate.asynchronous or not cores
     queue = f"{name}:{processor}" if own_queue else f"cpu{'+'.join(map(str, cores))}"
     return Placement(processor, name, cores, queue, "async" if delegate.asynchronous else "blocking", not _is_cpu(processor), reason)

@@ -123,8 +123,12 @@ def perfetto(tracks: Mapping[str, Sequence[Trace]]) -> dict[str, Any]:
                         "args": {"queue": span.queue, "inference": number},
                     }
                 )
-        events += [{"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": {"name": processor}} for processor, tid in threads.items()]
-        events += [{"ph": "M", "pid": pid, "tid": tid, "name": "thread_sort_index", "args": {"sort_index": tid}} for tid in threads.values()]
+        events += [
+            {"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": {"name": processor}} for processor, tid in threads.items()
+        ]
+        events += [
+            {"ph": "M", "pid": pid, "tid": tid, "name": "thread_sort_index", "args": {"sort_index": tid}} for tid in threads.values()
+        ]
     return {"displayTimeUnit": "ms", "traceEvents": events}
 
 

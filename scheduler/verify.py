@@ -67,7 +67,10 @@ def verify_bundle(path: Path) -> Verification:
         return Verification(("the output contains NaN or infinity for a normal input",), None)
     difference = max_error(got, expected)
     if difference > TOLERANCE:
-        return Verification((f"the subgraphs differ from {bundle.manifest.whole} by {difference:.1e} of its largest output, {TOLERANCE:.0e} is allowed",), difference)
+        return Verification(
+            (f"the subgraphs differ from {bundle.manifest.whole} by {difference:.1e} of its largest output, {TOLERANCE:.0e} is allowed",),
+            difference,
+        )
     return Verification((), difference)
 
 

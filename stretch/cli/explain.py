@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 def explain(
     out: Output,
     bundle: Annotated[Path, typer.Argument(help="Folder of a bundle.")],
-    mapping: Annotated[list[str] | None, typer.Option("--map", help="Where a processor runs here, as gpu=cpu1; repeat or separate by commas.")] = None,
+    mapping: Annotated[
+        list[str] | None, typer.Option("--map", help="Where a processor runs here, as gpu=cpu1; repeat or separate by commas.")
+    ] = None,
 ) -> None:
     """Show where each operator runs, why it runs there and what it costs."""
     from scheduler.bundle import load_bundle
@@ -49,12 +51,26 @@ def explain(
             ]
             step(entry.name)
     for join in manifest.joins:
-        reason = "meeting point: branches write into their slice, nothing is copied" if join.kind == "concat" else "meeting point: branch outputs are added"
+        reason = (
+            "meeting point: branches write into their slice, nothing is copied"
+            if join.kind == "concat"
+            else "meeting point: branch outputs are added"
+        )
         ops.append(
-            {"name": join.name, "op": f"join {join.kind}", "subgraph": join.name, "processor": join.processor, "delegate": None, "reason": reason, "ms": None, "source": None}
+            {
+                "name": join.name,
+                "op": f"join {join.kind}",
+                "subgraph": join.name,
+                "processor": join.processor,
+                "delegate": None,
+                "reason": reason,
+                "ms": None,
+                "source": None,
+            }
         )
     processors = {
-        name: {"delegate": p.delegate, "cores": list(p.cores), "dispatch": p.dispatch, "stand_in": p.stand_in, "reason": p.reason} for name, p in placements.items()
+        name: {"delegate": p.delegate, "cores": list(p.cores), "dispatch": p.dispatch, "stand_in": p.stand_in, "reason": p.reason}
+        for name, p in placements.items()
     }
     subgraphs = [
         {

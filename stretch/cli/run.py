@@ -23,11 +23,17 @@ TRACED = 10
 def run(
     out: Output,
     bundle: Annotated[Path, typer.Argument(help="Folder of a bundle.")],
-    mapping: Annotated[list[str] | None, typer.Option("--map", help="Where a processor runs here, as gpu=cpu1; repeat or separate by commas.")] = None,
-    processors: Annotated[str | None, typer.Option(help="Processors to use, as cpu,gpu; the first does the work of those left out.")] = None,
+    mapping: Annotated[
+        list[str] | None, typer.Option("--map", help="Where a processor runs here, as gpu=cpu1; repeat or separate by commas.")
+    ] = None,
+    processors: Annotated[
+        str | None, typer.Option(help="Processors to use, as cpu,gpu; the first does the work of those left out.")
+    ] = None,
     repeat: Annotated[int, typer.Option(help="Measured rounds.", min=1, max=100_000)] = 30,
     warmup: Annotated[int, typer.Option(help="Rounds before them that do not count.", min=0, max=100_000)] = 5,
-    input_file: Annotated[Path | None, typer.Option("--input", help="Input as a .npy file; normally distributed numbers otherwise.")] = None,
+    input_file: Annotated[
+        Path | None, typer.Option("--input", help="Input as a .npy file; normally distributed numbers otherwise.")
+    ] = None,
     trace: Annotated[Path | None, typer.Option(help="Write a timeline for ui.perfetto.dev to this file.")] = None,
 ) -> None:
     """Run a bundle here, in turns with the best sequential run on the same cores."""
@@ -93,12 +99,14 @@ def read_input(path: Path) -> "np.ndarray[Any, Any]":
     from predictors.errors import StretchError
 
     try:
-        x = np.load(path, allow_pickle=False)
+        # Opened here: numpy leaves the file open when it is empty.
+        with path.open("rb") as stream:
+            x = np.load(stream, allow_pickle=False)
     except OSError as error:
         raise StretchError(f"cannot read the input {path}: {error.strerror or error}") from error
     except (ValueError, EOFError) as error:
         raise StretchError(f"{path} is not a .npy file of plain numbers", "write it with numpy.save(path, array)") from error
-    if not isinstance(x, np.ndarray):
+    if not isinstance(x, np.ndarray):  # an .npz
         raise StretchError(f"{path} holds several arrays, the model takes one", "write it with numpy.save(path, array)")
     return x
 
@@ -110,7 +118,9 @@ def verdict(result: "Benchmark") -> str:
         return f"no comparison with the original: the bundle was written without controls; the same net as one graph takes {result.whole.median_ms:.2f} ms on the same {cores}"
     best = min((t for t in (result.sequential, result.same_macs, result.whole) if t), key=lambda t: t.median_ms)
     if best.median_ms >= result.branched.median_ms:
-        return f"branching wins here: {result.ratio:.2f}× the speed of the best sequential run ({result.sequential.name}) on the same {cores}"
+        return (
+            f"branching wins here: {result.ratio:.2f}× the speed of the best sequential run ({result.sequential.name}) on the same {cores}"
+        )
     if result.ratio >= 1:
         return (
             f"branching beats the original here ({result.ratio:.2f}× its speed), but loses to a sequential control on the same {cores}: "
@@ -157,14 +167,18 @@ def _print(console: "Console", data: dict[str, Any], result: "Benchmark", last: 
     from scheduler.trace import timeline
 
     weights = data["weights"]
-    console.print(f"{data['model']} planned for {data['device']}, weights: {weights['source']}{' (' + weights['detail'] + ')' if weights['detail'] else ''}")
+    console.print(
+        f"{data['model']} planned for {data['device']}, weights: {weights['source']}{' (' + weights['detail'] + ')' if weights['detail'] else ''}"
+    )
     table = Table(box=None, pad_edge=False)
     table.add_column("measured here")
     for title in ("median ms", "p90 ms", "of branched"):
         table.add_column(title, justify="right")
     rows = [result.branched, result.whole, result.sequential, result.same_macs, *result.others]
     for timing in (t for t in rows if t is not None):
-        table.add_row(timing.name, f"{timing.median_ms:.2f}", f"{timing.p90_ms:.2f}", f"{timing.median_ms / result.branched.median_ms:.2f}×")
+        table.add_row(
+            timing.name, f"{timing.median_ms:.2f}", f"{timing.p90_ms:.2f}", f"{timing.median_ms / result.branched.median_ms:.2f}×"
+        )
     console.print(table)
     console.print()
     for line in timeline(last):
@@ -172,7 +186,11 @@ def _print(console: "Console", data: dict[str, Any], result: "Benchmark", last: 
     console.print()
     ratio = "" if data["macs_ratio"] is None else f"{data['macs_ratio']:.3f} of the original's MACs, "
     efficiency = "efficiency not given (processors share a core)" if result.efficiency is None else f"efficiency {result.efficiency:.3f}"
-    error = "output not checked (a delegate computes nothing)" if result.error is None else f"differs from the whole model by {result.error:.1e}"
+    error = (
+        "output not checked (a delegate computes nothing)"
+        if result.error is None
+        else f"differs from the whole model by {result.error:.1e}"
+    )
     console.print(f"{ratio}{efficiency}, {error}, {result.branched.runs} runs on cores {', '.join(map(str, result.cores))}")
     console.print(data["verdict"])
     if data["trace"] is not None:

@@ -25,10 +25,14 @@ def verify(
         for problem in result.problems:
             console.print(f"problem: {problem}")
         if result.ok:
-            console.print(f"{bundle} is whole; its subgraphs differ from the whole model by {result.max_error:.1e} of the largest output ({TOLERANCE:.0e} is allowed)")
+            console.print(
+                f"{bundle} is whole; its subgraphs differ from the whole model by {result.max_error:.1e} of the largest output ({TOLERANCE:.0e} is allowed)"
+            )
         else:
             console.print(f"{bundle} is not fit to run")
 
-    out.emit({"bundle": bundle, "ok": result.ok, "problems": list(result.problems), "max_error": result.max_error, "tolerance": TOLERANCE}, human)
+    out.emit(
+        {"bundle": bundle, "ok": result.ok, "problems": list(result.problems), "max_error": result.max_error, "tolerance": TOLERANCE}, human
+    )
     if not result.ok:
         raise typer.Exit(1)

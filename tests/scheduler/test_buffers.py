@@ -16,7 +16,8 @@ def buffers_of(bundles, tmp_path):
         manifest = load_bundle(bundles.two_branches(tmp_path / "b", **options)).manifest
         if layout == "NHWC":
             tensors = tuple(
-                msgspec.structs.replace(t, layout="NHWC", shape=(t.shape[0], *t.shape[2:], t.shape[1])) if len(t.shape) == 4 else t for t in manifest.tensors
+                msgspec.structs.replace(t, layout="NHWC", shape=(t.shape[0], *t.shape[2:], t.shape[1])) if len(t.shape) == 4 else t
+                for t in manifest.tensors
             )
             manifest = msgspec.structs.replace(manifest, tensors=tensors)
         used = list(dict.fromkeys(s.processor for s in manifest.subgraphs))

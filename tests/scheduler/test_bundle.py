@@ -36,7 +36,9 @@ def test_newer_schema_asks_to_upgrade_even_if_it_has_unknown_keys(bundles, bundl
     assert "upgrade" in error.value.hint
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"null", b'{"schema": 1}', b'{"schema": "one"}', b'{"schema": 0}', b"\xff\xfe", b"[" * 100_000])
+@pytest.mark.parametrize(
+    "text", [b"", b"{", b"[]", b"null", b'{"schema": 1}', b'{"schema": "one"}', b'{"schema": 0}', b"\xff\xfe", b"[" * 100_000]
+)
 def test_damaged_manifest_is_one_error(bundle_dir, text):
     (bundle_dir / "bundle.json").write_bytes(text)
     with pytest.raises(StretchError):

@@ -88,7 +88,9 @@ def test_processor_cannot_be_mapped_and_left_out():
         place_processors(["cpu", "gpu"], {"gpu": "cpu1"}, only=["cpu"], cores=(0, 1))
 
 
-@given(st.lists(st.sampled_from(["cpu", "gpu", "dsp", "npu"]), min_size=1, unique=True), st.sets(st.integers(0, 63), min_size=1, max_size=6))
+@given(
+    st.lists(st.sampled_from(["cpu", "gpu", "dsp", "npu"]), min_size=1, unique=True), st.sets(st.integers(0, 63), min_size=1, max_size=6)
+)
 def test_every_processor_is_placed_on_a_core_there_is_and_at_most_one_queue_is_inline(processors, cores):
     placed = place_processors(processors, cores=sorted(cores))
     assert list(placed) == processors

@@ -150,7 +150,15 @@ def plans(draw):
     """Segments one after the other: whole, or branches on a subset of processors, each one or two subgraphs long."""
     placements = {
         "cpu": CPU,
-        "gpu": draw(st.sampled_from([GPU, Placement("gpu", "cpu", (1,), "cpu1", "blocking", True, ""), Placement("gpu", "cpu", (0,), "cpu0", "inline", True, "")])),
+        "gpu": draw(
+            st.sampled_from(
+                [
+                    GPU,
+                    Placement("gpu", "cpu", (1,), "cpu1", "blocking", True, ""),
+                    Placement("gpu", "cpu", (0,), "cpu0", "inline", True, ""),
+                ]
+            )
+        ),
         "dsp": draw(st.sampled_from([DSP, Placement("dsp", "cpu", (2,), "cpu2", "blocking", True, "")])),
     }
     subgraphs, joins, tensor = [], [], "x"

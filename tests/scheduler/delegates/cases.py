@@ -89,7 +89,12 @@ def pool(draw, op, **extra):
 def batch_norm(draw):
     shape, seed = draw(images), draw(seeds)
     c = (shape[1],)
-    constants = {"scale": floats(c, seed + 1), "b": floats(c, seed + 2), "mean": floats(c, seed + 3), "var": np.abs(floats(c, seed + 4)) + 0.1}
+    constants = {
+        "scale": floats(c, seed + 1),
+        "b": floats(c, seed + 2),
+        "mean": floats(c, seed + 3),
+        "var": np.abs(floats(c, seed + 4)) + 0.1,
+    }
     return Case("BatchNormalization", [floats(shape, seed)], {"epsilon": draw(st.sampled_from([1e-5, 1e-3]))}, constants)
 
 
@@ -143,7 +148,9 @@ def channel_slice(draw):
     shape = draw(images)
     start = draw(st.integers(0, shape[1] - 1))
     stop = draw(st.integers(start + 1, shape[1]))
-    return Case("Slice", [floats(shape, draw(seeds))], {}, {k: np.array([v], np.int64) for k, v in (("start", start), ("stop", stop), ("axis", 1))})
+    return Case(
+        "Slice", [floats(shape, draw(seeds))], {}, {k: np.array([v], np.int64) for k, v in (("start", start), ("stop", stop), ("axis", 1))}
+    )
 
 
 @st.composite
@@ -156,7 +163,9 @@ def reshape(draw):
 @st.composite
 def reduce_mean(draw):
     axes = draw(st.sampled_from([(2, 3), (-2, -1), (1,), (2,), (0, 1, 2, 3)]))
-    return Case("ReduceMean", [floats(draw(images), draw(seeds))], {"keepdims": draw(st.integers(0, 1))}, {"axes": np.array(axes, np.int64)})
+    return Case(
+        "ReduceMean", [floats(draw(images), draw(seeds))], {"keepdims": draw(st.integers(0, 1))}, {"axes": np.array(axes, np.int64)}
+    )
 
 
 @st.composite

@@ -97,7 +97,12 @@ def test_agrees_with_torch(cases, tmp_path, op, data):
     shape = case.save(tmp_path / "op.onnx")
     expected = torch_result(case)
     assert expected.shape == shape
-    assert np.allclose(cases.run(ReferenceDelegate(), tmp_path / "op.onnx", case, shape), expected, rtol=1e-4, atol=1e-5 * max(1.0, float(np.abs(expected).max())))
+    assert np.allclose(
+        cases.run(ReferenceDelegate(), tmp_path / "op.onnx", case, shape),
+        expected,
+        rtol=1e-4,
+        atol=1e-5 * max(1.0, float(np.abs(expected).max())),
+    )
 
 
 def model(path, nodes, opset=20, outputs=("y",)):
@@ -135,7 +140,10 @@ def test_constants_are_read_as_weights(tmp_path):
 
 
 def test_attribute_that_is_not_defined_names_the_node(tmp_path):
-    nodes = [helper.make_node("Unsqueeze", ["x", "axes"], ["z"]), helper.make_node("MaxPool", ["z"], ["y"], name="pool", kernel_shape=[1, 1], auto_pad="SAME_UPPER")]
+    nodes = [
+        helper.make_node("Unsqueeze", ["x", "axes"], ["z"]),
+        helper.make_node("MaxPool", ["z"], ["y"], name="pool", kernel_shape=[1, 1], auto_pad="SAME_UPPER"),
+    ]
     nodes.insert(0, helper.make_node("Constant", [], ["axes"], value=helper.make_tensor("a", onnx.TensorProto.INT64, [2], [0, 1])))
     path = model(tmp_path / "m.onnx", nodes)
     with pytest.raises(StretchError, match="node `pool` .* auto_pad"):

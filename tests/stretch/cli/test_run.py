@@ -1,0 +1,203 @@
+"""`stretch run`: a bundle against its sequential controls."""
+
+import json
+import os
+import sys
+
+import numpy as np
+import pytest
+
+from stretch.cli.run import verdict
+
+KEYS = [
+    "bundle",
+    "model",
+    "device",
+    "source",
+    "median_ms",
+    "p90_ms",
+    "runs",
+    "sequential",
+    "ratio",
+    "macs_ratio",
+    "same_net_whole_graph_ms",
+    "efficiency",
+    "max_error",
+    "trace",
+    "processors",
+]
+
+
+def test_json_has_the_keys_of_the_contract(stretch, bundle_dir):
+    code, data, _ = stretch("run", bundle_dir, "--repeat", 2, "--warmup", 0, "--json")
+    assert code == 0
+    assert set(KEYS) <= set(data)
+    assert set(data["sequential"]) == {"name", "median_ms", "p90_ms"}
+    assert data["runs"] == 2
+    assert data["source"] == "measured"
+    assert data["max_error"] < 1e-5
+    assert data["ratio"] == pytest.approx(data["sequential"]["median_ms"] / data["median_ms"])
+    assert data["processors"]["gpu"]["stand_in"] is True
+
+
+def test_people_are_told_where_the_gpu_went_and_who_won(stretch, bundle_dir):
+    code, out, err = stretch("run", bundle_dir, "--repeat", 2, "--warmup", 0)
+    assert code == 0
+    assert "gpu → cpu on core" in err
+    assert "branching loses here" in out or "branching wins here" in out or "branching beats the original" in out
+    assert "weights: random" in out.splitlines()[0]
+
+
+def test_quiet_says_nothing_on_stderr(stretch, bundle_dir):
+    _, _, err = stretch("run", bundle_dir, "--repeat", 1, "--warmup", 0, "--quiet")
+    assert err == ""
+
+
+def test_mapping_is_followed_and_reported(stretch, bundle_dir):
+    _, data, _ = stretch("run", bundle_dir, "--repeat", 1, "--warmup", 0, "--map", "gpu=reference,cpu=cpu0", "--json")
+    assert data["processors"]["gpu"]["delegate"] == "reference"
+    assert data["processors"]["gpu"]["reason"] == "mapped to reference"
+    assert data["max_error"] < 1e-5
+
+
+def test_shared_core_gives_no_efficiency_and_says_why(stretch, bundle_dir):
+    code, data, err = stretch("run", bundle_dir, "--repeat", 1, "--warmup", 0, "--processors", "cpu", "--json")
+    assert code == 0
+    assert data["efficiency"] is None
+    assert "share a core" in err
+
+
+def test_trace_opens_as_json_with_a_track_per_processor(stretch, bundle_dir, tmp_path):
+    file = tmp_path / "t.json"
+    _, data, _ = stretch("run", bundle_dir, "--repeat", 3, "--warmup", 0, "--trace", file, "--json")
+    assert data["trace"] == str(file)
+    events = json.loads(file.read_text())["traceEvents"]
+    assert {e["args"]["name"] for e in events if e["name"] == "thread_name"} == {"cpu", "gpu"}
+    assert len([e for e in events if e["name"] == "head"]) == 3
+
+
+def test_given_input_is_used(stretch, bundle_dir, tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((1, 3, 8, 8), np.float32))
+    code, data, _ = stretch("run", bundle_dir, "--repeat", 1, "--warmup", 0, "--input", tmp_path / "x.npy", "--json")
+    assert code == 0
+    assert data["max_error"] < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("array", "code", "told"),
+    [
+        (np.zeros((1, 3, 9, 9), np.float32), 2, "has shape"),
+        (np.zeros((1, 3, 8, 8), np.float64), 2, "has type float64"),
+        (np.full((1, 3, 8, 8), np.nan, np.float32), 2, "NaN"),
+    ],
+)
+def test_input_that_does_not_fit_is_refused(stretch, bundle_dir, tmp_path, array, code, told):
+    np.save(tmp_path / "x.npy", array)
+    got, _, err = stretch("run", bundle_dir, "--input", tmp_path / "x.npy")
+    assert got == code
+    assert told in err
+
+
+def test_pickled_input_is_never_loaded(stretch, bundle_dir, tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return (os.mkdir, (str(tmp_path / "owned"),))
+
+    np.save(tmp_path / "x.npy", np.array([Evil()], dtype=object), allow_pickle=True)
+    code, _, err = stretch("run", bundle_dir, "--input", tmp_path / "x.npy")
+    assert code == 1
+    assert "not a .npy file of plain numbers" in err
+    assert not (tmp_path / "owned").exists()
+
+
+@pytest.mark.parametrize("kind", ["missing", "text", "npz", "empty"])
+def test_input_that_is_no_npy_file_is_one_sentence(stretch, bundle_dir, tmp_path, kind):
+    file = tmp_path / "x.npy"
+    if kind == "text":
+        file.write_text("hello")
+    elif kind == "empty":
+        file.write_bytes(b"")
+    elif kind == "npz":
+        np.savez(tmp_path / "y.npz", a=np.zeros(3))
+        (tmp_path / "y.npz").rename(file)
+    code, _, err = stretch("run", bundle_dir, "--input", file)
+    assert code == 1
+    assert err.splitlines()[0].startswith("error: ")
+    assert "unexpected" not in err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["--map", "gpu=cqu1"], 3, "did you mean `cpu`?"),
+        (["--map", "gpu"], 2, "is no mapping"),
+        (["--map", "dsp=cpu0"], 2, "the bundle uses cpu, gpu"),
+        (["--map", "gpu=cpu4095"], 2, "core 4095"),
+        (["--processors", "npu"], 2, "does not use it"),
+        (["--repeat", "0"], 2, "repeat"),
+        (["--trace", "/nonexistent/t.json", "--repeat", "1", "--warmup", "0"], 1, "cannot write the trace"),
+    ],
+)
+def test_bad_options_have_their_exit_codes(stretch, bundle_dir, words, code, told):
+    got, _, err = stretch("run", bundle_dir, *words)
+    assert got == code
+    assert told in err
+
+
+def test_edited_file_stops_the_run_and_json_tells_the_same(stretch, bundle_dir):
+    file = bundle_dir / "head.onnx"
+    data = bytearray(file.read_bytes())
+    data[-20] ^= 1
+    file.write_bytes(data)
+    code, answer, _ = stretch("run", bundle_dir, "--json")
+    assert code == 1
+    assert "SHA-256 differs" in answer["error"]
+
+
+def test_newer_schema_asks_to_upgrade(stretch, bundles, bundle_dir):
+    bundles.edit(bundle_dir, lambda m: m.update(schema=2))
+    code, _, err = stretch("run", bundle_dir)
+    assert code == 1
+    assert "upgrade" in err
+
+
+def test_missing_onnx_runtime_gives_the_install_line(stretch, bundle_dir, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    code, _, err = stretch("run", bundle_dir)
+    assert code == 5
+    assert "pip install onnxruntime" in err
+
+
+def test_bundle_without_controls_still_runs(stretch, bundles, bundle_dir):
+    bundles.edit(bundle_dir, lambda m: m.update(controls={}, control_macs={}))
+    code, data, _ = stretch("run", bundle_dir, "--repeat", 1, "--warmup", 0, "--json")
+    assert code == 0
+    assert data["sequential"] is None
+    assert data["ratio"] is None
+    assert "without controls" in data["verdict"]
+
+
+class Result:
+    """Only the times a verdict is made of."""
+
+    def __init__(self, branched, sequential, same_macs, whole):
+        from scheduler.benchmark import Timing
+
+        self.branched, self.sequential, self.same_macs, self.whole = (
+            Timing(n, t, t, 1) for n, t in zip(("b", "s", "m", "w"), (branched, sequential, same_macs, whole), strict=True)
+        )
+        self.cores = (0, 1)
+        self.ratio = sequential / branched
+
+
+@pytest.mark.parametrize(
+    ("times", "told"),
+    [
+        ((10, 9, 9, 9), "branching loses here: 0.90×"),
+        ((10, 12, 11, 13), "branching wins here: 1.20×"),
+        ((10, 12, 11, 9), "loses to a sequential control on the same 2 cores: w takes 9.00 ms"),
+        ((10, 12, 8, 9), "loses to a sequential control on the same 2 cores: m takes 8.00 ms"),
+    ],
+)
+def test_verdict_names_the_fastest_way(times, told):
+    assert told in verdict(Result(*times))
