@@ -48,10 +48,7 @@ def find_meeting_points(graph: OpGraph) -> list[str]:
     stem = find_stem_end(graph)
     blocks = [graph.by_name[r.end] for r in regions(graph) if is_block(graph, r) and position[r.end] > position[stem]]
     runs = [list(run) for _, run in groupby(blocks, key=lambda op: (resolution(op), op.shape[1]))]
-    if len(runs) == 1 and len(runs[0]) > EQUAL_PARTS:
-        ends = _equal_parts(graph, runs[0])
-    else:
-        ends = [run[-1].name for run in runs]
+    ends = _equal_parts(graph, runs[0]) if len(runs) == 1 and len(runs[0]) > EQUAL_PARTS else [run[-1].name for run in runs]
     with_run = {resolution(op) for run in runs for op in run}
     for size, group in groupby((graph.by_name[c] for c in cuts if position[c] > position[stem]), key=resolution):
         members = list(group)

@@ -1,5 +1,6 @@
 """Cut points, blocks, and which blocks may be removed."""
 
+import itertools
 from dataclasses import dataclass
 
 from predictors.graph import Op, OpGraph
@@ -69,7 +70,7 @@ def regions(graph: OpGraph) -> list[Region]:
     cuts = cut_points(graph)
     position = {op.name: i for i, op in enumerate(graph.ops)}
     names = [op.name for op in graph.ops]
-    return [Region(a, b, tuple(names[position[a] + 1 : position[b] + 1])) for a, b in zip(cuts, cuts[1:], strict=False)]
+    return [Region(a, b, tuple(names[position[a] + 1 : position[b] + 1])) for a, b in itertools.pairwise(cuts)]
 
 
 def resolution(op: Op) -> Resolution:
