@@ -1,9 +1,5 @@
 """Small and full-size networks as operator graphs, written out so that no torch is needed."""
 
-from collections.abc import Callable
-
-import pytest
-
 from predictors.graph import Op, OpGraph
 
 
@@ -66,7 +62,9 @@ def efficientnet(stages: list[tuple[int, int, int, int, int]], stem: int, head: 
             if se:
                 net.add("global_avg_pool", keepdims=True)
                 for width, gate in ((max(1, channels // 4), act), (inner, "sigmoid")):
-                    net.add("conv", out_channels=width, groups=1, bias=True, kernel=(1, 1), stride=(1, 1), padding=(0,) * 4, dilation=(1, 1))
+                    net.add(
+                        "conv", out_channels=width, groups=1, bias=True, kernel=(1, 1), stride=(1, 1), padding=(0,) * 4, dilation=(1, 1)
+                    )
                     net.add(gate)
                 net.add("mul", deep, net.last)
             end = net.conv(out, act=None)
@@ -82,15 +80,26 @@ LITE4 = [(1, 3, 1, 24, 1), (6, 3, 2, 32, 4), (6, 5, 2, 56, 4), (6, 3, 2, 112, 6)
 B5 = [(1, 3, 1, 24, 3), (6, 3, 2, 40, 5), (6, 5, 2, 64, 5), (6, 3, 2, 128, 7), (6, 5, 1, 176, 7), (6, 5, 2, 304, 9), (6, 3, 1, 512, 3)]
 
 
-@pytest.fixture(scope="session")
-def networks() -> dict[str, Callable[[], OpGraph]]:
-    return {
-        "resnet50": resnet50,
-        "efficientnet_lite4": lambda: efficientnet(LITE4, 32, 1280, 224, se=False, act="relu6"),
-        "efficientnet_b5": lambda: efficientnet(B5, 48, 2048, 224, se=True, act="silu"),
-    }
+def efficientnet_lite4() -> OpGraph:
+    return efficientnet(LITE4, 32, 1280, 224, se=False, act="relu6")
 
 
-@pytest.fixture
-def net() -> type[Net]:
-    return Net
+def efficientnet_b5() -> OpGraph:
+    return efficientnet(B5, 48, 2048, 224, se=True, act="silu")
+
+
+def small_resnet(size: int = 32, blocks: tuple[int, ...] = (3, 3), mids: tuple[int, ...] = (32, 64)) -> OpGraph:
+    """Two bottleneck stages: large enough to branch, small enough for brute force."""
+    net = Net(1, 3, size, size)
+    net.conv(32, 3)
+    for stage, (count, mid) in enumerate(zip(blocks, mids, strict=True)):
+        for block in range(count):
+            start, stride = net.last, 2 if stage and not block else 1
+            net.conv(mid)
+            net.conv(mid, 3, stride)
+            main = net.conv(4 * mid, act=None)
+            short = start if block else net.conv(4 * mid, stride=stride, act=None, source=start)
+            net.add("add", main, short)
+            net.add("relu")
+    net.head(10)
+    return net.graph("small_resnet")

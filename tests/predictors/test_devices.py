@@ -1,0 +1,145 @@
+"""Device profiles: every shipped one is complete, every bad one is refused in a sentence."""
+
+import re
+
+import pytest
+
+from predictors.devices import KERNEL_KINDS, PROFILE_FOLDER, list_devices, load_device, quantities
+from predictors.errors import StretchError, UnknownNameError, UsageError
+from predictors.fusion import load_rules
+
+HOST = (PROFILE_FOLDER / "host.toml").read_text()
+
+
+def broken(tmp_path, old, new):
+    assert old in HOST
+    path = tmp_path / "broken.toml"
+    path.write_text(HOST.replace(old, new, 1))
+    return path
+
+
+def test_the_three_devices_ship():
+    assert list_devices() == ["host", "mi9", "pixel6"]
+
+
+@pytest.mark.parametrize("device", list_devices())
+def test_every_number_of_a_profile_says_where_it_comes_from(device):
+    profile = load_device(device)
+    found = quantities(profile)
+    assert len(found) > 40
+    assert all(len(profile.source_of(quantity)) > 10 for _, quantity in found)
+    # A source that no number uses is a leftover.
+    assert {quantity.source for _, quantity in found} == set(profile.sources)
+    # Whatever number stands in the file is one of those with a source.
+    assert len(re.findall(r"value =", (PROFILE_FOLDER / f"{device}.toml").read_text())) == len(found)
+
+
+@pytest.mark.parametrize("device", list_devices())
+def test_profile_is_named_after_its_file_and_its_backends_exist(device):
+    profile = load_device(device)
+    assert profile.id == device
+    assert not profile.calibrated
+    for processor in profile.processors.values():
+        assert load_rules(processor.backend).id == processor.backend
+        assert set(processor.efficiency) == set(KERNEL_KINDS)
+
+
+def test_processors_of_the_paper():
+    assert set(load_device("pixel6").processors) == {"cpu", "gpu"}
+    assert set(load_device("mi9").processors) == {"cpu", "gpu", "dsp"}
+
+
+def test_default_precision_of_a_cpu_beside_a_dsp_is_int8():
+    defaults = {name: load_device("mi9").processor(name).default_precision for name in ("cpu", "gpu", "dsp")}
+    assert defaults == {"cpu": "int8", "gpu": "fp16", "dsp": "int8"}
+
+
+def test_bare_name_means_the_default_core_set():
+    profile = load_device("mi9")
+    assert profile.processor("cpu").core_set == profile.processor("cpu[1large3med]").core_set == "1large3med"
+    assert profile.variants[:2] == ("cpu", "cpu[1large]")
+    assert "cpu[1large3med]" not in profile.variants
+
+
+def test_peaks_agree_with_measured_cores():
+    # ncnn benchmark tables, RK3588: one Cortex-A76 at 2.4 GHz does 38.0 fp32 and 152 int8 10⁹ operations a second.
+    cores = load_device("mi9").processor("cpu[1large]").cores.peak_gops
+    assert cores["fp32"].value / 2.84 == pytest.approx(38.0 / 2.4, rel=0.05)
+    assert cores["int8"].value / 2.84 == pytest.approx(152 / 2.4, rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["npu", "cpu[9large]", "cpu[1large", "gpu[]"])
+def test_unknown_processor_hints_at_those_that_exist(name):
+    with pytest.raises(UnknownNameError) as caught:
+        load_device("mi9").processor(name)
+    assert caught.value.exit_code == 3
+    assert caught.value.hint
+
+
+def test_precision_that_a_processor_lacks_is_refused():
+    with pytest.raises(UsageError, match="`dsp` does not run `fp32`") as caught:
+        load_device("mi9").processor("dsp").check_precision("fp32")
+    assert caught.value.hint == "it runs int8"
+
+
+def test_unknown_device_hints_at_the_closest():
+    with pytest.raises(UnknownNameError) as caught:
+        load_device("pixel7")
+    assert caught.value.hint == "did you mean `pixel6`?"
+
+
+def test_profile_is_read_from_a_path(tmp_path):
+    path = broken(tmp_path, 'id = "host"', 'id = "mybox"')
+    assert load_device(path) == load_device(str(path))
+    assert load_device(path).id == "mybox"
+
+
+def test_missing_file_is_named(tmp_path):
+    with pytest.raises(StretchError, match="No such file"):
+        load_device(tmp_path / "none.toml")
+
+
+def test_file_that_is_too_large_is_not_parsed(tmp_path):
+    path = tmp_path / "huge.toml"
+    path.write_bytes(b"#" * ((1 << 20) + 1))
+    with pytest.raises(StretchError, match="larger than"):
+        load_device(path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("calibrated = false", "calibrated = maybe", "is not a device profile"),
+        ("calibrated = false", "calibrated = false\nspeed = 3", "unknown field `speed`"),
+        ("{ value = 16,", "{ value = -1,", r"width_slice.value"),
+        ("{ value = 16,", "{ value = 16.5,", "width_slice must be a whole number"),
+        ('source = "simd"', 'source = "hearsay"', "names the source `hearsay`"),
+        (', source = "simd" }', " }", "missing required field `source`"),
+        ("conv1x1 = ", "conv2x2 = ", "efficiency lacks `conv1x1`"),
+        ('default_core_set = "1core"', 'default_core_set = "8cores"', "is none of its core sets"),
+        ('default_precision = "fp32"', 'default_precision = "int8"', "lacks the default precision int8"),
+        ('default_precision = "fp32"', 'default_precision = "fp7"', "Invalid enum value 'fp7'"),
+        ("[links.gpu]", "[links.cpu]", r"\[links.gpu\] is missing"),
+        ('id = "host"', 'id = "../host"', "is not a device profile"),
+        ("contention = { value = 1.15", "contention = { value = 0.9", "contention.value"),
+    ],
+)
+def test_bad_profile_is_refused_in_one_sentence(tmp_path, old, new, message):
+    with pytest.raises(StretchError, match=message) as caught:
+        load_device(broken(tmp_path, old, new))
+    assert "\n" not in caught.value.message
+    assert caught.value.exit_code == 1
+
+
+def test_link_to_a_processor_that_is_not_there_is_refused(tmp_path):
+    path = tmp_path / "stray.toml"
+    path.write_text(HOST + HOST[HOST.index("[links.gpu]") :].replace("links.gpu", "links.npu"))
+    with pytest.raises(StretchError, match=r"\[links.npu\] leads to no processor"):
+        load_device(path)
+
+
+def test_profile_without_a_cpu_is_refused(tmp_path):
+    path = tmp_path / "nocpu.toml"
+    path.write_text(HOST.replace("processors.cpu", "processors.npu"))
+    with pytest.raises(StretchError, match="no processor `cpu`"):
+        load_device(path)

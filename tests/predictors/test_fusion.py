@@ -1,0 +1,137 @@
+"""Operators become kernels by the rules of a backend."""
+
+import pytest
+
+from predictors.errors import StretchError, UnknownNameError
+from predictors.fusion import RULE_FOLDER, Fuser, FusionRule, FusionRules, fuse, load_rules
+from tests.predictors.networks import Net, efficientnet_b5, resnet50
+
+BACKENDS = sorted(path.stem for path in RULE_FOLDER.glob("*.toml"))
+
+
+def residual():
+    net = Net(1, 8, 4, 4)
+    start = net.last
+    net.conv(8, 3)
+    main = net.conv(8, act=None)
+    net.add("add", main, start)
+    net.add("relu")
+    return net.graph("residual")
+
+
+def kinds(graph, backend):
+    return [tuple(graph.by_name[name].kind for name in kernel.ops) for kernel in fuse(graph, backend)]
+
+
+def test_batch_norm_and_activation_join_the_convolution():
+    assert kinds(residual(), "tflite_cpu") == [("conv", "batch_norm", "relu"), ("conv", "batch_norm"), ("add", "relu")]
+
+
+@pytest.mark.parametrize("backend", ["tflite_gpu", "onnxruntime"])
+def test_residual_addition_joins_the_convolution_where_the_backend_links_it(backend):
+    assert kinds(residual(), backend) == [("conv", "batch_norm", "relu"), ("conv", "batch_norm", "add", "relu")]
+
+
+def test_swish_is_an_operator_of_its_own_on_the_cpu_but_not_on_the_gpu():
+    net = Net(1, 8, 4, 4)
+    net.conv(8, act="silu")
+    graph = net.graph("g")
+    assert kinds(graph, "tflite_cpu") == [("conv", "batch_norm"), ("silu",)]
+    assert kinds(graph, "tflite_gpu") == [("conv", "batch_norm", "silu")]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("make", [residual, resnet50, efficientnet_b5])
+def test_every_operator_is_in_one_kernel_or_free(make, backend):
+    graph = make()
+    kernels = fuse(graph, backend)
+    named = [name for kernel in kernels for name in kernel.ops]
+    assert len(named) == len(set(named))
+    left = [op for op in graph.ops if op.name not in named]
+    assert {op.kind for op in left} <= set(load_rules(backend).free)
+    assert sum(kernel.macs for kernel in kernels) == graph.macs
+
+
+def test_tensor_read_twice_is_not_fused_away():
+    net = Net(1, 8, 4, 4)
+    conv = net.conv(8, act=None)
+    relu = net.add("relu", conv)
+    net.add("add", conv, relu)
+    assert kinds(net.graph("g"), "tflite_cpu")[0] == ("conv", "batch_norm")
+
+
+def test_output_of_the_graph_is_not_fused_into_what_follows():
+    net = Net(1, 8, 4, 4)
+    end = net.conv(8, act=None)
+    net.add("relu")
+    net.last = end
+    assert kinds(net.graph("g"), "tflite_cpu")[0] == ("conv", "batch_norm")
+
+
+def test_free_operator_inside_a_chain_is_looked_through():
+    net = Net(1, 8, 4, 4)
+    net.conv(8, act=None)
+    net.add("dropout", p=0.1)
+    net.add("relu")
+    (kernel,) = fuse(net.graph("g"), "tflite_cpu")
+    assert kernel.ops == ("conv_1", "batch_norm_2", "dropout_3", "relu_4")
+    assert kernel.cost.reads == kernel.cost.writes == 8 * 16
+
+
+def test_pad_is_merged_into_the_convolution_which_stays_the_main_operator():
+    net = Net(1, 8, 4, 4)
+    net.add("pad", padding=(1, 1, 1, 1))
+    net.conv(8, act=None)
+    (kernel,) = fuse(net.graph("g"), "tflite_gpu")
+    assert (kernel.name, kernel.cost.kind) == ("conv_2", "conv1x1")
+    assert kernel.cost.reads == 8 * 16
+
+
+@pytest.mark.parametrize(
+    ("groups", "kernel", "out", "kind", "cin", "cout"),
+    [(1, 1, 16, "conv1x1", 8, 16), (1, 3, 16, "conv", 8, 16), (8, 3, 8, "depthwise", 1, 1), (2, 3, 16, "grouped", 4, 8)],
+)
+def test_cost_of_a_convolution_tells_its_kind_and_size(groups, kernel, out, kind, cin, cout):
+    net = Net(1, 8, 4, 4)
+    net.conv(out, kernel, groups=groups, act=None)
+    (found,) = fuse(net.graph("g"), "tflite_cpu")
+    cost = found.cost
+    assert (cost.kind, cost.in_channels, cost.out_channels, cost.groups, cost.taps, cost.pixels) == (kind, cin, cout, groups, kernel**2, 16)
+    assert (cost.reads, cost.writes, cost.weights) == (8 * 16, out * 16, out * cin * kernel**2)
+
+
+def test_reduction_counts_every_element_it_reads():
+    net = Net(1, 8, 4, 4)
+    net.add("global_avg_pool", keepdims=True)
+    (kernel,) = fuse(net.graph("g"), "tflite_cpu")
+    assert (kernel.cost.kind, kernel.cost.groups, kernel.cost.taps, kernel.cost.pixels) == ("reduce", 8, 16, 1)
+
+
+def test_sets_stand_for_their_kinds():
+    rules = FusionRules("t", "test", ("input",), (FusionRule(("conv",), (("clamp",),)),), {"clamp": ("relu", "relu6")})
+    net = Net(1, 8, 4, 4)
+    net.add("conv", out_channels=4, kernel=(1, 1), stride=(1, 1), padding=(0,) * 4, groups=1, bias=True)
+    net.add("relu6")
+    assert [k.ops for k in Fuser(rules).fuse(net.graph("g"))] == [("conv_1", "relu6_2")]
+
+
+def test_unknown_backend_hints_at_the_closest():
+    with pytest.raises(UnknownNameError) as caught:
+        load_rules("tflite_gpus")
+    assert caught.value.hint == "did you mean `tflite_gpu`?"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('id = "t"', "is not a set of fusion rules"),
+        ('id = "t"\nsource = "x"\nfree = ["input"]\nrules = [{ start = ["convolution"] }]', "names `convolution`"),
+    ],
+)
+def test_bad_rules_are_refused(tmp_path, monkeypatch, text, message):
+    (tmp_path / "bad.toml").write_text(text)
+    monkeypatch.setattr("predictors.fusion.RULE_FOLDER", tmp_path)
+    load_rules.cache_clear()
+    with pytest.raises(StretchError, match=message):
+        load_rules("bad")
+    load_rules.cache_clear()

@@ -1,0 +1,91 @@
+"""The operator graph checks itself and survives the way through JSON."""
+
+import json
+import re
+
+import pytest
+
+from predictors.errors import StretchError, UnknownNameError
+from predictors.graph import Op, OpGraph, tensor_bytes
+from tests.predictors.networks import Net, efficientnet_b5, resnet50, small_resnet
+
+INPUT = Op("x", "input", attrs={"shape": (1, 8, 4, 4)})
+
+
+def conv(name="c", source="x", **changed):
+    attrs = {"out_channels": 4, "kernel": (1, 1), "stride": (1, 1), "padding": (0, 0, 0, 0), "groups": 1, "bias": True} | changed
+    return Op(name, "conv", (source,), attrs)
+
+
+@pytest.mark.parametrize("make", [resnet50, efficientnet_b5, small_resnet])
+def test_graph_survives_the_way_through_json(make):
+    graph = make()
+    assert OpGraph.from_json(graph.to_json()) == graph
+
+
+def test_published_cost_of_resnet50():
+    graph = resnet50()
+    # torchvision states 4.09 GFLOPS (multiply-accumulates) and 25 557 032 parameters.
+    assert graph.params == 25_557_032
+    assert round(graph.macs / 1e9, 2) == 4.09
+
+
+def test_tags_travel_but_do_not_make_graphs_differ():
+    tagged = OpGraph.build("g", [INPUT, Op("c", "conv", ("x",), conv().attrs, tags={"segment": "s1"})], "c")
+    assert tagged == OpGraph.build("g", [INPUT, conv()], "c")
+    assert OpGraph.from_json(tagged.to_json()).by_name["c"].tags == {"segment": "s1"}
+
+
+def test_consumers_name_each_reader_once():
+    graph = OpGraph.build("g", [INPUT, Op("d", "add", ("x", "x")), Op("r", "relu", ("d",))], "r")
+    assert graph.consumers == {"x": ("d",), "d": ("r",), "r": ()}
+
+
+def test_batch_norm_statistics_are_not_parameters():
+    net = Net(1, 8, 4, 4)
+    net.add("batch_norm", affine=True, eps=1e-5)
+    assert net.graph("g").params == 16
+
+
+@pytest.mark.parametrize(
+    ("ops", "output", "message"),
+    [
+        ([INPUT, INPUT], "x", "operator `x` of `g` is there twice"),
+        ([INPUT, conv(source="y")], "c", "reads `y`, which no earlier operator writes"),
+        ([INPUT, Op("a", "add", ("x",))], "a", "needs 2 inputs, it has 1"),
+        ([INPUT, conv(groups=3)], "c", "`c` (conv) does not fit its input: 3 groups divide neither 8 inputs nor 4 outputs"),
+        ([INPUT, conv(groups=0)], "c", "`c` (conv) lacks or has a wrong attribute"),
+        ([INPUT, conv(kernel=3)], "c", "`c` (conv) lacks or has a wrong attribute"),
+        ([INPUT, Op("c", "conv", ("x",), {})], "c", "lacks or has a wrong attribute"),
+        ([INPUT, conv(kernel=(9, 9))], "c", "has the empty output shape"),
+        ([INPUT], "y", "output `y` of `g` is no operator"),
+        ([INPUT, Op("z", "input", attrs={"shape": (1, 1)})], "x", "needs exactly one input"),
+        ([], "x", "output `x` of `g` is no operator"),
+    ],
+)
+def test_bad_graph_is_refused_by_name(ops, output, message):
+    with pytest.raises(StretchError, match=re.escape(message)):
+        OpGraph.build("g", ops, output)
+
+
+def test_unknown_kind_is_refused_with_the_closest():
+    with pytest.raises(UnknownNameError) as caught:
+        OpGraph.build("g", [INPUT, Op("c", "convv", ("x",))], "c")
+    assert caught.value.hint == "did you mean `conv`?"
+
+
+def test_json_that_states_wrong_shapes_is_refused():
+    raw = json.loads(small_resnet().to_json())
+    raw["ops"][1]["shape"] = [1, 999, 4, 4]
+    with pytest.raises(StretchError, match="states shapes that its operators do not have"):
+        OpGraph.from_json(json.dumps(raw))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"name": 3, "ops": [], "output": "x"}'])
+def test_json_that_is_no_graph_is_refused(text):
+    with pytest.raises(StretchError, match="is not an operator graph"):
+        OpGraph.from_json(text)
+
+
+def test_tensor_bytes_count_elements_times_item_size():
+    assert tensor_bytes((2, 3, 4), 2) == 48

@@ -1,0 +1,63 @@
+"""Predictions add up and come near public figures."""
+
+import pytest
+
+from predictors.devices import list_devices, load_device
+from predictors.errors import UnknownNameError
+from predictors.predictor import LatencyPredictor
+from tests.predictors.networks import efficientnet_lite4, resnet50, small_resnet
+
+MI9 = LatencyPredictor(load_device("mi9"))
+
+
+@pytest.mark.parametrize("device", list_devices())
+def test_estimate_is_the_sum_of_its_kernels_inside_its_interval(device):
+    predictor = LatencyPredictor(load_device(device))
+    for name in predictor.device.variants:
+        estimate = predictor.predict(small_resnet(), name)
+        assert estimate.ms == pytest.approx(sum(k.time.ms for k in estimate.kernels))
+        assert estimate.low_ms < estimate.ms < estimate.high_ms
+        assert (estimate.processor, estimate.source, estimate.calibrated) == (name, "predicted", False)
+        assert sum(k.kernel.macs for k in estimate.kernels) == small_resnet().macs
+
+
+@pytest.mark.parametrize(
+    ("make", "processor", "measured_ms"),
+    [
+        # Sample output of the NN-Stretch release: CPU and DSP int8, GPU fp16, 224×224.
+        (resnet50, "cpu", 28.8),
+        (resnet50, "gpu", 37.4),
+        (resnet50, "dsp", 30.4),
+        (efficientnet_lite4, "cpu", 16.3),
+        (efficientnet_lite4, "gpu", 18.5),
+        (efficientnet_lite4, "dsp", 16.3),
+    ],
+)
+def test_uncalibrated_mi9_is_of_the_order_of_published_figures(make, processor, measured_ms):
+    estimate = MI9.predict(make(), processor)
+    assert estimate.low_ms < measured_ms < estimate.high_ms
+    assert estimate.ms == pytest.approx(measured_ms, rel=0.15)
+
+
+def test_default_precision_is_that_of_the_profile():
+    graph = small_resnet()
+    assert MI9.predict(graph, "cpu").precision == "int8"
+    assert MI9.predict(graph, "cpu", "fp32").ms > MI9.predict(graph, "cpu").ms
+
+
+def test_more_cores_are_faster():
+    graph = resnet50()
+    times = [MI9.predict(graph, name).ms for name in ("cpu", "cpu[3med]", "cpu[1large]")]
+    assert times == sorted(times)
+
+
+def test_kernels_costed_one_by_one_give_the_same_sum():
+    graph = small_resnet()
+    kernels = MI9.kernels(graph, "dsp")
+    assert MI9.kernels_ms(kernels, "dsp") == pytest.approx(MI9.predict(graph, "dsp").ms)
+    assert sum(MI9.kernel_ms(k, "dsp") for k in kernels) == pytest.approx(MI9.predict(graph, "dsp").ms)
+
+
+def test_unknown_processor_is_refused():
+    with pytest.raises(UnknownNameError, match="unknown processor of mi9 `npu`"):
+        MI9.predict(small_resnet(), "npu")
