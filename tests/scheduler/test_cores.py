@@ -15,9 +15,16 @@ def test_available_cores_are_those_of_the_process_each_once():
 def test_pinned_binds_the_thread_and_gives_its_set_back_after_an_error():
     before = os.sched_getaffinity(0)
     core = min(before)
-    with pytest.raises(KeyError), pinned((core,)):
-        assert os.sched_getaffinity(0) == {core}
-        raise KeyError
+    inside = []
+
+    def fail():
+        with pinned((core,)):
+            inside.append(os.sched_getaffinity(0))
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert inside == [{core}]
     assert os.sched_getaffinity(0) == before
 
 

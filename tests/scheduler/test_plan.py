@@ -31,7 +31,7 @@ def test_plan_knows_order_readers_and_how_many_inputs_are_missing(manifest):
 
 
 def test_processor_without_a_placement_is_named(manifest):
-    with pytest.raises(StretchError, match="`s1.gpu` needs processor `gpu`"):
+    with pytest.raises(StretchError, match=r"`s1\.gpu` needs processor `gpu`"):
         make_plan(manifest, place_processors(["cpu"], cores=(0,)))
 
 

@@ -115,7 +115,7 @@ def model(path, nodes, opset=20, outputs=("y",)):
 
 def test_operator_it_does_not_define_is_named(tmp_path):
     path = model(tmp_path / "m.onnx", [helper.make_node("Sin", ["x"], ["y"], name="wave")])
-    with pytest.raises(StretchError, match="node `wave` .* is a Sin"):
+    with pytest.raises(StretchError, match=r"node `wave` .* is a Sin"):
         ReferenceDelegate().compile(path)
 
 
@@ -146,7 +146,7 @@ def test_attribute_that_is_not_defined_names_the_node(tmp_path):
     ]
     nodes.insert(0, helper.make_node("Constant", [], ["axes"], value=helper.make_tensor("a", onnx.TensorProto.INT64, [2], [0, 1])))
     path = model(tmp_path / "m.onnx", nodes)
-    with pytest.raises(StretchError, match="node `pool` .* auto_pad"):
+    with pytest.raises(StretchError, match=r"node `pool` .* auto_pad"):
         ReferenceDelegate().compile(path).run([np.ones((1, 4), np.float32)], [np.zeros((1, 4), np.float32)])
 
 

@@ -1,0 +1,125 @@
+"""What the executor adds to the work it hands out: `python -m experiments.executor.run BUNDLE`."""
+
+import argparse
+import os
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.records import Value, write_record
+from predictors.errors import StretchError
+from scheduler.benchmark import Benchmark, Timing, benchmark, shares_a_core
+from scheduler.bundle import Bundle, load_bundle
+from scheduler.session import Session
+from scheduler.trace import Trace
+from scheduler.verify import random_input
+
+HERE = Path(__file__).parent
+
+
+def handoff_us(trace: Trace, session: Session) -> float:
+    """Time of one inference that no subgraph of its critical path accounts for, per meeting point, in microseconds.
+
+    What counts as work is the slowest branch of each segment as it ran in this
+    very inference, so that a busy machine does not show up here.
+    """
+    segment_of = {name: subgraph.segment for name, subgraph in session.plan.subgraphs.items()}
+    slowest: dict[str, float] = {}
+    for span in trace.spans:
+        if span.kind == "subgraph":
+            segment = segment_of[span.name]
+            slowest[segment] = max(slowest.get(segment, 0.0), span.ms)
+    return (trace.makespan_ms - sum(slowest.values())) * 1000 / len(session.plan.joins)
+
+
+def empty_handoffs(bundle: Bundle, runs: int) -> list[float]:
+    """Hand-off cost of the bundle's plan with subgraphs that cost nothing, on the cores it would use."""
+    with Session(bundle) as real:
+        cores = {name: place.cores[0] for name, place in real.placements.items()}
+    with Session(bundle, {name: f"null{core}" for name, core in cores.items()}) as session:
+        x = random_input(bundle)
+        costs = []
+        for _ in range(runs):
+            session.run(x)
+            costs.append(handoff_us(session.trace, session))
+    return costs
+
+
+def measure(bundle: Bundle, rounds: int, warmup: int) -> tuple[Benchmark, list[float]]:
+    """The benchmark of a bundle and its hand-off cost in each measured inference."""
+    with Session(bundle) as session:
+        if shares_a_core(session):
+            raise StretchError("processors of this bundle share a core here, so there is no overlap to measure", "use a machine with a core per processor")
+        result = benchmark(session, random_input(bundle), rounds, warmup)
+        return result, [handoff_us(trace, session) for trace in result.traces]
+
+
+def row(name: str, costs: Sequence[float]) -> dict[str, Value]:
+    """Median and 90th percentile of hand-off costs."""
+    return {"subgraphs": name, "median_us": round(statistics.median(costs), 1), "p90_us": round(statistics.quantiles(costs, n=10)[-1], 1)}
+
+
+def comparison(result: Benchmark) -> list[dict[str, Value]]:
+    """Every contestant, its time, and the bundle's speed relative to it."""
+    contestants: list[Timing] = [t for t in (result.branched, result.whole, result.sequential, result.same_macs, *result.others) if t is not None]
+    return [
+        {
+            "model": timing.name,
+            "median_ms": round(timing.median_ms, 2),
+            "p90_ms": round(timing.p90_ms, 2),
+            "speed_relative_to_branched": round(result.branched.median_ms / timing.median_ms, 3),
+        }
+        for timing in contestants
+    ]
+
+
+def main(words: list[str] | None = None) -> int:
+    """Measure and write ``results/host.json``."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.executor.run", description=__doc__)
+    parser.add_argument("bundle", type=Path, help="a bundle, such as the one of `stretch branch resnet50 --device pixel6`")
+    parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--warmup", type=int, default=5)
+    parser.add_argument("--empty-runs", type=int, default=500, help="inferences with subgraphs that cost nothing")
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "host.json")
+    options = parser.parse_args(words)
+    load = os.getloadavg()[0]
+    try:
+        bundle = load_bundle(options.bundle, check_hashes=True)
+        result, costs = measure(bundle, options.rounds, options.warmup)
+        empty = empty_handoffs(bundle, options.empty_runs)
+    except StretchError as error:
+        sys.stderr.write(f"error: {error.message}\n")
+        return error.exit_code
+    manifest = bundle.manifest
+    overlap = [trace.overlap_ms(*manifest_processors(bundle)) for trace in result.traces]
+    overview: list[dict[str, Value]] = [
+        {"what": "meeting points", "value": len(manifest.joins)},
+        {"what": "MACs of the bundle over the original's", "value": round(manifest.model.macs / manifest.model.original_macs, 3)},
+        {"what": "ideal: Σ over segments of the slowest branch alone, ms", "value": round(result.ideal_ms, 2)},
+        {"what": "makespan, ms", "value": round(result.branched.median_ms, 2)},
+        {"what": "efficiency", "value": None if result.efficiency is None else round(result.efficiency, 3)},
+        {"what": "time in which both processors ran, ms", "value": round(statistics.median(overlap), 2)},
+        {"what": "largest difference from the whole model", "value": result.error},
+    ]
+    write_record(
+        options.out,
+        {"handoff": [row("of the bundle", costs), row("that cost nothing", empty)], "efficiency": overview, "comparison": comparison(result)},
+        source="measured",
+        command=f"python -m experiments.executor.run {options.bundle.name}",
+        runs=options.rounds,
+        load=load,
+        notes=[f"{manifest.model.name} planned for {manifest.device}, weights {manifest.weights.source}, on cores {', '.join(map(str, result.cores))}, contestants interleaved."],
+    )
+    sys.stderr.write(f"{options.out} written; fill the pages with python -m experiments.render\n")
+    return 0
+
+
+def manifest_processors(bundle: Bundle) -> tuple[str, str]:
+    """The first two processors of a bundle."""
+    first, second, *_ = dict.fromkeys(entry.processor for entry in bundle.manifest.subgraphs)
+    return first, second
+
+
+if __name__ == "__main__":
+    sys.exit(main())

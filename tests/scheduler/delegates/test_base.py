@@ -1,0 +1,93 @@
+import numpy as np
+import pytest
+
+from predictors.errors import StretchError, UnknownNameError
+from scheduler.delegates import CpuDelegate, Delegate, delegates, get_delegate, load_plugins
+from scheduler.delegates.null import NullDelegate
+
+
+def installed(tmp_path, monkeypatch, name, target, code=""):
+    """An installed package with one entry point in our group."""
+    info = tmp_path / f"{name}-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(f"[nn_stretch.delegates]\n{name} = {target}\n")
+    (tmp_path / f"{name}_module.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+THEIRS = """
+from scheduler.delegates.null import NullDelegate
+
+class Theirs(NullDelegate):
+    summary = "from another package"
+"""
+
+
+@pytest.fixture
+def clean_registry(monkeypatch):
+    """The registry as it was, whatever the test loads."""
+    monkeypatch.setattr(delegates, "_items", dict(delegates._items))
+
+
+def test_delegate_of_another_package_is_found_by_its_entry_point(tmp_path, monkeypatch, clean_registry):
+    installed(tmp_path, monkeypatch, "theirs_ok", "theirs_ok_module:Theirs", THEIRS)
+    assert get_delegate("theirs_ok").summary == "from another package"
+    assert load_plugins() == {}
+    assert "theirs_ok" in delegates
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "code", "told"),
+    [
+        ("nowhere", "no_such_module:X", "", "ModuleNotFoundError"),
+        ("crashing", "crashing_module:X", "1 / 0", "ZeroDivisionError"),
+        ("notours", "notours_module:X", "X = 3", "is not a Delegate"),
+        ("cpu", "cpu_module:Theirs", THEIRS, "the name is taken"),
+    ],
+)
+def test_broken_package_is_reported_and_takes_nothing_away(tmp_path, monkeypatch, clean_registry, name, target, code, told):
+    installed(tmp_path, monkeypatch, name, target, code)
+    assert told in load_plugins()[name]
+    assert get_delegate("cpu") is CpuDelegate
+
+
+def test_broken_delegate_that_is_asked_for_says_why(tmp_path, monkeypatch, clean_registry):
+    installed(tmp_path, monkeypatch, "sick", "sick_module:X", "1 / 0")
+    with pytest.raises(StretchError, match="`sick` cannot be loaded: ZeroDivisionError"):
+        get_delegate("sick")
+
+
+def test_unknown_delegate_hints_at_the_closest_name():
+    with pytest.raises(UnknownNameError) as error:
+        get_delegate("nul")
+    assert error.value.hint == "did you mean `null`?"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "told"),
+    [
+        ([], [np.zeros((1, 6, 8, 8), np.float32)], "1 inputs, 0 buffers"),
+        ([np.zeros((1, 3, 8, 8), np.float32)], [np.zeros((1, 6, 8, 9), np.float32)], "output `t0` has shape"),
+        ([np.zeros((1, 3, 8, 16), np.float32)[..., ::2]], [np.zeros((1, 6, 8, 8), np.float32)], "not contiguous"),
+    ],
+)
+@pytest.mark.parametrize("name", sorted(delegates))
+def test_every_delegate_refuses_buffers_that_do_not_fit(bundle_dir, name, inputs, outputs, told):
+    delegate: Delegate = delegates.get(name)()
+    with pytest.raises(StretchError, match=told):
+        delegate.compile(bundle_dir / "stem.onnx").bind(inputs, outputs)
+
+
+@pytest.mark.parametrize("name", sorted(delegates))
+@pytest.mark.parametrize("content", [None, b"", b"not onnx at all"])
+def test_every_delegate_refuses_a_file_that_is_no_model(tmp_path, name, content):
+    file = tmp_path / "m.onnx"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(StretchError):
+        delegates.get(name)().compile(file)
+
+
+def test_places_of_a_delegate_without_kernels_of_its_own_lists_the_nodes(bundle_dir):
+    assert [(p.name, p.op, p.ms) for p in NullDelegate().places(bundle_dir / "stem.onnx")] == [("stem/conv", "Conv", None), ("stem/relu", "Relu", None)]

@@ -1,0 +1,70 @@
+import numpy as np
+import pytest
+
+from predictors.errors import StretchError
+from scheduler.bundle import load_bundle
+from scheduler.delegates.null import NullDelegate
+from scheduler.delegates.reference import ReferenceDelegate
+from scheduler.executor import Executor
+from scheduler.mapping import place_processors
+from scheduler.plan import make_plan
+
+
+def executor_of(path, delegate, mapping=None):
+    bundle = load_bundle(path)
+    plan = make_plan(bundle.manifest, place_processors(["cpu", "gpu"], mapping))
+    return Executor(plan, bundle.manifest.tensors, {name: delegate.compile(bundle.file(s.file)) for name, s in plan.subgraphs.items()})
+
+
+@pytest.fixture
+def executor(bundle_dir):
+    made = executor_of(bundle_dir, ReferenceDelegate(), {"cpu": "reference", "gpu": "reference"})
+    yield made
+    made.close()
+
+
+def test_trace_has_every_step_once_with_no_step_before_its_inputs(executor):
+    executor.buffers.arrays["x"][...] = 1
+    trace = executor.run()
+    ends = {span.name: span.end_ns for span in trace.spans}
+    starts = {span.name: span.start_ns for span in trace.spans}
+    assert sorted(ends) == sorted([*executor.plan.subgraphs, *executor.plan.joins])
+    for name, subgraph in executor.plan.subgraphs.items():
+        writer = next((w for w in (*executor.plan.subgraphs.values(), *executor.plan.joins.values()) if w.output == subgraph.input), None)
+        assert writer is None or ends[writer.name] <= starts[name]
+    assert trace.start_ns <= min(starts.values())
+    assert max(ends.values()) <= trace.end_ns
+
+
+def test_subgraphs_of_one_queue_do_not_overlap(executor):
+    spans = [span for span in executor.run().spans if span.kind == "subgraph"]
+    for a in spans:
+        for b in spans:
+            assert a is b or a.queue != b.queue or a.end_ns <= b.start_ns or b.end_ns <= a.start_ns
+
+
+def test_run_twice_gives_the_same_output(executor):
+    executor.buffers.arrays["x"][...] = np.random.default_rng(0).standard_normal((1, 3, 8, 8))
+    executor.run()
+    first = executor.buffers.arrays["y"].copy()
+    executor.run()
+    assert np.array_equal(executor.buffers.arrays["y"], first)
+
+
+def test_placement_that_promises_a_command_queue_needs_a_delegate_that_has_one(bundle_dir):
+    with pytest.raises(StretchError, match="says that it is asynchronous"):
+        executor_of(bundle_dir, ReferenceDelegate(), {"gpu": "null_async"})
+
+
+def test_failing_join_is_one_error_and_the_next_run_is_whole(bundle_dir):
+    executor = executor_of(bundle_dir, NullDelegate())
+
+    def broken():
+        raise MemoryError("no room")
+
+    kept, executor.buffers.joins["s2.join"] = executor.buffers.joins["s2.join"], broken
+    with pytest.raises(StretchError, match=r"join `s2\.join` failed: no room"):
+        executor.run()
+    executor.buffers.joins["s2.join"] = kept
+    assert len(executor.run().spans) == 8
+    executor.close()
