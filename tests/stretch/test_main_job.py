@@ -1,0 +1,53 @@
+"""The main job at full size: every supported network, on two and three processors."""
+
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from predictors.errors import InfeasibleError  # noqa: E402 - torch may be missing
+from scheduler.session import Session  # noqa: E402
+from stretch.api import branch  # noqa: E402
+from stretch.capture import capture  # noqa: E402
+from stretch.planning.config import PlanConfig  # noqa: E402
+from stretch.planning.scale import scaled_graph  # noqa: E402
+from stretch.transform import build  # noqa: E402
+from tests.stretch.designs import identity_design  # noqa: E402
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+MODELS = [
+    *("resnet18", "resnet34", "resnet50", "regnet_x_400mf", "regnet_x_1_6gf", "efficientnet_b0", "efficientnet_b5", "mobilenet_v2", "mobilenet_v3_large"),
+]
+
+
+@pytest.mark.parametrize(("device", "processors"), [("pixel6", ("cpu", "gpu")), ("mi9", ("cpu", "gpu", "dsp"))])
+@pytest.mark.parametrize("model", MODELS)
+def test_bundle_run_by_the_scheduler_agrees_with_the_branched_module(tmp_path, model, device, processors):
+    for alpha in (0.2, 0.5, 1.0):
+        try:
+            result = branch(model, device, out=tmp_path / "b", config=PlanConfig(processors=processors, alpha=alpha), weights="none")
+        except InfeasibleError:
+            continue
+        break
+    else:
+        pytest.fail("no design, whatever communication may cost")
+    assert 0.97 <= result.plan.macs_ratio <= 1.03
+    assert result.plan.design.n_meet >= 1
+    x = torch.randn(result.plan.graph.input.shape, generator=torch.Generator().manual_seed(3))
+    with torch.inference_mode():
+        want = result.model(x).numpy()
+    with Session(tmp_path / "b") as session:
+        got = session(x.numpy())
+    assert np.abs(got - want).max() <= 1e-4 * np.abs(want).max()
+    traced = capture(result.model, result.plan.graph.input.shape, result.plan.graph.name)
+    assert traced.graph == scaled_graph(result.plan.graph, result.plan.design)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_identity_design_is_the_original_bit_for_bit(captured, model):
+    found = captured(model)
+    x = torch.randn(found.graph.input.shape, generator=torch.Generator().manual_seed(4))
+    with torch.inference_mode():
+        assert torch.equal(build(found, identity_design(found.graph))(x), found.module(x))
