@@ -61,8 +61,10 @@ class Costs:
     def __init__(self, predictor: LatencyPredictor, precision: Mapping[str, str]) -> None:
         self.predictor = predictor
         self.precision = dict(precision)
-        self._whole: dict[tuple[str, int, int, int, str], _Whole] = {}
-        self._left: dict[tuple[str, int], frozenset[str]] = {}
+        self._whole: dict[tuple[int, int, int, int, str], _Whole] = {}
+        self._left: dict[tuple[int, int], frozenset[str]] = {}
+        # Costs are remembered per segment object, which is kept so that its identity stays its own.
+        self._known: dict[int, Segment] = {}
 
     @property
     def host(self) -> str:
@@ -150,7 +152,7 @@ class Costs:
     def _full(self, segment: Segment, processor: str, width: int, in_channels: int, entry: EntryKind) -> _Whole:
         align = self.align(processor)
         backend = self.predictor.device.processor(processor).profile.backend
-        key = (segment.name, width, in_channels, align, backend)
+        key = (self._remember(segment), width, in_channels, align, backend)
         known = self._whole.get(key)
         if known is None and in_channels != segment.in_width and entry == "none":
             known = self._rewired(segment, processor, width, in_channels)
@@ -188,8 +190,12 @@ class Costs:
             params[kernel.name] += weights
         return _Whole(tuple(kernels), params)
 
+    def _remember(self, segment: Segment) -> int:
+        self._known[id(segment)] = segment
+        return id(segment)
+
     def _kept_ops(self, segment: Segment, depth: int) -> frozenset[str]:
-        key = (segment.name, depth)
+        key = (self._remember(segment), depth)
         if key not in self._left:
             self._left[key] = frozenset(op.name for op in drop_units(segment, depth).ops)
         return self._left[key]

@@ -1,0 +1,84 @@
+"""Exact search over real design spaces."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from stretch.planning.makespan import timeline
+from stretch.planning.search.exact import search_exact
+from stretch.planning.search.grid import search_grid
+from tests.predictors.networks import small_resnet
+from tests.stretch.planning.spaces import as_design, make_space
+
+GRAPH = small_resnet(blocks=(2, 2))
+
+
+def brute_force(space, low, high, n_meet):
+    """Fastest design by trying every one on the timeline's own arithmetic."""
+    end = space.segments[-1].graph
+    elements = int(np.prod(end.by_name[end.output].shape))
+    best = np.inf
+    every = [[(o, i) for o in options for i in range(len(o.macs))] for options in space.options]
+    for picks in product(*every):
+        macs = sum(int(o.macs[i]) for o, i in picks)
+        if not low <= macs <= high or sum(len(o.candidates) > 1 for o, _ in picks) < n_meet:
+            continue
+        holder, ms = space.holders.index(space.costs.host), 0.0
+        for options, index in picks:
+            if not options.allowed[holder, index]:
+                break
+            ms += options.ms[holder, index]
+            holder = space.holders.index(space.costs.host if len(options.candidates) > 1 else options.processors[0])
+        else:
+            best = min(best, ms + space.costs.transfer(space.holders[holder], space.costs.host, elements))
+    return best
+
+
+@pytest.mark.parametrize("n_meet", [0, 1, 2])
+@pytest.mark.parametrize("device", ["mi9", "pixel6", "host"])
+def test_exact_search_equals_brute_force(device, n_meet):
+    space = make_space(GRAPH, device, min_width=0.85)
+    assert 100 < 10**space.size_log10 < 60_000
+    low, high = round(0.9 * GRAPH.macs), round(1.6 * GRAPH.macs)
+    found = search_exact(space, low, high, n_meet)
+    assert found.ms == pytest.approx(brute_force(space, low, high, n_meet))
+    assert found.optimal
+    assert found.n_meet >= n_meet
+
+
+@pytest.mark.parametrize("processors", [("cpu", "gpu"), ("cpu", "dsp"), ("cpu", "gpu", "dsp")])
+def test_predicted_makespan_is_that_of_the_built_design(processors):
+    graph = small_resnet()
+    space = make_space(graph, processors=processors)
+    found = search_exact(space, round(0.97 * graph.macs), round(1.03 * graph.macs), 1)
+    run = timeline(graph, as_design(graph, found.segments(space.costs)), space.costs)
+    assert run.makespan_ms == pytest.approx(found.ms)
+    assert run.macs == found.macs
+    assert run.params == found.params
+
+
+@pytest.mark.parametrize("device", ["mi9", "pixel6", "host"])
+@pytest.mark.parametrize("macs", [(0.9, 1.1), (1.0, 1.2)])
+def test_exact_search_is_never_slower_than_the_grid(device, macs):
+    graph = small_resnet()
+    space = make_space(graph, device)
+    low, high = round(macs[0] * graph.macs), round(macs[1] * graph.macs)
+    exact, grid = search_exact(space, low, high, 1), search_grid(space, low, high, 1)
+    assert grid is not None
+    assert exact.ms <= grid.ms + 1e-9
+
+
+def test_price_on_parameters_buys_fewer_of_them():
+    graph = small_resnet()
+    space = make_space(graph)
+    low, high = round(0.9 * graph.macs), round(1.1 * graph.macs)
+    free = search_exact(space, low, high, 1)
+    priced = search_exact(space, low, high, 1, param_price=1.0)
+    assert priced.params < free.params
+    assert priced.ms >= free.ms
+
+
+def test_more_meeting_points_than_segments_have_no_design():
+    space = make_space(GRAPH)
+    assert search_exact(space, 0, 10 * GRAPH.macs, 3) is None

@@ -1,0 +1,32 @@
+"""Small design spaces for tests."""
+
+import msgspec
+
+from predictors.devices import load_device
+from predictors.predictor import LatencyPredictor
+from stretch.planning.config import PlanConfig
+from stretch.planning.constraints import ConstraintFilter
+from stretch.planning.costs import Costs
+from stretch.planning.design import BranchDesign
+from stretch.planning.segments import split_segments
+from stretch.planning.space import DesignSpace
+from tests.predictors.networks import small_resnet
+
+#: A large α lets the short segments of a small network branch.
+LOOSE = {"alpha": 10.0, "beta": 10.0, "balance": 0.01}
+
+
+def make_space(graph=None, device="mi9", processors=("cpu", "gpu"), join="project", **changes):
+    profile = load_device(device)
+    config = PlanConfig(processors=processors, **(LOOSE | changes)).checked(profile)
+    costs = Costs(LatencyPredictor(profile), config.precision)
+    graph = graph or small_resnet()
+    return DesignSpace(split_segments(graph), config.processors, costs, ConstraintFilter.of(config), join)
+
+
+def as_design(graph, segments):
+    return BranchDesign(graph.name, "mi9", tuple(segments))
+
+
+def relaxed(config, **changes):
+    return msgspec.structs.replace(config, **changes)

@@ -1,0 +1,59 @@
+"""A request is filled in for its device, or refused in a sentence."""
+
+import pytest
+
+from predictors.devices import load_device
+from predictors.errors import UnknownNameError, UsageError
+from stretch.planning.config import PlanConfig
+
+MI9 = load_device("mi9")
+
+
+def test_defaults_are_those_of_the_paper_as_far_as_it_states_them():
+    config = PlanConfig().checked(load_device("pixel6"))
+    assert (config.alpha, config.beta, config.min_depth, config.min_width, config.macs) == (0.2, 1.1, 0.5, 0.5, (0.97, 1.03))
+    assert config.processors == ("cpu", "gpu")
+    assert config.precision == {"cpu": "fp32", "gpu": "fp16"}
+
+
+def test_width_floor_falls_with_three_processors():
+    assert PlanConfig().checked(MI9).min_width == 0.375
+    assert PlanConfig(processors=("cpu", "dsp")).checked(MI9).min_width == 0.5
+    assert PlanConfig(min_width=0.6).checked(MI9).min_width == 0.6
+
+
+def test_precision_may_be_given_by_family_or_by_core_set():
+    assert PlanConfig(processors=("cpu[3med]", "gpu"), precision={"cpu": "fp32"}).checked(MI9).precision == {
+        "cpu[3med]": "fp32",
+        "gpu": "fp16",
+    }
+    assert PlanConfig(processors=("cpu[3med]", "gpu"), precision={"cpu[3med]": "fp32"}).checked(MI9).precision["cpu[3med]"] == "fp32"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"alpha": 0.0}, "alpha"),
+        ({"min_depth": 1.5}, "min_depth"),
+        ({"strategy": "evolve"}, "evolve"),
+        ({"n_meet": 0}, "n_meet"),
+        ({"macs": (1.1, 1.0)}, "the MACs range 1.1:1 is empty"),
+        ({"params": (1.1, 1.0)}, "the parameter range 1.1:1 is empty"),
+        ({"objective": "energy"}, "objective `energy` is not known"),
+        ({"processors": ("cpu",)}, "at least two processors"),
+        ({"processors": ("cpu", "cpu[3med]")}, "share cores"),
+        ({"processors": ("gpu", "gpu")}, "share cores"),
+        ({"precision": {"gpu": "int8"}}, "`gpu` does not run `int8`"),
+        ({"processors": ("cpu", "gpu"), "precision": {"dsp": "int8"}}, "which is not among the processors"),
+    ],
+)
+def test_request_that_makes_no_sense_is_a_usage_error(changes, message):
+    with pytest.raises(UsageError, match=message) as caught:
+        PlanConfig(**changes).checked(MI9)
+    assert caught.value.exit_code == 2
+
+
+def test_unknown_processor_hints_at_the_closest():
+    with pytest.raises(UnknownNameError) as caught:
+        PlanConfig(processors=("cpu", "gpuu")).checked(MI9)
+    assert caught.value.hint == "did you mean `gpu`?"
