@@ -127,11 +127,16 @@ def verb(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def make_console(stream: Any) -> "Console":
-    """A rich console that takes no markup from names and honours NO_COLOR."""
+    """A rich console that takes neither markup nor control characters from names, and honours NO_COLOR."""
     from rich.console import Console
 
+    class PlainNames(Console):
+        def render_str(self, text: str, **options: Any) -> Any:
+            """Text for a string: control characters escaped, for rich lets them through."""
+            return super().render_str(printable(text), **options)
+
     plain = not stream.isatty() and "COLUMNS" not in os.environ
-    return Console(file=stream, markup=False, emoji=False, highlight=False, width=PLAIN_WIDTH if plain else None)
+    return PlainNames(file=stream, markup=False, emoji=False, highlight=False, width=PLAIN_WIDTH if plain else None)
 
 
 def print_json(data: Mapping[str, Any], stream: Any) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.table import Table
 
 from stretch.cli.output import Output, make_console, print_json, printable, verb
 
@@ -44,6 +45,16 @@ def test_markup_in_a_name_is_printed_as_it_is():
     stream = io.StringIO()
     make_console(stream).print("[red]cpu[/red] :gem:")
     assert stream.getvalue() == "[red]cpu[/red] :gem:\n"
+
+
+def test_control_characters_in_text_and_tables_are_escaped():
+    stream = io.StringIO()
+    table = Table("a\x1b[2J")
+    table.add_row("b\x07")
+    make_console(stream).print("c\x1b]0;title\x07", table)
+    assert all(c.isprintable() or c == "\n" for c in stream.getvalue())
+    for escaped in ("a\\x1b[2J", "b\\x07", "c\\x1b]0;title\\x07"):
+        assert escaped in stream.getvalue()
 
 
 def test_notes_and_warnings_go_to_stderr(capsys):

@@ -1,0 +1,59 @@
+"""Calling the command line, in this process and in others."""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from stretch.cli import app
+
+#: A tiny network branches only where an exchange may take longer than its segment.
+LOOSE = ("--alpha", "5")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def message(self) -> str:
+        """The error's sentence, after checking that only it and a hint end what was said, on stderr."""
+        _, found, end = f"\n{self.err}".rpartition("\nerror: ")
+        assert found, self.err
+        lines = end.splitlines()
+        assert len(lines) == 1 or (lines[1] == "" and lines[2].startswith("hint: ") and len(lines) == 3), self.err
+        assert "Traceback" not in self.err
+        assert self.out == ""
+        return lines[0]
+
+    @property
+    def hint(self) -> str:
+        """The error's hint."""
+        return self.err.partition("\nhint: ")[2].strip()
+
+
+def call(capsys: pytest.CaptureFixture[str], *words: object) -> Outcome:
+    """Run the command line in this process."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stop:
+        app([str(word) for word in words])
+    return Outcome(stop.value.code, *capsys.readouterr())
+
+
+def spawn(code: str, *words: object, cwd: Path | None = None) -> Outcome:
+    """Run the command line in a fresh process, after the statements in `code`."""
+    command = [sys.executable, "-P", "-c", f"{code}\nfrom stretch.cli import app\napp()", *map(str, words)]
+    result = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, env=os.environ)
+    return Outcome(result.returncode, result.stdout, result.stderr)
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder, hidden ones included, and every empty folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else b"" for path in sorted(folder.rglob("*"))}

@@ -1,0 +1,236 @@
+"""Bad bundles and bad requests of them: one sentence, the right exit code, nothing computed."""
+
+import json
+import re
+import shutil
+import signal
+
+import numpy as np
+import pytest
+
+from stretch.cli.output import Output
+from tests.stretch.cli.commands import LOOSE, call, spawn, tree
+
+pytestmark = pytest.mark.torch
+
+QUICK = ("--repeat", 1, "--warmup", 0)
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    """A sound bundle of a tiny network, which no test may change."""
+    out = tmp_path_factory.mktemp("sound") / "bundle"
+    made = spawn("", "branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", *LOOSE, "--out", out)
+    assert made.code == 0, made.err
+    return out
+
+
+@pytest.fixture
+def bundle(sound, tmp_path):
+    """A copy to damage."""
+    return shutil.copytree(sound, tmp_path / "bundle")
+
+
+def edit(bundle, change):
+    """Change the manifest of a bundle."""
+    path = bundle / "bundle.json"
+    manifest = json.loads(path.read_text())
+    change(manifest)
+    path.write_text(json.dumps(manifest))
+
+
+def first_subgraph(bundle):
+    """File name of the first subgraph."""
+    return json.loads((bundle / "bundle.json").read_text())["subgraphs"][0]["file"]
+
+
+def delete(bundle):
+    (bundle / first_subgraph(bundle)).unlink()
+
+
+def truncate(bundle):
+    path = bundle / first_subgraph(bundle)
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def swap(bundle):
+    files = [s["file"] for s in json.loads((bundle / "bundle.json").read_text())["subgraphs"][:2]]
+    one, other = ((bundle / file).read_bytes() for file in files)
+    (bundle / files[0]).write_bytes(other)
+    (bundle / files[1]).write_bytes(one)
+
+
+def flip(bundle):
+    path = bundle / first_subgraph(bundle)
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def escape(bundle):
+    (bundle.parent / "outside.onnx").write_bytes((bundle / first_subgraph(bundle)).read_bytes())
+
+    def change(manifest):
+        name = manifest["subgraphs"][0]["file"]
+        manifest["subgraphs"][0]["file"] = "../outside.onnx"
+        manifest["files"]["../outside.onnx"] = manifest["files"].pop(name)
+
+    edit(bundle, change)
+
+
+def link_away(bundle):
+    path = bundle / first_subgraph(bundle)
+    path.rename(bundle.parent / "outside.onnx")
+    path.symlink_to(bundle.parent / "outside.onnx")
+
+
+def newer(bundle):
+    edit(bundle, lambda manifest: manifest.update(schema=99, tomorrow=True))
+
+
+def unknown_key(bundle):
+    edit(bundle, lambda manifest: manifest.update(extra=1))
+
+
+def garble(bundle):
+    (bundle / "bundle.json").write_text("{")
+
+
+def forget_manifest(bundle):
+    (bundle / "bundle.json").unlink()
+
+
+def loop(bundle):
+    """Let the first subgraph read what the last one writes."""
+    edit(bundle, lambda m: m["subgraphs"][0].update(input=m["subgraphs"][-1]["output"]))
+
+
+DAMAGES = [delete, truncate, swap, flip, escape, link_away, newer, unknown_key, garble, forget_manifest, loop]
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+@pytest.mark.parametrize("verb", ["run", "explain"])
+def test_damaged_bundle_is_refused_and_left_as_it_is(capsys, bundle, damage, verb):
+    damage(bundle)
+    before = tree(bundle)
+    result = call(capsys, verb, bundle, *(QUICK if verb == "run" else ()))
+    assert result.code == 1
+    assert result.message
+    assert tree(bundle) == before
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_verify_fails_on_a_damaged_bundle(capsys, bundle, damage):
+    damage(bundle)
+    result = call(capsys, "verify", bundle, "--json")
+    data = json.loads(result.out)
+    assert result.code == 1
+    assert data.get("error") or (data["ok"] is False and data["problems"])
+
+
+@pytest.mark.parametrize(
+    ("damage", "named"), [(delete, "onnx"), (truncate, "onnx"), (flip, "onnx"), (escape, r"\.\./outside\.onnx"), (newer, "99"), (forget_manifest, "bundle.json")], ids=lambda v: getattr(v, "__name__", None)
+)
+def test_refusal_of_a_damaged_bundle_names_what_is_wrong(capsys, bundle, damage, named):
+    damage(bundle)
+    assert re.search(named, call(capsys, "run", bundle, *QUICK).message)
+
+
+def test_newer_schema_is_said_to_need_an_upgrade(capsys, bundle):
+    newer(bundle)
+    result = call(capsys, "run", bundle, *QUICK)
+    assert "upgrade" in result.message + result.hint
+
+
+def test_sound_bundle_passes_the_same_checks(capsys, bundle):
+    assert call(capsys, "verify", bundle).code == 0
+    assert call(capsys, "run", bundle, *QUICK).code == 0
+
+
+def test_missing_bundle_is_named(capsys, tmp_path):
+    result = call(capsys, "run", tmp_path / "absent", *QUICK)
+    assert result.code == 1
+    assert "absent" in result.message
+
+
+def test_unknown_delegate_gives_the_closest_name(capsys, bundle):
+    result = call(capsys, "run", bundle, "--map", "gpu=referense", *QUICK)
+    assert (result.code, result.message, result.hint) == (3, "unknown delegate `referense`", "did you mean `reference`?")
+
+
+@pytest.mark.parametrize("mapping", ["gpu", "gpu=", "npu=cpu1", "gpu=cpu999", "gpu=cpu0,gpu=cpu0"])
+def test_mapping_that_makes_no_sense_is_a_usage_error(capsys, bundle, mapping):
+    result = call(capsys, "run", bundle, "--map", mapping, *QUICK)
+    assert result.code == 2
+    assert result.message
+
+
+def test_repeat_out_of_range_is_a_usage_error(capsys, bundle):
+    assert call(capsys, "run", bundle, "--repeat", 0).code == 2
+
+
+def test_input_of_another_shape_is_refused_with_both_shapes(capsys, bundle, tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((1, 3, 8, 8), np.float32))
+    result = call(capsys, "run", bundle, "--input", tmp_path / "x.npy", *QUICK)
+    assert result.code in (1, 2)
+    assert "8" in result.message
+    assert "32" in result.message + result.hint
+
+
+@pytest.mark.parametrize("content", [b"", b"not numpy"])
+def test_input_file_that_is_no_array_is_named(capsys, bundle, tmp_path, content):
+    (tmp_path / "x.npy").write_bytes(content)
+    result = call(capsys, "run", bundle, "--input", tmp_path / "x.npy", *QUICK)
+    assert result.code == 1
+    assert "x.npy" in result.message
+
+
+def test_trace_that_cannot_be_written_is_named(capsys, bundle, tmp_path):
+    result = call(capsys, "run", bundle, "--trace", tmp_path / "absent" / "trace.json", *QUICK)
+    assert result.code == 1
+    assert "trace.json" in result.message
+
+
+def test_missing_onnx_runtime_gives_the_install_line(bundle):
+    result = spawn("import sys\nsys.modules['onnxruntime'] = None", "run", bundle)
+    assert result.code == 5
+    assert "pip install onnxruntime" in result.message
+
+
+def test_running_a_bundle_imports_no_torch(bundle):
+    code = "import sys\nsys.modules['torch'] = None"
+    assert spawn(code, "run", bundle, *QUICK).code == 0
+
+
+def test_interrupt_of_a_run_ends_with_130_and_writes_no_trace(capsys, bundle, tmp_path, monkeypatch):
+    progress = Output.progress
+
+    def interrupted(self, what, total=None):
+        """The verb's own progress, whose first step raises the signal."""
+        bar = progress(self, what, total)
+        bar.__enter__()
+
+        class Bar:
+            def __enter__(self):
+                return lambda doing="": signal.raise_signal(signal.SIGINT)
+
+            def __exit__(self, *error):
+                bar.__exit__(None, None, None)
+
+        return Bar()
+
+    monkeypatch.setattr(Output, "progress", interrupted)
+    result = call(capsys, "run", bundle, "--trace", tmp_path / "trace.json", *QUICK)
+    assert (result.code, result.message) == (130, "interrupted")
+    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+
+
+def test_name_with_terminal_codes_is_printed_escaped(capsys, bundle):
+    edit(bundle, lambda manifest: manifest["model"].update(name="\x1b[31mred"))
+    result = call(capsys, "run", bundle, *QUICK)
+    assert "\x1b" not in result.out + result.err
+
+
+def test_command_works_from_another_folder_than_the_repository(bundle, tmp_path):
+    result = spawn("", "verify", bundle.name, "--json", cwd=tmp_path)
+    assert json.loads(result.out)["ok"] is True

@@ -1,0 +1,284 @@
+"""Bad input to `stretch branch`: one sentence, the right exit code, nothing left behind."""
+
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from stretch.cli.output import Output
+from tests.stretch.cli.commands import LOOSE, call, spawn, tree
+
+pytestmark = pytest.mark.torch
+
+BRANCH = ("branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", *LOOSE)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder that must be empty again when a command has failed."""
+    place = tmp_path / "place"
+    place.mkdir()
+    yield place
+    assert tree(place) == {}
+
+
+def branch(capsys, folder, *options):
+    """`stretch branch` of the tiny network into `folder`, with further or other options."""
+    return call(capsys, *BRANCH, "--out", folder / "bundle", *options)
+
+
+def test_unknown_model_gives_the_closest_name(capsys, folder):
+    result = call(capsys, "branch", "tiny_resnt", "--device", "pixel6", "--out", folder / "bundle")
+    assert (result.code, result.message, result.hint) == (3, "unknown model `tiny_resnt`", "did you mean `tiny_resnet`?")
+
+
+def test_unknown_device_gives_the_closest_name(capsys, folder):
+    result = call(capsys, "branch", "tiny_resnet", "--device", "pixel7", "--out", folder / "bundle")
+    assert (result.code, result.message, result.hint) == (3, "unknown device `pixel7`", "did you mean `pixel6`?")
+
+
+def test_unknown_processor_gives_the_closest_name(capsys, folder):
+    result = branch(capsys, folder, "--processors", "cpu,gpuu")
+    assert result.code == 3
+    assert "`gpuu`" in result.message
+    assert result.hint == "did you mean `gpu`?"
+
+
+def test_failure_with_json_is_one_object_on_stdout(capsys, folder):
+    result = call(capsys, "branch", "tiny_resnet", "--device", "pixel7", "--out", folder / "bundle", "--json")
+    assert (result.code, result.err) == (3, "")
+    assert json.loads(result.out) == {"schema": 1, "version": "0.1.0", "error": "unknown device `pixel7`", "hint": "did you mean `pixel6`?"}
+
+
+@pytest.mark.parametrize(
+    ("options", "flag"),
+    [
+        (("--macs", "one"), "--macs"),
+        (("--macs", "1.1:0.9"), "MACs"),
+        (("--min-depth", "0"), "--min-depth"),
+        (("--min-width", "2"), "--min-width"),
+        (("--alpha", "-1"), "--alpha"),
+        (("--n-meet", "0"), "--n-meet"),
+        (("--input", "32"), "--input"),
+        (("--join", "glue"), "--join"),
+        (("--precision", "int8"), "--precision"),
+        (("--processors", "cpu"), "two processors"),
+    ],
+)
+def test_value_out_of_range_is_a_usage_error_that_names_the_flag(capsys, folder, options, flag):
+    result = branch(capsys, folder, *options)
+    assert result.code == 2
+    assert flag in result.message + result.hint
+
+
+NETS = '''
+import torch
+from torch import nn
+
+
+class Forked(nn.Module):
+    """Its way depends on its numbers: it cannot be traced."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3)
+
+    def forward(self, x):
+        return self.conv(x) if x.sum() > 0 else x
+
+
+class Odd(nn.Module):
+    """It has an operator that the operator graph does not know."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3)
+
+    def forward(self, x):
+        return torch.fft.fft2(self.conv(x)).real
+'''
+
+
+@pytest.mark.parametrize(("net", "named"), [("Forked", "Forked"), ("Odd", "fft")])
+def test_model_that_cannot_be_captured_is_refused_with_what_is_in_the_way(capsys, folder, tmp_path, net, named):
+    (tmp_path / "nets.py").write_text(NETS)
+    result = call(capsys, "branch", f"{tmp_path}/nets.py:{net}", "--device", "pixel6", "--input", "3x32x32", "--trust-code", "--out", folder / "bundle")
+    assert result.code == 1
+    assert named in result.message
+
+
+def test_code_is_not_executed_without_trust(capsys, folder, tmp_path):
+    (tmp_path / "nets.py").write_text("raise SystemExit('executed')\n")
+    result = call(capsys, "branch", f"{tmp_path}/nets.py:net", "--device", "pixel6", "--out", folder / "bundle")
+    assert result.code == 2
+    assert "--trust-code" in result.hint
+
+
+@pytest.mark.parametrize("size", ["1x32x32", "3x0x32"])
+def test_input_that_the_model_rejects_is_named(capsys, folder, size):
+    result = branch(capsys, folder, "--input", size)
+    assert result.code in (1, 2)
+    assert "32" in result.message
+
+
+def test_macs_range_that_no_design_meets_names_the_rule_and_the_nearest_value(capsys, folder):
+    result = branch(capsys, folder, "--macs", "5:6")
+    assert result.code == 4
+    assert result.message.endswith("the tightest is --macs 5:6")
+    nearest = re.search(r"--macs ([\d.]+):6$", result.hint)
+    assert nearest
+    assert branch(capsys, folder, "--macs", f"{nearest[1]}:6", "--dry-run").code == 0
+
+
+def test_floors_that_no_design_meets_name_the_rule(capsys, folder):
+    result = branch(capsys, folder, "--min-depth", "1", "--min-width", "1")
+    assert result.code == 4
+    assert result.hint
+
+
+def test_alpha_that_no_segment_meets_names_alpha_and_the_nearest_value(capsys, folder):
+    result = branch(capsys, folder, "--alpha", "0.0001")
+    assert result.code == 4
+    assert "alpha" in (result.message + result.hint).lower().replace("α", "alpha")
+
+
+@pytest.mark.parametrize("content", ["segments = 3\n", "version = 99\nsegments = []\n", "not toml", "[[segments]]\nname = 's9'\nbranches = [{processor = 'cpu'}]\n"])
+def test_design_file_that_is_none_is_refused(capsys, folder, tmp_path, content):
+    (tmp_path / "design.toml").write_text(content)
+    result = branch(capsys, folder, "--design", tmp_path / "design.toml")
+    assert result.code in (1, 3)
+    assert result.message
+
+
+def test_missing_design_file_is_named(capsys, folder, tmp_path):
+    result = branch(capsys, folder, "--design", tmp_path / "absent.toml")
+    assert result.code == 1
+    assert "absent.toml" in result.message
+
+
+def test_missing_weights_file_is_named(capsys, folder, tmp_path):
+    result = branch(capsys, folder, "--weights", tmp_path / "absent.pth")
+    assert result.code == 1
+    assert "absent.pth" in result.message
+
+
+def test_output_that_is_a_file_is_kept(capsys, tmp_path):
+    (tmp_path / "bundle").write_text("mine")
+    result = call(capsys, *BRANCH, "--out", tmp_path / "bundle")
+    assert result.code == 1
+    assert "bundle" in result.message
+    assert tree(tmp_path) == {"bundle": b"mine"}
+
+
+def test_output_folder_with_other_things_is_kept(capsys, tmp_path):
+    (tmp_path / "bundle").mkdir()
+    (tmp_path / "bundle" / "thesis.tex").write_text("mine")
+    result = call(capsys, *BRANCH, "--out", tmp_path / "bundle")
+    assert result.code == 1
+    assert "holds something else" in result.message
+    assert tree(tmp_path) == {"bundle": b"", "bundle/thesis.tex": b"mine"}
+
+
+def test_output_below_a_file_is_refused(capsys, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    result = call(capsys, *BRANCH, "--out", tmp_path / "file" / "bundle")
+    assert result.code == 1
+    assert "cannot write the bundle" in result.message
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_output_in_a_folder_without_write_permission_is_refused(capsys, tmp_path):
+    tmp_path.chmod(0o500)
+    result = call(capsys, *BRANCH, "--out", tmp_path / "bundle")
+    tmp_path.chmod(0o700)
+    assert result.code == 1
+    assert "cannot write the bundle" in result.message
+
+
+def test_output_where_the_system_lets_nobody_write_is_refused(capsys):
+    result = call(capsys, *BRANCH, "--out", "/proc/nn_stretch/bundle")
+    assert result.code == 1
+    assert "cannot write the bundle" in result.message
+
+
+def test_file_that_the_disk_cannot_take_ends_in_one_sentence(capsys, folder):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    try:
+        result = branch(capsys, folder)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert result.code == 1
+    assert "cannot write the bundle" in result.message
+
+
+def test_earlier_bundle_survives_when_its_successor_cannot_be_written(capsys, tmp_path):
+    out = tmp_path / "bundle"
+    assert call(capsys, *BRANCH, "--out", out, "--no-controls", "--seed", 1).code == 0
+    earlier = tree(tmp_path)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    try:
+        result = call(capsys, *BRANCH, "--out", out, "--no-controls", "--seed", 2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert result.code == 1
+    assert tree(tmp_path) == earlier
+
+
+PHASES = ("import torch", "load", "capture", "plan", "transform", "export", "export stem.cpu", "export model", "export controls", "export checks")
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_interrupt_in_any_phase_leaves_nothing_behind(capsys, folder, monkeypatch, phase):
+    progress = Output.progress
+
+    def interrupted(self, what, total=None):
+        """The verb's own progress, whose step raises the signal when the phase begins."""
+        bar = progress(self, what, total)
+        step = bar.__enter__()
+
+        class Bar:
+            def __enter__(self):
+                return self.step
+
+            def __exit__(self, *error):
+                bar.__exit__(None, None, None)
+
+            def step(self, doing=""):
+                step(doing)
+                if doing == phase:
+                    signal.raise_signal(signal.SIGINT)
+
+        return Bar()
+
+    monkeypatch.setattr(Output, "progress", interrupted)
+    result = branch(capsys, folder)
+    assert (result.code, result.message) == (130, "interrupted")
+
+
+@pytest.mark.slow
+def test_interrupt_from_outside_ends_the_process_and_leaves_nothing_behind(folder):
+    command = [sys.executable, "-c", "print('ready', flush=True)\nfrom stretch.cli import app\napp()", *BRANCH, "--out", str(folder / "bundle")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        # the staging folder appears when exporting has begun
+        while process.poll() is None and not any(name.startswith(".bundle.") and (folder / name / "subgraphs").is_dir() for name in os.listdir(folder)):
+            os.sched_yield()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate()
+    assert process.returncode == 130
+    assert out == "ready\n"
+    assert err == "error: interrupted\n"
+
+
+@pytest.mark.parametrize("package", ["torch"])
+def test_missing_package_gives_the_install_line(folder, package):
+    result = spawn(f"import sys\nsys.modules[{package!r}] = None", *BRANCH, "--out", folder / "bundle")
+    assert result.code == 5
+    assert package in result.message
+    assert "nn-stretch[torch]" in result.hint
