@@ -49,7 +49,9 @@ class Registry(Generic[T]):
         return sorted(self._items)
 
     def __contains__(self, name: object) -> bool:
+        """Whether something is registered under `name`."""
         return name in self._items
 
     def __iter__(self) -> Iterator[str]:
+        """The names, sorted."""
         return iter(self.names())

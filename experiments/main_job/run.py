@@ -94,7 +94,7 @@ def matrix() -> None:
     for model in MODELS:
         for device, processors in DEVICES.items():
             row = matrix_row(model, device, processors)
-            print(json.dumps(row), file=sys.stderr)
+            sys.stderr.write(json.dumps(row) + "\n")
             rows.append(row)
     write_record(
         HERE / "results" / "matrix.json",

@@ -145,33 +145,15 @@ def _lower(module: nn.Module, traced: fx.GraphModule, values: _Values, name: str
 def _lower_node(
     traced: fx.GraphModule, node: fx.Node, values: _Values, names: dict[fx.Node, str], used: set[str]
 ) -> list[tuple[Op, dict[str, torch.Tensor]]]:
-    """The operators of one fx node, each with its weights."""
-    shapes = values.shapes
+    """The operators of one fx node, each with its weights.
+
+    Raises:
+        StretchError: If the node is not supported; names it and the reason.
+    """
     try:
         if node.op == "call_module":
-            module = traced.get_submodule(str(node.target))
-            source = _tensor_input(node, names)
-            base = _unique(str(node.target).replace(".", "_"), node.name, used)
-            lowered = []
-            for suffix, kind, attrs, own in lower_module(module, shapes[_node(node.args[0])]):
-                op_name = base if not lowered else _unique(f"{base}_{suffix}", f"{base}_{suffix}_{len(used)}", used)
-                lowered.append((Op(op_name, kind, (source,) if kind not in ("concat", "add", "mul") else _tensor_inputs(node, names), attrs), own))
-                source = op_name
-            return lowered
-        if node.op in ("call_function", "call_method"):
-            table: dict[Any, Any] = FUNCTIONS if node.op == "call_function" else METHODS
-            if node.target is operator.getitem and isinstance(node.args[0], fx.Node) and node.args[0] in values.constants:
-                node_of = node.args[0]
-                raise Refusal(f"it takes one of several outputs of `{node_of.name}`")
-            rule = table.get(node.target)
-            if rule is None:
-                raise Refusal(f"the {'function' if node.op == 'call_function' else 'method'} `{_target_name(node.target)}` is not supported")
-            args = fx.node.map_arg(node.args, lambda n: values.constants.get(n, n))
-            kwargs = fx.node.map_arg(node.kwargs, lambda n: values.constants.get(n, n))
-            sources, kind, attrs = rule(shapes, shapes[node], *args, **kwargs)
-            inputs = tuple(names[_node(s)] for s in sources)
-            return [(Op(_unique(node.name, node.name, used), kind, inputs, attrs), {})]
-        raise Refusal("it reads a parameter or buffer directly" if node.op == "get_attr" else f"fx node kind `{node.op}`")
+            return _lower_call_module(traced, node, values, names, used)
+        return [(_lower_call(node, values, names, used), {})]
     except (Refusal, TypeError, KeyError) as error:
         reason = str(error) if isinstance(error, Refusal) else f"its arguments are not understood ({error})"
         where = f"`{node.target}`" if node.op == "call_module" else f"`{node.name}`"
@@ -180,17 +162,43 @@ def _lower_node(
         ) from error
 
 
+def _lower_call_module(
+    traced: fx.GraphModule, node: fx.Node, values: _Values, names: dict[fx.Node, str], used: set[str]
+) -> list[tuple[Op, dict[str, torch.Tensor]]]:
+    """A module's operators, each reading the one before it; only the first may read several tensors."""
+    if not node.args:
+        raise Refusal("its input is passed by keyword")
+    sources = _tensor_inputs(node, names)
+    base = _unique(str(node.target).replace(".", "_"), node.name, used)
+    lowered: list[tuple[Op, dict[str, torch.Tensor]]] = []
+    for suffix, kind, attrs, own in lower_module(traced.get_submodule(str(node.target)), values.shapes[_node(node.args[0])]):
+        name = _unique(f"{base}_{suffix}", f"{base}_{suffix}", used) if lowered else base
+        lowered.append((Op(name, kind, sources, attrs), own))
+        sources = (name,)
+    return lowered
+
+
+def _lower_call(node: fx.Node, values: _Values, names: dict[fx.Node, str], used: set[str]) -> Op:
+    """The operator of a function or method call."""
+    if node.op not in ("call_function", "call_method"):
+        raise Refusal("it reads a parameter or buffer directly" if node.op == "get_attr" else f"fx node kind `{node.op}`")
+    if node.target is operator.getitem and isinstance(node.args[0], fx.Node) and node.args[0] in values.constants:
+        raise Refusal(f"it takes one of several outputs of `{node.args[0].name}`")
+    table: dict[Any, Any] = FUNCTIONS if node.op == "call_function" else METHODS
+    rule = table.get(node.target)
+    if rule is None:
+        raise Refusal(f"the {'function' if node.op == 'call_function' else 'method'} `{_target_name(node.target)}` is not supported")
+    args = fx.node.map_arg(node.args, lambda n: values.constants.get(n, n))
+    kwargs = fx.node.map_arg(node.kwargs, lambda n: values.constants.get(n, n))
+    sources, kind, attrs = rule(values.shapes, values.shapes[node], *args, **kwargs)
+    inputs = tuple(names[_node(s)] for s in sources)
+    return Op(_unique(node.name, node.name, used), kind, inputs, attrs)
+
+
 def _node(value: Any) -> fx.Node:
     if not isinstance(value, fx.Node):
         raise Refusal(f"it reads {value!r} where a tensor is expected")
     return value
-
-
-def _tensor_input(node: fx.Node, names: dict[fx.Node, str]) -> str:
-    if not node.args:
-        raise Refusal("its input is passed by keyword")
-    source = node.args[0][0] if isinstance(node.args[0], list | tuple) else node.args[0]
-    return names[_node(source)]
 
 
 def _tensor_inputs(node: fx.Node, names: dict[fx.Node, str]) -> tuple[str, ...]:

@@ -47,9 +47,8 @@ def _bounds(draft: DesignDraft, graph: OpGraph) -> list[tuple[Segment, SegmentDr
     stages = {s.name: s for s in split_segments(graph)}
     order = {op.name: i for i, op in enumerate(graph.ops)}
     result: list[tuple[Segment, SegmentDraft | None]] = []
-    at, number = graph.input.name, 0
-    for own in draft.segments:
-        number += 1
+    at = graph.input.name
+    for number, own in enumerate(draft.segments, start=1):
         start, end, name = own.start, own.end, own.name or f"s{number}"
         if own.end is None:
             if own.name is None:
