@@ -1,0 +1,223 @@
+"""Plans meet their constraints, say the truth about controls, and show the paper's pattern."""
+
+import json
+
+import msgspec
+import pytest
+
+from predictors.devices import load_device
+from predictors.errors import InfeasibleError, UnknownNameError, UsageError
+from predictors.predictor import LatencyPredictor
+from stretch.planning.config import PlanConfig
+from stretch.planning.design import BranchDesign, BranchScale, SegmentDesign
+from stretch.planning.plan import evaluate, plan
+from stretch.planning.scale import scaled_graph
+from stretch.planning.segments import split_segments
+from tests.predictors.networks import efficientnet_b5, resnet50, small_resnet
+
+COMBINATIONS = [("pixel6", ("cpu", "gpu")), ("mi9", ("cpu", "gpu")), ("mi9", ("cpu", "dsp")), ("mi9", ("cpu", "gpu", "dsp"))]
+
+
+@pytest.fixture(scope="module")
+def plans():
+    """Plans are made once: (network, device, processors) → result."""
+    known = {}
+
+    def get(make, device, processors=()):
+        key = (make.__name__, device, processors)
+        if key not in known:
+            known[key] = plan(make(), load_device(device), PlanConfig(processors=processors))
+        return known[key]
+
+    return get
+
+
+def depth_ratio(result, processor):
+    """Depth ratio of a processor's branches, weighted by what their segments compute."""
+    rows = [
+        (b.scale.depth / r.segment.depth, r.segment.graph.macs)
+        for r in result.run.segments
+        if len(r.branches) > 1
+        for b in r.branches
+        if b.scale.processor == processor
+    ]
+    return sum(ratio * macs for ratio, macs in rows) / sum(macs for _, macs in rows)
+
+
+@pytest.mark.parametrize("make", [resnet50, efficientnet_b5])
+@pytest.mark.parametrize(("device", "processors"), COMBINATIONS)
+def test_plan_meets_every_constraint_and_is_proved_optimal(plans, make, device, processors):
+    result = plans(make, device, processors)
+    config, graph, predictor = result.config, result.graph, LatencyPredictor(result.device)
+    assert 0.97 <= result.macs_ratio <= 1.03
+    assert result.run.macs == scaled_graph(graph, result.design).macs
+    assert result.optimal
+    assert result.gap == 0
+    assert result.design.n_meet >= 1
+    for row in result.run.segments:
+        if len(row.branches) == 1:
+            continue
+        fastest = min(predictor.predict(row.segment.graph, p, config.precision[p]).ms for p in processors)
+        assert max(b.ms for b in row.branches) <= config.beta * fastest * (1 + 1e-9)
+        assert max(b.in_ms + b.out_ms for b in row.branches) + row.join_ms <= config.alpha * fastest * (1 + 1e-9)
+        assert sum(b.macs for b in row.branches) >= config.segment_macs * row.segment.graph.macs
+        for branch in row.branches:
+            assert branch.scale.depth >= config.min_depth * row.segment.depth
+            assert branch.scale.width >= config.min_width * row.segment.width
+            assert branch.scale.width % branch.scale.align == 0 or branch.scale.width == row.segment.width
+        assert min(b.ms for b in row.branches) >= config.balance * max(b.ms for b in row.branches)
+
+
+@pytest.mark.parametrize(("device", "processors"), [c for c in COMBINATIONS if len(c[1]) == 2])
+def test_branches_of_gpu_and_dsp_are_not_deeper_than_those_of_the_cpu(plans, device, processors):
+    # Paper 003, section 4.2: depth scaling for wide processors, width scaling for the CPU.
+    result = plans(resnet50, device, processors)
+    assert depth_ratio(result, processors[1]) <= depth_ratio(result, "cpu")
+
+
+def test_stage_5_of_efficientnet_b5_is_deep_on_the_cpu_and_shallow_on_the_dsp(plans):
+    # Paper 003, figure 8: 7 blocks × 176 become (6, 136) on the CPU and (4, 160) on the DSP.
+    result = plans(efficientnet_b5, "mi9", ("cpu", "dsp"))
+    row = next(r for r in result.run.segments if r.design.name == "s5")
+    assert (row.segment.depth, row.segment.width) == (7, 176)
+    cpu, dsp = row.branches
+    assert (cpu.scale.processor, dsp.scale.processor) == ("cpu", "dsp")
+    assert cpu.scale.depth > dsp.scale.depth
+    assert dsp.scale.width % 32 == 0
+
+
+def test_gpu_keeps_more_width_for_its_depth_than_the_cpu_on_pixel6(plans):
+    result = plans(resnet50, "pixel6", ("cpu", "gpu"))
+    for row in result.run.segments:
+        if len(row.branches) == 2:
+            cpu, gpu = row.branches
+            assert gpu.scale.depth <= cpu.scale.depth
+            assert gpu.scale.width > cpu.scale.width
+
+
+def test_three_processors_beat_two_and_two_beat_one(plans):
+    three = plans(resnet50, "mi9", ("cpu", "gpu", "dsp"))
+    two = plans(resnet50, "mi9", ("cpu", "dsp"))
+    assert three.run.makespan_ms < two.run.makespan_ms < two.best_single.ms
+    assert two.recommended == "branched"
+
+
+def test_makespan_never_beats_the_split_without_loss_at_the_same_work(plans):
+    for make in (resnet50, efficientnet_b5):
+        for device, processors in COMBINATIONS:
+            result = plans(make, device, processors)
+            # Scaling changes what kernels cost, so a plan may come close to the ideal, not far beyond it.
+            assert result.ideal_split_ms < result.run.makespan_ms < result.best_single.ms
+
+
+def test_control_that_is_faster_is_recommended_and_the_plan_still_succeeds(plans):
+    result = plans(resnet50, "host")
+    assert result.recommended != "branched"
+    assert result.design.n_meet >= 1
+    assert any("is predicted to be faster" in w for w in result.warnings)
+    rivals = [result.best_single.ms, result.whole_graph.ms, result.sequential.single.ms]
+    assert min(rivals) < result.run.makespan_ms
+
+
+def test_json_has_the_keys_of_the_command_line_contract(plans):
+    data = json.loads(json.dumps(plans(resnet50, "pixel6", ("cpu", "gpu")).to_json(), allow_nan=False))
+    assert {
+        "model",
+        "device",
+        "calibrated",
+        "macs",
+        "params",
+        "macs_ratio",
+        "params_ratio",
+        "n_meet",
+        "segments",
+        "design",
+        "predicted",
+        "recommended",
+        "warnings",
+    } <= data.keys()
+    assert {
+        "makespan_ms", "best_single_ms", "best_single_processor", "speedup", "sequential_same_macs_ms", "whole_graph_ms", "operator_split_ms",
+        "ideal_split_ms", "ideal_fraction", "efficiency", "optimal", "gap", "source",
+    } <= data["predicted"].keys()  # fmt: skip
+    for segment in data["segments"]:
+        assert {"name", "start", "end", "shape", "depth", "branches"} <= segment.keys()
+        for branch in segment["branches"]:
+            assert {"processor", "depth", "width", "entry", "join", "macs", "predicted_ms"} <= branch.keys()
+    predicted = data["predicted"]
+    assert predicted["speedup"] == pytest.approx(predicted["best_single_ms"] / predicted["makespan_ms"])
+    assert predicted["ideal_fraction"] == pytest.approx(predicted["ideal_split_ms"] / predicted["makespan_ms"])
+    assert data["macs"] == sum(b["macs"] for s in data["segments"] for b in s["branches"])
+    assert msgspec.convert(data["design"], BranchDesign).n_meet == data["n_meet"]
+
+
+def test_design_given_by_hand_is_evaluated_like_a_planned_one(plans):
+    planned = plans(resnet50, "pixel6", ("cpu", "gpu"))
+    again = evaluate(planned.graph, planned.device, planned.design)
+    assert again.run.makespan_ms == pytest.approx(planned.run.makespan_ms)
+    assert again.best_single == planned.best_single
+    assert (again.optimal, again.gap) == (None, None)
+
+
+def test_design_given_by_hand_outside_the_range_is_evaluated_with_a_warning():
+    graph = small_resnet()
+    parts = []
+    for segment in split_segments(graph):
+        branches = (BranchScale("cpu", segment.depth, segment.width, partition=segment.width // 2, align=8),)
+        if segment.branchable:
+            branches += (BranchScale("gpu", segment.depth, segment.width, partition=segment.width // 2, align=4),)
+        parts.append(SegmentDesign(segment.name, segment.start, segment.end, branches, "project" if segment.branchable else "none"))
+    result = evaluate(graph, load_device("pixel6"), BranchDesign(graph.name, "pixel6", tuple(parts)))
+    assert result.macs_ratio > 1.5
+    assert any("outside 0.97 to 1.03" in w for w in result.warnings)
+
+
+def test_design_on_one_processor_is_evaluated_and_said_to_run_nothing_side_by_side():
+    graph = small_resnet()
+    parts = tuple(SegmentDesign(s.name, s.start, s.end, (BranchScale("gpu", s.depth, s.width),)) for s in split_segments(graph))
+    result = evaluate(graph, load_device("pixel6"), BranchDesign(graph.name, "pixel6", parts))
+    assert result.design.n_meet == 0
+    assert any("nothing runs side by side" in w for w in result.warnings)
+
+
+def test_grid_is_not_faster_than_exact_and_knows_no_gap(plans):
+    exact = plans(resnet50, "pixel6", ("cpu", "gpu"))
+    grid = plan(exact.graph, exact.device, PlanConfig(strategy="grid"))
+    assert grid.run.makespan_ms >= exact.run.makespan_ms
+    assert (grid.optimal, grid.gap) == (False, None)
+
+
+def test_parameters_in_a_bounded_range_cost_a_stated_gap(plans):
+    free = plans(resnet50, "pixel6", ("cpu", "gpu"))
+    bounded = plan(free.graph, free.device, PlanConfig(params=(0.5, 0.9)))
+    assert 0.5 <= bounded.run.params / free.graph.params <= 0.9
+    assert not bounded.optimal
+    assert bounded.gap == pytest.approx(bounded.run.makespan_ms / free.run.makespan_ms - 1)
+
+
+def test_meeting_points_may_be_given():
+    graph = resnet50()
+    ends = [s.end for s in split_segments(graph) if s.name in ("s2", "s4")]
+    result = plan(graph, load_device("pixel6"), PlanConfig(meet=tuple(ends)))
+    assert [p.end for p in result.design.segments if p.name.startswith("s") and p.name != "stem"] == ends
+
+
+def test_planned_processors_may_be_core_sets():
+    result = plan(resnet50(), load_device("mi9"), PlanConfig(processors=("cpu[3med]", "gpu")))
+    assert set(result.design.processors) == {"cpu[3med]", "gpu"}
+
+
+def test_unknown_meeting_point_is_refused():
+    with pytest.raises(UnknownNameError):
+        plan(small_resnet(), load_device("pixel6"), PlanConfig(meet=("nowhere",)))
+
+
+def test_grid_that_misses_every_design_points_to_the_exact_search():
+    with pytest.raises(InfeasibleError) as caught:
+        plan(resnet50(), load_device("pixel6"), PlanConfig(strategy="grid", macs=(0.9999, 1.0001)))
+    assert caught.value.hint == "use --strategy exact"
+
+
+def test_bounded_parameters_need_the_exact_strategy():
+    with pytest.raises(UsageError, match="exact strategy only"):
+        plan(resnet50(), load_device("pixel6"), PlanConfig(strategy="grid", params=(0.9, 1.1)))

@@ -1,0 +1,71 @@
+"""A plan reads well on a terminal, also without colour."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from predictors.devices import load_device
+from stretch.planning.config import PlanConfig
+from stretch.planning.plan import plan
+from stretch.report.table import design_table, figures, print_plan, timeline_bars
+from tests.predictors.networks import resnet50
+
+
+@pytest.fixture(scope="module")
+def data():
+    return plan(resnet50(), load_device("mi9"), PlanConfig(processors=("cpu", "dsp"))).to_json()
+
+
+def printed(renderable, width=120):
+    stream = io.StringIO()
+    Console(file=stream, width=width, color_system=None).print(renderable)
+    return stream.getvalue()
+
+
+def test_table_has_a_row_per_branch_with_its_numbers(data):
+    lines = printed(design_table(data)).splitlines()
+    assert len(lines) == 1 + sum(len(s["branches"]) for s in data["segments"])
+    row = next(line for line in lines if line.startswith("s3"))
+    branch = next(s for s in data["segments"] if s["name"] == "s3")["branches"][0]
+    for text in ("1024×14×14", "cpu int8", f"{branch['depth']}/6", f"{branch['width']}/1024", "project", f"{branch['macs'] / 1e6:.1f}"):
+        assert text in row
+
+
+def test_timeline_has_a_bar_per_processor_in_proportion_to_time(data):
+    lines = timeline_bars(data, 60)
+    bars = {line.split()[0]: line[line.index("|") + 1 : line.rindex("|")] for line in lines[:2]}
+    assert set(bars) == {"cpu", "dsp"}
+    assert {len(bar) for bar in bars.values()} == {60}
+    makespan = data["predicted"]["makespan_ms"]
+    for name, bar in bars.items():
+        busy = sum(b["predicted_ms"] for s in data["segments"] for b in s["branches"] if b["processor"] == name)
+        assert bar.count("#") == pytest.approx(60 * busy / makespan, abs=len(data["segments"]))
+    assert any(a == b == "#" for a, b in zip(*bars.values(), strict=True))
+
+
+def test_figures_name_the_makespan_and_every_control(data):
+    text = dict(figures(data))
+    assert text["makespan"].startswith(f"{data['predicted']['makespan_ms']:.2f} ms")
+    assert "(predicted)" in text["makespan"]
+    assert text["best single processor"] == f"{data['predicted']['best_single_ms']:.2f} ms on cpu (int8)"
+    assert text["recommended"] == "branched"
+    assert text["search"] == "no design of the space is faster"
+    assert {"sequential, same MACs", "branched net as one graph", "operators split", "ideal split"} <= text.keys()
+
+
+def test_missing_control_and_gap_are_said_in_words(data):
+    changed = data | {"predicted": data["predicted"] | {"sequential_same_macs_ms": None, "optimal": False, "gap": 0.0123}}
+    text = dict(figures(changed))
+    assert text["sequential, same MACs"] == "none meets the constraints"
+    assert text["search"] == "at most 1.23 % slower than the best"
+    unknown = changed | {"predicted": changed["predicted"] | {"gap": None}}
+    assert dict(figures(unknown))["search"] == "not searched for optimality"
+
+
+def test_report_without_colour_has_no_escape_codes_and_fits_its_width(data):
+    stream = io.StringIO()
+    print_plan(Console(file=stream, width=120, color_system=None), data)
+    text = stream.getvalue()
+    assert "\x1b" not in text
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= 120
