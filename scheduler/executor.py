@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from time import perf_counter_ns
 
@@ -15,6 +16,7 @@ from scheduler.events import (
     Fail,
     Finish,
     InputReady,
+    Instruction,
     Join,
     JoinDone,
     JoinFailed,
@@ -26,9 +28,18 @@ from scheduler.events import (
 )
 from scheduler.manifest import Tensor
 from scheduler.plan import ExecutionPlan
-from scheduler.state import SchedulerState
 from scheduler.trace import Span, Trace
+from scheduler.transitions import Node, Transitions
 from scheduler.workers import Completion, Worker
+
+#: Name under which the answer to `InputReady` is remembered; no step may be called so.
+INPUT = "input"
+
+#: What an instruction became: work handed to others, which returns at once …
+Hand = Callable[[], None]
+#: … or work of the calling thread: the step that is done, what went wrong, or None at the end.
+Act = Callable[[], "str | Event | None"]
+Actions = tuple[tuple[Hand, ...], Act]
 
 
 class Executor:
@@ -42,43 +53,38 @@ class Executor:
         plan: What to run.
         tensors: The tensors that cross subgraphs.
         compiled: Each subgraph, made ready for the delegate of its placement.
+
+    Raises:
+        StretchError: If a subgraph does not fit its tensors.
     """
 
     def __init__(self, plan: ExecutionPlan, tensors: Sequence[Tensor], compiled: Mapping[str, Compiled]) -> None:
         self.plan = plan
         self.buffers = Buffers(plan, tensors)
-        arrays = self.buffers.arrays
-        calls: dict[str, Invocation] = {}
-        for name, subgraph in plan.subgraphs.items():
-            try:
-                calls[name] = compiled[name].bind([arrays[subgraph.input]], [arrays[subgraph.output]])
-            except StretchError as error:
-                raise StretchError(f"{subgraph.file} does not fit the bundle: {error.message}", error.hint) from error
-        self._runs: dict[str, Callable[[], None]] = {name: call.run for name, call in calls.items()}
+        calls = {name: self._bind(name, compiled[name]) for name in plan.subgraphs}
+        self._runs: dict[str, Hand] = {name: call.run for name, call in calls.items()}
         self._async_calls: dict[str, AsyncInvocation] = {}
-        self._completions: SimpleQueue[Completion] = SimpleQueue()
-        self._disturbed = False
         self._enqueued: dict[str, tuple[AsyncInvocation, int]] = {}
-        self._done: list[tuple[str, int, int]] = []
-        self._workers: dict[str, Worker] = {}
-        self._worker_of: dict[str, Worker] = {}
         self._inline_cores: tuple[int, ...] = ()
-        self._errors: dict[str, BaseException] = {}
         for name, subgraph in plan.subgraphs.items():
-            place = subgraph.placement
+            call, place = calls[name], subgraph.placement
             if place.dispatch == "inline":
                 self._inline_cores = place.cores[:1]
             elif place.dispatch == "async":
-                call = calls[name]
                 if not isinstance(call, AsyncInvocation):
                     raise StretchError(f"delegate `{place.delegate}` says that it is asynchronous, but its invocations are not")
                 self._async_calls[name] = call
-        for name, subgraph in plan.subgraphs.items():
+
+        self._done: list[tuple[str, int, int]] = []
+        self._errors: dict[str, Exception] = {}
+        self._disturbed = False
+        self._table: Transitions[Actions] = Transitions(plan, self._actions)
+        self._completions: SimpleQueue[Completion] = SimpleQueue()
+        self._workers: dict[str, Worker] = {}
+        for subgraph in plan.subgraphs.values():
             place = subgraph.placement
-            if place.dispatch == "blocking":
-                if place.queue not in self._workers:
-                    self._workers[place.queue] = Worker(place.queue, place.cores[:1], self._completions)
-                self._worker_of[name] = self._workers[place.queue]
+            if place.dispatch == "blocking" and place.queue not in self._workers:
+                self._workers[place.queue] = Worker(place.queue, place.cores[:1], self._completions)
 
     def run(self) -> Trace:
         """Run once, from the input's buffer to the output's.
@@ -94,7 +100,7 @@ class Executor:
         try:
             with pinned(self._inline_cores):
                 start = perf_counter_ns()
-                self._carry_out(SchedulerState(self.plan))
+                self._carry_out()
                 end = perf_counter_ns()
             self._disturbed = False
         finally:
@@ -106,20 +112,24 @@ class Executor:
 
         Args:
             name: The subgraph; it reads what its input buffer holds.
+
+        Raises:
+            StretchError: If its delegate fails.
         """
         self._begin()
         placement = self.plan.subgraphs[name].placement
-        if placement.dispatch == "blocking":
-            self._submit(name)
-            self._event(self._completions.get())
-        else:
-            with pinned(placement.cores[:1]):
-                start = perf_counter_ns()
-                self._runs[name]()
-                self._done.append((name, start, perf_counter_ns()))
-        self._disturbed = False
+        try:
+            if placement.dispatch == "blocking":
+                self._workers[placement.queue].submit(name, self._runs[name])
+                self._wait()
+            else:
+                with pinned(placement.cores[:1]):
+                    self._run_inline(name, self._runs[name])
+            self._disturbed = False
+        finally:
+            self._settle()
         if name in self._errors:
-            raise self._failure(name, str(self._errors[name]))
+            raise self._failure(name, str(self._errors[name])) from self._errors[name]
         return self._span(*self._done[-1])
 
     def close(self) -> None:
@@ -127,52 +137,77 @@ class Executor:
         for worker in self._workers.values():
             worker.close()
 
-    def _carry_out(self, state: SchedulerState) -> None:
-        """Feed events to the state machine until it says that the inference is over."""
-        event: Event = InputReady()
-        while True:
-            # Only the last instruction occupies this thread and so leads to the next event.
-            for instruction in state.handle(event):
-                match instruction:
-                    case Submit(name):
-                        self._submit(name)
-                    case Enqueue(name):
-                        self._enqueue(name)
-                    case RunInline(name):
-                        event = self._run_inline(name)
-                    case Wait():
-                        event = self._wait()
-                    case Join(name):
-                        event = self._join(name)
-                    case Finish():
-                        return
-                    case Fail(step, error):
-                        raise self._failure(step, error)
+    def _bind(self, name: str, compiled: Compiled) -> Invocation:
+        subgraph, arrays = self.plan.subgraphs[name], self.buffers.arrays
+        try:
+            return compiled.bind([arrays[subgraph.input]], [arrays[subgraph.output]])
+        except StretchError as error:
+            raise StretchError(f"{subgraph.file} does not fit the bundle: {error.message}", error.hint) from error
 
-    def _submit(self, name: str) -> None:
-        self._worker_of[name].submit(name, self._runs[name])
+    def _carry_out(self) -> None:
+        """Follow the state machine from the input to the output; the hot path."""
+        node = self._table.start
+        event: str | Event | None = INPUT
+        while event is not None:
+            known = node.answers.get(event)
+            (handed, act), node = known if known is not None else self._learn(node, event)
+            for hand in handed:
+                hand()
+            event = act()
 
-    def _enqueue(self, name: str) -> None:
-        call = self._async_calls[name]
+    def _learn(self, node: Node[Actions], event: str | Event) -> tuple[Actions, Node[Actions]]:
+        if not isinstance(event, str):  # a failure: what comes after it is not worth remembering
+            return self._table.learn(node, event, None)
+        if event == INPUT:
+            return self._table.learn(node, InputReady(), event)
+        return self._table.learn(node, SubgraphDone(event) if event in self.plan.subgraphs else JoinDone(event), event)
+
+    def _actions(self, instructions: Sequence[Instruction]) -> Actions:
+        """An answer of the state machine as calls: only the last one occupies this thread."""
+        return tuple(self._hand(instruction) for instruction in instructions[:-1]), self._act(instructions[-1])
+
+    def _hand(self, instruction: Instruction) -> Hand:
+        match instruction:
+            case Submit(name):
+                return self._workers[self.plan.subgraphs[name].placement.queue].submitter(name, self._runs[name])
+            case Enqueue(name):
+                return partial(self._enqueue, name, self._async_calls[name])
+        raise ValueError(f"{instruction} is not handed to others")
+
+    def _act(self, instruction: Instruction) -> Act:
+        match instruction:
+            case RunInline(name):
+                return partial(self._run_inline, name, self._runs[name])
+            case Wait():
+                return self._wait
+            case Join(name):
+                return partial(self._join, name)
+            case Finish():
+                return _nothing
+            case Fail(step, error):
+                return partial(self._raise, step, error)
+        raise ValueError(f"{instruction} does not occupy the calling thread")
+
+    def _enqueue(self, name: str, call: AsyncInvocation) -> None:
         start = perf_counter_ns()
         try:
             call.enqueue()
         except Exception as error:
-            self._completions.put(Completion(name, error, start, perf_counter_ns()))
+            self._completions.put((name, error, start, perf_counter_ns()))
         else:
             self._enqueued[name] = (call, start)
 
-    def _run_inline(self, name: str) -> Event:
+    def _run_inline(self, name: str, run: Hand) -> str | Event:
         start = perf_counter_ns()
         try:
-            self._runs[name]()
+            run()
         except Exception as error:
             self._errors[name] = error
             return SubgraphFailed(name, str(error))
         self._done.append((name, start, perf_counter_ns()))
-        return SubgraphDone(name)
+        return name
 
-    def _join(self, name: str) -> Event:
+    def _join(self, name: str) -> str | Event:
         start = perf_counter_ns()
         work = self.buffers.joins[name]
         if work is not None:
@@ -182,13 +217,22 @@ class Executor:
                 self._errors[name] = error
                 return JoinFailed(name, str(error))
         self._done.append((name, start, perf_counter_ns()))
-        return JoinDone(name)
+        return name
 
-    def _wait(self) -> Event:
-        if not self._enqueued:
-            return self._event(self._completions.get())
+    def _wait(self) -> str | Event:
+        name, error, start, end = self._completions.get() if not self._enqueued else self._wait_for_any()
+        if error is None:
+            self._done.append((name, start, end))
+            return name
+        if not isinstance(error, Exception):
+            error = RuntimeError(f"{type(error).__name__}: {error}")
+        self._errors[name] = error
+        return SubgraphFailed(name, str(error))
+
+    def _wait_for_any(self) -> Completion:
+        """A completion that is there already, else that of the subgraph enqueued first."""
         with suppress(Empty):
-            return self._event(self._completions.get_nowait())
+            return self._completions.get_nowait()
         name, (call, start) = next(iter(self._enqueued.items()))
         error: Exception | None = None
         try:
@@ -196,21 +240,13 @@ class Executor:
         except Exception as raised:
             error = raised
         del self._enqueued[name]
-        return self._event(Completion(name, error, start, perf_counter_ns()))
-
-    def _event(self, completion: Completion) -> Event:
-        name, error, start, end = completion
-        if error is None:
-            self._done.append((name, start, end))
-            return SubgraphDone(name)
-        self._errors[name] = error
-        return SubgraphFailed(name, str(error))
+        return name, error, start, perf_counter_ns()
 
     def _begin(self) -> None:
         self._settle()
         self._disturbed = True
-        self._done = []
-        self._errors = {}
+        self._done.clear()
+        self._errors.clear()
 
     def _settle(self) -> None:
         """Wait for whatever an interrupted or failed run left behind, then forget it.
@@ -224,7 +260,7 @@ class Executor:
         for mark, worker in marks.items():
             worker.submit(mark, _nothing)
         while marks:
-            marks.pop(self._completions.get().name, None)
+            marks.pop(self._completions.get()[0], None)
         for call in self._async_calls.values():
             with suppress(Exception):
                 call.wait()
@@ -237,18 +273,17 @@ class Executor:
             return Span(name, self.plan.joins[name].processor, "calling thread", "join", start, end)
         return Span(name, subgraph.placement.processor, subgraph.placement.queue, "subgraph", start, end)
 
+    def _raise(self, step: str, error: str) -> None:
+        raise self._failure(step, error) from self._errors.get(step)
+
     def _failure(self, step: str, text: str) -> StretchError:
-        subgraph = self.plan.subgraphs.get(step)
         cause = self._errors.get(step)
         reason = (text.strip().splitlines() or [type(cause).__name__])[0]
-        if subgraph is None:
-            error = StretchError(f"join `{step}` failed: {reason}")
-        else:
-            place = subgraph.placement
-            error = StretchError(f"subgraph `{step}` failed on processor `{place.processor}` (delegate `{place.delegate}`): {reason}")
-        error.__cause__ = cause
-        return error
+        if step not in self.plan.subgraphs:
+            return StretchError(f"join `{step}` failed: {reason}")
+        place = self.plan.subgraphs[step].placement
+        return StretchError(f"subgraph `{step}` failed on processor `{place.processor}` (delegate `{place.delegate}`): {reason}")
 
 
 def _nothing() -> None:
-    """The job whose completion says that those before it are over."""
+    """The end of an inference, and the job whose completion says that those before it are over."""

@@ -21,6 +21,8 @@ otherwise keep them waiting for the length of its own subgraph.
 """
 
 from bisect import insort
+from collections.abc import Hashable
+from copy import copy
 
 from scheduler.events import (
     Enqueue,
@@ -92,6 +94,21 @@ class SchedulerState:
                 self._free_join(name)
                 self._failure = self._failure or (name, error)
         return self._advance()
+
+    def copy(self) -> "SchedulerState":
+        """A state that goes its own way from here."""
+        other = copy(self)
+        other._missing = dict(self._missing)
+        other._ready = {queue: list(ready) for queue, ready in self._ready.items()}
+        other._ready_joins = list(self._ready_joins)
+        other._running = dict(self._running)
+        return other
+
+    def key(self) -> Hashable:
+        """Equal for states that answer all events to come alike."""
+        ready = tuple(tuple(names) for names in self._ready.values())
+        rest = (self._joining, self._failure, self._started, self._closed)
+        return tuple(self._missing.values()), ready, tuple(self._ready_joins), tuple(self._running.items()), self._left, rest
 
     def _advance(self) -> list[Instruction]:
         if self._failure:

@@ -8,22 +8,14 @@ condition to every call. What a future would tell, the completion record tells.
 import threading
 import weakref
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from time import perf_counter_ns
-from typing import NamedTuple
 
 from scheduler.cores import pin_thread
 
-
-class Completion(NamedTuple):
-    """How one call went."""
-
-    name: str
-    error: BaseException | None
-    start_ns: int
-    end_ns: int
-
-
+#: How one call went: its name, what it raised, when it started and ended in nanoseconds.
+Completion = tuple[str, BaseException | None, int, int]
 Job = tuple[str, Callable[[], None]] | None
 
 
@@ -47,6 +39,10 @@ class Worker:
         """Have `call` run after those submitted before it."""
         self._jobs.put((name, call))
 
+    def submitter(self, name: str, call: Callable[[], None]) -> Callable[[], None]:
+        """`submit` of this very call, with nothing left to look up or allocate."""
+        return partial(self._jobs.put, (name, call))
+
     def close(self) -> None:
         """Return when the thread has ended; what was submitted is run first."""
         self._finalizer()
@@ -62,7 +58,7 @@ def _serve(jobs: "SimpleQueue[Job]", completions: "SimpleQueue[Completion]", cor
             call()
         except BaseException as raised:  # whatever a delegate raises belongs to the caller
             error = raised
-        completions.put(Completion(name, error, start, perf_counter_ns()))
+        completions.put((name, error, start, perf_counter_ns()))
         # Neither the call nor its error may outlive the inference in this frame.
         del job, call, error
 
