@@ -1,0 +1,100 @@
+"""Keys of the JSON that verbs print: other programs read them, so none is renamed without a new schema number."""
+
+import json
+
+import pytest
+
+from stretch.cli import VERBS
+from stretch.cli.output import SCHEMA
+from tests.stretch.cli.commands import LOOSE, call, spawn
+
+pytestmark = pytest.mark.torch
+
+#: Keys by verb; a nested set is named ``key.``, that of a list's elements ``key[]``, that of each value of a mapping ``key{}``.
+KEYS = {
+    "branch": {
+        "": "model device calibrated macs params macs_ratio params_ratio n_meet segments design predicted recommended weights bundle checks warnings",
+        "segments[]": "name start end shape depth branches",
+        "predicted.": (
+            "makespan_ms best_single_ms best_single_processor speedup sequential_same_macs_ms whole_graph_ms operator_split_ms "
+            "ideal_split_ms ideal_fraction efficiency optimal gap source"
+        ),
+        "weights.": "source",
+    },
+    "run": {
+        "": "median_ms p90_ms runs sequential ratio macs_ratio same_net_whole_graph_ms efficiency max_error trace processors",
+        "sequential.": "name median_ms p90_ms",
+    },
+    "predict": {"": "processors", "processors{}": "latency_ms low_ms high_ms precision calibrated kernels"},
+    "explain": {"": "ops", "ops[]": "name subgraph processor delegate reason ms"},
+    "verify": {"": "ok problems"},
+    "devices": {"": "items"},
+    "models": {"": "items"},
+    "delegates": {"": "items"},
+    "env": {"": "items"},
+}
+
+BRANCH = "processor depth width entry join macs predicted_ms"
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    """A bundle of a tiny network."""
+    out = tmp_path_factory.mktemp("json") / "bundle"
+    assert spawn("", "branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", *LOOSE, "--out", out).code == 0
+    return out
+
+
+def words(verb, bundle):
+    """A command line of each verb."""
+    return {
+        "branch": ("tiny_resnet", "--device", "pixel6", "--weights", "none", *LOOSE, "--out", bundle.parent / "again"),
+        "run": (bundle, "--repeat", 2, "--warmup", 0),
+        "predict": ("tiny_resnet", "--device", "pixel6", "--kernels"),
+        "explain": (bundle,),
+        "verify": (bundle,),
+        "models": ("tiny*",),
+    }.get(verb, ())
+
+
+def parts(data, path):
+    """The objects that a path of `KEYS` names."""
+    if path == "":
+        return [data]
+    if path.endswith("[]"):
+        return data[path[:-2]]
+    if path.endswith("{}"):
+        return list(data[path[:-2]].values())
+    return [data[path[:-1]]]
+
+
+def test_every_verb_has_its_keys_listed():
+    assert KEYS.keys() == set(VERBS)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_json_of_a_verb_is_one_object_with_its_keys(capsys, bundle, verb):
+    result = call(capsys, verb, *words(verb, bundle), "--json", "--quiet")
+    assert result.code == 0, result.out
+    data = json.loads(result.out)
+    assert list(data)[:2] == ["schema", "version"]
+    assert data["schema"] == SCHEMA
+    for path, keys in KEYS[verb].items():
+        found = parts(data, path)
+        assert found, path
+        for part in found:
+            assert set(keys.split()) <= part.keys(), path
+    assert result.err == ""
+
+
+def test_branches_of_a_segment_have_their_keys(capsys, bundle):
+    result = call(capsys, "branch", *words("branch", bundle), "--json", "--quiet", "--dry-run")
+    for segment in json.loads(result.out)["segments"]:
+        for branch in segment["branches"]:
+            assert set(BRANCH.split()) <= branch.keys()
+
+
+def test_source_is_told_with_every_figure(capsys, bundle):
+    planned = json.loads(call(capsys, "branch", *words("branch", bundle), "--json", "--quiet", "--dry-run").out)
+    assert planned["predicted"]["source"] == "predicted"
+    assert json.loads(call(capsys, "run", *words("run", bundle), "--json", "--quiet").out)["source"] == "measured"
