@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 #: Families of this package: a file each, with a class registered under the
 #: file's name. A name is looked for in this order; timm, slow to import, is last.
-OWN = ("torchvision", "tiny", "timm")
+OWN = ("torchvision", "tiny", "cifar", "timm")
 
 
 class Family(Protocol):
