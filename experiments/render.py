@@ -22,7 +22,7 @@ from predictors.errors import StretchError
 ROOT = Path(__file__).resolve().parents[1]
 
 TABLE = re.compile(r"(<!-- table (\S+?)#(\S+) -->\n).*?(<!-- /table -->)", re.DOTALL)
-VALUE = re.compile(r"(<!-- value (\S+?)#([^/\s]+)/(.+?)/(\w+) -->).*?(<!-- /value -->)", re.DOTALL)
+VALUE = re.compile(r"(<!-- value (\S+?)#([^/\s]+)/([^/>]+)/([^/>]+?) -->).*?(<!-- /value -->)", re.DOTALL)
 
 
 def pages() -> list[Path]:

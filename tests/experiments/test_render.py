@@ -1,5 +1,6 @@
 """Pages are filled from records, and stale pages are found."""
 
+import re
 import subprocess
 import sys
 
@@ -16,7 +17,7 @@ RECORD = "experiments/x/results/host.json"
 @pytest.fixture
 def root(tmp_path):
     """A repository with one record."""
-    tables = {"phases": [{"phase": "plan", "seconds": 1.5, "kept": True}, {"phase": "export all", "seconds": 12.346, "kept": None}]}
+    tables = {"phases": [{"phase": "plan", "seconds": 1.5, "kept": True}, {"phase": "export all", "seconds": 12.346, "kept": None}], "other": [{"model and device": "a b", "of ideal": 0.5}]}
     write_record(tmp_path / RECORD, tables, source="measured", command="make it", runs=3, load=0.1, notes=["Shared machine."])
     return tmp_path
 
@@ -34,6 +35,11 @@ def test_table_marker_is_filled_with_columns_rows_and_provenance(root):
 def test_value_marker_is_filled_inside_a_sentence(root):
     page = f"takes <!-- value {RECORD}#phases/export all/seconds -->?<!-- /value --> s"
     assert render(page, "README.md", root) == f"takes <!-- value {RECORD}#phases/export all/seconds -->12.3<!-- /value --> s"
+
+
+def test_row_and_column_of_a_value_may_have_spaces(root):
+    page = f"<!-- value {RECORD}#other/a b/of ideal --><!-- /value --> and <!-- value {RECORD}#phases/plan/seconds --><!-- /value -->"
+    assert re.sub(r"<!--.*?-->", "", render(page, "README.md", root)) == "0.500 and 1.50"
 
 
 def test_rendering_twice_changes_nothing(root):
