@@ -26,8 +26,14 @@ $(BIN)/uv: requirements/dev.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r .venv/uv.txt
 	touch $@
 
+# uv does not read pip's settings: hand over the certificate and the index, where pip has one.
+PIP_SETTING = $$($(BIN)/python -m pip config list | sed -n "s/^[^=]*\.$(1)='\(.*\)'$$/\1/p" | tail -n 1)
+LIKE_PIP = \
+	cert="$(call PIP_SETTING,cert)"; [ -z "$$cert" ] || export SSL_CERT_FILE="$${SSL_CERT_FILE:-$$cert}"; \
+	index="$(call PIP_SETTING,index-url)"; [ -z "$$index" ] || export UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$$index}";
+
 .venv/installed: $(BIN)/uv requirements/dev.lock pyproject.toml
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/dev.lock
+	@$(LIKE_PIP) set -x; $(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/dev.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
 	touch $@
 
