@@ -18,7 +18,7 @@ from stretch.planning.design import BranchDesign, JoinKind
 from stretch.planning.diagnose import explain_infeasible
 from stretch.planning.makespan import Timeline, ideal_split_ms, timeline
 from stretch.planning.scale import scaled_graph
-from stretch.planning.search import SearchResult, search, search_exact
+from stretch.planning.search import SearchResult, search, search_concat, search_exact
 from stretch.planning.segments import Segment, split_segments
 from stretch.planning.space import DesignSpace
 
@@ -185,15 +185,28 @@ def plan(graph: OpGraph, device: DeviceProfile, config: PlanConfig | None = None
     checked = (config or PlanConfig()).checked(device)
     segments = split_segments(graph, checked.meet or None)
     costs = Costs(LatencyPredictor(device), checked.precision)
-    join: JoinKind = "project" if checked.join == "auto" else checked.join
+    # Other joins are compared with `project`, which keeps segments independent.
+    join: JoinKind = "sum" if checked.join == "sum" else "project"
 
     def build(request: PlanConfig) -> DesignSpace:
         return DesignSpace(segments, request.processors, costs, ConstraintFilter.of(request), join)
 
     space = build(checked)
     low, high = _macs_range(graph, checked)
-    found = search(checked.strategy, space, low, high, checked.n_meet)
+    if checked.join == "concat":
+        if checked.strategy != "exact" or checked.params is not None:
+            raise UsageError("`concat` joins are planned without --strategy and --params", "leave them out, or use --join project")
+        rules = ConstraintFilter.of(checked)
+        found = search_concat(
+            lambda arriving: DesignSpace(segments, checked.processors, costs, rules, "concat", arriving), low, high, checked.n_meet
+        )
+    else:
+        found = search(checked.strategy, space, low, high, checked.n_meet)
     if found is None:
+        if checked.join == "concat" and search_exact(space, low, high, checked.n_meet) is not None:
+            raise InfeasibleError(
+                f"no design of `{graph.name}` with `concat` joins was found in the range of multiply-accumulates", "use --join project"
+            )
         if checked.strategy != "exact" and search_exact(space, low, high, checked.n_meet) is not None:
             raise InfeasibleError(
                 f"the strategy `{checked.strategy}` finds no design of `{graph.name}`, though there is one", "use --strategy exact"

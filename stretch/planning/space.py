@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import combinations
-from math import log10
+from math import log10, prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from stretch.planning.constraints import ConstraintFilter
 from stretch.planning.costs import BranchCost, Costs
 from stretch.planning.design import BranchScale, JoinKind, SegmentDesign
 from stretch.planning.scale import legal_widths, partitions
-from stretch.planning.segments import Segment
+from stretch.planning.segments import Segment, join_kinds
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -60,9 +60,17 @@ class Options:
         """Processors of the branches, in order."""
         return tuple(c[0].processor for c in self.candidates)
 
+    def chosen(self, index: int) -> list[BranchCost]:
+        """The branches of one combination."""
+        return [c[i] for c, i in zip(self.candidates, np.unravel_index(index, [len(c) for c in self.candidates]), strict=True)]
+
+    def out_width(self, index: int) -> int:
+        """Channels behind the join of one combination."""
+        return sum(b.width for b in self.chosen(index)) if self.join == "concat" else self.segment.width
+
     def design(self, index: int, costs: Costs) -> SegmentDesign:
         """The design of one combination."""
-        chosen = [c[i] for c, i in zip(self.candidates, np.unravel_index(index, [len(c) for c in self.candidates]), strict=True)]
+        chosen = self.chosen(index)
         aligns = [costs.align(b.processor) for b in chosen]
         parts = [0] * len(chosen)
         if self.join == "project":
@@ -76,8 +84,10 @@ class Options:
 class DesignSpace:
     """Every combination of processors, depths and widths of every segment.
 
-    Joins keep the width of the trunk (`project` or `sum`), so segments are
-    independent of each other.
+    `project` and `sum` joins keep the width of the trunk, so segments are
+    independent of each other. A `concat` join changes it: then costs hold for
+    the number of channels that `arriving` states per segment. Where what
+    follows cannot read other widths, `project` takes its place.
 
     Args:
         segments: The segments of the network, in order.
@@ -85,10 +95,17 @@ class DesignSpace:
         costs: Costs on the device.
         rules: The constraints.
         join: How branches meet.
+        arriving: Channels that arrive at each segment; the original's if None.
     """
 
     def __init__(
-        self, segments: Sequence[Segment], processors: Sequence[str], costs: Costs, rules: ConstraintFilter, join: JoinKind = "project"
+        self,
+        segments: Sequence[Segment],
+        processors: Sequence[str],
+        costs: Costs,
+        rules: ConstraintFilter,
+        join: JoinKind = "project",
+        arriving: Sequence[int] | None = None,
     ) -> None:
         self.segments = tuple(segments)
         self.processors = tuple(processors)
@@ -96,13 +113,15 @@ class DesignSpace:
         self.holders = tuple(dict.fromkeys((costs.host, *processors)))
         self.costs = costs
         self.rules = rules
-        self.join = join
+        self.arriving = tuple(arriving) if arriving is not None else tuple(s.in_width for s in self.segments)
         self.options: list[list[Options]] = []
-        for segment in self.segments:
-            here = [self._whole(segment, p) for p in self.processors]
+        for i, segment in enumerate(self.segments):
+            following = self.segments[i + 1] if i + 1 < len(self.segments) else None
+            kind: JoinKind = join if join in join_kinds(segment, following) else "project"
+            here = [self._whole(segment, p, self.arriving[i]) for p in self.processors]
             if segment.branchable:
                 for count in range(2, len(self.processors) + 1):
-                    here += [self._branched(segment, subset) for subset in combinations(self.processors, count)]
+                    here += [self._branched(segment, subset, kind, self.arriving[i]) for subset in combinations(self.processors, count)]
             self.options.append([o for o in here if len(o.macs)])
 
     @property
@@ -114,9 +133,10 @@ class DesignSpace:
         """The original segment on the fastest allowed processor, ms."""
         return min(self.costs.whole(segment, p).ms for p in self.processors)
 
-    def _whole(self, segment: Segment, processor: str) -> Options:
-        cost = self.costs.whole(segment, processor)
-        entering = np.array([[self.costs.transfer(h, processor, _elements(segment, segment.start))] for h in self.holders])
+    def _whole(self, segment: Segment, processor: str, arriving: int) -> Options:
+        cost = self.costs.branch(segment, processor, segment.depth, segment.width, arriving)
+        elements = _pixels(segment, segment.start) * arriving
+        entering = np.array([[self.costs.transfer(h, processor, elements)] for h in self.holders])
         ms = np.array([cost.ms])
         options = Options(
             segment, "none", ((cost,),), np.array([cost.macs]), np.array([cost.params]), entering + ms, np.ones((len(self.holders), 1), bool),
@@ -124,18 +144,20 @@ class DesignSpace:
         )  # fmt: skip
         return replace(options, allowed=self._allowed(options))
 
-    def _branched(self, segment: Segment, subset: tuple[str, ...]) -> Options:
+    def _branched(self, segment: Segment, subset: tuple[str, ...], join: JoinKind, arriving: int) -> Options:
         candidates = []
         for processor in subset:
             widths = self.rules.widths(segment, legal_widths(segment, self.costs.align(processor)))
-            candidates.append(tuple(self.costs.branch(segment, processor, d, w) for w in widths for d in self.rules.depths(segment)))
+            candidates.append(
+                tuple(self.costs.branch(segment, processor, d, w, arriving) for w in widths for d in self.rules.depths(segment))
+            )
         shape = [len(c) for c in candidates]
         grid = np.indices(shape).reshape(len(subset), -1)
 
         def column(i: int, name: str) -> NDArray[np.generic]:
             return np.array([getattr(c, name) for c in candidates[i]])[grid[i]]
 
-        joins = self._join_costs(segment, subset, candidates)
+        joins = self._join_costs(segment, subset, candidates, join)
         macs = np.zeros(grid.shape[1], np.int64)
         params, peak, depth = np.zeros_like(macs), np.zeros_like(macs), np.zeros(grid.shape[1])
         branch_ms, out_ms = [], []
@@ -149,8 +171,8 @@ class DesignSpace:
             out_ms.append(joins.out_ms[i][at])
         computed = np.stack(branch_ms)
         slowest, fastest = computed.max(axis=0), computed.min(axis=0)
-        join_ms = self.costs.join(segment, self.join, segment.width, len(subset))
-        elements = _elements(segment, segment.start)
+        join_ms = joins.join_ms[at]
+        elements = _pixels(segment, segment.start) * arriving
         ms, exchange = [], []
         for holder in self.holders:
             entering = np.array([self.costs.transfer(holder, p, elements) for p in subset])[:, None]
@@ -158,7 +180,7 @@ class DesignSpace:
             ms.append((computed + moved).max(axis=0) + join_ms)
             exchange.append(moved.max(axis=0) + join_ms)
         options = Options(
-            segment, self.join, tuple(candidates), macs, params, np.stack(ms), np.ones((len(self.holders), len(macs)), bool), depth,
+            segment, join, tuple(candidates), macs, params, np.stack(ms), np.ones((len(self.holders), len(macs)), bool), depth,
             np.stack(exchange), slowest, fastest, peak,
         )  # fmt: skip
         return replace(options, allowed=self._allowed(options))
@@ -181,27 +203,39 @@ class DesignSpace:
         other.options = [[replace(o, allowed=other._allowed(o)) for o in options] for options in self.options]
         return other
 
-    def _join_costs(self, segment: Segment, subset: tuple[str, ...], candidates: Sequence[Sequence[BranchCost]]) -> "_Joins":
+    def _join_costs(
+        self, segment: Segment, subset: tuple[str, ...], candidates: Sequence[Sequence[BranchCost]], join: JoinKind
+    ) -> "_Joins":
         widths = [sorted({c.width for c in branch}) for branch in candidates]
         shape = [len(w) for w in widths]
         size = int(np.prod(shape))
         macs = np.zeros((len(subset), size), np.int64)
         params = np.zeros_like(macs)
         ms, out_ms = np.zeros((len(subset), size)), np.zeros((len(subset), size))
-        pixels = _elements(segment, segment.end) // segment.width
+        join_ms = np.zeros(size)
+        pixels = _pixels(segment, segment.end)
         align = max(self.costs.align(p) for p in subset)
         for at, chosen in enumerate(np.ndindex(*shape)):
             combo = [w[i] for w, i in zip(widths, chosen, strict=True)]
-            parts = partitions(segment.width, combo, align) if self.join == "project" else [segment.width] * len(subset)
+            parts = self._parts(segment, combo, align, join)
+            join_ms[at] = self.costs.join(segment, join, sum(combo) if join == "concat" else segment.width, len(subset))
             for i, (processor, width, part) in enumerate(zip(subset, combo, parts, strict=True)):
-                macs[i, at], ms[i, at], params[i, at] = self.costs.join_conv(segment, processor, width, part)
+                if join != "concat":
+                    macs[i, at], ms[i, at], params[i, at] = self.costs.join_conv(segment, processor, width, part)
                 out_ms[i, at] = self.costs.transfer(processor, self.costs.host, pixels * part)
-        return _Joins(widths, shape, macs, params, ms, out_ms)
+        return _Joins(widths, shape, macs, params, ms, out_ms, join_ms)
+
+    @staticmethod
+    def _parts(segment: Segment, widths: list[int], align: int, join: JoinKind) -> list[int]:
+        """Channels each branch hands to the join."""
+        if join == "concat":
+            return widths
+        return partitions(segment.width, widths, align) if join == "project" else [segment.width] * len(widths)
 
 
 @dataclass(frozen=True)
 class _Joins:
-    """Costs of the 1×1 convolutions and transfers that end the branches, per combination of widths."""
+    """Costs of what ends the branches, per combination of widths: 1×1 convolutions, transfers, the join."""
 
     widths: list[list[int]]
     shape: list[int]
@@ -209,11 +243,14 @@ class _Joins:
     params: Ints
     ms: Floats
     out_ms: Floats
+    join_ms: Floats
 
     def index(self, columns: Sequence[Ints]) -> Ints:
         """Flat index of a combination of width numbers."""
         return np.ravel_multi_index(tuple(columns), self.shape)
 
 
-def _elements(segment: Segment, name: str) -> int:
-    return int(np.prod(segment.graph.by_name[name].shape))
+def _pixels(segment: Segment, name: str) -> int:
+    """Positions of a feature map, batch included."""
+    shape = segment.graph.by_name[name].shape
+    return shape[0] * prod(shape[2:])

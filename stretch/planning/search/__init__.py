@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from predictors.errors import UsageError
+from stretch.planning.search.concat import search_concat
 from stretch.planning.search.exact import search_exact
 from stretch.planning.search.grid import search_grid
 from stretch.planning.search.result import SearchResult
@@ -12,6 +13,8 @@ Search = Callable[[DesignSpace, int, int, int], SearchResult | None]
 
 #: Strategy by name.
 STRATEGIES: dict[str, Search] = {"exact": search_exact, "grid": search_grid}
+
+__all__ = ["STRATEGIES", "SearchResult", "search", "search_concat", "search_exact", "search_grid"]
 
 
 def search(strategy: str, space: DesignSpace, low: int, high: int, n_meet: int) -> SearchResult | None:

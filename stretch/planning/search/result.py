@@ -33,6 +33,14 @@ class SearchResult:
         return sum(len(options.candidates) > 1 for options, _ in self.picks)
 
     @property
+    def arriving(self) -> list[int]:
+        """Channels that arrive at each segment."""
+        channels = [self.picks[0][0].segment.in_width]
+        for options, index in self.picks:
+            channels.append(options.out_width(index))
+        return channels[:-1]
+
+    @property
     def params(self) -> int:
         """Learned numbers."""
         return sum(int(options.params[index]) for options, index in self.picks)
