@@ -5,6 +5,7 @@ import os
 import statistics
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from experiments.records import Value, write_record
@@ -30,7 +31,16 @@ def handoff_us(trace: Trace, session: Session) -> float:
         if span.kind == "subgraph":
             segment = segment_of[span.name]
             slowest[segment] = max(slowest.get(segment, 0.0), span.ms)
-    return (trace.makespan_ms - sum(slowest.values())) * 1000 / len(session.plan.joins)
+    return (trace.makespan_ms - sum(slowest.values())) * 1000 / exchanges(session)
+
+
+def exchanges(session: Session) -> int:
+    """Meeting points: boundaries of segments at which processors join or take over from each other."""
+    processors: dict[str, set[str]] = {}
+    for subgraph in session.plan.subgraphs.values():
+        processors.setdefault(subgraph.segment, set()).add(subgraph.placement.processor)
+    segments = list(processors.values())
+    return sum(len(before | after) > 1 for before, after in pairwise(segments))
 
 
 def empty_handoffs(bundle: Bundle, runs: int) -> list[float]:
@@ -46,13 +56,15 @@ def empty_handoffs(bundle: Bundle, runs: int) -> list[float]:
     return costs
 
 
-def measure(bundle: Bundle, rounds: int, warmup: int) -> tuple[Benchmark, list[float]]:
-    """The benchmark of a bundle and its hand-off cost in each measured inference."""
+def measure(bundle: Bundle, rounds: int, warmup: int) -> tuple[Benchmark, list[float], int]:
+    """The benchmark of a bundle, its hand-off cost in each measured inference, and its number of meeting points."""
     with Session(bundle) as session:
         if shares_a_core(session):
-            raise StretchError("processors of this bundle share a core here, so there is no overlap to measure", "use a machine with a core per processor")
+            raise StretchError(
+                "processors of this bundle share a core here, so there is no overlap to measure", "use a machine with a core per processor"
+            )
         result = benchmark(session, random_input(bundle), rounds, warmup)
-        return result, [handoff_us(trace, session) for trace in result.traces]
+        return result, [handoff_us(trace, session) for trace in result.traces], exchanges(session)
 
 
 def row(name: str, costs: Sequence[float]) -> dict[str, Value]:
@@ -62,7 +74,9 @@ def row(name: str, costs: Sequence[float]) -> dict[str, Value]:
 
 def comparison(result: Benchmark) -> list[dict[str, Value]]:
     """Every contestant, its time, and the bundle's speed relative to it."""
-    contestants: list[Timing] = [t for t in (result.branched, result.whole, result.sequential, result.same_macs, *result.others) if t is not None]
+    contestants: list[Timing] = [
+        t for t in (result.branched, result.whole, result.sequential, result.same_macs, *result.others) if t is not None
+    ]
     return [
         {
             "model": timing.name,
@@ -86,15 +100,16 @@ def main(words: list[str] | None = None) -> int:
     load = os.getloadavg()[0]
     try:
         bundle = load_bundle(options.bundle, check_hashes=True)
-        result, costs = measure(bundle, options.rounds, options.warmup)
+        result, costs, met = measure(bundle, options.rounds, options.warmup)
         empty = empty_handoffs(bundle, options.empty_runs)
     except StretchError as error:
         sys.stderr.write(f"error: {error.message}\n")
         return error.exit_code
     manifest = bundle.manifest
-    overlap = [trace.overlap_ms(*manifest_processors(bundle)) for trace in result.traces]
+    overlap = [trace.overlap_ms(*first_processors(bundle)) for trace in result.traces]
     overview: list[dict[str, Value]] = [
-        {"what": "meeting points", "value": len(manifest.joins)},
+        {"what": "meeting points with a join", "value": len(manifest.joins)},
+        {"what": "meeting points where processors exchange, those included", "value": met},
         {"what": "MACs of the bundle over the original's", "value": round(manifest.model.macs / manifest.model.original_macs, 3)},
         {"what": "ideal: Σ over segments of the slowest branch alone, ms", "value": round(result.ideal_ms, 2)},
         {"what": "makespan, ms", "value": round(result.branched.median_ms, 2)},
@@ -104,18 +119,24 @@ def main(words: list[str] | None = None) -> int:
     ]
     write_record(
         options.out,
-        {"handoff": [row("of the bundle", costs), row("that cost nothing", empty)], "efficiency": overview, "comparison": comparison(result)},
+        {
+            "handoff": [row("of the bundle", costs), row("that cost nothing", empty)],
+            "efficiency": overview,
+            "comparison": comparison(result),
+        },
         source="measured",
         command=f"python -m experiments.executor.run {options.bundle.name}",
         runs=options.rounds,
         load=load,
-        notes=[f"{manifest.model.name} planned for {manifest.device}, weights {manifest.weights.source}, on cores {', '.join(map(str, result.cores))}, contestants interleaved."],
+        notes=[
+            f"{manifest.model.name} planned for {manifest.device}, weights {manifest.weights.source}, on cores {', '.join(map(str, result.cores))}, contestants interleaved."
+        ],
     )
     sys.stderr.write(f"{options.out} written; fill the pages with python -m experiments.render\n")
     return 0
 
 
-def manifest_processors(bundle: Bundle) -> tuple[str, str]:
+def first_processors(bundle: Bundle) -> tuple[str, str]:
     """The first two processors of a bundle."""
     first, second, *_ = dict.fromkeys(entry.processor for entry in bundle.manifest.subgraphs)
     return first, second

@@ -1,7 +1,7 @@
 """`stretch explain`: where each operator of a bundle runs, why, and what it costs."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,106 +10,170 @@ from stretch.cli.output import Output, verb
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from scheduler.bundle import Bundle
+    from scheduler.manifest import SubgraphEntry
+
+Rows = list[dict[str, Any]]
+
 
 @verb
 def explain(
     out: Output,
     bundle: Annotated[Path, typer.Argument(help="Folder of a bundle.")],
+    device: Annotated[
+        str | None, typer.Option("--device", "-d", help="Predict for this device (see `stretch devices`) instead of measuring here.")
+    ] = None,
     mapping: Annotated[
         list[str] | None, typer.Option("--map", help="Where a processor runs here, as gpu=cpu1; repeat or separate by commas.")
     ] = None,
 ) -> None:
     """Show where each operator runs, why it runs there and what it costs."""
+    from predictors.errors import UsageError
     from scheduler.bundle import load_bundle
-    from scheduler.cores import pinned
-    from scheduler.delegates import get_delegate
-    from scheduler.mapping import parse_mapping, place_processors
 
+    if device is not None and mapping:
+        raise UsageError("--map places processors on this machine, --device asks about another", "give one of the two")
     loaded = load_bundle(bundle, check_hashes=True)
     manifest = loaded.manifest
-    used = list(dict.fromkeys(entry.processor for entry in manifest.subgraphs))
-    placements = place_processors(used, parse_mapping(mapping or []))
-    ops = []
     with out.progress("explaining", total=len(manifest.subgraphs)) as step:
-        for entry in manifest.subgraphs:
-            place = placements[entry.processor]
-            delegate = get_delegate(place.delegate).create(place.cores)
-            with pinned(place.cores[:1]):
-                nodes = delegate.places(loaded.file(entry.file))
-            ops += [
-                {
-                    "name": node.name,
-                    "op": node.op,
-                    "subgraph": entry.name,
-                    "processor": entry.processor,
-                    "delegate": place.delegate,
-                    "reason": node.reason,
-                    "ms": node.ms,
-                    "source": None if node.ms is None else "measured",
-                }
-                for node in nodes
-            ]
-            step(entry.name)
+        where, processors, ops = _here(loaded, mapping or [], step) if device is None else _on_device(loaded, device, out, step)
     for join in manifest.joins:
         reason = (
             "meeting point: branches write into their slice, nothing is copied"
             if join.kind == "concat"
             else "meeting point: branch outputs are added"
         )
-        ops.append(
-            {
-                "name": join.name,
-                "op": f"join {join.kind}",
-                "subgraph": join.name,
-                "processor": join.processor,
-                "delegate": None,
-                "reason": reason,
-                "ms": None,
-                "source": None,
-            }
-        )
+        ops.append(_row(join.name, f"join {join.kind}", join.name, join.processor, None, reason, None, None))
+    subgraphs = [_subgraph(entry, ops) for entry in manifest.subgraphs]
+    data = {"bundle": bundle, "device": where, "processors": processors, "subgraphs": subgraphs, "ops": ops, "warnings": out.warnings}
+    out.emit(data, lambda console: _print(console, data, manifest.device))
+
+
+def _here(bundle: "Bundle", mapping: list[str], step: Any) -> tuple[str, dict[str, Any], Rows]:
+    """Placement on this machine, each operator measured where its delegate can tell."""
+    from scheduler.cores import pinned
+    from scheduler.delegates import get_delegate
+    from scheduler.mapping import parse_mapping, place_processors
+
+    manifest = bundle.manifest
+    placements = place_processors(list(dict.fromkeys(entry.processor for entry in manifest.subgraphs)), parse_mapping(mapping))
+    ops: Rows = []
+    for entry in manifest.subgraphs:
+        place = placements[entry.processor]
+        with pinned(place.cores[:1]):
+            nodes = get_delegate(place.delegate).create(place.cores).places(bundle.file(entry.file))
+        for node in nodes:
+            ops.append(_row(node.name, node.op, entry.name, entry.processor, place.delegate, node.reason, node.ms, "measured"))
+        step(entry.name)
     processors = {
         name: {"delegate": p.delegate, "cores": list(p.cores), "dispatch": p.dispatch, "stand_in": p.stand_in, "reason": p.reason}
         for name, p in placements.items()
     }
-    subgraphs = [
-        {
-            "name": entry.name,
-            "segment": entry.segment,
-            "processor": entry.processor,
-            "macs": entry.macs,
-            "predicted_ms": entry.predicted_ms,
-            "measured_ms": sum(float(op["ms"]) for op in ops if op["subgraph"] == entry.name and op["ms"] is not None) or None,
-        }
-        for entry in manifest.subgraphs
-    ]
+    return "this machine", processors, ops
 
-    def human(console: "Console") -> None:
-        from rich.table import Table
 
-        for name, p in processors.items():
-            cores = f" on core {'+'.join(map(str, p['cores']))}" if p["cores"] else ""
-            console.print(f"{name}: delegate {p['delegate']}{cores}, {p['dispatch']}; {p['reason']}")
-        console.print()
-        table = Table(box=None, pad_edge=False)
-        table.add_column("operator")
-        for title in ("kind", "subgraph", "delegate"):
-            table.add_column(title)
-        table.add_column("ms here", justify="right")
-        table.add_column("why")
-        for op in ops:
-            ms = "" if op["ms"] is None else f"{op['ms']:.3f}"
-            table.add_row(op["name"], op["op"], op["subgraph"], op["delegate"] or "", ms, op["reason"])
-        console.print(table)
-        console.print()
-        total = Table(box=None, pad_edge=False)
-        for title in ("subgraph", "processor"):
-            total.add_column(title)
-        for title in ("MACs", f"predicted ms on {manifest.device}", "measured ms here"):
-            total.add_column(title, justify="right")
-        for sub in subgraphs:
-            times = ["" if sub[key] is None else f"{sub[key]:.2f}" for key in ("predicted_ms", "measured_ms")]
-            total.add_row(sub["name"], sub["processor"], f"{sub['macs']:,}", *times)
-        console.print(total)
+def _on_device(bundle: "Bundle", device: str, out: Output, step: Any) -> tuple[str, dict[str, Any], Rows]:
+    """Kernels that the device's backends launch, with predicted times."""
+    from predictors.devices import load_device
+    from predictors.predictor import LatencyPredictor
+    from stretch.export.read import read_graph
 
-    out.emit({"bundle": bundle, "device": manifest.device, "processors": processors, "subgraphs": subgraphs, "ops": ops}, human)
+    profile = load_device(device)
+    predictor = LatencyPredictor(profile)
+    if not profile.calibrated:
+        out.warn(f"the profile {profile.id} is derived from specifications, not fitted to measurements: treat predicted times as estimates")
+    ops: Rows = []
+    processors: dict[str, Any] = {}
+    for entry in bundle.manifest.subgraphs:
+        processor = profile.processor(entry.processor)
+        precision = entry.planned_precision if entry.planned_precision in processor.precisions else processor.default_precision
+        backend = processor.profile.backend
+        reason = f"{backend} runs it on the {entry.processor} of {profile.id} in {precision}"
+        processors[entry.processor] = {"delegate": backend, "cores": [], "dispatch": None, "stand_in": False, "reason": reason}
+        graph = read_graph(bundle.file(entry.file))
+        estimate = predictor.predict(graph, entry.processor, precision)
+        kernel_of = {op: each for each in estimate.kernels for op in each.kernel.ops}
+        for op in graph.ops:
+            each = kernel_of.get(op.name)
+            if op.kind == "input":
+                continue
+            if each is None:
+                ops.append(_row(op.name, op.kind, entry.name, entry.processor, backend, f"{backend} launches nothing for it", None, None))
+            elif each.kernel.name == op.name:
+                ops.append(
+                    _row(
+                        op.name,
+                        op.kind,
+                        entry.name,
+                        entry.processor,
+                        backend,
+                        f"a kernel of {backend} in {precision}",
+                        each.time.ms,
+                        "predicted",
+                    )
+                )
+            else:
+                ops.append(
+                    _row(
+                        op.name, op.kind, entry.name, entry.processor, backend, f"merged into `{each.kernel.name}` by {backend}", None, None
+                    )
+                )
+        step(entry.name)
+    return profile.id, processors, ops
+
+
+def _row(
+    name: str, op: str, subgraph: str, processor: str, delegate: str | None, reason: str, ms: float | None, source: str | None
+) -> dict[str, Any]:
+    return {
+        "name": name,
+        "op": op,
+        "subgraph": subgraph,
+        "processor": processor,
+        "delegate": delegate,
+        "reason": reason,
+        "ms": ms,
+        "source": None if ms is None else source,
+    }
+
+
+def _subgraph(entry: "SubgraphEntry", ops: Rows) -> dict[str, Any]:
+    times = [op["ms"] for op in ops if op["subgraph"] == entry.name and op["ms"] is not None]
+    return {
+        "name": entry.name,
+        "segment": entry.segment,
+        "processor": entry.processor,
+        "macs": entry.macs,
+        "planned_ms": entry.predicted_ms,
+        "ms": sum(times) if times else None,
+    }
+
+
+def _print(console: "Console", data: dict[str, Any], planned_for: str) -> None:
+    from rich.table import Table
+
+    for name, p in data["processors"].items():
+        cores = f" on core {'+'.join(map(str, p['cores']))}, {p['dispatch']}" if p["cores"] else ""
+        console.print(f"{name}: {p['delegate']}{cores}; {p['reason']}")
+    console.print()
+    how = f"ms on {data['device']}"
+    table = Table(box=None, pad_edge=False)
+    for title in ("operator", "kind", "subgraph", "delegate"):
+        table.add_column(title)
+    table.add_column(how, justify="right")
+    table.add_column("why")
+    for op in data["ops"]:
+        table.add_row(
+            op["name"], op["op"], op["subgraph"], op["delegate"] or "", "" if op["ms"] is None else f"{op['ms']:.3f}", op["reason"]
+        )
+    console.print(table)
+    console.print()
+    total = Table(box=None, pad_edge=False)
+    for title in ("subgraph", "processor"):
+        total.add_column(title)
+    for title in ("MACs", f"planned ms on {planned_for}", how):
+        total.add_column(title, justify="right")
+    for sub in data["subgraphs"]:
+        times = ["" if sub[key] is None else f"{sub[key]:.2f}" for key in ("planned_ms", "ms")]
+        total.add_row(sub["name"], sub["processor"], f"{sub['macs']:,}", *times)
+    console.print(total)

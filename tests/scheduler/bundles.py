@@ -37,8 +37,9 @@ class Builder:
         """A 3×3 convolution and a ReLU as a subgraph of its own."""
         n, c, h, w = self.shapes[read]
         weight = numpy_helper.from_array(self.rng.normal(0, 0.3, (channels, c, 3, 3)).astype(np.float32), f"{name}.w")
+        window = {"kernel_shape": [3, 3], "strides": [1, 1], "pads": [1, 1, 1, 1], "dilations": [1, 1], "group": 1}
         nodes = [
-            helper.make_node("Conv", [read, f"{name}.w"], [f"{name}.c"], name=f"{name}/conv", kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+            helper.make_node("Conv", [read, f"{name}.w"], [f"{name}.c"], name=f"{name}/conv", **window),
             helper.make_node("Relu", [f"{name}.c"], [write], name=f"{name}/relu"),
         ]
         self._subgraph(name, segment, processor, read, write, (n, channels, h, w), nodes, [weight], n * channels * h * w * c * 9)

@@ -19,7 +19,9 @@ def graph(nodes=(), initializers=(), name="g"):
 
 def test_external_weights_are_found_in_nested_graphs_and_attributes_too():
     inner = graph([helper.make_node("Constant", [], ["k"], value=external("k", "attribute.bin"))], [external("i", "nested.bin")], "inner")
-    branch = helper.make_node("If", ["c"], ["y"], then_branch=inner, else_branch=graph([helper.make_node("Relu", ["x"], ["y"])], name="other"))
+    branch = helper.make_node(
+        "If", ["c"], ["y"], then_branch=inner, else_branch=graph([helper.make_node("Relu", ["x"], ["y"])], name="other")
+    )
     assert external_locations(graph([branch], [external("w", "outer.bin")])) == {"outer.bin", "nested.bin", "attribute.bin"}
 
 
@@ -36,7 +38,9 @@ def test_shapes_leave_weights_out(tmp_path):
 
 def test_nodes_without_a_name_are_numbered(tmp_path):
     path = tmp_path / "m.onnx"
-    onnx.save(helper.make_model(graph([helper.make_node("Relu", ["x"], ["z"]), helper.make_node("Relu", ["z"], ["y"], name="last")])), str(path))
+    onnx.save(
+        helper.make_model(graph([helper.make_node("Relu", ["x"], ["z"]), helper.make_node("Relu", ["z"], ["y"], name="last")])), str(path)
+    )
     assert node_names(path) == [("Relu_0", "Relu"), ("last", "Relu")]
 
 

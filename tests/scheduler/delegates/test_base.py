@@ -90,4 +90,7 @@ def test_every_delegate_refuses_a_file_that_is_no_model(tmp_path, name, content)
 
 
 def test_places_of_a_delegate_without_kernels_of_its_own_lists_the_nodes(bundle_dir):
-    assert [(p.name, p.op, p.ms) for p in NullDelegate().places(bundle_dir / "stem.onnx")] == [("stem/conv", "Conv", None), ("stem/relu", "Relu", None)]
+    assert [(p.name, p.op, p.ms) for p in NullDelegate().places(bundle_dir / "stem.onnx")] == [
+        ("stem/conv", "Conv", None),
+        ("stem/relu", "Relu", None),
+    ]

@@ -47,3 +47,32 @@ def test_people_read_a_line_per_operator(stretch, bundle_dir):
 @pytest.mark.parametrize(("words", "code"), [(["--map", "gpu=cqu1"], 3), (["--map", "npu=cpu0"], 2)])
 def test_bad_mapping_has_its_exit_code(stretch, bundle_dir, words, code):
     assert stretch("explain", bundle_dir, *words)[0] == code
+
+
+def test_device_gives_predicted_times_of_its_kernels(stretch, bundle_dir):
+    code, data, err = stretch("explain", bundle_dir, "--device", "pixel6", "--json")
+    assert code == 0
+    assert data["device"] == "pixel6"
+    ops = {op["subgraph"] + "/" + op["op"]: op for op in data["ops"]}
+    assert ops["s1.gpu/conv"]["source"] == "predicted"
+    assert ops["s1.gpu/conv"]["ms"] > 0
+    assert "merged into" in ops["s1.gpu/relu"]["reason"]
+    assert "not fitted to measurements" in err
+    assert all(sub["ms"] > 0 for sub in data["subgraphs"])
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [(["--device", "pixel7"], 3, "did you mean `pixel6`?"), (["--device", "pixel6", "--map", "gpu=cpu0"], 2, "give one of the two")],
+)
+def test_bad_device_has_its_exit_code(stretch, bundle_dir, words, code, told):
+    got, _, err = stretch("explain", bundle_dir, *words)
+    assert got == code
+    assert told in err
+
+
+def test_processor_the_device_lacks_is_named(stretch, bundles, tmp_path):
+    path = bundles.two_branches(tmp_path / "b", processors=("cpu", "dsp"))
+    code, _, err = stretch("explain", path, "--device", "pixel6")
+    assert code == 3
+    assert "dsp" in err

@@ -1,0 +1,135 @@
+"""From the ONNX files of a bundle back to operator graphs, without torch."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from onnx import NodeProto, helper, numpy_helper
+
+from predictors.errors import StretchError
+from predictors.graph import Op, OpGraph
+from predictors.kinds import Attr
+from scheduler.onnx_file import graph_shapes, load_onnx
+
+Values = dict[str, Any]
+Reader = Callable[[Values, Values, NodeProto], tuple[str, dict[str, Attr]]]
+
+
+def _window(attrs: Values) -> dict[str, Attr]:
+    return {"kernel": tuple(attrs["kernel_shape"]), "stride": tuple(attrs["strides"]), "padding": tuple(attrs["pads"])}
+
+
+def _conv(attrs: Values, weights: Values, node: NodeProto) -> tuple[str, dict[str, Attr]]:
+    rest = {"dilation": tuple(attrs["dilations"]), "groups": attrs["group"], "bias": len(node.input) > 2}
+    return "conv", {"out_channels": weights[node.input[1]].dims[0], **_window(attrs), **rest}
+
+
+def _linear(attrs: Values, weights: Values, node: NodeProto) -> tuple[str, dict[str, Attr]]:
+    return "linear", {"out_features": weights[node.input[1]].dims[0], "bias": len(node.input) > 2}
+
+
+def _clip(attrs: Values, weights: Values, node: NodeProto) -> tuple[str, dict[str, Attr]]:
+    bounds = [float(numpy_helper.to_array(weights[name])) for name in node.input[1:]]
+    if bounds != [0.0, 6.0]:
+        raise ValueError(f"it clips to {bounds}")
+    return "relu6", {}
+
+
+def _pool(kind: str) -> Reader:
+    def read(attrs: Values, weights: Values, node: NodeProto) -> tuple[str, dict[str, Attr]]:
+        rest: dict[str, Attr] = {"ceil_mode": bool(attrs["ceil_mode"])}
+        rest |= {"dilation": tuple(attrs["dilations"])} if kind == "max_pool" else {"count_include_pad": bool(attrs["count_include_pad"])}
+        return kind, {**_window(attrs), **rest}
+
+    return read
+
+
+def _pad(attrs: Values, weights: Values, node: NodeProto) -> tuple[str, dict[str, Attr]]:
+    widths = [int(n) for n in numpy_helper.to_array(weights[node.input[1]])]
+    return "pad", {"padding": (widths[2], widths[3], widths[6], widths[7])}
+
+
+def _slice(attrs: Values, weights: Values, node: NodeProto) -> tuple[str, dict[str, Attr]]:
+    start, stop = (int(numpy_helper.to_array(weights[name])[0]) for name in node.input[1:3])
+    return "slice", {"start": start, "stop": stop}
+
+
+def _plain(kind: str, **attributes: Attr) -> Reader:
+    return lambda attrs, weights, node: (kind, dict(attributes))
+
+
+_READ: dict[str, Reader] = {
+    "Add": _plain("add"),
+    "AveragePool": _pool("avg_pool"),
+    "BatchNormalization": lambda attrs, weights, node: ("batch_norm", {"eps": attrs["epsilon"], "affine": True}),
+    "Clip": _clip,
+    "Concat": _plain("concat"),
+    "Conv": _conv,
+    "Elu": lambda attrs, weights, node: ("elu", {"alpha": attrs["alpha"]}),
+    "Flatten": _plain("flatten"),
+    "Gelu": lambda attrs, weights, node: ("gelu", {"approximate": attrs["approximate"].decode()}),
+    "Gemm": _linear,
+    "GlobalAveragePool": _plain("global_avg_pool", keepdims=True),
+    "GlobalMaxPool": _plain("global_max_pool", keepdims=True),
+    "HardSigmoid": _plain("hard_sigmoid"),
+    "HardSwish": _plain("hard_swish"),
+    "Identity": _plain("identity"),
+    "LeakyRelu": lambda attrs, weights, node: ("leaky_relu", {"slope": attrs["alpha"]}),
+    "MaxPool": _pool("max_pool"),
+    "Mul": _plain("mul"),
+    "Pad": _pad,
+    "Relu": _plain("relu"),
+    "Sigmoid": _plain("sigmoid"),
+    "Slice": _slice,
+    "Sum": _plain("add"),
+    "Tanh": _plain("tanh"),
+}
+
+
+def read_graph(path: Path) -> OpGraph:
+    """The operators of a file that `stretch.export.onnx` wrote.
+
+    Operators that are identities at inference were not written and do not come
+    back. An operator that became two nodes is one again, under the name of its
+    last node.
+
+    Args:
+        path: The ONNX file; its weights stay unread where they lie outside.
+
+    Raises:
+        StretchError: If it is no ONNX model or has a node that the exporter does not write.
+    """
+    proto = load_onnx(path)
+    weights: Values = {tensor.name: tensor for tensor in proto.graph.initializer}
+    inputs, outputs = graph_shapes(proto, path)
+    if len(inputs) != 1 or len(outputs) != 1:
+        raise StretchError(f"{path} has {len(inputs)} inputs and {len(outputs)} outputs, a subgraph has one of each")
+    ops = [Op(name, "input", attrs={"shape": shape}) for name, shape in inputs.items()]
+    for node in proto.graph.node:
+        attrs = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        if node.op_type not in _READ or node.domain:
+            raise StretchError(f"node `{node.name}` of {path} is a {node.op_type}, which nn-stretch does not write")
+        try:
+            kind, own = _READ[node.op_type](attrs, weights, node)
+        except (KeyError, IndexError, ValueError) as error:
+            raise StretchError(f"node `{node.name}` ({node.op_type}) of {path} is not as nn-stretch writes it: {error}") from error
+        reads = tuple(name for name in node.input if name and name not in weights)
+        ops.append(Op(node.output[0], kind, reads, own))
+    return OpGraph.build(proto.graph.name, _reunited(ops), next(iter(outputs)))
+
+
+def _reunited(ops: list[Op]) -> list[Op]:
+    """Operators with those that were written as two nodes made one."""
+    first = {op.name: op for op in ops}
+    gone: set[str] = set()
+    merged: list[Op] = []
+    for op in ops:
+        part = first.get(op.inputs[-1]) if op.inputs else None
+        if op.kind == "mul" and part is not None and part.name == f"{op.name}.sigmoid":
+            gone.add(part.name)
+            op = Op(op.name, "silu", part.inputs)
+        elif op.kind == "flatten" and part is not None and part.name == f"{op.name}.pooled":
+            gone.add(part.name)
+            op = Op(op.name, part.kind, part.inputs, {"keepdims": False})
+        merged.append(op)
+    return [op for op in merged if op.name not in gone]
