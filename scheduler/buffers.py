@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from predictors.errors import StretchError
 from scheduler.delegates.base import Array
 from scheduler.manifest import Tensor
 from scheduler.plan import ExecutionPlan, PlannedJoin
@@ -19,6 +20,9 @@ class Buffers:
     Args:
         plan: The joins.
         tensors: Shape and type of each tensor.
+
+    Raises:
+        StretchError: If there is not enough memory.
     """
 
     def __init__(self, plan: ExecutionPlan, tensors: Sequence[Tensor]) -> None:
@@ -39,7 +43,10 @@ class Buffers:
     def _array(self, name: str) -> Array:
         if name not in self.arrays:
             tensor = self._tensors[name]
-            self.arrays[name] = np.zeros(tensor.shape, np.dtype(tensor.dtype))
+            try:
+                self.arrays[name] = np.zeros(tensor.shape, np.dtype(tensor.dtype))
+            except MemoryError as error:
+                raise StretchError(f"there is no memory for the tensor `{name}` of shape {list(tensor.shape)}") from error
         return self.arrays[name]
 
     def _add(self, join: PlannedJoin) -> Callable[[], None]:

@@ -90,6 +90,9 @@ def bundle_problems(bundle: Bundle, *, hashes: bool) -> Iterator[str]:
 def _read_manifest(path: Path) -> Manifest:
     file = path / MANIFEST
     try:
+        # A pipe or device in its place would be read for ever.
+        if file.exists() and not file.is_file():
+            raise StretchError(f"{file} is not a file", _AGAIN)
         size = file.stat().st_size
         if size > MAX_MANIFEST_BYTES:
             raise StretchError(f"{file} has {size} bytes, the limit is {MAX_MANIFEST_BYTES}", _AGAIN)

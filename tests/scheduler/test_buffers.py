@@ -2,6 +2,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from predictors.errors import StretchError
 from scheduler.buffers import Buffers
 from scheduler.bundle import load_bundle
 from scheduler.mapping import place_processors
@@ -71,6 +72,14 @@ def test_no_two_tensors_share_memory_unless_one_is_joined_into_the_other(buffers
         for b in arrays:
             if a < b:
                 assert np.shares_memory(arrays[a], arrays[b]) == ((a, b) in inside), (a, b)
+
+
+def test_tensor_too_large_for_memory_is_one_error(bundles, tmp_path):
+    manifest = load_bundle(bundles.two_branches(tmp_path / "b")).manifest
+    huge = tuple(msgspec.structs.replace(t, shape=(1, 1 << 60)) if t.name == "t0" else t for t in manifest.tensors)
+    plan = make_plan(manifest, place_processors(["cpu", "gpu"], cores=(0, 1)))
+    with pytest.raises(StretchError, match="no memory for the tensor `t0`"):
+        Buffers(plan, huge)
 
 
 def test_memory_counts_slices_once(buffers_of):

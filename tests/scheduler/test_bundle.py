@@ -121,6 +121,13 @@ def test_swapped_files_are_refused_by_their_hashes(bundle_dir):
     assert all("SHA-256 differs" in problem for problem in problems)
 
 
+def test_pipe_in_place_of_the_manifest_is_refused_without_reading_it(bundle_dir):
+    (bundle_dir / "bundle.json").unlink()
+    os.mkfifo(bundle_dir / "bundle.json")
+    with pytest.raises(StretchError, match="is not a file"):
+        load_bundle(bundle_dir)
+
+
 def test_file_that_is_used_without_a_hash_is_refused(bundles, bundle_dir):
     bundles.edit(bundle_dir, lambda m: m["files"].pop("model.onnx"))
     with pytest.raises(StretchError, match="without stating its size and hash"):
