@@ -46,10 +46,16 @@ class Segment(nn.Module):
     Args:
         design: Its design.
         branches: Its scaled branches, in the design's order.
+
+    Attributes:
+        parallel: Whether branches run on CUDA streams of their own, forward and
+            backward; a GPU that one narrow branch cannot fill then runs several.
     """
 
     def __init__(self, design: SegmentDesign, branches: list[ScaledBranch]) -> None:
         super().__init__()
+        self.parallel = False
+        self._streams: list[torch.cuda.Stream] = []
         self.order = [safe_name(b.processor) for b in design.branches]
         for name, branch in zip(self.order, branches, strict=True):
             self.add_module(name, Branch(branch.graph))
@@ -58,8 +64,30 @@ class Segment(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Run the branches and join them."""
-        outputs = [self.get_submodule(name)(x) for name in self.order]
+        if self.parallel and x.is_cuda and len(self.order) > 1:
+            outputs = self._side_by_side(x)
+        else:
+            outputs = [self.get_submodule(name)(x) for name in self.order]
         return outputs[0] if len(outputs) == 1 else self.join(*outputs)
+
+    def _side_by_side(self, x: torch.Tensor) -> list[torch.Tensor]:
+        """Run the first branch on the current stream, the others beside it."""
+        here = torch.cuda.current_stream(x.device)
+        if not self._streams:
+            self._streams = [torch.cuda.Stream(x.device) for _ in self.order[1:]]
+        for stream in self._streams:
+            stream.wait_stream(here)
+        others = []
+        for name, stream in zip(self.order[1:], self._streams, strict=True):
+            with torch.cuda.stream(stream):
+                others.append(self.get_submodule(name)(x))
+        first = self.get_submodule(self.order[0])(x)
+        for stream, output in zip(self._streams, others, strict=True):
+            here.wait_stream(stream)
+            # Freed by the branch's stream while this one may still read it, were it not told.
+            output.record_stream(here)
+            x.record_stream(stream)
+        return [first, *others]
 
 
 class BranchedModel(nn.Module):

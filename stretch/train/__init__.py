@@ -1,0 +1,1 @@
+"""Train branched networks, with the original's knowledge where it helps."""

@@ -1,0 +1,47 @@
+"""What decides a training run."""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+_Positive = Annotated[float, msgspec.Meta(gt=0)]
+_NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+_Count = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Optimiser, schedule and numerics; the defaults are those of paper 003, section 7.2.
+
+    Args:
+        epochs: Passes over the training images.
+        batch: Images per step.
+        learning_rate: At its highest, for this batch.
+        momentum: Of SGD.
+        nesterov: Whether the momentum looks ahead.
+        weight_decay: Of every weight.
+        warmup_epochs: Epochs of linear rise before the half-cosine.
+        label_smoothing: Weight of the uniform distribution in the target.
+        amp: Arithmetic of convolutions on a GPU; weights stay fp32.
+        channels_last: Whether activations are stored NHWC.
+        graph: Replay each step as one CUDA graph, which small networks need.
+        parallel_branches: Run the branches of a segment on CUDA streams of their own.
+        distill: Weight of the teacher's soft labels in the loss.
+        temperature: Of those soft labels.
+        seed: Of order, augmentation and initial weights.
+    """
+
+    epochs: _Count = 100
+    batch: _Count = 256
+    learning_rate: _Positive = 0.2
+    momentum: _NotNegative = 0.9
+    nesterov: bool = True
+    weight_decay: _NotNegative = 5e-5
+    warmup_epochs: _NotNegative = 0.0
+    label_smoothing: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
+    amp: Literal["none", "bf16", "fp16"] = "bf16"
+    channels_last: bool = True
+    graph: bool = True
+    parallel_branches: bool = True
+    distill: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
+    temperature: _Positive = 1.0
+    seed: int = 0

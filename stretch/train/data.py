@@ -1,0 +1,117 @@
+"""Image sets held whole in memory, on the device that trains."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from predictors.errors import StretchError
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """Images of one size, packed.
+
+    Args:
+        images: (n, 3, height, width) uint8.
+        labels: (n,) int64.
+    """
+
+    images: torch.Tensor
+    labels: torch.Tensor
+
+    @classmethod
+    def of(cls, images: torch.Tensor, labels: torch.Tensor, classes: int) -> "ImageSet":
+        """The set, checked.
+
+        Raises:
+            StretchError: If shapes or types differ from what a set holds, or a
+                label is not below `classes`.
+        """
+        if images.dim() != 4 or images.shape[1] != 3 or images.dtype != torch.uint8:
+            raise StretchError(f"images are {images.dtype} of shape {tuple(images.shape)}, needed are uint8 of n×3×height×width")
+        if labels.shape != images.shape[:1] or labels.dtype != torch.int64:
+            raise StretchError(f"{len(images)} images have labels of shape {tuple(labels.shape)} and type {labels.dtype}")
+        if len(labels) == 0:
+            raise StretchError("an image set is empty", "check the data folder")
+        if int(labels.min()) < 0 or int(labels.max()) >= classes:
+            raise StretchError(f"labels go from {int(labels.min())} to {int(labels.max())}, the model has {classes} classes", "set the class count of the model or mend the labels")
+        return cls(images, labels)
+
+    def __len__(self) -> int:
+        """Number of images."""
+        return len(self.labels)
+
+    def to(self, device: torch.device) -> "ImageSet":
+        """The set on another device."""
+        return ImageSet(self.images.to(device), self.labels.to(device))
+
+    def moments(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mean and standard deviation of each colour, (3,) float32, in 0 to 255."""
+        # In parts: the whole set in float64 would be eight times its size.
+        total, squares = torch.zeros(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
+        for part in self.images.split(4096):
+            values = part.cpu().double()
+            total += values.sum((0, 2, 3))
+            squares += values.square().sum((0, 2, 3))
+        count = len(self) * self.images.shape[2] * self.images.shape[3]
+        mean = total / count
+        return mean.float(), (squares / count - mean.square()).clamp_min(1e-12).sqrt().float()
+
+    def batches(self, size: int, generator: torch.Generator | None = None) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Batches in order, or shuffled and full ones only if a generator is given."""
+        if generator is None:
+            yield from zip(self.images.split(size), self.labels.split(size), strict=True)
+            return
+        order = torch.randperm(len(self), generator=generator).to(self.labels.device)
+        for part in order.split(size):
+            if len(part) == size:
+                yield self.images[part], self.labels[part]
+
+
+def load_arrays(path: Path, classes: int) -> tuple[ImageSet, ImageSet]:
+    """Training and test set from an ``.npz`` file.
+
+    Args:
+        path: With ``train_images``, ``train_labels``, ``test_images``,
+            ``test_labels``; images (n, height, width, 3) uint8.
+        classes: Number of classes.
+
+    Raises:
+        StretchError: If the file is missing, damaged or holds something else.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            parts = {key: file[f"{key}"] for key in ("train_images", "train_labels", "test_images", "test_labels")}
+    except (OSError, KeyError, ValueError) as error:
+        raise StretchError(f"cannot read the images {path}: {error}", "it is an .npz with train_images, train_labels, test_images, test_labels") from error
+
+    def make(split: str) -> ImageSet:
+        images = torch.from_numpy(parts[f"{split}_images"])
+        if images.dim() == 4:
+            images = images.permute(0, 3, 1, 2).contiguous()
+        return ImageSet.of(images, torch.from_numpy(parts[f"{split}_labels"].astype(np.int64)), classes)
+
+    return make("train"), make("test")
+
+
+def synthetic(classes: int, size: int, count: int, seed: int = 0) -> tuple[ImageSet, ImageSet]:
+    """A set that can be learned: each class has a colour, under noise.
+
+    Args:
+        classes: Number of classes.
+        size: Height and width.
+        count: Training images; the test set has a quarter of it.
+        seed: Of colours and noise.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    colours = torch.rand(classes, 3, 1, 1, generator=generator)
+
+    def make(n: int) -> ImageSet:
+        labels = torch.arange(n) % classes
+        noise = torch.rand(n, 3, size, size, generator=generator)
+        return ImageSet(((colours[labels] + noise) * 127.5).to(torch.uint8), labels)
+
+    return make(count), make(max(classes, count // 4))

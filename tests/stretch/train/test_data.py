@@ -1,0 +1,65 @@
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from predictors.errors import StretchError  # noqa: E402 - torch may be missing
+from stretch.train.data import ImageSet, load_arrays, synthetic  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+def test_moments_are_those_of_numpy():
+    images = synthetic(4, 16, 50)[0]
+    mean, deviation = images.moments()
+    values = images.images.numpy().astype(np.float64)
+    np.testing.assert_allclose(mean, values.mean((0, 2, 3)), rtol=1e-5)
+    np.testing.assert_allclose(deviation, values.std((0, 2, 3)), rtol=1e-5)
+
+
+def test_shuffled_batches_are_full_and_hold_no_image_twice():
+    data = ImageSet(torch.arange(10, dtype=torch.uint8)[:, None, None, None].expand(10, 3, 2, 2), torch.arange(10))
+    seen = torch.cat([labels for _, labels in data.batches(3, torch.Generator().manual_seed(0))])
+    assert len(seen) == 9
+    assert len(seen.unique()) == 9
+    assert [len(labels) for _, labels in data.batches(3)] == [3, 3, 3, 1]
+
+
+def save(path, **changes):
+    arrays = {
+        "train_images": np.zeros((4, 8, 8, 3), np.uint8),
+        "train_labels": np.arange(4),
+        "test_images": np.zeros((2, 8, 8, 3), np.uint8),
+        "test_labels": np.arange(2),
+    } | changes
+    np.savez(path, **{k: v for k, v in arrays.items() if v is not None})
+    return path
+
+
+def test_arrays_are_read_as_channels_first(tmp_path):
+    images = np.random.default_rng(0).integers(0, 255, (4, 8, 6, 3), dtype=np.uint8)
+    train, test = load_arrays(save(tmp_path / "a.npz", train_images=images), 10)
+    np.testing.assert_array_equal(train.images.numpy(), images.transpose(0, 3, 1, 2))
+    assert len(test) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"test_labels": None}, "test_labels"),
+        ({"train_images": np.zeros((4, 8, 8), np.uint8)}, "n×3×height×width"),
+        ({"train_images": np.zeros((4, 8, 8, 3), np.float32)}, "float32"),
+        ({"train_labels": np.array([0, 1, 2, 10])}, "0 to 10, the model has 10 classes"),
+        ({"train_labels": np.arange(3)}, "labels of shape"),
+        ({"train_images": np.zeros((0, 8, 8, 3), np.uint8), "train_labels": np.arange(0)}, "empty"),
+        ({"train_images": np.array([{"a": 1}])}, "cannot read"),
+    ],
+)
+def test_file_that_is_no_image_set_is_refused(tmp_path, changes, reason):
+    with pytest.raises(StretchError, match=reason):
+        load_arrays(save(tmp_path / "a.npz", **changes), 10)
+
+
+def test_missing_file_is_named(tmp_path):
+    with pytest.raises(StretchError, match=r"nowhere\.npz"):
+        load_arrays(tmp_path / "nowhere.npz", 10)

@@ -1,0 +1,75 @@
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from predictors.errors import StretchError  # noqa: E402 - torch may be missing
+from stretch.models.tiny import tiny_resnet  # noqa: E402
+from stretch.planning.design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
+from stretch.planning.segments import split_segments  # noqa: E402
+from stretch.train.config import TrainConfig  # noqa: E402
+from stretch.train.data import synthetic  # noqa: E402
+from stretch.train.loop import train  # noqa: E402
+from stretch.transform import BranchedModel  # noqa: E402
+from tests.stretch.designs import whole  # noqa: E402
+
+pytestmark = pytest.mark.torch
+SHORT = TrainConfig(epochs=2, batch=32, learning_rate=0.05)
+
+
+def fresh(seed=0):
+    torch.manual_seed(seed)
+    return tiny_resnet()
+
+
+def branched(captured):
+    graph = captured("tiny_resnet").graph
+    parts = []
+    for s in split_segments(graph):
+        if s.branchable:
+            branches = (BranchScale("cpu", s.depth, s.width), BranchScale("gpu", s.min_depth, s.width))
+            parts.append(SegmentDesign(s.name, s.start, s.end, branches, "sum"))
+        else:
+            parts.append(whole(s))
+    torch.manual_seed(0)
+    return BranchedModel(graph, BranchDesign(graph.name, "test", tuple(parts)))
+
+
+def test_network_learns_a_set_that_can_be_learned():
+    history = train(fresh(), *synthetic(4, 16, 320), SHORT)
+    assert history.accuracy > 0.9
+    assert history.epochs[-1].loss < history.epochs[0].loss
+
+
+def test_branched_network_learns_it_too(captured):
+    history = train(branched(captured), *synthetic(4, 16, 320), SHORT)
+    assert history.epochs[-1].loss < 0.3 < history.epochs[0].loss
+
+
+def test_equal_seeds_give_equal_weights():
+    one, other = fresh(), fresh()
+    for model in (one, other):
+        train(model, *synthetic(4, 16, 64), TrainConfig(epochs=1, batch=32))
+    for key, value in one.state_dict().items():
+        assert torch.equal(value, other.state_dict()[key])
+
+
+def test_student_of_an_untrained_teacher_learns_what_the_teacher_says():
+    teacher, student = fresh(1), fresh(2)
+    sets = synthetic(4, 16, 320)
+    train(teacher, *sets, SHORT)
+    config = TrainConfig(epochs=2, batch=32, learning_rate=0.05, distill=1.0, temperature=2.0)
+    train(student, sets[0], sets[1], config, teacher=teacher)
+    images = sets[1].images.float() / 64 - 2
+    with torch.inference_mode():
+        agree = (student.eval()(images).argmax(1) == teacher.eval()(images).argmax(1)).float().mean()
+    assert agree > 0.8
+
+
+def test_loss_that_is_no_number_stops_the_run_naming_the_step():
+    with pytest.raises(StretchError, match=r"epoch 1 \(step 2\)"):
+        train(fresh(), *synthetic(4, 16, 64), TrainConfig(epochs=3, batch=32, learning_rate=1e30))
+
+
+def test_set_smaller_than_a_batch_is_refused():
+    with pytest.raises(StretchError, match="less than one batch of 512"):
+        train(fresh(), *synthetic(4, 16, 64), TrainConfig(batch=512))
