@@ -16,7 +16,7 @@ from predictors.fusion import Kernel
 from predictors.graph import OpGraph
 from stretch.planning.constraints import ConstraintFilter
 from stretch.planning.costs import BranchCost, Costs
-from stretch.planning.design import BranchDesign, BranchScale, SegmentDesign
+from stretch.planning.design import BranchDesign, BranchScale, JoinKind, SegmentDesign
 from stretch.planning.makespan import single_ms, timeline
 from stretch.planning.scale import legal_widths
 from stretch.planning.search.layers import Layer, shortest_path
@@ -57,7 +57,7 @@ def variants(costs: Costs, processors: Sequence[str]) -> list[tuple[str, str]]:
     """
     device = costs.predictor.device
     least = min(ITEM_BYTES[costs.precision[p]] for p in processors)
-    found = []
+    found: list[tuple[str, str]] = []
     for name in processors:
         family = device.processor(name).family
         for variant in device.variants:
@@ -126,7 +126,7 @@ def sequential_same_macs(
     for original in ranked:
         if original.ms > CATCH_UP * ranked[0].ms:
             break
-        known = Costs(costs.predictor, {**costs.precision, original.processor: original.precision})
+        known = costs.at(original.processor, original.precision)
         found = _rescale(graph, segments, known, original, rules, low, high)
         if found is not None and (best is None or found.single.ms < best.single.ms):
             best = found
@@ -178,7 +178,7 @@ def _rescale(
     for segment, here, option in zip(segments, choices, path.options, strict=True):
         cost = here[option]
         branch = BranchScale(processor, cost.depth, cost.width, cost.entry, 0, align)
-        join = "none" if cost.width == segment.width else "concat"
+        join: JoinKind = "none" if cost.width == segment.width else "concat"
         parts.append(SegmentDesign(segment.name, segment.start, segment.end, (branch,), join))
     design = BranchDesign(graph.name, costs.predictor.device.id, tuple(parts))
     run = timeline(graph, design, costs)

@@ -6,7 +6,7 @@ share no kernel.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from predictors.devices import ITEM_BYTES
@@ -29,7 +29,8 @@ class BranchCost:
         macs: Multiply-accumulates.
         params: Learned numbers.
         ms: Time on its processor, without communication.
-        peak_bytes: Most activation bytes that one of its kernels reads and writes.
+        peak_bytes: Most activation bytes that one of its kernels reads and writes
+            (where other channels arrive than in the original, at least that many).
     """
 
     processor: str
@@ -62,9 +63,19 @@ class Costs:
         self.predictor = predictor
         self.precision = dict(precision)
         self._whole: dict[tuple[int, int, int, int, str], _Whole] = {}
-        self._left: dict[tuple[int, int], frozenset[str]] = {}
+        self._dropped: dict[tuple[int, int], frozenset[str]] = {}
+        self._branches: dict[tuple[int, str, int, int, int], BranchCost] = {}
+        self._changes: dict[tuple[int, str, int, int], tuple[int, int, float, int]] = {}
         # Costs are remembered per segment object, which is kept so that its identity stays its own.
         self._known: dict[int, Segment] = {}
+
+    def at(self, processor: str, precision: str | None) -> "Costs":
+        """Costs with one processor at another precision; what was built stays known."""
+        if precision is None or self.precision.get(processor) == precision:
+            return self
+        other = Costs(self.predictor, {**self.precision, processor: precision})
+        other._whole, other._dropped, other._known = self._whole, self._dropped, self._known
+        return other
 
     @property
     def host(self) -> str:
@@ -93,13 +104,22 @@ class Costs:
             StretchError: If the segment cannot be scaled so.
         """
         channels = segment.in_width if in_channels is None else in_channels
+        key = (self._remember(segment), processor, depth, width, channels)
+        known = self._branches.get(key)
+        if known is None:
+            known = self._branches[key] = self._branch(segment, processor, depth, width, channels)
+        return known
+
+    def _branch(self, segment: Segment, processor: str, depth: int, width: int, channels: int) -> BranchCost:
+        if channels != segment.in_width and self._rewires(segment):
+            base = self.branch(segment, processor, depth, width)
+            macs, params, ms, peak = self._change(segment, processor, width, channels)
+            return replace(base, macs=base.macs + macs, params=base.params + params, ms=base.ms + ms, peak_bytes=max(base.peak_bytes, peak))
         entry = segment.entries(width)[0] if channels == segment.in_width else "none"
         whole = self._full(segment, processor, width, channels, entry)
-        left = self._kept_ops(segment, depth)
-        dropped = frozenset(op.name for op in segment.graph.ops) - left
+        dropped = self._dropped_ops(segment, depth)
         kernels = [k for k in whole.kernels if k.name not in dropped]
-        precision = self.precision.get(processor)
-        item = ITEM_BYTES[self.predictor.device.processor(processor).check_precision(precision)]
+        item = self._item(processor)
         return BranchCost(
             processor,
             depth,
@@ -107,7 +127,7 @@ class Costs:
             entry,
             sum(k.macs for k in kernels),
             sum(n for name, n in whole.params.items() if name not in dropped),
-            self.predictor.kernels_ms(kernels, processor, precision),
+            self.predictor.kernels_ms(kernels, processor, self.precision.get(processor)),
             max(((k.cost.reads + k.cost.writes) * item for k in kernels), default=0),
         )
 
@@ -149,15 +169,15 @@ class Costs:
         precision = device.processor(far).check_precision(self.precision.get(far))
         return self.predictor.links.ms(source, target, elements, precision)
 
+    def _item(self, processor: str) -> int:
+        """Bytes of an element at the processor's precision."""
+        return ITEM_BYTES[self.predictor.device.processor(processor).check_precision(self.precision.get(processor))]
+
     def _full(self, segment: Segment, processor: str, width: int, in_channels: int, entry: EntryKind) -> _Whole:
         align = self.align(processor)
         backend = self.predictor.device.processor(processor).profile.backend
         key = (self._remember(segment), width, in_channels, align, backend)
         known = self._whole.get(key)
-        if known is None and in_channels != segment.in_width and entry == "none":
-            known = self._rewired(segment, processor, width, in_channels)
-            if known is not None:
-                self._whole[key] = known
         if known is None:
             scale = BranchScale(processor, segment.depth, width, entry, 0, align)
             design = SegmentDesign(segment.name, segment.start, segment.end, (scale,), "concat")
@@ -169,33 +189,42 @@ class Costs:
             known = self._whole[key] = _Whole(tuple(self.predictor.kernels(graph, processor)), params)
         return known
 
-    def _rewired(self, segment: Segment, processor: str, width: int, in_channels: int) -> _Whole | None:
-        """The branch for another number of arriving channels, if only dense convolutions read them; else None."""
+    def _rewires(self, segment: Segment) -> bool:
+        """Whether only dense convolutions read what arrives, so that other widths change their kernels alone."""
+        readers = (segment.graph.by_name[name] for name in segment.graph.consumers[segment.start])
+        return not segment.passes_input and all(op.kind == "conv" and op.attrs["groups"] == 1 for op in readers)
+
+    def _change(self, segment: Segment, processor: str, width: int, channels: int) -> tuple[int, int, float, int]:
+        """What other arriving channels add: multiply-accumulates, parameters, ms; and the new kernels' peak bytes."""
+        key = (self._remember(segment), processor, width, channels)
+        known = self._changes.get(key)
+        if known is not None:
+            return known
         readers = segment.graph.consumers[segment.start]
-        if segment.passes_input or any(
-            segment.graph.by_name[r].kind != "conv" or segment.graph.by_name[r].attrs["groups"] != 1 for r in readers
-        ):
-            return None
-        base = self._full(segment, processor, width, segment.in_width, "none")
         pixels = prod(segment.graph.input.shape) // segment.in_width
-        kernels, params = [], dict(base.params)
-        for kernel in base.kernels:
+        more, precision, item = channels - segment.in_width, self.precision.get(processor), self._item(processor)
+        macs, params, ms, peak = 0, 0, 0.0, 0
+        for kernel in self._full(segment, processor, width, segment.in_width, "none").kernels:
             if kernel.name not in readers:
-                kernels.append(kernel)
                 continue
-            cost, more = kernel.cost, in_channels - segment.in_width
+            cost = kernel.cost
             weights = cost.taps * cost.out_channels * more
-            changed = cost._replace(in_channels=in_channels, reads=cost.reads + pixels * more, weights=cost.weights + weights)
-            kernels.append(Kernel(kernel.name, kernel.ops, changed, kernel.macs + weights * cost.pixels))
-            params[kernel.name] += weights
-        return _Whole(tuple(kernels), params)
+            changed = cost._replace(in_channels=channels, reads=cost.reads + pixels * more, weights=cost.weights + weights)
+            macs += weights * cost.pixels
+            params += weights
+            ms += self.predictor.kernel_ms(replace(kernel, cost=changed), processor, precision)
+            ms -= self.predictor.kernel_ms(kernel, processor, precision)
+            peak = max(peak, (changed.reads + changed.writes) * item)
+        self._changes[key] = (macs, params, ms, peak)
+        return self._changes[key]
 
     def _remember(self, segment: Segment) -> int:
         self._known[id(segment)] = segment
         return id(segment)
 
-    def _kept_ops(self, segment: Segment, depth: int) -> frozenset[str]:
+    def _dropped_ops(self, segment: Segment, depth: int) -> frozenset[str]:
         key = (self._remember(segment), depth)
-        if key not in self._left:
-            self._left[key] = frozenset(op.name for op in drop_units(segment, depth).ops)
-        return self._left[key]
+        if key not in self._dropped:
+            kept = {op.name for op in drop_units(segment, depth).ops}
+            self._dropped[key] = frozenset(op.name for op in segment.graph.ops if op.name not in kept)
+        return self._dropped[key]

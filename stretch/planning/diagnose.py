@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import combinations
 from math import ceil, floor, log10
 
 import msgspec
@@ -83,15 +84,55 @@ def explain_infeasible(
         if best is None or change < best[0]:
             best = (change, rule, value)
     if best is None:
-        return InfeasibleError(
-            f"no design of `{graph.name}` meets the constraints, and dropping any one of them does not help",
-            "widen --macs and lower --min-depth and --min-width together",
-        )
+        return _explain_pair(graph, _rules(space, config), config, feasible)
     _, rule, value = best
     return InfeasibleError(
         f"no design of `{graph.name}` meets the constraints; the tightest is {_setting(rule, rule.value, config)}",
         f"the nearest value with a design is {_setting(rule, value, config)}",
     )
+
+
+def _explain_pair(graph: OpGraph, rules: list[_Rule], config: PlanConfig, feasible: Callable[[PlanConfig], bool]) -> InfeasibleError:
+    """The error where one rule alone does not help: two that together do, with values that work together."""
+    for first, second in combinations(rules, 2):
+        if not feasible(_both(config, first, first.loosest, second, second.loosest)):
+            continue
+
+        def with_second_free(changed: PlanConfig, second: _Rule = second) -> bool:
+            return feasible(_merged(config, changed, second.change(second.loosest)))
+
+        value = _nearest(first, with_second_free)
+
+        def with_first_set(changed: PlanConfig, first: _Rule = first, value: float = value) -> bool:
+            return feasible(_merged(config, first.change(value), changed))
+
+        other = _nearest(second, with_first_set)
+        together = f"{_setting(first, value, config)} with {_setting(second, other, config)}"
+        return InfeasibleError(
+            f"no design of `{graph.name}` meets the constraints; the tightest are "
+            f"{_setting(first, first.value, config)} and {_setting(second, second.value, config)}",
+            f"the nearest values with a design are {together}",
+        )
+    return InfeasibleError(
+        f"no design of `{graph.name}` meets the constraints, and dropping any two of them does not help",
+        "give other meeting points with --meet, or other processors",
+    )
+
+
+def _both(config: PlanConfig, first: _Rule, one: float, second: _Rule, two: float) -> PlanConfig:
+    return _merged(config, first.change(one), second.change(two))
+
+
+def _merged(config: PlanConfig, first: PlanConfig, second: PlanConfig) -> PlanConfig:
+    """`config` with what either of two others changes; both ends of the range of multiply-accumulates count apart."""
+    changes = {
+        name: getattr(other, name)
+        for other in (first, second)
+        for name in config.__struct_fields__
+        if getattr(other, name) != getattr(config, name)
+    }
+    low, high = ((a if a != c else b) for a, b, c in zip(first.macs, second.macs, config.macs, strict=True))
+    return msgspec.structs.replace(config, **(changes | {"macs": (low, high)}))
 
 
 def _setting(rule: _Rule, value: float, config: PlanConfig) -> str:

@@ -157,8 +157,7 @@ def timeline(graph: OpGraph, design: BranchDesign, costs: Costs) -> Timeline:
 
 def single_ms(graph: OpGraph, processor: str, precision: str | None, costs: Costs) -> float:
     """A whole network on one processor, its input and output in the host's memory, ms."""
-    known = costs.precision if precision is None else {**costs.precision, processor: precision}
-    alone = Costs(costs.predictor, known)
+    alone = costs.at(processor, precision)
     moving = alone.transfer(costs.host, processor, prod(graph.input.shape)) + alone.transfer(
         processor, costs.host, prod(graph.by_name[graph.output].shape)
     )

@@ -125,7 +125,7 @@ def shortest_path(layers: Sequence[Layer], states: int, start: int, final_ms: Fl
     limit = best[1] if best else np.inf
     if best and limit <= lower + TIE:
         return Path(best[0], best[2], limit, lower, True)
-    useful = _eliminate(layers, states, start, final_ms, low, high, limit)
+    useful = _eliminate(layers, reduced, states, start, final_ms, low, high, limit)
     found, complete = _search(useful, bounds, start, final_ms, low, high, limit, None)
     best = found if found is not None else best
     if best is None:
@@ -247,29 +247,30 @@ def _merge(labels: _Labels, layer: Layer, parents: Ints, edges: Ints) -> _Labels
     return _Labels(state[keep], macs[keep], ms[keep], parents[keep], edges[keep])
 
 
-def _eliminate(layers: Sequence[Layer], states: int, start: int, final_ms: Floats, low: int, high: int, limit: float) -> list[Layer]:
-    """Layers without the options that no path faster than `limit` can use (Lagrangian bound)."""
+def _eliminate(
+    layers: Sequence[Layer], reduced: Sequence[Layer], states: int, start: int, final_ms: Floats, low: int, high: int, limit: float
+) -> list[Layer]:
+    """Layers without the options that no path faster than `limit` can use (Lagrangian bound).
+
+    Multiply-accumulates are sold at a price, which bounds every path from below
+    whatever the price is; a good price is found on the `reduced` layers.
+    """
     if not np.isfinite(limit):
         return list(layers)
 
-    def reduced(price: float) -> tuple[list[Floats], list[Floats], float]:
-        """Forward and backward distances with multiply-accumulates sold at `price`, and the refund."""
-        forward = [np.full(states, np.inf)]
-        forward[0][start] = 0.0
-        for layer in layers:
-            nxt = np.full(states, np.inf)
-            np.minimum.at(nxt, layer.target, forward[-1][layer.source] + layer.ms - price * layer.macs)
-            forward.append(nxt)
-        backward = [final_ms]
-        for layer in reversed(layers):
+    def backward(some: Sequence[Layer], price: float) -> list[Floats]:
+        distances = [final_ms]
+        for layer in reversed(some):
             before = np.full(states, np.inf)
-            np.minimum.at(before, layer.source, backward[-1][layer.target] + layer.ms - price * layer.macs)
-            backward.append(before)
-        return forward, backward[::-1], price * (low if price >= 0 else high)
+            np.minimum.at(before, layer.source, distances[-1][layer.target] + layer.ms - price * layer.macs)
+            distances.append(before)
+        return distances[::-1]
+
+    def refund(price: float) -> float:
+        return price * (low if price >= 0 else high)
 
     def bound(price: float) -> float:
-        _, backward, refund = reduced(price)
-        return float(backward[0][start]) + refund
+        return float(backward(reduced, price)[0][start]) + refund(price)
 
     scale = limit / max(low, 1)
     left, right = -4 * scale, 4 * scale
@@ -280,9 +281,13 @@ def _eliminate(layers: Sequence[Layer], states: int, start: int, final_ms: Float
         else:
             right = b
     price = (left + right) / 2
-    forward, backward, refund = reduced(price)
+    to_end = backward(layers, price)
+    reached = np.full(states, np.inf)
+    reached[start] = refund(price)
     kept = []
     for i, layer in enumerate(layers):
-        least = forward[i][layer.source] + layer.ms - price * layer.macs + backward[i + 1][layer.target] + refund
-        kept.append(layer.take(least < limit))
+        until = reached[layer.source] + layer.ms - price * layer.macs
+        kept.append(layer.take(until + to_end[i + 1][layer.target] < limit))
+        reached = np.full(states, np.inf)
+        np.minimum.at(reached, layer.target, until)
     return kept

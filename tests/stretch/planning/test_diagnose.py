@@ -73,3 +73,15 @@ def test_network_without_stages_to_branch_is_refused():
 def test_segments_too_short_for_their_communication_name_alpha():
     error = refusal(small_resnet())
     assert "--alpha 0.2" in error.message
+
+
+def test_two_rules_that_must_both_give_way_are_named_with_values_that_work_together():
+    request = {"alpha": 0.01, "beta": 0.1}
+    graph = resnet50()
+    error = refusal(graph, **request)
+    pairs = re.findall(r"(--\S+) (\S+)", error.hint)
+    assert "the tightest are" in error.message
+    assert len(pairs) == 2
+    for flag, text in pairs:
+        request |= value(flag, text)
+    assert plan(graph, PIXEL6, PlanConfig(**request)).design.n_meet >= 1
