@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 MODEL ?= resnet50
 DEVICE ?= pixel6
+# processes that share the tests; a file's tests stay together
+WORKERS ?= 2
 BUNDLE := runs/$(MODEL)_$(DEVICE)
 
 .PHONY: help install demo test slow lint docs lock clean
@@ -47,10 +49,10 @@ lint: install
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
 
 slow: install
-	$(BIN)/python -m pytest -q --runslow -m slow
+	$(BIN)/python -m pytest -q --runslow -m slow -n $(WORKERS) --dist loadfile
 
 docs: install
 	$(BIN)/python docs/make_cli_reference.py

@@ -12,6 +12,9 @@ settings.register_profile("ci", max_examples=50, deadline=None, suppress_health_
 settings.register_profile("thorough", max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
+# A terminal's width, which workers of pytest-xdist inherit, would fold the tables that tests read.
+os.environ.pop("COLUMNS", None)
+
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 HAS_OPENCL = importlib.util.find_spec("pyopencl") is not None
 

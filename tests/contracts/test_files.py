@@ -10,7 +10,7 @@ from tests.contracts.repository import ROOT, files, sources
 LIMIT = 400
 
 #: Absolute paths that only exist on the machine somebody worked on, and hosts of package indexes.
-MACHINE = re.compile(r"(?<![\w.~])/(?:work|home|root|Users|tmp|opt|mnt|scratch)/[\w.]+|file://|(?<!no-emit-)index-url|(?:\d{1,3}\.){3}\d{1,3}:\d+")
+MACHINE = re.compile(r"(?<![\w.~])/(?:work|home|root|Users|tmp|opt|mnt|scratch)/[\w.]+|file://|index-url\W+https?:|(?:\d{1,3}\.){3}\d{1,3}:\d+")
 
 #: Files that speak of such paths because they look for them.
 ALLOWED = {"tests/contracts/test_files.py"}

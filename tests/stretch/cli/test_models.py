@@ -26,11 +26,11 @@ def test_wildcard_lists_the_matching_models_with_their_family(capsys):
 
 
 def test_list_for_people_marks_checked_models(capsys):
-    _, out, _ = run(capsys, "resnet1*")
+    _, out, _ = run(capsys, "mobilenet*")
     assert [line.split() for line in out.splitlines()] == [
-        ["resnet101", "torchvision"],
-        ["resnet152", "torchvision"],
-        ["resnet18", "torchvision", "checked"],
+        ["mobilenet_v2", "torchvision", "checked"],
+        ["mobilenet_v3_large", "torchvision", "checked"],
+        ["mobilenet_v3_small", "torchvision"],
     ]
 
 
