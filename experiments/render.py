@@ -12,6 +12,7 @@ A value is named by table, row (its first column) and column.
 """
 
 import argparse
+import math
 import re
 import sys
 from pathlib import Path
@@ -77,7 +78,7 @@ def provenance(record: Record) -> str:
         f"*{record.source.capitalize()}* on {record.date}, {machine.processor}, {machine.cores} cores, {machine.memory_gib:g} GiB, {machine.system}; "
         f"{versions}; load before the run {record.load:g}; {record.runs} run{'s' if record.runs > 1 else ''}. Reproduce: `{record.command}`."
     )
-    return " ".join([text, *record.notes])
+    return " ".join([text, *(note if note.endswith(".") else f"{note}." for note in record.notes)])
 
 
 def show(value: Value) -> str:
@@ -90,8 +91,9 @@ def show(value: Value) -> str:
         case float():
             if value == 0:
                 return "0"
-            digits = max(0, 2 - len(f"{abs(value):.0f}".lstrip("0")) + 1)
-            return f"{value:.{digits}f}" if abs(value) >= 0.01 else f"{value:.2g}"
+            if abs(value) < 0.01:
+                return f"{value:.2g}"
+            return f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
         case int():
             return f"{value:,}".replace(",", " ")
         case _:

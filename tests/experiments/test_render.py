@@ -18,7 +18,7 @@ RECORD = "experiments/x/results/host.json"
 def root(tmp_path):
     """A repository with one record."""
     tables = {"phases": [{"phase": "plan", "seconds": 1.5, "kept": True}, {"phase": "export all", "seconds": 12.346, "kept": None}], "other": [{"model and device": "a b", "of ideal": 0.5}]}
-    write_record(tmp_path / RECORD, tables, source="measured", command="make it", runs=3, load=0.1, notes=["Shared machine."])
+    write_record(tmp_path / RECORD, tables, source="measured", command="make it", runs=3, load=0.1, notes=["Shared machine", "Noisy."])
     return tmp_path
 
 
@@ -28,7 +28,7 @@ def test_table_marker_is_filled_with_columns_rows_and_provenance(root):
     assert lines[0] == "before"
     assert lines[2:6] == ["| phase | seconds | kept |", "|---|---:|---:|", "| plan | 1.50 | yes |", "| export all | 12.3 | – |"]
     assert lines[7].startswith("*Measured* on 20")
-    assert "load before the run 0.1; 3 runs. Reproduce: `make it`. Shared machine." in lines[7]
+    assert "load before the run 0.1; 3 runs. Reproduce: `make it`. Shared machine. Noisy." in lines[7]
     assert lines[-2:] == ["<!-- /table -->", "after"]
 
 
@@ -69,7 +69,7 @@ def test_marker_that_names_nothing_is_an_error(root, marker, reason):
 
 @pytest.mark.parametrize(
     ("value", "shown"),
-    [(0.0, "0"), (0.00123, "0.0012"), (0.5, "0.500"), (1.0, "1.00"), (29.64, "29.6"), (1234.5, "1234"), (4096000, "4 096 000"), (None, "–"), (True, "yes"), ("a|b", "a\\|b")],
+    [(0.0, "0"), (0.00123, "0.0012"), (0.5, "0.500"), (0.97, "0.970"), (0.0123, "0.0123"), (-2.5, "-2.50"), (1.0, "1.00"), (29.64, "29.6"), (1234.5, "1234"), (4096000, "4 096 000"), (None, "–"), (True, "yes"), ("a|b", "a\\|b")],
 )
 def test_numbers_are_shown_to_three_digits(value, shown):
     assert show(value) == shown
