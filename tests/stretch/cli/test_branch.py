@@ -51,6 +51,8 @@ def test_dry_run_and_no_export_leave_no_folder(tmp_path, monkeypatch):
         (["--macs", "1.2:0.9"], 2, "empty"),
         (["--min-depth", "3"], 2, "--min-depth"),
         (["--alpha", "-1"], 2, "--alpha"),
+        (["--balance", "2"], 2, "--balance"),
+        (["--segment-macs", "0"], 2, "--segment-macs"),
         (["--join", "glue"], 2, "--join"),
         (["--strategy", "guess"], 2, "--strategy"),
         (["--precision", "cpu"], 2, "--precision cpu"),
@@ -66,6 +68,18 @@ def test_wrong_flag_is_named_with_its_exit_code(flags, code, named):
     assert result.exit_code == code, result.output
     assert named in result.output
     assert "Traceback" not in result.output
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("flag", ["--balance", "--segment-macs"])
+def test_rule_that_a_refusal_names_can_be_given_on_the_command_line(flag):
+    loose = ["--alpha", "1000", "--beta", "1000", "--macs", "0.5:2", "--weights", "none", "--dry-run", "--json"]
+    found = []
+    for value in ("0.05", "0.97"):
+        result = invoke("tiny_resnet", "--device", "pixel6", *loose, flag, value)
+        assert result.exit_code in (0, 4), result.output
+        found.append(json.loads(result.stdout))
+    assert found[0].get("segments") != found[1].get("segments")
 
 
 @pytest.mark.parametrize(
