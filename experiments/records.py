@@ -85,8 +85,10 @@ def write_record(
     runs: int,
     load: float,
     notes: Sequence[str] = (),
+    machine: Machine | None = None,
+    versions: Mapping[str, str] | None = None,
 ) -> Record:
-    """Write a record of a run on this machine, whole or not at all.
+    """Write a record, whole or not at all.
 
     Args:
         path: ``experiments/<id>/results/<name>.json``.
@@ -96,11 +98,13 @@ def write_record(
         runs: Number of repetitions behind each number.
         load: ``os.getloadavg()[0]``, taken before the run: afterwards it is the run itself.
         notes: What a reader must know before the numbers.
+        machine: Where the numbers were measured, if not here.
+        versions: Packages there, if not here.
 
     Raises:
         StretchError: If a table has no rows or its rows differ in columns.
     """
-    versions = {name: found for name in ("nn-stretch", *OTHERS) if (found := version(name))}
+    here = {"python": platform.python_version()} | {name: found for name in ("nn-stretch", *OTHERS) if (found := version(name))}
     record = Record(
         SCHEMA,
         path.parent.parent.name,
@@ -109,8 +113,8 @@ def write_record(
         command,
         runs,
         round(load, 2),
-        this_machine(),
-        {"python": platform.python_version(), **versions},
+        machine or this_machine(),
+        dict(versions) if versions is not None else here,
         {name: [dict(row) for row in rows] for name, rows in tables.items()},
         list(notes),
     )

@@ -15,7 +15,17 @@ from experiments.records import Value, write_record
 
 HERE = Path(__file__).parent
 MODEL, DEVICE = "resnet50", "pixel6"
-MODELS = ("resnet18", "resnet34", "resnet50", "regnet_x_400mf", "regnet_x_1_6gf", "efficientnet_b0", "efficientnet_b5", "mobilenet_v2", "mobilenet_v3_large")
+MODELS = (
+    "resnet18",
+    "resnet34",
+    "resnet50",
+    "regnet_x_400mf",
+    "regnet_x_1_6gf",
+    "efficientnet_b0",
+    "efficientnet_b5",
+    "mobilenet_v2",
+    "mobilenet_v3_large",
+)
 DEVICES = {"pixel6": "cpu,gpu", "mi9": "cpu,gpu,dsp"}
 #: Tried in order where the default finds that communication costs too much of every stage.
 ALPHAS = (0.2, 0.5, 1.0, 2.0)
@@ -58,7 +68,12 @@ def phases(runs: int) -> None:
     names = list(cold["seconds"])
 
     def row(name: str, cold_s: float, warm_s: list[float]) -> dict[str, Value]:
-        return {"phase": name, "cold s": round(cold_s, 2), "warm s (median)": round(statistics.median(warm_s), 2), "warm s (p90)": round(p90(warm_s), 2)}
+        return {
+            "phase": name,
+            "cold s": round(cold_s, 2),
+            "warm s (median)": round(statistics.median(warm_s), 2),
+            "warm s (p90)": round(p90(warm_s), 2),
+        }
 
     table = [row(name, cold["seconds"][name], [w["seconds"][name] for w in warm]) for name in names]
     start_up = [w["wall"] - sum(w["seconds"].values()) for w in warm]
@@ -77,7 +92,9 @@ def phases(runs: int) -> None:
         load=load,
         notes=[
             f"stretch branch {MODEL} --device {DEVICE}, a process per run, random weights (no hub is reached)",
-            "cold: the page cache was emptied before the one run" if dropped else "cold: the first run; the page cache could not be emptied",
+            "cold: the page cache was emptied before the one run"
+            if dropped
+            else "cold: the first run; the page cache could not be emptied",
         ],
     )
 
@@ -125,7 +142,9 @@ def matrix_row(model: str, device: str, processors: str) -> dict[str, Value]:
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "bundle"
             try:
-                result = branch(model, device, out=out, config=PlanConfig(processors=tuple(processors.split(",")), alpha=alpha), weights="none")
+                result = branch(
+                    model, device, out=out, config=PlanConfig(processors=tuple(processors.split(",")), alpha=alpha), weights="none"
+                )
             except InfeasibleError:
                 continue
             assert result.model is not None
@@ -144,7 +163,9 @@ def matrix_row(model: str, device: str, processors: str) -> dict[str, Value]:
                 "makespan ms": round(predicted["makespan_ms"], 2),
                 "best single ms": round(predicted["best_single_ms"], 2),
                 "speed-up": round(predicted["speedup"], 2),
-                "sequential, same MACs ms": round(predicted["sequential_same_macs_ms"], 2) if predicted["sequential_same_macs_ms"] else None,
+                "sequential, same MACs ms": round(predicted["sequential_same_macs_ms"], 2)
+                if predicted["sequential_same_macs_ms"]
+                else None,
                 "of ideal": round(predicted["ideal_fraction"], 2),
                 "plan s": round(result.seconds["plan"], 2),
                 "error": float(f"{error:.1e}"),

@@ -1,0 +1,219 @@
+"""Does branching keep the accuracy of ResNet-56 on CIFAR-10 at equal cost?
+
+``job VARIANT SEED`` trains one network, ``queue NUMBER:SEED[:EPOCHS] …`` one a
+GPU at a time, ``record FOLDER`` makes the record of what they left there.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HERE = Path(__file__).parent
+MODEL = "resnet56_cifar10"
+#: Variant → its design file; the original has none.
+MAIN: dict[str, str | None] = {
+    "sequential": None,
+    "branched, deep-narrow + shallow-wide": "deep_narrow_shallow_wide",
+    "branched, depth only": "depth_only",
+    "sequential control, shallow-wide": "shallow_wide_control",
+}
+#: Meeting points (paper 003, table 3): two branches of full width and half depth, cut where nine blocks a stage allow.
+MEETS: dict[str, str | None] = {
+    "9 meeting points": "meets_9",
+    "6 meeting points": "meets_6",
+    "2 meeting points": "meets_2",
+    "1 meeting point": "meets_1",
+    "1 meeting point, branched stem": "meets_1_branched_stem",
+}
+VARIANTS = MAIN | MEETS
+#: Multiples of 8 keep the GPU's matrix units busy; the designs are accuracy's matter, not a phone's.
+ALIGN = {"cpu": 8, "gpu": 8, "dsp": 8}
+
+
+def short(variant: str) -> str:
+    """A variant as part of a file name."""
+    return VARIANTS[variant] or "sequential"
+
+
+def job(variant: str, seed: int, data: Path, out: Path, epochs: int, branches_beside: bool) -> None:
+    """Train one variant from scratch with one seed and write what came out."""
+    import torch
+
+    from stretch.capture import capture
+    from stretch.models.cifar import CifarFamily
+    from stretch.planning.design import load_draft
+    from stretch.planning.resolve import resolve_design
+    from stretch.train.config import TrainConfig
+    from stretch.train.data import load_arrays
+    from stretch.train.loop import train
+    from stretch.transform import BranchedModel
+
+    torch.backends.cudnn.benchmark = True
+    torch.manual_seed(seed)
+    original = CifarFamily().build(MODEL)
+    graph = capture(original, (1, 3, 32, 32), MODEL).graph
+    design = VARIANTS[variant]
+    model: torch.nn.Module = original
+    built = graph
+    if design is not None:
+        draft = load_draft(HERE / "designs" / f"{design}.toml")
+        model = BranchedModel(graph, resolve_design(draft, graph, "mi9", ALIGN, "cpu"))
+        built = model.graph
+        initialise(model)
+    else:
+        initialise(model)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    config = TrainConfig(epochs=epochs, weight_decay=5e-4, warmup_epochs=min(5, epochs / 10), seed=seed, parallel_branches=branches_beside)
+    start = time.perf_counter()
+    history = train(model.to(device), *load_arrays(data, 10), config)
+    result = {
+        "variant": variant,
+        "seed": seed,
+        "epochs": epochs,
+        "accuracy": history.accuracy,
+        "macs": built.macs,
+        "macs_ratio": built.macs / graph.macs,
+        "params_ratio": built.params / graph.params,
+        "seconds_per_epoch": float(np.median([e.seconds for e in history.epochs])),
+        "minutes": (time.perf_counter() - start) / 60,
+        "branches_beside": branches_beside,
+        "gpu": torch.cuda.get_device_name() if device.type == "cuda" else "none",
+        "cpu_load": os.getloadavg()[0],
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "log": history.rows(),
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    name = f"{short(variant)}-{epochs}-{seed}{'' if branches_beside else '-one_stream'}.json"
+    (out / name).write_text(json.dumps(result))
+
+
+def initialise(model: Any) -> None:
+    """He et al. 2015's initial weights for every convolution, whatever built the model."""
+    from torch import nn
+
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+
+def queue(jobs: list[str], data: Path, out: Path, epochs: int) -> int:
+    """Run jobs ``VARIANT_NUMBER:SEED[:EPOCHS]``, one process a GPU; returns how many failed."""
+    import torch
+
+    gpus = list(range(max(1, torch.cuda.device_count())))
+    waiting, running, failed = list(jobs), {}, 0
+    while waiting or running:
+        while waiting and (free := [g for g in gpus if g not in running]):
+            number, seed, *own = waiting.pop(0).split(":")
+            variant = list(VARIANTS)[int(number)]
+            command = [
+                sys.executable,
+                "-m",
+                "experiments.cifar_accuracy.run",
+                "job",
+                variant,
+                seed,
+                "--data",
+                str(data),
+                "--out",
+                str(out),
+                "--epochs",
+                own[0] if own else str(epochs),
+            ]
+            running[free[0]] = subprocess.Popen(command, env=os.environ | {"CUDA_VISIBLE_DEVICES": str(free[0])})
+        for gpu, process in list(running.items()):
+            if process.poll() is not None:
+                failed += process.returncode != 0
+                del running[gpu]
+        time.sleep(0.2)
+    for file in sorted(out.glob("*.json")):
+        found = json.loads(file.read_text())
+        sys.stderr.write(
+            f"{file.stem}: {found['accuracy']:.4f}, MACs {found['macs_ratio']:.3f}, {found['seconds_per_epoch']:.2f} s an epoch, {found['minutes']:.2f} min\n"
+        )
+    return failed
+
+
+def record(folder: Path) -> None:
+    """Make the record of the runs in a folder."""
+    from scipy import stats
+
+    from experiments.records import Machine, write_record
+
+    runs = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
+    full = [r for r in runs if r["branches_beside"]]
+    rows = []
+    for variant, epochs in dict.fromkeys(
+        (r["variant"], r["epochs"]) for r in sorted(full, key=lambda r: (-r["epochs"], list(VARIANTS).index(r["variant"])))
+    ):
+        own = [r for r in full if r["variant"] == variant and r["epochs"] == epochs]
+        values = np.array([r["accuracy"] * 100 for r in own])
+        spread = float(stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
+        rows.append(
+            {
+                "variant": f"{variant}, {epochs} epochs",
+                "seeds": len(own),
+                "top-1 %": round(float(values.mean()), 2),
+                "95 % interval ±": round(spread, 2) if spread is not None else None,
+                "MACs ratio": round(own[0]["macs_ratio"], 3),
+                "parameters ratio": round(own[0]["params_ratio"], 3),
+                "s an epoch": round(float(np.median([r["seconds_per_epoch"] for r in own])), 2),
+                "GPU minutes a run": round(float(np.median([r["minutes"] for r in own])), 2),
+            }
+        )
+    singles = [
+        {
+            "run": f"{short(r['variant'])} seed {r['seed']}{'' if r['branches_beside'] else ' one stream'}",
+            "top-1 %": round(r["accuracy"] * 100, 2),
+            "s an epoch": round(r["seconds_per_epoch"], 2),
+        }
+        for r in runs
+    ]
+    write_record(
+        HERE / "results" / "h200.json",
+        {"accuracy": rows, "runs": singles},
+        source="measured",
+        command="python -m experiments.cifar_accuracy.run queue 0:0 1:0 2:0 3:0 …",
+        runs=min(row["seeds"] for row in rows),
+        load=max(r["cpu_load"] for r in runs),
+        machine=Machine(runs[0]["gpu"], runs[0].get("cores", 64), runs[0].get("memory_gib", 512.0), "Linux x86_64"),
+        versions=runs[0]["versions"],
+        notes=[
+            f"{MODEL} from scratch, batch 256, SGD, half-cosine; CIFAR-10 re-encoded as JPEG, so compare only with the sequential rows of as many epochs",
+            "4 GPUs, one run each at a time; s an epoch is training alone, GPU minutes hold start-up and evaluation too",
+            "accuracy after the last epoch, no choice of the best epoch",
+        ],
+    )
+
+
+def main() -> int:
+    """Run one of the commands."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["job", "queue", "record"])
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--data", type=Path, default=Path("cifar.npz"))
+    parser.add_argument("--out", type=Path, default=Path("runs/cifar_accuracy"))
+    parser.add_argument("--epochs", type=int, default=100)
+    parser.add_argument("--one-stream", action="store_true", help="branches one after another on the GPU")
+    options = parser.parse_args()
+    if options.what == "job":
+        job(options.names[0], int(options.names[1]), options.data, options.out, options.epochs, not options.one_stream)
+    elif options.what == "queue":
+        return queue(options.names, options.data, options.out, options.epochs)
+    else:
+        record(Path(options.names[0]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
