@@ -141,7 +141,14 @@ def branch(
                 planned.config.precision,
             )
             result.manifest = export_bundle(
-                out, captured, result.model, result.sequential, facts, __version__, controls=controls, step=lambda what: step(f"export {what}")
+                out,
+                captured,
+                result.model,
+                result.sequential,
+                facts,
+                __version__,
+                controls=controls,
+                step=lambda what: step(f"export {what}"),
             )
             result.bundle = out
     return result

@@ -43,7 +43,9 @@ def _conv(m: nn.Conv2d, shape: tuple[int, ...]) -> list[Lowered]:
 
 def _same_padding(shape: tuple[int, ...], kernel: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...]) -> tuple[int, ...]:
     """TensorFlow's SAME padding at this input size, more at the bottom and right."""
-    total = [max((math.ceil(n / s) - 1) * s + (k - 1) * d + 1 - n, 0) for n, k, s, d in zip(shape[2:], kernel, stride, dilation, strict=True)]
+    total = [
+        max((math.ceil(n / s) - 1) * s + (k - 1) * d + 1 - n, 0) for n, k, s, d in zip(shape[2:], kernel, stride, dilation, strict=True)
+    ]
     return (total[0] // 2, total[1] // 2, total[0] - total[0] // 2, total[1] - total[1] // 2)
 
 

@@ -122,7 +122,9 @@ def _lower(module: nn.Module, traced: fx.GraphModule, values: _Values, name: str
         if node.op == "output":
             result = node.args[0]
             if not isinstance(result, fx.Node) or result not in names:
-                raise StretchError(f"`{name}` returns {type(result).__name__.lower()}, not one tensor", "wrap it in a module that returns one tensor")
+                raise StretchError(
+                    f"`{name}` returns {type(result).__name__.lower()}, not one tensor", "wrap it in a module that returns one tensor"
+                )
             output = names[result]
         elif node.op == "placeholder":
             if node in values.shapes:
@@ -158,7 +160,8 @@ def _lower_node(
         reason = str(error) if isinstance(error, Refusal) else f"its arguments are not understood ({error})"
         where = f"`{node.target}`" if node.op == "call_module" else f"`{node.name}`"
         raise StretchError(
-            f"cannot capture node {where}: {reason}", "`stretch models` lists networks that are supported; give the supported part as `module:factory`"
+            f"cannot capture node {where}: {reason}",
+            "`stretch models` lists networks that are supported; give the supported part as `module:factory`",
         ) from error
 
 
@@ -234,4 +237,6 @@ def _check_shapes(graph: OpGraph, values: _Values, names: dict[fx.Node, str]) ->
     """What we infer must be what torch computed: a captured graph is never silently wrong."""
     for node, name in names.items():
         if name in graph.by_name and graph.by_name[name].shape != values.shapes[node]:
-            raise StretchError(f"cannot capture node `{node.name}`: its shape is {values.shapes[node]}, inferred was {graph.by_name[name].shape}")
+            raise StretchError(
+                f"cannot capture node `{node.name}`: its shape is {values.shapes[node]}, inferred was {graph.by_name[name].shape}"
+            )

@@ -46,7 +46,15 @@ class BundleFacts:
 
 
 def export_bundle(
-    out: Path, original: Captured, model: BranchedModel, sequential: BranchedModel | None, facts: BundleFacts, version: str, *, controls: bool = True, step: Step = lambda what: None
+    out: Path,
+    original: Captured,
+    model: BranchedModel,
+    sequential: BranchedModel | None,
+    facts: BundleFacts,
+    version: str,
+    *,
+    controls: bool = True,
+    step: Step = lambda what: None,
 ) -> Manifest:
     """Write the bundle folder atomically, each file checked against torch.
 
@@ -68,7 +76,11 @@ def export_bundle(
         files: dict[str, FileEntry] = {}
         weights = to_numpy(op_weights(model))
         pieces = {name: _subgraph(model.graph, name) for name in _subgraph_names(model.graph)}
-        properties = {"stretch.design": msgspec.json.encode(model.design).decode(), "stretch.model": model.graph.name, "stretch.device": facts.device}
+        properties = {
+            "stretch.design": msgspec.json.encode(model.design).decode(),
+            "stretch.model": model.graph.name,
+            "stretch.device": facts.device,
+        }
         for name, piece in pieces.items():
             step(name)
             _write(folder, f"subgraphs/{name}.onnx", piece, weights, {**properties, "stretch.subgraph": name}, files)
@@ -151,15 +163,28 @@ def _manifest(
             )
         )
     join_ops = [op for op in graph.ops if op.tags.get("meeting_point") == "true"]
-    joins = [JoinEntry(op.tags["subgraph"], op.tags["segment"], "sum" if op.kind == "add" else "concat", op.inputs, op.name, host) for op in join_ops]
+    joins = [
+        JoinEntry(op.tags["subgraph"], op.tags["segment"], "sum" if op.kind == "add" else "concat", op.inputs, op.name, host)
+        for op in join_ops
+    ]
     writers = {graph.input.name: "input"} | {s.output: s.name for s in subgraphs} | {j.output: j.name for j in joins}
     tensors = []
     for tensor, producer in writers.items():
-        readers = [s.name for s in subgraphs if s.input == tensor] + [j.name for j in joins if tensor in j.inputs] + ["output"] * (tensor == graph.output)
+        readers = (
+            [s.name for s in subgraphs if s.input == tensor]
+            + [j.name for j in joins if tensor in j.inputs]
+            + ["output"] * (tensor == graph.output)
+        )
         shape = graph.by_name[tensor].shape
         tensors.append(Tensor(tensor, shape, producer, tuple(readers), layout="NCHW" if len(shape) == 4 else "NC"))
     info = ModelInfo(
-        graph.name, graph.input.shape, graph.by_name[graph.output].shape, graph.macs, graph.params, original.graph.macs, original.graph.params
+        graph.name,
+        graph.input.shape,
+        graph.by_name[graph.output].shape,
+        graph.macs,
+        graph.params,
+        original.graph.macs,
+        original.graph.params,
     )
     return Manifest(
         schema=SCHEMA,

@@ -19,7 +19,9 @@ TOLERANCE = 1e-4
 Array = NDArray[np.float32]
 
 
-def check_export(folder: Path, manifest: Manifest, original: Captured, model: BranchedModel, sequential: BranchedModel | None) -> dict[str, Any]:
+def check_export(
+    folder: Path, manifest: Manifest, original: Captured, model: BranchedModel, sequential: BranchedModel | None
+) -> dict[str, Any]:
     """Run every file of a bundle on ONNX Runtime beside torch.
 
     Subgraphs read what torch computed before them, so each is judged alone.
@@ -58,7 +60,10 @@ def check_export(folder: Path, manifest: Manifest, original: Captured, model: Br
             errors[name] = _error(_onnx(folder / file, x), module(x))
     for name, error in errors.items():
         if not error <= TOLERANCE:
-            raise StretchError(f"the export of `{name}` differs from torch by {error:.2g} of its largest output", "please report this with the model's name")
+            raise StretchError(
+                f"the export of `{name}` differs from torch by {error:.2g} of its largest output",
+                "please report this with the model's name",
+            )
     return {"tolerance": TOLERANCE, "max_error": max(errors.values()), "errors": errors, "reference": f"torch {torch.__version__}"}
 
 

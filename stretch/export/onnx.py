@@ -51,7 +51,14 @@ def _conv(w: _Writer, op: Op, ins: list[str]) -> None:
     inputs = [ins[0], w.weight(op, "weight"), *([w.weight(op, "bias")] if op.attrs["bias"] else [])]
     a = op.attrs
     w.node(
-        "Conv", op, inputs, kernel_shape=ints(a, "kernel"), strides=ints(a, "stride"), pads=ints(a, "padding"), dilations=ints(a, "dilation"), group=a["groups"]
+        "Conv",
+        op,
+        inputs,
+        kernel_shape=ints(a, "kernel"),
+        strides=ints(a, "stride"),
+        pads=ints(a, "padding"),
+        dilations=ints(a, "dilation"),
+        group=a["groups"],
     )
 
 
@@ -63,9 +70,15 @@ def _batch_norm(w: _Writer, op: Op, ins: list[str]) -> None:
     own = w.weights[op.name]
     channels = op.shape[1]
     affine = [
-        w.weight(op, key) if key in own else w.constant(f"{op.name}.{key}", np.full(channels, fill, np.float32)) for key, fill in (("weight", 1.0), ("bias", 0.0))
+        w.weight(op, key) if key in own else w.constant(f"{op.name}.{key}", np.full(channels, fill, np.float32))
+        for key, fill in (("weight", 1.0), ("bias", 0.0))
     ]
-    w.node("BatchNormalization", op, [ins[0], *affine, w.weight(op, "running_mean"), w.weight(op, "running_var")], epsilon=number(op.attrs, "eps"))
+    w.node(
+        "BatchNormalization",
+        op,
+        [ins[0], *affine, w.weight(op, "running_mean"), w.weight(op, "running_var")],
+        epsilon=number(op.attrs, "eps"),
+    )
 
 
 def _relu6(w: _Writer, op: Op, ins: list[str]) -> None:
@@ -82,7 +95,12 @@ def _pool(kind: str) -> "Lower":
     def lower(w: _Writer, op: Op, ins: list[str]) -> None:
         a = op.attrs
         extra = {"dilations": ints(a, "dilation")} if kind == "MaxPool" else {"count_include_pad": int(bool(a["count_include_pad"]))}
-        common = {"kernel_shape": ints(a, "kernel"), "strides": ints(a, "stride"), "pads": ints(a, "padding"), "ceil_mode": int(bool(a["ceil_mode"]))}
+        common = {
+            "kernel_shape": ints(a, "kernel"),
+            "strides": ints(a, "stride"),
+            "pads": ints(a, "padding"),
+            "ceil_mode": int(bool(a["ceil_mode"])),
+        }
         w.node(kind, op, ins, **common, **extra)
 
     return lower
@@ -105,7 +123,10 @@ def _pad(w: _Writer, op: Op, ins: list[str]) -> None:
 
 
 def _slice(w: _Writer, op: Op, ins: list[str]) -> None:
-    bounds = [w.constant(f"{op.name}.{key}", np.array([value], np.int64)) for key, value in (("start", op.attrs["start"]), ("stop", op.attrs["stop"]), ("axis", 1))]
+    bounds = [
+        w.constant(f"{op.name}.{key}", np.array([value], np.int64))
+        for key, value in (("start", op.attrs["start"]), ("stop", op.attrs["stop"]), ("axis", 1))
+    ]
     w.node("Slice", op, [ins[0], *bounds])
 
 

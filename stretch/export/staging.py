@@ -47,14 +47,27 @@ def staged(out: Path) -> Iterator[Path]:
     try:
         staging.chmod(0o755)
         yield staging
-        old = staging.with_name(staging.name + ".old")
-        if out.exists():
-            out.rename(old)
-        staging.rename(out)
-        shutil.rmtree(old, ignore_errors=True)
+        _swap(staging, out)
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
-        hint = "free some space or choose another disk with --out; --no-controls halves the bundle" if full else "choose a writable folder with --out"
+        hint = (
+            "free some space or choose another disk with --out; --no-controls halves the bundle"
+            if full
+            else "choose a writable folder with --out"
+        )
         raise StretchError(f"cannot write the bundle to {out}: {error.strerror or error}", hint) from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def _swap(staging: Path, out: Path) -> None:
+    """Put the new folder in the place of the old one; an interrupt leaves one of them there, and nothing else."""
+    old = staging.with_name(staging.name + ".old")
+    try:
+        if out.exists():
+            out.rename(old)
+        staging.rename(out)
+    finally:
+        if not out.exists() and old.exists():
+            old.rename(out)
+        shutil.rmtree(old, ignore_errors=True)

@@ -37,7 +37,10 @@ class ImageSet:
         if len(labels) == 0:
             raise StretchError("an image set is empty", "check the data folder")
         if int(labels.min()) < 0 or int(labels.max()) >= classes:
-            raise StretchError(f"labels go from {int(labels.min())} to {int(labels.max())}, the model has {classes} classes", "set the class count of the model or mend the labels")
+            raise StretchError(
+                f"labels go from {int(labels.min())} to {int(labels.max())}, the model has {classes} classes",
+                "set the class count of the model or mend the labels",
+            )
         return cls(images, labels)
 
     def __len__(self) -> int:
@@ -86,7 +89,9 @@ def load_arrays(path: Path, classes: int) -> tuple[ImageSet, ImageSet]:
         with np.load(path, allow_pickle=False) as file:
             parts = {key: file[f"{key}"] for key in ("train_images", "train_labels", "test_images", "test_labels")}
     except (OSError, KeyError, ValueError) as error:
-        raise StretchError(f"cannot read the images {path}: {error}", "it is an .npz with train_images, train_labels, test_images, test_labels") from error
+        raise StretchError(
+            f"cannot read the images {path}: {error}", "it is an .npz with train_images, train_labels, test_images, test_labels"
+        ) from error
 
     def make(split: str) -> ImageSet:
         images = torch.from_numpy(parts[f"{split}_images"])

@@ -56,7 +56,9 @@ class Step:
                     soft = self.teacher(x)
         loss = F.cross_entropy(scores.float(), labels, label_smoothing=self.config.label_smoothing)
         if self.teacher is not None:
-            loss = (1 - self.config.distill) * loss + self.config.distill * distill_loss(scores.float(), soft.float(), self.config.temperature)
+            loss = (1 - self.config.distill) * loss + self.config.distill * distill_loss(
+                scores.float(), soft.float(), self.config.temperature
+            )
         return loss
 
 

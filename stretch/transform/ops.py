@@ -135,7 +135,11 @@ def _max_pool(ins: list[Shape], a: Attrs) -> nn.Module:
 
 def _avg_pool(ins: list[Shape], a: Attrs) -> nn.Module:
     return nn.AvgPool2d(
-        ints(a, "kernel"), ints(a, "stride"), ints(a, "padding")[:2], ceil_mode=bool(a["ceil_mode"]), count_include_pad=bool(a["count_include_pad"])
+        ints(a, "kernel"),
+        ints(a, "stride"),
+        ints(a, "padding")[:2],
+        ceil_mode=bool(a["ceil_mode"]),
+        count_include_pad=bool(a["count_include_pad"]),
     )
 
 

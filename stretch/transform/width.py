@@ -105,7 +105,9 @@ def kept_channels(channels: ChannelGroups, graph: OpGraph, name: str, chosen: di
     return Trunk(torch.cat(index), torch.cat(share))
 
 
-def inherit(branch: ScaledBranch, captured: Captured, chosen: dict[int, torch.Tensor], arriving: Trunk | None) -> dict[str, dict[str, torch.Tensor]]:
+def inherit(
+    branch: ScaledBranch, captured: Captured, chosen: dict[int, torch.Tensor], arriving: Trunk | None
+) -> dict[str, dict[str, torch.Tensor]]:
     """The original's weights cut to a branch.
 
     Dense convolutions and linear layers are cut on both sides, depthwise and

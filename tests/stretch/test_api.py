@@ -79,7 +79,15 @@ def test_json_has_the_keys_of_the_contract():
         *("predicted", "recommended", "weights", "bundle", "checks", "warnings"),
     }
     assert data["predicted"].keys() >= {
-        *("makespan_ms", "best_single_ms", "best_single_processor", "speedup", "sequential_same_macs_ms", "whole_graph_ms", "operator_split_ms"),
+        *(
+            "makespan_ms",
+            "best_single_ms",
+            "best_single_processor",
+            "speedup",
+            "sequential_same_macs_ms",
+            "whole_graph_ms",
+            "operator_split_ms",
+        ),
         *("ideal_split_ms", "ideal_fraction", "efficiency", "optimal", "gap", "source"),
     }
     for segment in data["segments"]:

@@ -1,6 +1,5 @@
 """The main job at full size: every supported network, on two and three processors."""
 
-
 import numpy as np
 import pytest
 
@@ -18,7 +17,17 @@ from tests.stretch.designs import identity_design  # noqa: E402
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 MODELS = [
-    *("resnet18", "resnet34", "resnet50", "regnet_x_400mf", "regnet_x_1_6gf", "efficientnet_b0", "efficientnet_b5", "mobilenet_v2", "mobilenet_v3_large"),
+    *(
+        "resnet18",
+        "resnet34",
+        "resnet50",
+        "regnet_x_400mf",
+        "regnet_x_1_6gf",
+        "efficientnet_b0",
+        "efficientnet_b5",
+        "mobilenet_v2",
+        "mobilenet_v3_large",
+    ),
 ]
 
 

@@ -47,7 +47,9 @@ def test_timm_same_padding_and_norm_act_are_understood():
     assert any(op.attrs["padding"] == (0, 0, 1, 1) for op in found.graph.ops if op.kind == "conv")
 
 
-@pytest.mark.parametrize("module", [nn.BatchNorm2d(4, track_running_stats=False), nn.BatchNorm2d(4, momentum=None), nn.MaxPool2d(2, return_indices=True)])
+@pytest.mark.parametrize(
+    "module", [nn.BatchNorm2d(4, track_running_stats=False), nn.BatchNorm2d(4, momentum=None), nn.MaxPool2d(2, return_indices=True)]
+)
 def test_setting_that_is_not_supported_is_refused(module):
     with pytest.raises(Refusal):
         lower_module(module, (1, 4, 8, 8))

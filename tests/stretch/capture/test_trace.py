@@ -10,7 +10,17 @@ from stretch.capture import capture  # noqa: E402
 pytestmark = pytest.mark.torch
 
 TORCHVISION = [
-    *("resnet18", "resnet34", "resnet50", "regnet_x_400mf", "regnet_x_1_6gf", "efficientnet_b0", "efficientnet_b5", "mobilenet_v2", "mobilenet_v3_large"),
+    *(
+        "resnet18",
+        "resnet34",
+        "resnet50",
+        "regnet_x_400mf",
+        "regnet_x_1_6gf",
+        "efficientnet_b0",
+        "efficientnet_b5",
+        "mobilenet_v2",
+        "mobilenet_v3_large",
+    ),
     *("densenet121", "squeezenet1_1", "mnasnet1_0", "vgg11_bn", "resnext50_32x4d", "regnet_y_400mf", "efficientnet_v2_s"),
 ]
 

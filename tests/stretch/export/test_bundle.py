@@ -26,7 +26,9 @@ def two_branches(graph, join):
             parts.append(whole(s))
             continue
         shares = partitions(s.width, [s.width, s.width], 4) if join == "project" else (0, 0)
-        branches = tuple(BranchScale(p, d, s.width, "none", n) for p, d, n in zip(("cpu", "gpu"), (s.depth, s.min_depth), shares, strict=True))
+        branches = tuple(
+            BranchScale(p, d, s.width, "none", n) for p, d, n in zip(("cpu", "gpu"), (s.depth, s.min_depth), shares, strict=True)
+        )
         parts.append(SegmentDesign(s.name, s.start, s.end, branches, join))
     return BranchDesign(graph.name, "pixel6", tuple(parts))
 
@@ -71,7 +73,8 @@ def test_controls_may_be_left_out(captured, tmp_path):
 def test_same_model_is_exported_to_the_same_bytes(captured, tmp_path):
     found = captured("tiny_resnet")
     first, second = (
-        export_bundle(tmp_path / name, found, build(found, two_branches(found.graph, "project")), None, FACTS, "0.1.0") for name in ("a", "b")
+        export_bundle(tmp_path / name, found, build(found, two_branches(found.graph, "project")), None, FACTS, "0.1.0")
+        for name in ("a", "b")
     )
     assert first.files == second.files
 

@@ -29,7 +29,9 @@ def test_every_file_is_checked(exported):
     assert manifest.checks["max_error"] <= TOLERANCE
 
 
-@pytest.mark.parametrize(("file", "named"), [("model.onnx", "model"), ("subgraphs/s1.cpu.onnx", "s1.cpu"), ("controls/original.onnx", "original")])
+@pytest.mark.parametrize(
+    ("file", "named"), [("model.onnx", "model"), ("subgraphs/s1.cpu.onnx", "s1.cpu"), ("controls/original.onnx", "original")]
+)
 def test_file_that_computes_something_else_is_named(exported, file, named):
     folder, manifest, found, model = exported
     proto = onnx.load(folder / file)

@@ -37,7 +37,12 @@ def windows(draw, kind):
     if kind == "conv":
         groups = draw(st.sampled_from([1, 2, 4]))
         attrs["padding"] = draw(st.tuples(*[st.integers(0, 2)] * 4))
-        return attrs | {"dilation": draw(st.sampled_from([(1, 1), (2, 1)])), "groups": groups, "out_channels": groups * draw(st.integers(1, 3)), "bias": draw(st.booleans())}
+        return attrs | {
+            "dilation": draw(st.sampled_from([(1, 1), (2, 1)])),
+            "groups": groups,
+            "out_channels": groups * draw(st.integers(1, 3)),
+            "bias": draw(st.booleans()),
+        }
     attrs["ceil_mode"] = draw(st.booleans())
     return attrs | ({"dilation": (1, 1)} if kind == "max_pool" else {"count_include_pad": draw(st.booleans())})
 

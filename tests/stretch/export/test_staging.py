@@ -1,5 +1,6 @@
 import errno
 import os
+from pathlib import Path
 
 import pytest
 
@@ -47,6 +48,29 @@ def test_earlier_bundle_is_replaced(tmp_path):
             (folder / "bundle.json").write_text(text)
             (folder / text).touch()
     assert sorted(os.listdir(tmp_path / "bundle")) == ["bundle.json", "new"]
+    assert os.listdir(tmp_path) == ["bundle"]
+
+
+def test_interrupt_between_the_two_renames_brings_the_earlier_bundle_back(tmp_path, monkeypatch):
+    (tmp_path / "bundle").mkdir()
+    (tmp_path / "bundle" / "bundle.json").write_text("old")
+    rename, calls = Path.rename, []
+
+    def interrupted(self, target):
+        calls.append(self)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+
+    def write():
+        with staged(tmp_path / "bundle") as folder:
+            (folder / "bundle.json").write_text("new")
+
+    with pytest.raises(KeyboardInterrupt):
+        write()
+    assert (tmp_path / "bundle" / "bundle.json").read_text() == "old"
     assert os.listdir(tmp_path) == ["bundle"]
 
 

@@ -4,7 +4,9 @@ import pytest
 from stretch.train.config import TrainConfig
 
 
-@pytest.mark.parametrize("change", [{"epochs": 0}, {"batch": 0}, {"learning_rate": 0}, {"amp": "fp8"}, {"label_smoothing": 1.0}, {"lr": 0.1}])
+@pytest.mark.parametrize(
+    "change", [{"epochs": 0}, {"batch": 0}, {"learning_rate": 0}, {"amp": "fp8"}, {"label_smoothing": 1.0}, {"lr": 0.1}]
+)
 def test_value_out_of_range_or_unknown_key_is_refused(change):
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(change, TrainConfig)

@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,8 +11,8 @@ from stretch.train.schedule import learning_rate
 def test_rate_rises_to_its_peak_then_falls_towards_zero(steps, warmup, peak):
     rates = [learning_rate(s, steps + warmup, warmup, peak) for s in range(steps + warmup)]
     assert max(rates) == pytest.approx(peak)
-    assert all(a <= b + 1e-12 for a, b in zip(rates[:warmup], rates[1 : warmup + 1], strict=False))
-    assert all(a >= b for a, b in zip(rates[warmup:], rates[warmup + 1 :], strict=False))
+    assert all(a <= b + 1e-12 for a, b in itertools.pairwise(rates[: warmup + 1]))
+    assert all(a >= b for a, b in itertools.pairwise(rates[warmup:]))
     assert min(rates) >= 0
 
 

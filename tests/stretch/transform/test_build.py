@@ -169,7 +169,9 @@ def test_branched_model_trains_and_its_state_dict_round_trips(captured):
             parts.append(whole(s))
             continue
         shares = partitions(s.width, [s.width, s.width], 4)
-        branches = tuple(BranchScale(p, d, s.width, "none", n) for p, d, n in zip(("cpu", "gpu"), (s.depth, s.min_depth), shares, strict=True))
+        branches = tuple(
+            BranchScale(p, d, s.width, "none", n) for p, d, n in zip(("cpu", "gpu"), (s.depth, s.min_depth), shares, strict=True)
+        )
         parts.append(SegmentDesign(s.name, s.start, s.end, branches, "project"))
     design = BranchDesign("tiny_mobilenet", "test", tuple(parts))
     model = build(found, design).train()
