@@ -1,13 +1,18 @@
 """Which of this machine's cores and delegates stand in for a device's processors."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from predictors.errors import MissingBackendError, UsageError
 from scheduler.cores import available_cores
 from scheduler.delegates import get_delegate
+from scheduler.delegates.dsp import is_simulated
+from scheduler.manifest import Manifest
 from scheduler.plan import Placement
+
+#: Delegate that drives a kind of processor by itself.
+DRIVEN = {"dsp": "dsp"}
 
 _TARGET = re.compile(r"(?P<delegate>[A-Za-z][A-Za-z_]*?)(?P<cores>\d+(?:\+\d+)*)?")
 
@@ -34,12 +39,15 @@ def place_processors(
     mapping: Mapping[str, str] | None = None,
     only: Sequence[str] | None = None,
     cores: Sequence[int] | None = None,
+    precisions: Mapping[str, Collection[str]] | None = None,
 ) -> dict[str, Placement]:
     """Where each processor of a bundle runs on this machine.
 
     By default the first CPU runs on the calling thread, pinned to the first
     core; every other processor gets the next core and a thread of its own, and
-    the last core is shared, one subgraph at a time, when cores run out.
+    the last core is shared, one subgraph at a time, when cores run out. A
+    processor of `DRIVEN` takes no core where its delegate can run and its
+    subgraphs are of the precision that the delegate runs.
 
     Args:
         processors: Processors that the bundle uses, in order of first use.
@@ -47,6 +55,7 @@ def place_processors(
             delegate's name, followed by cores as ``0`` or ``0+1`` or by nothing.
         only: Processors that may be used; the work of the others moves to the first of these.
         cores: Cores to use, those of this process if None.
+        precisions: Precisions of each processor's subgraphs; fp32 if not named.
 
     Raises:
         UsageError: If a processor is not in the bundle, or a core not on this machine.
@@ -71,8 +80,14 @@ def place_processors(
         if processor in targets:
             placed[processor] = _placement(processor, *targets[processor], f"mapped to {mapping[processor]}")
             continue
+        driver, why_not = _driver(processor, (precisions or {}).get(processor, ("fp32",)))
+        if driver:
+            simulated = is_simulated()
+            reason = "the simulator of the DSP: its results count, its times do not" if simulated else f"the {processor} of this machine"
+            placed[processor] = replace(_placement(processor, driver, (), reason), stand_in=simulated)
+            continue
         last = free.pop(0) if free else last
-        reason = "the CPU of this machine" if _is_cpu(processor) else f"no delegate here drives a {processor}: a CPU core stands in"
+        reason = "the CPU of this machine" if _is_cpu(processor) else f"{why_not}: a CPU core stands in"
         placed[processor] = _placement(processor, "cpu", (last,), reason)
     placed = _dispatched(placed, host)
     first = placed[allowed[0]]
@@ -82,6 +97,28 @@ def place_processors(
                 first, processor=processor, stand_in=True, reason=f"left out of the processors to use: its work moves to {first.processor}"
             )
     return {processor: placed[processor] for processor in processors}
+
+
+def bundle_precisions(manifest: Manifest) -> dict[str, set[str]]:
+    """Precisions of the subgraphs of each processor."""
+    found: dict[str, set[str]] = {}
+    for entry in manifest.subgraphs:
+        found.setdefault(entry.processor, set()).add(entry.precision)
+    return found
+
+
+def _driver(processor: str, precisions: Collection[str]) -> tuple[str | None, str]:
+    """The delegate that drives a processor itself, or None and why there is none."""
+    if processor not in DRIVEN:
+        return None, f"no delegate here drives a {processor}"
+    name = DRIVEN[processor]
+    delegate = get_delegate(name)
+    refused = sorted(set(precisions) - set(delegate.precisions))
+    if refused:
+        able = ", ".join(delegate.precisions)
+        return None, f"the `{name}` delegate runs {able} alone, and subgraphs of the {processor} are {', '.join(refused)}"
+    problem = delegate.unavailable()
+    return (None, f"no delegate here drives a {processor}, for {problem}") if problem else (name, "")
 
 
 def _known(what: str, names: Mapping[str, str] | Sequence[str], processors: Sequence[str]) -> None:

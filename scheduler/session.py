@@ -15,7 +15,7 @@ from scheduler.cores import pinned
 from scheduler.delegates import Compiled, Delegate, get_delegate
 from scheduler.delegates.base import Array
 from scheduler.executor import Executor
-from scheduler.mapping import place_processors
+from scheduler.mapping import bundle_precisions, place_processors
 from scheduler.plan import make_plan
 from scheduler.trace import Trace
 
@@ -51,7 +51,7 @@ class Session:
         self.bundle = bundle if isinstance(bundle, Bundle) else load_bundle(Path(bundle))
         manifest = self.bundle.manifest
         used = list(dict.fromkeys(entry.processor for entry in manifest.subgraphs))
-        self.placements = place_processors(used, mapping, processors)
+        self.placements = place_processors(used, mapping, processors, precisions=bundle_precisions(manifest))
         self.plan = make_plan(manifest, self.placements)
         made: dict[tuple[str, tuple[int, ...]], Delegate] = {}
         compiled: dict[str, Compiled] = {}

@@ -14,6 +14,10 @@ from scheduler.session import Session
 #: Largest difference allowed between subgraphs and whole model, relative to the largest output.
 TOLERANCE = 1e-4
 
+#: Least cosine of the output with the whole model's where subgraphs have another
+#: precision than it: rounding costs less, a missing or wrong scale more.
+LEAST_COSINE = 0.9
+
 
 @dataclass(frozen=True)
 class Verification:
@@ -66,12 +70,24 @@ def verify_bundle(path: Path) -> Verification:
     if not np.isfinite(got).all():
         return Verification(("the output contains NaN or infinity for a normal input",), None)
     difference = max_error(got, expected)
+    lower = sorted({entry.precision for entry in bundle.manifest.subgraphs} - {"fp32"})
+    if lower:
+        alike = _cosine(got, expected)
+        if not alike >= LEAST_COSINE:
+            problem = f"the output's cosine with {bundle.manifest.whole} is {alike:.3f}, at least {LEAST_COSINE} is expected in {', '.join(lower)}"
+            return Verification((problem,), difference)
+        return Verification((), difference)
     if difference > TOLERANCE:
         return Verification(
             (f"the subgraphs differ from {bundle.manifest.whole} by {difference:.1e} of its largest output, {TOLERANCE:.0e} is allowed",),
             difference,
         )
     return Verification((), difference)
+
+
+def _cosine(a: Array, b: Array) -> float:
+    product = float(np.linalg.norm(a) * np.linalg.norm(b))
+    return float(np.vdot(a, b)) / product if product else float(np.array_equal(a, b))
 
 
 def random_input(bundle: Bundle, seed: int = 0) -> Array:

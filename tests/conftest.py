@@ -17,6 +17,7 @@ os.environ.pop("COLUMNS", None)
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 HAS_OPENCL = importlib.util.find_spec("pyopencl") is not None
+HAS_QNN = importlib.util.find_spec("onnxruntime_qnn") is not None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,6 +32,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         reasons["torch"] = "torch is not installed"
     if not HAS_OPENCL:
         reasons["opencl"] = "pyopencl is not installed"
+    if not HAS_QNN:
+        reasons["qnn"] = "onnxruntime-qnn is not installed"
     for item in items:
         for marker, reason in reasons.items():
             if item.get_closest_marker(marker):

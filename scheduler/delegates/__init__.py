@@ -2,6 +2,7 @@
 
 from scheduler.delegates.base import Compiled, Delegate, Invocation, delegates, get_delegate, load_plugins
 from scheduler.delegates.cpu import CpuDelegate
+from scheduler.delegates.dsp import DspDelegate
 from scheduler.delegates.null import NullDelegate
 from scheduler.delegates.reference import ReferenceDelegate
 
@@ -9,6 +10,7 @@ __all__ = [
     "Compiled",
     "CpuDelegate",
     "Delegate",
+    "DspDelegate",
     "Invocation",
     "NullDelegate",
     "ReferenceDelegate",

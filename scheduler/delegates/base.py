@@ -111,6 +111,8 @@ class Delegate(ABC):
     summary: ClassVar[str]
     #: Whether its invocations are `AsyncInvocation`s.
     asynchronous: ClassVar[bool] = False
+    #: Precisions of the subgraphs it runs.
+    precisions: ClassVar[tuple[str, ...]] = ("fp32",)
     #: Whether the outputs are the subgraph's results.
     computes: ClassVar[bool] = True
 

@@ -1,49 +1,17 @@
 """The `cpu` delegate: ONNX Runtime, one thread by default, writing into the caller's buffers."""
 
 import importlib.util
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Self
 
 from predictors.errors import MissingBackendError, StretchError
-from scheduler.delegates.base import Array, Compiled, Delegate, Invocation, NodePlace, delegates
+from scheduler.delegates.base import Delegate, NodePlace, delegates
 from scheduler.delegates.cpu_profile import place_kernels, profile_kernels
+from scheduler.delegates.ort_session import SessionCompiled
 from scheduler.onnx_file import graph_shapes, load_onnx
 
 INSTALL = "pip install onnxruntime"
-
-
-class CpuInvocation(Invocation):
-    """One session with its buffers bound; releases the GIL while it computes."""
-
-    def __init__(self, session: Any, binding: Any, buffers: Sequence[Array]) -> None:
-        self._run = session.run_with_iobinding
-        self._binding = binding
-        # ONNX Runtime keeps bare pointers: the arrays must live as long as the binding.
-        self._buffers = tuple(buffers)
-
-    def run(self) -> None:
-        """Run the session from and into the bound buffers."""
-        self._run(self._binding)
-
-
-class CpuCompiled(Compiled):
-    """A subgraph as an ONNX Runtime session."""
-
-    def __init__(self, session: Any, inputs: Mapping[str, tuple[int, ...]], outputs: Mapping[str, tuple[int, ...]]) -> None:
-        super().__init__(inputs, outputs)
-        self._session = session
-
-    def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> CpuInvocation:
-        """Bind the session to the memory of `inputs` and `outputs`."""
-        self.check(inputs, outputs)
-        binding = self._session.io_binding()
-        for name, array in zip(self.inputs, inputs, strict=True):
-            binding.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
-        for name, array in zip(self.outputs, outputs, strict=True):
-            binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
-        return CpuInvocation(self._session, binding, (*inputs, *outputs))
 
 
 @delegates.register("cpu")
@@ -59,6 +27,7 @@ class CpuDelegate(Delegate):
     """
 
     summary = "ONNX Runtime on CPU cores"
+    precisions = ("fp32", "int8")
 
     def __init__(self, cores: tuple[int, ...] = ()) -> None:
         self._cores = cores
@@ -73,12 +42,12 @@ class CpuDelegate(Delegate):
         """Whether ONNX Runtime is missing."""
         return None if importlib.util.find_spec("onnxruntime") else f"onnxruntime is not installed ({INSTALL})"
 
-    def compile(self, model: Path) -> CpuCompiled:
+    def compile(self, model: Path) -> SessionCompiled:
         """Load `model` into a session, optimised for this machine."""
         onnxruntime = _onnxruntime()
         session = _session(onnxruntime, model, self._options(onnxruntime))
         inputs, outputs = graph_shapes(load_onnx(model), model)
-        return CpuCompiled(session, inputs, outputs)
+        return SessionCompiled(session, inputs, outputs)
 
     def places(self, model: Path) -> list[NodePlace]:
         """Each operator with its kernel's measured time, or what it was merged into."""

@@ -53,10 +53,11 @@ def _here(bundle: "Bundle", mapping: list[str], step: Any) -> tuple[str, dict[st
     """Placement on this machine, each operator measured where its delegate can tell."""
     from scheduler.cores import pinned
     from scheduler.delegates import get_delegate
-    from scheduler.mapping import parse_mapping, place_processors
+    from scheduler.mapping import bundle_precisions, parse_mapping, place_processors
 
     manifest = bundle.manifest
-    placements = place_processors(list(dict.fromkeys(entry.processor for entry in manifest.subgraphs)), parse_mapping(mapping))
+    used = list(dict.fromkeys(entry.processor for entry in manifest.subgraphs))
+    placements = place_processors(used, parse_mapping(mapping), precisions=bundle_precisions(manifest))
     ops: Rows = []
     for entry in manifest.subgraphs:
         place = placements[entry.processor]

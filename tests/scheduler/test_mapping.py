@@ -1,9 +1,14 @@
+import subprocess
+import sys
+
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.errors import UnknownNameError, UsageError
-from scheduler.mapping import parse_mapping, place_processors
+from scheduler.bundle import load_bundle
+from scheduler.mapping import bundle_precisions, parse_mapping, place_processors
 
 
 def brief(placed):
@@ -97,3 +102,47 @@ def test_every_processor_is_placed_on_a_core_there_is_and_at_most_one_queue_is_i
     assert all(set(p.cores) <= cores for p in placed.values())
     assert len({p.queue for p in placed.values() if p.dispatch == "inline"}) <= 1
     assert len({(p.queue, p.dispatch) for p in placed.values()}) == len({p.queue for p in placed.values()})
+
+
+@pytest.mark.qnn
+def test_dsp_whose_subgraphs_are_int8_goes_to_its_delegate_and_takes_no_core():
+    placed = place_processors(["cpu", "dsp", "gpu"], cores=(0, 1), precisions={"dsp": {"int8"}})
+    assert brief(placed) == {"cpu": ("cpu", (0,), "inline"), "dsp": ("dsp", (), "blocking"), "gpu": ("cpu", (1,), "blocking")}
+
+
+@pytest.mark.parametrize("precisions", [{"fp32"}, {"fp32", "int8"}])
+def test_dsp_with_a_float_subgraph_has_a_stand_in_that_says_so(precisions):
+    placed = place_processors(["cpu", "dsp"], cores=(0, 1), precisions={"dsp": precisions})["dsp"]
+    assert (placed.delegate, placed.cores, placed.stand_in) == ("cpu", (1,), True)
+    assert "runs int8 alone, and subgraphs of the dsp are fp32" in placed.reason
+
+
+def test_int8_dsp_without_its_package_has_a_stand_in_that_names_the_install_line():
+    code = (
+        "import sys\nsys.modules['onnxruntime_qnn'] = None\n"
+        "from scheduler.mapping import place_processors\n"
+        "place = place_processors(['cpu', 'dsp'], cores=(0, 1), precisions={'dsp': {'int8'}})['dsp']\n"
+        "print(place.delegate, place.reason)\n"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.startswith("cpu ")
+    assert 'pip install "nn-stretch[qnn]"' in said
+
+
+def test_dsp_that_is_asked_for_by_name_without_its_package_is_a_missing_backend():
+    code = (
+        "import sys\nsys.modules['onnxruntime_qnn'] = None\n"
+        "from predictors.errors import MissingBackendError\n"
+        "from scheduler.mapping import place_processors\n"
+        "try:\n    place_processors(['cpu', 'dsp'], {'dsp': 'dsp'}, cores=(0, 1))\n"
+        "except MissingBackendError as error:\n    print(error.exit_code, error.message)\n"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.startswith("5 ")
+    assert 'pip install "nn-stretch[qnn]"' in said
+
+
+def test_precisions_of_a_bundle_are_collected_by_processor(bundle_dir):
+    manifest = load_bundle(bundle_dir).manifest
+    changed = [msgspec.structs.replace(s, precision="int8") if s.processor == "gpu" else s for s in manifest.subgraphs]
+    assert bundle_precisions(msgspec.structs.replace(manifest, subgraphs=tuple(changed))) == {"cpu": {"fp32"}, "gpu": {"int8"}}

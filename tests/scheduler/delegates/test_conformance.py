@@ -8,7 +8,7 @@ from scheduler.delegates.reference import ReferenceDelegate
 from scheduler.delegates.reference.ops import OPS
 
 load_plugins()
-COMPUTING = [name for name in delegates if name != "reference" and delegates.get(name).computes]
+COMPUTING = [name for name in delegates if name != "reference" and delegates.get(name).computes and "fp32" in delegates.get(name).precisions]
 
 #: Every operator that the exporter writes; `Constant` is read as a weight.
 OPERATORS = sorted(OPS)

@@ -1,0 +1,167 @@
+"""The `dsp` delegate: ONNX Runtime's QNN provider, a Hexagon DSP on a device and its simulator on x86-64.
+
+`onnxruntime-qnn` is a plug-in: beside the ordinary `onnxruntime` package it
+brings a library that registers one more execution provider, and Qualcomm's
+libraries. Nothing is left to the CPU: what the DSP cannot run is refused.
+"""
+
+import platform
+import threading
+from pathlib import Path
+from typing import Any
+
+from predictors.errors import StretchError
+from scheduler.delegates.base import Delegate, NodePlace, delegates
+from scheduler.delegates.ort_session import SessionCompiled
+from scheduler.delegates.qnn_cache import cached_context
+from scheduler.delegates.qnn_library import INSTALL, PROVIDER, load_library, missing
+from scheduler.onnx_file import external_locations, graph_shapes, load_onnx
+
+#: Carry a scale; what is between two of them is computed in integers.
+QUANTISERS = ("QuantizeLinear", "DequantizeLinear")
+
+_LOCK = threading.Lock()
+
+
+@delegates.register("dsp")
+class DspDelegate(Delegate):
+    """Runs int8 subgraphs on the Hexagon tensor processor (HTP) through QNN.
+
+    A run blocks its thread and releases the GIL. The compiled form of a
+    subgraph is kept in the user's cache, keyed by the file's hash and the
+    versions that made it.
+
+    Args:
+        cache: Folder of compiled subgraphs; the user's cache folder if None.
+    """
+
+    summary = "int8 on a Hexagon DSP, or its simulator on x86-64 (QNN)"
+    precisions = ("int8",)
+
+    def __init__(self, cache: Path | None = None) -> None:
+        self._cache = cache
+
+    @classmethod
+    def unavailable(cls) -> str | None:
+        """What is missing: the package, or a library of it."""
+        problem = missing()
+        return f"{problem} ({INSTALL})" if problem else None
+
+    def compile(self, model: Path) -> SessionCompiled:
+        """Compile an int8 subgraph for the DSP, or load it compiled.
+
+        Raises:
+            MissingBackendError: If `onnxruntime-qnn` or a library of it is missing or does not load.
+            StretchError: If the subgraph is float, was compiled elsewhere, or has an operator that the DSP does not run.
+        """
+        library = load_library()
+        proto = load_onnx(model)
+        name = subgraph_name(proto, model)
+        check_int8(proto, name)
+        inputs, outputs = graph_shapes(proto, model)
+        if external_locations(proto.graph):
+            session = _session(library, str(model), name)
+        else:
+            session = cached_context(self._cache, model, library.versions, lambda path, more: _session(library, str(path), name, more))
+        return SessionCompiled(session, inputs, outputs)
+
+    def places(self, model: Path) -> list[NodePlace]:
+        """Each operator: all of them are one graph of the DSP, which tells no times of its own."""
+        self.compile(model)
+        where = "the Hexagon simulator" if is_simulated() else "the DSP"
+        places = []
+        for i, node in enumerate(load_onnx(model).graph.node):
+            reason = f"a scale of the integers in {where}'s graph" if node.op_type in QUANTISERS else f"in int8, part of {where}'s graph"
+            places.append(NodePlace(node.name or f"{node.op_type}_{i}", node.op_type, reason))
+        return places
+
+
+def is_simulated() -> bool:
+    """Whether the DSP of this machine is the simulator: its results count, its times mean nothing."""
+    return platform.machine() in ("x86_64", "AMD64")
+
+
+def subgraph_name(proto: Any, model: Path) -> str:
+    """Name of the subgraph in an ONNX file, of the file itself where it does not say."""
+    return next((entry.value for entry in proto.metadata_props if entry.key == "stretch.subgraph"), model.stem)
+
+
+def check_int8(proto: Any, name: str) -> None:
+    """Refuse a subgraph that a DSP would compute in floating point or without being asked.
+
+    An operator is int8 if every tensor it reads, small constants of shape and
+    axes left out, comes from a `DequantizeLinear`.
+
+    Raises:
+        StretchError: Names the subgraph and the operator.
+    """
+    import onnx
+
+    real = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE, onnx.TensorProto.BFLOAT16)
+    constants = {tensor.name: tensor.data_type in real and len(tensor.dims) > 0 for tensor in proto.graph.initializer}
+    integers = {out for node in proto.graph.node if node.op_type == "DequantizeLinear" for out in node.output}
+    for node in proto.graph.node:
+        if node.op_type == "EPContext":
+            raise StretchError(
+                f"subgraph `{name}` was compiled elsewhere, and such code is not run", "export its bundle again with `stretch export`"
+            )
+        if node.op_type in QUANTISERS:
+            continue
+        for tensor in node.input:
+            if tensor and tensor not in integers and constants.get(tensor, True):
+                raise StretchError(
+                    f"subgraph `{name}` is float (operator `{node.name or node.op_type}`), the dsp delegate runs int8 alone",
+                    "make it int8 with `stretch export BUNDLE --precision dsp=int8 --images DIR --out NEW_BUNDLE`, or choose another delegate with --map",
+                )
+
+
+def _options(library: Any, more: dict[str, str]) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    # Failures come as exceptions; ONNX Runtime would print them as well.
+    options.log_severity_level = 4
+    for key, value in more.items():
+        options.add_session_config_entry(key, value)
+    options.add_provider_for_devices(library.devices, {"backend_path": library.backend})
+    return options
+
+
+def _session(library: Any, file: str, name: str, more: dict[str, str] | None = None) -> Any:
+    """A session of which every operator is on the DSP."""
+    import onnxruntime
+
+    options = _options(library, {"session.disable_cpu_ep_fallback": "1", **(more or {})})
+    try:
+        with _LOCK:  # the provider's set-up of its backend is global
+            return onnxruntime.InferenceSession(file, options)
+    # ONNX Runtime's exceptions share no base class of their own.
+    except Exception as error:
+        left = _left_to_the_cpu(library, file)
+        if left:
+            raise StretchError(
+                f"subgraph `{name}`: the DSP does not run its operator `{left[0]}`"
+                + (f" and {len(left) - 1} more" if len(left) > 1 else ""),
+                "run this subgraph elsewhere with --map dsp=cpu",
+            ) from error
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise StretchError(f"the QNN provider cannot compile subgraph `{name}`: {reason}") from error
+
+
+def _left_to_the_cpu(library: Any, file: str) -> list[str]:
+    """Operators that the provider did not take, asked of a session that is never run."""
+    import onnxruntime
+
+    try:
+        session = onnxruntime.InferenceSession(file, _options(library, {"session.record_ep_graph_assignment_info": "1"}))
+    except Exception:
+        return []
+    return [
+        node.name or node.op_type
+        for part in session.get_provider_graph_assignment_info()
+        if part.ep_name != PROVIDER
+        for node in part.get_nodes()
+        if node.op_type not in QUANTISERS
+    ]

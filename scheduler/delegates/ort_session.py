@@ -1,0 +1,38 @@
+"""An ONNX Runtime session whose inputs and outputs are the caller's memory; shared by the delegates that use one."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from scheduler.delegates.base import Array, Compiled, Invocation
+
+
+class SessionInvocation(Invocation):
+    """One session with its buffers bound; releases the GIL while it computes."""
+
+    def __init__(self, session: Any, binding: Any, buffers: Sequence[Array]) -> None:
+        self._run = session.run_with_iobinding
+        self._binding = binding
+        # ONNX Runtime keeps bare pointers: the arrays must live as long as the binding.
+        self._buffers = tuple(buffers)
+
+    def run(self) -> None:
+        """Run the session from and into the bound buffers."""
+        self._run(self._binding)
+
+
+class SessionCompiled(Compiled):
+    """A subgraph as an ONNX Runtime session."""
+
+    def __init__(self, session: Any, inputs: Mapping[str, tuple[int, ...]], outputs: Mapping[str, tuple[int, ...]]) -> None:
+        super().__init__(inputs, outputs)
+        self._session = session
+
+    def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> SessionInvocation:
+        """Bind the session to the memory of `inputs` and `outputs`."""
+        self.check(inputs, outputs)
+        binding = self._session.io_binding()
+        for name, array in zip(self.inputs, inputs, strict=True):
+            binding.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+        for name, array in zip(self.outputs, outputs, strict=True):
+            binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+        return SessionInvocation(self._session, binding, (*inputs, *outputs))

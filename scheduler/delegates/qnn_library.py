@@ -1,0 +1,119 @@
+"""Finding and loading the package `onnxruntime-qnn` and Qualcomm's libraries in it, once a process."""
+
+import ctypes
+import os
+import sys
+import threading
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from predictors.errors import MissingBackendError, StretchError
+
+INSTALL = 'pip install "nn-stretch[qnn]"'
+
+#: Name under which the plug-in is registered with ONNX Runtime.
+PROVIDER = "QNNExecutionProvider"
+
+_LOCK = threading.Lock()
+
+
+@dataclass(frozen=True)
+class QnnLibrary:
+    """The loaded provider.
+
+    Args:
+        devices: ONNX Runtime's devices of this provider.
+        backend: Path of the HTP library.
+        versions: What a compiled subgraph depends on beside its file.
+    """
+
+    devices: tuple[Any, ...]
+    backend: str
+    versions: str
+
+
+def missing() -> str | None:
+    """What keeps the provider from being loaded, or None if all files are there."""
+    package = _package()
+    if package is None:
+        return "onnxruntime-qnn is not installed"
+    for what, file in (("provider", package.get_library_path()), ("HTP", package.get_qnn_htp_path())):
+        if not Path(file).is_file():
+            return f"onnxruntime-qnn has no {what} library ({Path(file).name} is missing)"
+    return None
+
+
+def load_library() -> QnnLibrary:
+    """Load the libraries and register the provider with ONNX Runtime.
+
+    Raises:
+        MissingBackendError: If the package or a library is missing or cannot be loaded.
+    """
+    problem = missing()
+    if problem:
+        raise MissingBackendError(f"the `dsp` delegate cannot run: {problem}", INSTALL)
+    with _LOCK:
+        return _load()
+
+
+def _package() -> ModuleType | None:
+    try:
+        import onnxruntime_qnn
+    except ImportError:
+        return None
+    module: ModuleType = onnxruntime_qnn
+    return module
+
+
+@cache
+def _load() -> QnnLibrary:
+    import onnxruntime
+
+    package = _package()
+    assert package is not None
+    backend = str(package.get_qnn_htp_path())
+    # Loaded here first: the provider keeps the linker's reason to itself.
+    try:
+        _open_quietly(backend)
+    except OSError as error:
+        raise MissingBackendError(f"the `dsp` delegate cannot load {Path(backend).name}: {error}", INSTALL) from error
+    try:
+        if not _devices(onnxruntime):
+            onnxruntime.register_execution_provider_library(PROVIDER, str(package.get_library_path()))
+    # ONNX Runtime's exceptions share no base class of their own.
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0]
+        raise MissingBackendError(f"the `dsp` delegate cannot load the QNN provider: {reason}", INSTALL) from error
+    devices = _devices(onnxruntime)
+    if not devices:
+        raise StretchError("the QNN provider finds no device on this machine", "choose another delegate with --map dsp=cpu")
+    return QnnLibrary(devices, backend, f"onnxruntime {onnxruntime.__version__}, onnxruntime-qnn {_version()}, {os.uname().machine}")
+
+
+def _devices(onnxruntime: ModuleType) -> tuple[Any, ...]:
+    return tuple(device for device in onnxruntime.get_ep_devices() if device.ep_name == PROVIDER)
+
+
+def _version() -> str:
+    try:
+        return version("onnxruntime-qnn")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _open_quietly(path: str) -> None:
+    """Load a library that prints a line on stdout while it loads, where programs expect data."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    try:
+        os.dup2(2, 1)
+        ctypes.CDLL(path)
+        # What it printed lies in the C library's buffer until then.
+        ctypes.CDLL(None).fflush(None)
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)

@@ -1,0 +1,85 @@
+"""Small int8 models with known scales, written by hand, and broken installations of onnxruntime-qnn."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+X_SCALE, W_SCALE, Y_SCALE = 1 / 32, 1 / 64, 1 / 8
+
+
+def weights(seed=0, shape=(4, 3, 3, 3)):
+    """Integers of the convolution's weights."""
+    return np.random.default_rng(seed).integers(-127, 128, shape).astype(np.int8)
+
+
+def save_conv(path, name="s1.dsp", y_scale=Y_SCALE, op="Conv"):
+    """Float in, quantised, a 3×3 convolution of int8 weights, re-quantised, float out."""
+    w = weights()
+    values = {
+        "x_scale": np.float32(X_SCALE),
+        "x_zero": np.uint8(128),
+        "w_int": w,
+        "w_scale": np.full(len(w), W_SCALE, np.float32),
+        "w_zero": np.zeros(len(w), np.int8),
+        "y_scale": np.float32(y_scale),
+        "y_zero": np.uint8(128),
+    }
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "x_scale", "x_zero"], ["x_int"], name="x_q"),
+        helper.make_node("DequantizeLinear", ["x_int", "x_scale", "x_zero"], ["x_real"], name="x_dq"),
+        helper.make_node("DequantizeLinear", ["w_int", "w_scale", "w_zero"], ["w"], name="w_dq", axis=0),
+        helper.make_node("Conv", ["x_real", "w"], ["c"], name="conv", kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        helper.make_node("QuantizeLinear", ["c", "y_scale", "y_zero"], ["y_int"], name="y_q"),
+        helper.make_node("DequantizeLinear", ["y_int", "y_scale", "y_zero"], ["y"], name="y_dq"),
+    ]
+    shape = [1, 4, 6, 6]
+    if op == "Det":  # an operator that the DSP does not have
+        nodes = [*nodes[:2], helper.make_node("Det", ["x_real"], ["c"], name="det"), *nodes[4:]]
+        shape = [1, 3]
+        values = {k: v for k, v in values.items() if not k.startswith("w_")}
+    save(path, nodes, {k: np.asarray(v) for k, v in values.items()}, shape, name)
+
+
+def save_float(path, name="s1.dsp"):
+    """The same convolution in floating point."""
+    node = helper.make_node("Conv", ["x", "w"], ["y"], name="conv", kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+    save(path, [node], {"w": weights().astype(np.float32) * np.float32(W_SCALE)}, [1, 4, 6, 6], name)
+
+
+def save(path, nodes, values, shape, name):
+    """A model with input x, output y and these nodes."""
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", [1, 3, 6, 6]), ("y", shape))]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], [numpy_helper.from_array(v, k) for k, v in values.items()])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    helper.set_model_props(model, {"stretch.subgraph": name})
+    onnx.save(model, str(path))
+
+
+def broken_package(folder: Path, replace: dict[str, str | None]):
+    """A copy of onnxruntime_qnn whose files are links, some left out (None) or with other content; gives its parent."""
+    import onnxruntime_qnn
+
+    real = Path(onnxruntime_qnn.__file__).parent
+    copy = folder / "site" / "onnxruntime_qnn"
+    copy.mkdir(parents=True)
+    for file in real.iterdir():
+        if file.name not in replace and not file.is_dir():
+            if file.suffix == ".py":  # a link would be followed to the real folder
+                (copy / file.name).write_bytes(file.read_bytes())
+            else:
+                (copy / file.name).symlink_to(file)
+    for name, content in replace.items():
+        if content is not None:
+            (copy / name).write_text(content)
+    return copy.parent
+
+
+def python(code, *, path=None, cwd=None):
+    """Run code in a fresh interpreter that looks for packages in `path` first."""
+    env = os.environ | ({"PYTHONPATH": str(path)} if path else {})
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=env, cwd=cwd)

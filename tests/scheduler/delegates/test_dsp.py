@@ -1,0 +1,138 @@
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from predictors.errors import StretchError
+from scheduler.delegates import get_delegate
+from scheduler.delegates.dsp import DspDelegate, check_int8, subgraph_name
+from tests.scheduler.delegates import qdq
+
+X = np.random.default_rng(1).uniform(-3, 3, (1, 3, 6, 6)).astype(np.float32)
+
+
+@pytest.fixture
+def dsp(tmp_path):
+    """The delegate with a cache of its own."""
+    return DspDelegate(tmp_path / "cache")
+
+
+def exact(y_scale=qdq.Y_SCALE):
+    """The integer convolution, worked out in numpy, before its output is rounded."""
+    x = np.round(X[0] / qdq.X_SCALE).astype(np.int64).clip(-128, 127)
+    x = np.pad(x, ((0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), axis=(1, 2))
+    sums = np.einsum("chwij,ocij->ohw", windows, qdq.weights().astype(np.int64))
+    return (sums * qdq.X_SCALE * qdq.W_SCALE).clip(-128 * y_scale, 127 * y_scale)[None]
+
+
+def run(delegate, path, shape=(1, 4, 6, 6)):
+    output = np.full(shape, np.nan, np.float32)
+    delegate.compile(path).run([X], [output])
+    return output
+
+
+@pytest.mark.qnn
+def test_convolution_is_the_integer_one_within_a_step_of_the_output_scale(dsp, tmp_path):
+    qdq.save_conv(tmp_path / "m.onnx")
+    assert np.abs(run(dsp, tmp_path / "m.onnx") - exact()).max() <= qdq.Y_SCALE
+
+
+@pytest.mark.qnn
+def test_writes_straight_into_a_slice_of_a_larger_buffer_and_nowhere_else(dsp, tmp_path):
+    qdq.save_conv(tmp_path / "m.onnx")
+    joined = np.full((1, 9, 6, 6), 5, np.float32)
+    dsp.compile(tmp_path / "m.onnx").run([X], [joined[:, 2:6]])
+    assert np.abs(joined[:, 2:6] - exact()).max() <= qdq.Y_SCALE
+    assert (joined[:, :2] == 5).all()
+    assert (joined[:, 6:] == 5).all()
+
+
+@pytest.mark.qnn
+def test_float_subgraph_is_refused_by_name(dsp, tmp_path):
+    qdq.save_float(tmp_path / "m.onnx", "s2.dsp")
+    with pytest.raises(StretchError, match=r"subgraph `s2\.dsp` is float .*`conv`") as error:
+        dsp.compile(tmp_path / "m.onnx")
+    assert "stretch export" in error.value.hint
+
+
+@pytest.mark.qnn
+def test_operator_that_the_dsp_does_not_run_is_named_and_not_left_to_the_cpu(dsp, tmp_path):
+    qdq.save_conv(tmp_path / "m.onnx", "s3.dsp", op="Det")
+    with pytest.raises(StretchError, match=r"subgraph `s3\.dsp`: the DSP does not run its operator `det`"):
+        dsp.compile(tmp_path / "m.onnx")
+
+
+@pytest.mark.qnn
+def test_second_compilation_reads_the_cache_and_computes_the_same(dsp, tmp_path):
+    qdq.save_conv(tmp_path / "m.onnx")
+    first = run(dsp, tmp_path / "m.onnx")
+    (kept,) = (tmp_path / "cache").iterdir()
+    assert [node.op_type for node in onnx.load(kept).graph.node].count("EPContext") == 1
+    written = kept.stat().st_mtime_ns
+    assert np.array_equal(run(dsp, tmp_path / "m.onnx"), first)
+    assert (tmp_path / "cache").iterdir().__next__().stat().st_mtime_ns == written
+
+
+@pytest.mark.qnn
+def test_damaged_file_of_the_cache_is_made_again(dsp, tmp_path):
+    qdq.save_conv(tmp_path / "m.onnx")
+    first = run(dsp, tmp_path / "m.onnx")
+    (kept,) = (tmp_path / "cache").iterdir()
+    kept.write_bytes(b"damaged")
+    assert np.array_equal(run(dsp, tmp_path / "m.onnx"), first)
+    assert kept.stat().st_size > 1000
+
+
+@pytest.mark.qnn
+def test_cache_that_cannot_be_written_is_done_without(tmp_path):
+    (tmp_path / "file").write_text("")
+    qdq.save_conv(tmp_path / "m.onnx")
+    assert np.abs(run(DspDelegate(tmp_path / "file" / "cache"), tmp_path / "m.onnx") - exact()).max() <= qdq.Y_SCALE
+
+
+@pytest.mark.qnn
+def test_places_list_every_node_without_times(dsp, tmp_path):
+    qdq.save_conv(tmp_path / "m.onnx")
+    places = dsp.places(tmp_path / "m.onnx")
+    assert [place.name for place in places] == ["x_q", "x_dq", "w_dq", "conv", "y_q", "y_dq"]
+    assert all(place.ms is None for place in places)
+    assert "int8" in places[3].reason
+
+
+def test_model_compiled_elsewhere_is_refused(tmp_path):
+    node = helper.make_node("EPContext", ["x"], ["y"], name="ctx", domain="com.microsoft", embed_mode=1, ep_cache_context=b"code")
+    qdq.save(tmp_path / "m.onnx", [node], {}, [1, 3, 6, 6], "s1.dsp")
+    with pytest.raises(StretchError, match=r"`s1\.dsp` was compiled elsewhere"):
+        check_int8(onnx.load(tmp_path / "m.onnx"), "s1.dsp")
+
+
+def test_whole_numbers_that_give_shapes_do_not_make_a_subgraph_float(tmp_path):
+    qdq.save_conv(tmp_path / "m.onnx")
+    proto = onnx.load(tmp_path / "m.onnx")
+    del proto.graph.node[4:]
+    proto.graph.initializer.append(helper.make_tensor("shape", TensorProto.INT64, [1], [-1]))
+    proto.graph.node.append(helper.make_node("Reshape", ["x_real", "shape"], ["y"], name="flat"))
+    check_int8(proto, "s1.dsp")
+
+
+def test_float_weight_beside_an_int8_activation_is_refused(tmp_path):
+    qdq.save_conv(tmp_path / "m.onnx")
+    proto = onnx.load(tmp_path / "m.onnx")
+    proto.graph.node[3].input[1] = "real"
+    proto.graph.initializer.append(helper.make_tensor("real", TensorProto.FLOAT, [4, 3, 3, 3], [0.0] * 108))
+    with pytest.raises(StretchError, match="is float"):
+        check_int8(proto, "s1.dsp")
+
+
+def test_name_of_a_subgraph_is_in_its_file_or_is_the_files(tmp_path):
+    qdq.save_conv(tmp_path / "m.onnx", "s1.dsp")
+    proto = onnx.load(tmp_path / "m.onnx")
+    assert subgraph_name(proto, tmp_path / "m.onnx") == "s1.dsp"
+    del proto.metadata_props[:]
+    assert subgraph_name(proto, tmp_path / "m.onnx") == "m"
+
+
+def test_it_is_found_by_name_and_runs_int8_alone():
+    assert get_delegate("dsp") is DspDelegate
+    assert DspDelegate.precisions == ("int8",)
