@@ -132,6 +132,39 @@ def _adaptive(how: str) -> Rule:
     return rule
 
 
+def max_pool(kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool, return_indices: bool) -> dict[str, Attr]:
+    """Attributes of a max-pooling from torch's own settings.
+
+    Raises:
+        Refusal: If it also returns indices.
+    """
+    if return_indices:
+        raise Refusal("pooling that returns indices is not supported")
+    return _window(kernel_size, stride, padding, ceil_mode) | {"dilation": pair(dilation)}
+
+
+def avg_pool(kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool, count_include_pad: bool, divisor: int | None) -> dict[str, Attr]:
+    """Attributes of an average-pooling from torch's own settings.
+
+    Raises:
+        Refusal: If it divides by something else than its window.
+    """
+    if divisor is not None:
+        raise Refusal("average pooling with its own divisor is not supported")
+    return _window(kernel_size, stride, padding, ceil_mode) | {"count_include_pad": bool(count_include_pad)}
+
+
+def _window(kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool) -> dict[str, Attr]:
+    kernel = pair(kernel_size)
+    # torch takes an absent or empty stride to mean the kernel's size
+    return {
+        "kernel": kernel,
+        "stride": pair(stride) if stride else kernel,
+        "padding": window_padding(padding),
+        "ceil_mode": bool(ceil_mode),
+    }
+
+
 def _max_pool(
     shapes: Shapes,
     out: tuple[int, ...],
@@ -143,15 +176,7 @@ def _max_pool(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Lowered:
-    kernel = pair(kernel_size)
-    attrs: dict[str, Attr] = {
-        "kernel": kernel,
-        "stride": pair(stride) if stride else kernel,
-        "padding": window_padding(padding),
-        "dilation": pair(dilation),
-        "ceil_mode": bool(ceil_mode),
-    }
-    return [x], "max_pool", attrs
+    return [x], "max_pool", max_pool(kernel_size, stride, padding, dilation, ceil_mode, return_indices)
 
 
 def _avg_pool(
@@ -165,17 +190,7 @@ def _avg_pool(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Lowered:
-    if divisor_override is not None:
-        raise Refusal("average pooling with its own divisor is not supported")
-    kernel = pair(kernel_size)
-    attrs: dict[str, Attr] = {
-        "kernel": kernel,
-        "stride": pair(stride) if stride else kernel,
-        "padding": window_padding(padding),
-        "ceil_mode": bool(ceil_mode),
-        "count_include_pad": bool(count_include_pad),
-    }
-    return [x], "avg_pool", attrs
+    return [x], "avg_pool", avg_pool(kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
 
 
 def _dropout(shapes: Shapes, out: tuple[int, ...], x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Lowered:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from predictors.kinds import Attr
-from stretch.capture.functions import Refusal, adaptive_pool, pair, window_padding
+from stretch.capture.functions import Refusal, adaptive_pool, avg_pool, max_pool, pair, window_padding
 
 #: (suffix of the operator's name, kind, attributes, weights)
 Lowered = tuple[str, str, dict[str, Attr], dict[str, torch.Tensor]]
@@ -89,31 +89,11 @@ def _gelu(m: nn.GELU, shape: tuple[int, ...]) -> list[Lowered]:
 
 
 def _max_pool(m: nn.MaxPool2d, shape: tuple[int, ...]) -> list[Lowered]:
-    if m.return_indices:
-        raise Refusal("pooling that returns indices is not supported")
-    kernel = pair(m.kernel_size)
-    attrs: dict[str, Attr] = {
-        "kernel": kernel,
-        "stride": pair(m.stride) if m.stride is not None else kernel,
-        "padding": window_padding(m.padding),
-        "dilation": pair(m.dilation),
-        "ceil_mode": bool(m.ceil_mode),
-    }
-    return [("", "max_pool", attrs, {})]
+    return [("", "max_pool", max_pool(m.kernel_size, m.stride, m.padding, m.dilation, m.ceil_mode, m.return_indices), {})]
 
 
 def _avg_pool(m: nn.AvgPool2d, shape: tuple[int, ...]) -> list[Lowered]:
-    if m.divisor_override is not None:
-        raise Refusal("average pooling with its own divisor is not supported")
-    kernel = pair(m.kernel_size)
-    attrs: dict[str, Attr] = {
-        "kernel": kernel,
-        "stride": pair(m.stride) if m.stride is not None else kernel,
-        "padding": window_padding(m.padding),
-        "ceil_mode": bool(m.ceil_mode),
-        "count_include_pad": bool(m.count_include_pad),
-    }
-    return [("", "avg_pool", attrs, {})]
+    return [("", "avg_pool", avg_pool(m.kernel_size, m.stride, m.padding, m.ceil_mode, m.count_include_pad, m.divisor_override), {})]
 
 
 def _adaptive(m: Any, shape: tuple[int, ...]) -> list[Lowered]:
