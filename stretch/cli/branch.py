@@ -36,6 +36,9 @@ def branch(
     params: Annotated[str | None, typer.Option(help="Range of parameters over the original's.")] = None,
     n_meet: Annotated[int, typer.Option(help="Meeting points, at least.", min=1)] = 1,
     meet: Annotated[str | None, typer.Option(help="Meeting points, cut points separated by commas.")] = None,
+    merge: Annotated[
+        str, typer.Option(help="Merge neighbouring stages: never, auto (where nothing can branch otherwise) or always (where it is faster).")
+    ] = "auto",
     join: Annotated[str, typer.Option(help="How branches meet: auto, concat, project or sum.")] = "auto",
     strategy: Annotated[str, typer.Option(help="How designs are searched: exact or grid.")] = "exact",
     objective: Annotated[str, typer.Option(help="What is minimised: latency.")] = "latency",
@@ -67,6 +70,7 @@ def branch(
         params=_range("--params", params) if params is not None else None,
         n_meet=n_meet,
         meet=_names(meet),
+        merge=merge,
         join=join,
         strategy=strategy,
         objective=objective,
@@ -92,7 +96,8 @@ def branch(
             step=step,
         )
     data = result.to_json()
-    out.warnings.extend(result.warnings)
+    for warning in result.warnings:
+        out.warn(warning)
 
     def human(console: "Console") -> None:
         from stretch.report.table import print_plan

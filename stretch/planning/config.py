@@ -8,6 +8,7 @@ from predictors.devices import DeviceProfile
 from predictors.errors import UsageError
 
 Strategy = Literal["exact", "grid"]
+Merge = Literal["never", "auto", "always"]
 JoinChoice = Literal["auto", "concat", "project", "sum"]
 
 _Ratio = Annotated[float, msgspec.Meta(gt=0, le=1)]
@@ -35,6 +36,8 @@ class PlanConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         precision: Precision by processor where it is not the profile's default.
         n_meet: Meeting points where branches join, at least.
         meet: Meeting points; the network's stages if empty.
+        merge: Whether neighbouring stages may become one segment: ``auto`` where there is no
+            design otherwise and no meeting points are given, ``always`` where it is faster.
         params: Parameters of the branched over those of the original model, if bounded.
         peak_memory: Bytes of activations alive at one time, at most.
         latency_budget: Predicted makespan, at most, ms.
@@ -54,6 +57,7 @@ class PlanConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     precision: dict[str, str] = {}
     n_meet: Annotated[int, msgspec.Meta(ge=1)] = 1
     meet: tuple[str, ...] = ()
+    merge: Merge = "auto"
     params: tuple[_Positive, _Positive] | None = None
     peak_memory: Annotated[int, msgspec.Meta(gt=0)] | None = None
     latency_budget: _Positive | None = None

@@ -58,7 +58,7 @@ def explain_infeasible(
     if not any(len(o.candidates) > 1 for options in space.options for o in options):
         return InfeasibleError(f"`{graph.name}` has no segment that can branch", "give other meeting points with --meet, or another model")
 
-    can_branch = sum(any(len(o.candidates) > 1 and o.allowed.any() for o in options) for options in space.options)
+    can_branch = space.most_meetings
     low, high = ceil(config.macs[0] * graph.macs), floor(config.macs[1] * graph.macs)
     if 0 < can_branch < config.n_meet and search_exact(space, low, high, can_branch) is not None:
         return InfeasibleError(

@@ -1,26 +1,23 @@
 """Decide a design: search, controls, recommendation (paper 003, section 4)."""
 
 from dataclasses import dataclass, field, replace
-from math import ceil, floor, isnan
+from math import isnan
 from typing import Any
 
 import msgspec
 
 from predictors.devices import DeviceProfile
-from predictors.errors import InfeasibleError, UsageError
 from predictors.graph import OpGraph
 from predictors.predictor import LatencyPredictor
+from stretch.planning.choose import choose, macs_range
 from stretch.planning.config import PlanConfig
 from stretch.planning.constraints import ConstraintFilter
 from stretch.planning.controls import Sequential, Single, best_single, operator_split_ms, sequential_same_macs
 from stretch.planning.costs import Costs
-from stretch.planning.design import BranchDesign, JoinKind
-from stretch.planning.diagnose import explain_infeasible
+from stretch.planning.design import BranchDesign
 from stretch.planning.makespan import Timeline, ideal_split_ms, timeline
 from stretch.planning.scale import scaled_graph
-from stretch.planning.search import SearchResult, search, search_concat, search_exact
 from stretch.planning.segments import Segment, split_segments
-from stretch.planning.space import DesignSpace
 
 
 @dataclass(frozen=True)
@@ -32,6 +29,7 @@ class PlanResult:
         device: The device's profile.
         config: The request, with defaults filled in.
         design: The design.
+        stages: The network's segments between its own meeting points, or those asked for.
         run: Its predicted timeline.
         best_single: The original on the best single processor.
         sequential: The sequential model scaled to the same multiply-accumulates; None if there is none.
@@ -49,6 +47,7 @@ class PlanResult:
     device: DeviceProfile
     config: PlanConfig
     design: BranchDesign
+    stages: tuple[Segment, ...]
     run: Timeline
     best_single: Single
     sequential: Sequential | None
@@ -65,6 +64,12 @@ class PlanResult:
     def macs_ratio(self) -> float:
         """Multiply-accumulates over the original's."""
         return self.run.macs / self.graph.macs
+
+    def stages_of(self, segment: Segment) -> list[Segment]:
+        """The stages that lie in a segment; more than one where stages are merged."""
+        position = {op.name: i for i, op in enumerate(self.graph.ops)}
+        start, end = position[segment.start], position[segment.end]
+        return [s for s in self.stages if start <= position[s.start] and position[s.end] <= end]
 
     @property
     def speedup(self) -> float:
@@ -114,6 +119,7 @@ class PlanResult:
                 "name": row.design.name,
                 "start": row.design.start,
                 "end": row.design.end,
+                "stages": [stage.name for stage in self.stages_of(row.segment)],
                 "shape": list(row.segment.graph.by_name[row.segment.end].shape),
                 "depth": row.segment.depth,
                 "width": row.segment.width,
@@ -185,43 +191,11 @@ def plan(graph: OpGraph, device: DeviceProfile, config: PlanConfig | None = None
     checked = (config or PlanConfig()).checked(device)
     segments = split_segments(graph, checked.meet or None)
     costs = Costs(LatencyPredictor(device), checked.precision)
-    # Other joins are compared with `project`, which keeps segments independent.
-    join: JoinKind = "sum" if checked.join == "sum" else "project"
-
-    def build(request: PlanConfig) -> DesignSpace:
-        return DesignSpace(segments, request.processors, costs, ConstraintFilter.of(request), join)
-
-    space = build(checked)
-    low, high = _macs_range(graph, checked)
-    if checked.join == "concat":
-        if checked.strategy != "exact" or checked.params is not None:
-            raise UsageError("`concat` joins are planned without --strategy and --params", "leave them out, or use --join project")
-        rules = ConstraintFilter.of(checked)
-        found = search_concat(
-            lambda arriving: DesignSpace(segments, checked.processors, costs, rules, "concat", arriving), low, high, checked.n_meet
-        )
-    else:
-        found = search(checked.strategy, space, low, high, checked.n_meet)
-    if found is None:
-        if checked.join == "concat" and search_exact(space, low, high, checked.n_meet) is not None:
-            raise InfeasibleError(
-                f"no design of `{graph.name}` with `concat` joins was found in the range of multiply-accumulates", "use --join project"
-            )
-        if checked.strategy != "exact" and search_exact(space, low, high, checked.n_meet) is not None:
-            raise InfeasibleError(
-                f"the strategy `{checked.strategy}` finds no design of `{graph.name}`, though there is one", "use --strategy exact"
-            )
-        raise explain_infeasible(graph, space, checked, build)
-    if checked.params is not None:
-        found = _within_params(graph, space, checked, found)
-    if checked.latency_budget is not None and found.ms > checked.latency_budget:
-        raise InfeasibleError(
-            f"the fastest design of `{graph.name}` on {device.id} takes {found.ms:.4g} ms, more than --latency-budget {checked.latency_budget:g}",
-            f"the nearest value with a design is --latency-budget {ceil(found.ms * 1000) / 1000:g}",
-        )
+    choice = choose(graph, checked, costs, segments)
+    found = choice.found
     design = BranchDesign(graph.name, device.id, found.segments(costs))
     gap = None if isnan(found.gap) else found.gap
-    return _compare(graph, device, checked, design, costs, segments, found.optimal, gap, found.evaluated, space.size_log10)
+    return _compare(graph, device, checked, design, costs, segments, found.optimal, gap, found.evaluated, choice.space_log10)
 
 
 def evaluate(graph: OpGraph, device: DeviceProfile, design: BranchDesign, config: PlanConfig | None = None) -> PlanResult:
@@ -250,46 +224,6 @@ def evaluate(graph: OpGraph, device: DeviceProfile, design: BranchDesign, config
     return _compare(graph, device, checked, design, costs, segments, None, None, 1, None)
 
 
-def _macs_range(graph: OpGraph, config: PlanConfig) -> tuple[int, int]:
-    return ceil(config.macs[0] * graph.macs), floor(config.macs[1] * graph.macs)
-
-
-def _within_params(graph: OpGraph, space: DesignSpace, config: PlanConfig, fastest: SearchResult) -> SearchResult:
-    """The fastest design found whose parameters are in range, by a price on parameters."""
-    assert config.params is not None
-    if config.strategy != "exact":
-        raise UsageError("parameters can be bounded with the exact strategy only", "leave out --params or --strategy")
-    low, high = (ratio * graph.params for ratio in config.params)
-    macs = _macs_range(graph, config)
-    if low <= fastest.params <= high:
-        return fastest
-    sign = 1.0 if fastest.params > high else -1.0
-    cheap, price = 0.0, sign * fastest.ms / fastest.params
-    best: SearchResult | None = None
-    seen = [fastest]
-    for _ in range(14):
-        found = search_exact(space, *macs, config.n_meet, price)
-        if found is None:
-            break
-        seen.append(found)
-        if low <= found.params <= high:
-            best = found if best is None or found.ms < best.ms else best
-            price = (cheap + price) / 2
-        elif (found.params > high) == (sign > 0):
-            cheap, price = price, price * 2 if best is None else (price + cheap) / 2
-        else:
-            price = (cheap + price) / 2
-    if best is None:
-        nearest = min(seen, key=lambda r: max(low - r.params, r.params - high))
-        ratio = nearest.params / graph.params
-        bounds = (config.params[0], ceil(ratio * 1000) / 1000) if nearest.params > high else (floor(ratio * 1000) / 1000, config.params[1])
-        raise InfeasibleError(
-            f"no design of `{graph.name}` has between {config.params[0]:g} and {config.params[1]:g} of its parameters",
-            f"the nearest value with a design is --params {bounds[0]:g}:{bounds[1]:g}",
-        )
-    return SearchResult(best.picks, best.ms, best.macs, optimal=False, gap=best.ms / fastest.ms - 1, evaluated=best.evaluated)
-
-
 def _compare(
     graph: OpGraph,
     device: DeviceProfile,
@@ -303,12 +237,13 @@ def _compare(
     space_log10: float | None,
 ) -> PlanResult:
     run = timeline(graph, design, costs)
-    low, high = _macs_range(graph, config)
+    low, high = macs_range(graph, config)
     result = PlanResult(
         graph,
         device,
         config,
         design,
+        tuple(segments),
         run,
         best_single(graph, costs, config.processors),
         sequential_same_macs(graph, segments, costs, config.processors, ConstraintFilter.of(config), low, high),
@@ -332,6 +267,13 @@ def _warnings(result: PlanResult, low: int, high: int) -> tuple[str, ...]:
     if not low <= result.run.macs <= high:
         warnings.append(
             f"the design has {result.macs_ratio:.3f} of the original's multiply-accumulates, outside {result.config.macs[0]:g} to {result.config.macs[1]:g}"
+        )
+    merged = [result.stages_of(row.segment) for row in result.run.segments if len(row.branches) > 1]
+    names = [f"{stages[0].name} to {stages[-1].name}" for stages in merged if len(stages) > 1]
+    if names:
+        warnings.append(
+            f"stages are merged ({', '.join(names)}), so branches meet less often: fewer meeting points lower the accuracy "
+            "(paper 003, table 3), by how much is known less well than for branches that meet after every stage"
         )
     if result.design.n_meet == 0:
         warnings.append("no segment of the design has more than one branch: nothing runs side by side")

@@ -48,6 +48,8 @@ def drop_units(segment: Segment, depth: int) -> OpGraph:
             f"segment `{segment.name}` cannot have depth {depth}",
             f"it has {segment.depth} blocks, {segment.min_depth} of which stay: choose {segment.min_depth} to {segment.depth}",
         )
+    if depth == segment.depth:
+        return segment.graph
     left: dict[int, list[int]] = {}
     total: dict[int, int] = {}
     for i, block in enumerate(segment.blocks):
@@ -218,7 +220,7 @@ def scale_branch(segment: Segment, design: SegmentDesign, index: int, in_channel
     """
     scale = design.branches[index]
     source = drop_units(segment, scale.depth)
-    channels = channel_groups(source)
+    channels = segment.channels if source is segment.graph else channel_groups(source)
     kept = _kept(segment, source, channels, scale, in_channels)
     start = _trunk_start(design, index, segment.width)
     ops = [Op(source.input.name, "input", attrs={"shape": (source.input.shape[0], in_channels, *source.input.shape[2:])})]

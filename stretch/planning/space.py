@@ -5,6 +5,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import log10, prod
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,20 @@ from stretch.planning.segments import Segment, join_kinds
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Thinning:
+    """How many of a branch's scales are offered.
+
+    Args:
+        widths: Most widths.
+        depths: Most depths.
+    """
+
+    widths: int
+    depths: int
 
 
 @dataclass(frozen=True)
@@ -40,6 +55,7 @@ class Options:
         slowest_ms: Computation of the slowest branch, contention included.
         fastest_ms: Computation of the fastest branch, contention included.
         peak_bytes: Activation bytes alive at one time.
+        span: Segments of the space that it takes the place of; more than 1 where stages are merged.
     """
 
     segment: Segment
@@ -54,6 +70,7 @@ class Options:
     slowest_ms: Floats
     fastest_ms: Floats
     peak_bytes: Ints
+    span: int = 1
 
     @property
     def processors(self) -> tuple[str, ...]:
@@ -113,6 +130,7 @@ class DesignSpace:
         self.holders = tuple(dict.fromkeys((costs.host, *processors)))
         self.costs = costs
         self.rules = rules
+        self.join = join
         self.arriving = tuple(arriving) if arriving is not None else tuple(s.in_width for s in self.segments)
         self.options: list[list[Options]] = []
         for i, segment in enumerate(self.segments):
@@ -127,7 +145,25 @@ class DesignSpace:
     @property
     def size_log10(self) -> float:
         """Decimal logarithm of the number of designs, constraints aside."""
-        return sum(log10(sum(len(o.macs) for o in options)) for options in self.options)
+        # from the end: designs of everything behind a segment; an integer has no upper limit
+        behind = [1]
+        for options in reversed(self.options):
+            behind.insert(0, sum(len(o.macs) * behind[o.span - 1] for o in options))
+        return log10(behind[0])
+
+    @property
+    def most_meetings(self) -> int:
+        """Most segments that can branch in one design, each by itself within the rules."""
+        behind = [0]
+        for options in reversed(self.options):
+            able = [1 + behind[o.span - 1] for o in options if len(o.candidates) > 1 and o.allowed.any()]
+            behind.insert(0, max([behind[0], *able]))
+        return behind[0]
+
+    @property
+    def longest_span(self) -> int:
+        """Segments in the longest run that may be merged; 1 where none may."""
+        return max(o.span for options in self.options for o in options)
 
     def fastest(self, segment: Segment) -> float:
         """The original segment on the fastest allowed processor, ms."""
@@ -144,13 +180,38 @@ class DesignSpace:
         )  # fmt: skip
         return replace(options, allowed=self._allowed(options))
 
-    def _branched(self, segment: Segment, subset: tuple[str, ...], join: JoinKind, arriving: int) -> Options:
+    def merged(self, segment: Segment, first: int, span: int, branches: int, thinning: Thinning) -> list[Options]:
+        """Ways to run merged segments on every subset of a number of processors.
+
+        Args:
+            segment: The merged segment.
+            first: Number of the first segment it consists of.
+            span: How many these are.
+            branches: Processors to use.
+            thinning: How many scales each branch is offered at.
+        """
+        following = self.segments[first + span] if first + span < len(self.segments) else None
+        kind: JoinKind = self.join if self.join in join_kinds(segment, following) else "project"
+        subsets = combinations(self.processors, branches)
+        here = [self._branched(segment, subset, kind, self.arriving[first], thinning) for subset in subsets]
+        return [replace(o, span=span) for o in here if len(o.macs)]
+
+    def with_runs(self, more: Sequence[Sequence[Options]]) -> "DesignSpace":
+        """The same designs and those that use `more` options, listed by the segment at which they start."""
+        other = copy(self)
+        other.options = [[*options, *extra] for options, extra in zip(self.options, more, strict=True)]
+        return other
+
+    def _branched(
+        self, segment: Segment, subset: tuple[str, ...], join: JoinKind, arriving: int, thinning: Thinning | None = None
+    ) -> Options:
         candidates = []
+        depths = self.rules.depths(segment)
         for processor in subset:
             widths = self.rules.widths(segment, legal_widths(segment, self.costs.align(processor)))
-            candidates.append(
-                tuple(self.costs.branch(segment, processor, d, w, arriving) for w in widths for d in self.rules.depths(segment))
-            )
+            if thinning is not None:
+                depths, widths = _spread(depths, thinning.depths), _spread(widths, thinning.widths)
+            candidates.append(tuple(self.costs.branch(segment, processor, d, w, arriving) for w in widths for d in depths))
         shape = [len(c) for c in candidates]
         grid = np.indices(shape).reshape(len(subset), -1)
 
@@ -254,3 +315,10 @@ def _pixels(segment: Segment, name: str) -> int:
     """Positions of a feature map, batch included."""
     shape = segment.graph.by_name[name].shape
     return shape[0] * prod(shape[2:])
+
+
+def _spread(values: Sequence[T], count: int) -> list[T]:
+    """At most `count` of the values, evenly spread, the first and the last among them."""
+    if len(values) <= count:
+        return list(values)
+    return [values[round(i * (len(values) - 1) / (count - 1))] for i in range(count)]

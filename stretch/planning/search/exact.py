@@ -1,8 +1,11 @@
 """Exact search: dynamic programming over segments.
 
-The state between two segments is the processor that holds the tensor and how
-many segments have been branched so far.
+The state between two segments is the processor that holds the tensor, how many
+segments have been branched so far, and how many of the next segments are
+already covered because stages are merged.
 """
+
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,42 +28,74 @@ def search_exact(space: DesignSpace, low: int, high: int, n_meet: int, param_pri
     Returns:
         The design, or None if there is none.
     """
-    levels = n_meet + 1
-    layers = [_layer(space, options, levels, param_price) for options in space.options]
-    final = np.full(len(space.holders) * levels, np.inf)
+    states = _States(len(space.holders), n_meet + 1, space.longest_span)
+    layers = [_layer(space, options, states, param_price) for options in space.options]
+    final = np.full(states.count, np.inf)
     elements = int(np.prod(space.segments[-1].graph.by_name[space.segments[-1].end].shape))
     for i, holder in enumerate(space.holders):
-        final[i * levels + n_meet] = space.costs.transfer(holder, space.costs.host, elements)
-    start = space.holders.index(space.costs.host) * levels
-    path = shortest_path(layers, len(final), start, final, low, high)
+        final[states.number(i, n_meet, 0)] = space.costs.transfer(holder, space.costs.host, elements)
+    start = states.number(space.holders.index(space.costs.host), 0, 0)
+    path = shortest_path(layers, states.count, start, final, low, high)
     if path is None:
         return None
-    picks = tuple(_pick(options, number) for options, number in zip(space.options, path.options, strict=True))
+    picks = tuple(_pick(options, number) for options, number in zip(space.options, path.options, strict=True) if number != _COVERED)
     evaluated = sum(len(o.macs) for options in space.options for o in options)
     params = sum(int(options.params[index]) for options, index in picks)
     return SearchResult(picks, path.ms - param_price * params, path.macs, path.optimal, path.gap, evaluated)
 
 
-def _layer(space: DesignSpace, options: list[Options], levels: int, param_price: float) -> Layer:
+#: In place of an option's number: the segment is covered by one before it.
+_COVERED = -1
+
+
+@dataclass(frozen=True)
+class _States:
+    """Numbers of states: holder, branched segments so far, segments ahead that are covered."""
+
+    holders: int
+    levels: int
+    longest: int
+
+    @property
+    def count(self) -> int:
+        return self.holders * self.levels * self.longest
+
+    def number(self, holder: int, level: int, covered: int) -> int:
+        return (covered * self.holders + holder) * self.levels + level
+
+
+def _layer(space: DesignSpace, options: list[Options], states: _States, param_price: float) -> Layer:
     parts = []
     offset = 0
     for group in options:
         branched = len(group.candidates) > 1
-        end = space.costs.host if branched else group.processors[0]
+        end = space.holders.index(space.costs.host if branched else group.processors[0])
         for holder in range(len(space.holders)):
             ms = group.ms[holder] + param_price * group.params
             index = np.flatnonzero(group.allowed[holder])
-            piece = undominated(
-                Layer(
-                    np.full(len(index), holder), np.full(len(index), space.holders.index(end)), group.macs[index], ms[index], index + offset
-                )
-            )
-            for level in range(levels):
-                after = min(level + branched, levels - 1)
-                parts.append(Layer(piece.source * levels + level, piece.target * levels + after, piece.macs, piece.ms, piece.option))
+            zeros = np.zeros(len(index), np.int64)
+            piece = undominated(Layer(zeros, zeros, group.macs[index], ms[index], index + offset))
+            for level in range(states.levels):
+                after = states.number(end, min(level + branched, states.levels - 1), group.span - 1)
+                zeros = np.zeros(len(piece.ms), np.int64)
+                parts.append(Layer(zeros + states.number(holder, level, 0), zeros + after, piece.macs, piece.ms, piece.option))
         offset += len(group.macs)
+    parts.append(_covered(states))
     names = ("source", "target", "macs", "ms", "option")
     return Layer(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+
+
+def _covered(states: _States) -> Layer:
+    """Ways past a segment that a merged one before it covers: they cost nothing."""
+    ways = [
+        (states.number(holder, level, covered), states.number(holder, level, covered - 1))
+        for covered in range(1, states.longest)
+        for holder in range(states.holders)
+        for level in range(states.levels)
+    ]
+    source, target = np.array(ways, np.int64).reshape(-1, 2).T
+    nothing = np.zeros(len(ways), np.int64)
+    return Layer(source, target, nothing, nothing.astype(float), nothing + _COVERED)
 
 
 def _pick(options: list[Options], number: int) -> tuple[Options, int]:

@@ -53,6 +53,7 @@ def test_dry_run_and_no_export_leave_no_folder(tmp_path, monkeypatch):
         (["--alpha", "-1"], 2, "--alpha"),
         (["--balance", "2"], 2, "--balance"),
         (["--segment-macs", "0"], 2, "--segment-macs"),
+        (["--merge", "sometimes"], 2, "--merge"),
         (["--join", "glue"], 2, "--join"),
         (["--strategy", "guess"], 2, "--strategy"),
         (["--precision", "cpu"], 2, "--precision cpu"),

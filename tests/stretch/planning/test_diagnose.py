@@ -35,7 +35,7 @@ def refusal(graph, **request):
 @pytest.mark.parametrize(
     ("request_", "flag"),
     [
-        ({"alpha": 0.05}, "--alpha"),
+        ({"alpha": 0.02}, "--alpha"),
         ({"beta": 0.3}, "--beta"),
         ({"macs": (1.6, 1.7)}, "--macs"),
         ({"n_meet": 5}, "--n-meet"),
@@ -57,7 +57,7 @@ def test_named_value_is_feasible_when_used(request_, flag):
 
 def test_named_alpha_is_the_tightest_that_works():
     graph = resnet50()
-    hint = refusal(graph, alpha=0.05).hint
+    hint = refusal(graph, alpha=0.02).hint
     nearest = float(hint.split()[-1])
     refusal(graph, alpha=nearest * 0.995)
 
