@@ -4,7 +4,15 @@ from stretch.planning.channels import channel_groups
 
 def conv(name, source, out, groups=1, kernel=1):
     pad = kernel // 2
-    attrs = {"out_channels": out, "kernel": (kernel, kernel), "stride": (1, 1), "padding": (pad,) * 4, "dilation": (1, 1), "groups": groups, "bias": False}
+    attrs = {
+        "out_channels": out,
+        "kernel": (kernel, kernel),
+        "stride": (1, 1),
+        "padding": (pad,) * 4,
+        "dilation": (1, 1),
+        "groups": groups,
+        "bias": False,
+    }
     return Op(name, "conv", (source,), attrs)
 
 
@@ -30,28 +38,34 @@ def test_depthwise_convolution_keeps_the_group_of_its_input():
 
 def test_depthwise_convolution_with_multiplier_has_more_channels_per_unit():
     found = groups_of(conv("a", "input", 16), conv("dw", "a", 32, groups=16))
-    (group, per), = found.layouts["dw"]
+    ((group, per),) = found.layouts["dw"]
     assert (group, 1) == found.layouts["a"][0]
     assert per == 2
 
 
 def test_grouped_convolution_coarsens_units_to_whole_convolution_groups():
     found = groups_of(conv("a", "input", 24), conv("g", "a", 12, groups=4))
-    (group, before), = found.layouts["a"]
+    ((group, before),) = found.layouts["a"]
     assert found.layouts["g"] == ((group, 3),)
     assert (found.units[group], before) == (4, 6)
 
 
 def test_gate_over_pooled_vector_is_tied_to_what_it_scales():
     found = groups_of(
-        conv("a", "input", 16), Op("pool", "global_avg_pool", ("a",), {"keepdims": True}), conv("fc", "pool", 16), Op("gate", "mul", ("a", "fc"))
+        conv("a", "input", 16),
+        Op("pool", "global_avg_pool", ("a",), {"keepdims": True}),
+        conv("fc", "pool", 16),
+        Op("gate", "mul", ("a", "fc")),
     )
     assert found.layouts["fc"] == found.layouts["a"] == found.layouts["gate"]
 
 
 def test_concatenation_puts_groups_side_by_side_and_slice_takes_one_out():
     found = groups_of(
-        conv("a", "input", 8), conv("b", "input", 12), Op("cat", "concat", ("a", "b")), Op("cut", "slice", ("cat",), {"start": 8, "stop": 20})
+        conv("a", "input", 8),
+        conv("b", "input", 12),
+        Op("cat", "concat", ("a", "b")),
+        Op("cut", "slice", ("cat",), {"start": 8, "stop": 20}),
     )
     assert found.layouts["cat"] == found.layouts["a"] + found.layouts["b"]
     assert found.layouts["cut"] == found.layouts["b"]
@@ -65,14 +79,20 @@ def test_slice_through_the_middle_of_a_group_freezes_it():
 
 def test_addition_of_differently_divided_tensors_freezes_both():
     found = groups_of(
-        conv("a", "input", 8), conv("b", "input", 8), Op("cat", "concat", ("a", "b")), conv("c", "input", 16), Op("sum", "add", ("cat", "c"))
+        conv("a", "input", 8),
+        conv("b", "input", 8),
+        Op("cat", "concat", ("a", "b")),
+        conv("c", "input", 16),
+        Op("sum", "add", ("cat", "c")),
     )
     assert all(group in found.frozen for name in ("a", "b", "c") for group, _ in found.layouts[name])
 
 
 def test_flattening_multiplies_the_channels_per_unit():
-    found = groups_of(conv("a", "input", 4), Op("flat", "flatten", ("a",)), Op("fc", "linear", ("flat",), {"out_features": 5, "bias": True}))
-    (group, per), = found.layouts["flat"]
+    found = groups_of(
+        conv("a", "input", 4), Op("flat", "flatten", ("a",)), Op("fc", "linear", ("flat",), {"out_features": 5, "bias": True})
+    )
+    ((group, per),) = found.layouts["flat"]
     assert (group, per) == (found.layouts["a"][0][0], 36)
 
 

@@ -8,9 +8,16 @@ from stretch.planning.design import BranchDesign, BranchScale, DesignDraft, Segm
 
 names = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=12)
 numbers = st.integers(1, 4096)
-scales = st.builds(BranchScale, names, numbers, numbers, st.sampled_from(["none", "slice", "project"]), st.integers(0, 4096), st.integers(1, 64))
+scales = st.builds(
+    BranchScale, names, numbers, numbers, st.sampled_from(["none", "slice", "project"]), st.integers(0, 4096), st.integers(1, 64)
+)
 parts = st.builds(
-    SegmentDesign, names, names, names, st.lists(scales, min_size=1, max_size=3).map(tuple), st.sampled_from(["none", "concat", "project", "sum"])
+    SegmentDesign,
+    names,
+    names,
+    names,
+    st.lists(scales, min_size=1, max_size=3).map(tuple),
+    st.sampled_from(["none", "concat", "project", "sum"]),
 )
 designs = st.builds(BranchDesign, names, names, st.lists(parts, min_size=1, max_size=4).map(tuple))
 

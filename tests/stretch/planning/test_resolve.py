@@ -65,7 +65,11 @@ def test_narrow_branch_behind_an_identity_skip_gets_an_entry(captured):
         ('[[segments]]\nbranches=[{processor="cpu"}]', StretchError, "neither `name` nor `end`"),
         ('[[segments]]\nname="s1"\nbranches=[]', StretchError, "has no branches"),
         ('[[segments]]\nname="s1"\nbranches=[{processor="cpu",depth=0}]', StretchError, "depth 0"),
-        ('[[segments]]\nname="s2"\nbranches=[{processor="cpu"}]\n[[segments]]\nname="s1"\nbranches=[{processor="cpu"}]', StretchError, "order the segments|before"),
+        (
+            '[[segments]]\nname="s2"\nbranches=[{processor="cpu"}]\n[[segments]]\nname="s1"\nbranches=[{processor="cpu"}]',
+            StretchError,
+            "order the segments|before",
+        ),
         ('model="resnet50"\nsegments=[]', StretchError, "for the model `resnet50`"),
     ],
 )
