@@ -5,8 +5,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from predictors.errors import InfeasibleError  # noqa: E402 - torch may be missing
-from scheduler.session import Session  # noqa: E402
+from scheduler.session import Session  # noqa: E402 - torch may be missing
 from stretch.api import branch  # noqa: E402
 from stretch.capture import capture  # noqa: E402
 from stretch.planning.config import PlanConfig  # noqa: E402
@@ -34,14 +33,7 @@ MODELS = [
 @pytest.mark.parametrize(("device", "processors"), [("pixel6", ("cpu", "gpu")), ("mi9", ("cpu", "gpu", "dsp"))])
 @pytest.mark.parametrize("model", MODELS)
 def test_bundle_run_by_the_scheduler_agrees_with_the_branched_module(tmp_path, model, device, processors):
-    for alpha in (0.2, 0.5, 1.0):
-        try:
-            result = branch(model, device, out=tmp_path / "b", config=PlanConfig(processors=processors, alpha=alpha), weights="none")
-        except InfeasibleError:
-            continue
-        break
-    else:
-        pytest.fail("no design, whatever communication may cost")
+    result = branch(model, device, out=tmp_path / "b", config=PlanConfig(processors=processors), weights="none")
     assert 0.97 <= result.plan.macs_ratio <= 1.03
     assert result.plan.design.n_meet >= 1
     x = torch.randn(result.plan.graph.input.shape, generator=torch.Generator().manual_seed(3))
