@@ -107,12 +107,30 @@ def check_int8(proto: Any, name: str) -> None:
             )
         if node.op_type in QUANTISERS:
             continue
+        if _miscomputed(node):
+            raise StretchError(
+                f"subgraph `{name}`: QNN computes its operator `{node.name or node.op_type}` wrongly (average pooling over windows that overhang)",
+                "run this subgraph elsewhere with --map dsp=cpu",
+            )
         for tensor in node.input:
             if tensor and tensor not in integers and constants.get(tensor, True):
                 raise StretchError(
                     f"subgraph `{name}` is float (operator `{node.name or node.op_type}`), the dsp delegate runs int8 alone",
                     "make it int8 with `stretch export BUNDLE --precision dsp=int8 --images DIR --out NEW_BUNDLE`, or choose another delegate with --map",
                 )
+
+
+def _miscomputed(node: Any) -> bool:
+    """Whether QNN 2.51 takes an operator and gives other numbers than ONNX defines, as its conformance test shows.
+
+    It divides by the wrong count in average pools whose last window overhangs
+    (``ceil_mode``), and in those of even windows that count their padding.
+    """
+    if node.op_type != "AveragePool":
+        return False
+    attributes = {a.name: a.i if not a.ints else tuple(a.ints) for a in node.attribute}
+    counts_padding = attributes.get("count_include_pad") == 1 and any(attributes.get("pads", ()))
+    return attributes.get("ceil_mode") == 1 or (counts_padding and any(size % 2 == 0 for size in attributes["kernel_shape"]))
 
 
 def _options(library: Any, more: dict[str, str]) -> Any:

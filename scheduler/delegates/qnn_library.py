@@ -110,7 +110,8 @@ def _open_quietly(path: str) -> None:
     sys.stdout.flush()
     kept = os.dup(1)
     try:
-        os.dup2(2, 1)
+        with Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), 1)
         ctypes.CDLL(path)
         # What it printed lies in the C library's buffer until then.
         ctypes.CDLL(None).fflush(None)

@@ -11,6 +11,9 @@ from predictors.graph import Op, OpGraph
 from predictors.kinds import Attr
 from scheduler.onnx_file import graph_shapes, load_onnx
 
+#: Carry the scales of an int8 subgraph.
+QUANTISERS = ("QuantizeLinear", "DequantizeLinear")
+
 Values = dict[str, Any]
 Reader = Callable[[Values, Values, NodeProto], tuple[str, dict[str, Attr]]]
 
@@ -91,7 +94,7 @@ def read_graph(path: Path) -> OpGraph:
 
     Operators that are identities at inference were not written and do not come
     back. An operator that became two nodes is one again, under the name of its
-    last node.
+    last node. An int8 subgraph comes back without its scales.
 
     Args:
         path: The ONNX file; its weights stay unread where they lie outside.
@@ -104,8 +107,22 @@ def read_graph(path: Path) -> OpGraph:
     inputs, outputs = graph_shapes(proto, path)
     if len(inputs) != 1 or len(outputs) != 1:
         raise StretchError(f"{path} has {len(inputs)} inputs and {len(outputs)} outputs, a subgraph has one of each")
+    output = next(iter(outputs))
     ops = [Op(name, "input", attrs={"shape": shape}) for name, shape in inputs.items()]
+    real: dict[str, str] = {}
+    made_by = {node.output[0]: node.input[0] for node in proto.graph.node if node.op_type in QUANTISERS and not node.domain}
+    # an int8 subgraph's last operator is called like the output, as in a float one
+    last = made_by.get(made_by.get(output, ""), output)
     for node in proto.graph.node:
+        if node.op_type in QUANTISERS and not node.domain:
+            # the operator that was quantised is what counts, and its weights in integers have the same shape
+            source, made = node.input[0], node.output[0]
+            source = output if source == last else source
+            if source in weights:
+                weights[made] = weights[source]
+            else:
+                real[made] = real.get(source, source)
+            continue
         attrs = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         if node.op_type not in _READ or node.domain:
             raise StretchError(f"node `{node.name}` of {path} is a {node.op_type}, which nn-stretch does not write")
@@ -113,9 +130,9 @@ def read_graph(path: Path) -> OpGraph:
             kind, own = _READ[node.op_type](attrs, weights, node)
         except (KeyError, IndexError, ValueError) as error:
             raise StretchError(f"node `{node.name}` ({node.op_type}) of {path} is not as nn-stretch writes it: {error}") from error
-        reads = tuple(name for name in node.input if name and name not in weights)
-        ops.append(Op(node.output[0], kind, reads, own))
-    return OpGraph.build(proto.graph.name, _reunited(ops), next(iter(outputs)))
+        reads = tuple(real.get(name, output if name == last else name) for name in node.input if name and name not in weights)
+        ops.append(Op(output if node.output[0] == last else node.output[0], kind, reads, own))
+    return OpGraph.build(proto.graph.name, _reunited(ops), output)
 
 
 def _reunited(ops: list[Op]) -> list[Op]:

@@ -21,6 +21,7 @@ KEYS = {
         ),
         "weights.": "source",
     },
+    "export": {"": "files checks"},
     "run": {
         "": "median_ms p90_ms runs sequential ratio macs_ratio same_net_whole_graph_ms efficiency max_error trace processors",
         "sequential.": "name median_ms p90_ms",
@@ -49,6 +50,7 @@ def words(verb, bundle):
     """A command line of each verb."""
     return {
         "branch": ("tiny_resnet", "--device", "pixel6", "--weights", "none", *LOOSE, "--out", bundle.parent / "again"),
+        "export": (bundle, "--precision", "cpu=int8", "--out", bundle.parent / "int8"),
         "run": (bundle, "--repeat", 2, "--warmup", 0),
         "predict": ("tiny_resnet", "--device", "pixel6", "--kernels"),
         "explain": (bundle,),

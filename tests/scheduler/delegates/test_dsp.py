@@ -1,11 +1,15 @@
 import numpy as np
 import onnx
 import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from predictors.errors import StretchError
 from scheduler.delegates import get_delegate
 from scheduler.delegates.dsp import DspDelegate, check_int8, subgraph_name
+from scheduler.delegates.reference import ReferenceDelegate
+from stretch.quantize.qdq import quantise
 from tests.scheduler.delegates import qdq
 
 X = np.random.default_rng(1).uniform(-3, 3, (1, 3, 6, 6)).astype(np.float32)
@@ -46,6 +50,63 @@ def test_writes_straight_into_a_slice_of_a_larger_buffer_and_nowhere_else(dsp, t
     assert np.abs(joined[:, 2:6] - exact()).max() <= qdq.Y_SCALE
     assert (joined[:, :2] == 5).all()
     assert (joined[:, 6:] == 5).all()
+
+
+#: Operators of one input that subgraphs of networks have; what reads several is in the networks that other tests run.
+OPERATORS = (
+    "AveragePool",
+    "BatchNormalization",
+    "Clip",
+    "Conv",
+    "Gemm",
+    "GlobalAveragePool",
+    "HardSwish",
+    "MaxPool",
+    "Relu",
+    "Sigmoid",
+    "Tanh",
+)
+
+
+def has_zero_in_range(case):
+    """Whether zero survives a Clip, as it does in networks; the scale of an integer always spans zero."""
+    return case.op != "Clip" or (case.constants["high"] >= 0 and (case.constants["low"] is None or case.constants["low"] <= 0))
+
+
+@pytest.mark.qnn
+@pytest.mark.parametrize("op", OPERATORS)
+def test_operator_in_int8_agrees_with_the_reference_or_is_refused(cases, dsp, tmp_path, op):
+    computed = []
+
+    # Not shrunk: a failing case takes a compilation for each step.
+    @settings(max_examples=5, phases=[Phase.generate], derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @given(data=st.data())
+    def check(data):
+        case = data.draw(cases.OPS[op].filter(has_zero_in_range))
+        file = tmp_path / "op.onnx"
+        shape = case.save(file)
+        expected = cases.run(ReferenceDelegate(), file, case, shape)
+        onnx.save(quantise(onnx.load(file), case.inputs * 8), file)
+        try:
+            got = cases.run(dsp, file, case, shape)
+        except StretchError:
+            return
+        computed.append(case)
+        assert np.linalg.norm(got - expected) <= 0.05 * max(np.linalg.norm(expected), 0.01)
+
+    check()
+    assert computed
+
+
+@pytest.mark.qnn
+@pytest.mark.parametrize(("kernel", "ceil", "include"), [(2, 1, 0), (3, 1, 0), (2, 0, 1)])
+def test_average_pool_that_qnn_computes_wrongly_is_refused(cases, dsp, tmp_path, kernel, ceil, include):
+    attrs = {"kernel_shape": (kernel, kernel), "strides": (2, 2), "pads": (include,) * 4, "ceil_mode": ceil, "count_include_pad": include}
+    x = np.random.default_rng(0).normal(size=(1, 4, 8, 8)).astype(np.float32)
+    cases.Case("AveragePool", [x], attrs).save(tmp_path / "op.onnx")
+    onnx.save(quantise(onnx.load(tmp_path / "op.onnx"), [x] * 8), tmp_path / "op.onnx")
+    with pytest.raises(StretchError, match="computes its operator `node` wrongly"):
+        dsp.compile(tmp_path / "op.onnx")
 
 
 @pytest.mark.qnn

@@ -1,0 +1,284 @@
+"""A bundle in other precisions: subgraphs quantised one by one, compared with their float form, refused or repaired."""
+
+import hashlib
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import onnx
+from numpy.typing import NDArray
+
+from predictors.errors import InfeasibleError, StretchError, UsageError
+from scheduler.bundle import Bundle
+from scheduler.int8_edges import Edge, edges
+from scheduler.manifest import FileEntry, Manifest, SubgraphEntry
+from stretch.export.staging import MANIFEST, staged
+from stretch.quantize.compare import Loss, least_snr_db, loss, top1_agreement
+from stretch.quantize.layers import layer_losses
+from stretch.quantize.qdq import METHOD, quantise
+from stretch.quantize.replay import Run, replay, runner
+
+Array = NDArray[Any]
+Step = Callable[[str], None]
+
+PRECISIONS = ("fp32", "fp16", "int8")
+
+#: Cosine below which a subgraph, or the output, counts as spoilt.
+MIN_COSINE = 0.99
+
+#: Images that ranges are taken from; more seldom widen them.
+CALIBRATION_IMAGES = 64
+
+#: Memory for what subgraphs read while they are calibrated.
+CALIBRATION_BYTES = 2 << 30
+
+#: Images of the comparison layer by layer, which keeps every layer's output.
+LAYER_IMAGES = 4
+
+#: Processors that have no floating point: what is not int8 moves to the host.
+INTEGER_ONLY = ("dsp",)
+
+
+@dataclass
+class PrecisionExport:
+    """What `export_precision` wrote.
+
+    Args:
+        manifest: The new bundle's description.
+        losses: Loss of each int8 subgraph, given what its float form reads.
+        kept: Subgraphs that stay in fp32 because int8 loses too much, and why.
+        moved: Those of them that moved to another processor.
+    """
+
+    manifest: Manifest
+    losses: dict[str, Loss]
+    kept: dict[str, str] = field(default_factory=dict)
+    moved: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class _Candidate:
+    """An int8 form of a subgraph and how it compares."""
+
+    model: onnx.ModelProto
+    edges: tuple[Edge, Edge]
+    loss: Loss
+    layers: dict[str, Loss]
+
+
+def export_precision(
+    bundle: Bundle,
+    out: Path,
+    precision: Mapping[str, str],
+    images: Sequence[Array],
+    images_source: str,
+    *,
+    min_cosine: float = MIN_COSINE,
+    repair: bool = False,
+    step: Step = lambda what: None,
+) -> PrecisionExport:
+    """Write a bundle again with some processors' subgraphs in int8.
+
+    Args:
+        bundle: An fp32 bundle.
+        out: Folder of the new one; an earlier bundle there is replaced.
+        precision: ``fp32`` or ``int8`` by processor; processors that are not named stay as they are.
+        images: What the model will meet, of its input's shape.
+        images_source: Where they came from, for the record.
+        min_cosine: Of each int8 subgraph's output and the model's with those in fp32, at least.
+        repair: Keep subgraphs that lose more in fp32 instead of refusing.
+        step: Told which subgraph comes next.
+
+    Raises:
+        UsageError: If a processor or precision is unknown or not available, or `out` is the bundle itself.
+        InfeasibleError: If a subgraph or the output loses more than allowed; names the subgraph.
+        StretchError: If a subgraph is quantised already or cannot be, or the folder cannot be written.
+    """
+    manifest = bundle.manifest
+    chosen = _chosen(manifest, precision)
+    if out.resolve() == bundle.path.resolve():
+        raise UsageError(f"the new bundle cannot replace {bundle.path}, which it is made from", "choose another folder with --out")
+    floats = {sub.name: runner(str(bundle.file(sub.file))) for sub in manifest.subgraphs}
+    calibration = _calibration(manifest, floats, chosen, images, step)
+    candidates: dict[str, _Candidate] = {}
+    kept: dict[str, str] = {}
+    for sub in manifest.subgraphs:
+        if sub.name not in chosen:
+            continue
+        step(sub.name)
+        candidate = _candidate(bundle, sub, *calibration.pop(sub.name))
+        if candidate.loss.exceeds(min_cosine):
+            _refuse_unless(repair, f"subgraph `{sub.name}` in int8 has {_words(candidate.loss)}", candidate.loss, min_cosine)
+            kept[sub.name] = _words(candidate.loss)
+        else:
+            candidates[sub.name] = candidate
+    step("comparison")
+    while True:
+        whole = _whole(manifest, floats, candidates, images)
+        if not candidates or not whole["output"].exceeds(min_cosine):
+            break
+        worst = min(candidates, key=lambda name: candidates[name].loss.snr_db)
+        _refuse_unless(
+            repair,
+            f"the output with {', '.join(sorted({sub.processor for sub in manifest.subgraphs if sub.name in candidates}))} in int8 has "
+            f"{_words(whole['output'])}; subgraph `{worst}` loses most",
+            whole["output"],
+            min_cosine,
+        )
+        kept[worst] = f"the output has {_words(whole['output'])} with it"
+        del candidates[worst]
+    moved = {sub.name: _host(manifest) for sub in manifest.subgraphs if sub.name in kept and sub.processor in INTEGER_ONLY}
+    record = {
+        "images": {"source": images_source, "count": len(images), "calibration": min(len(images), CALIBRATION_IMAGES)},
+        "method": METHOD,
+        "min_cosine": min_cosine,
+        "min_snr_db": round(least_snr_db(min_cosine), 2),
+        "reference": "the fp32 subgraphs on ONNX Runtime, int8 computed as the reals it stands for",
+        "subgraphs": {name: _record(candidate) for name, candidate in candidates.items()},
+        "joins": {join.name: whole[join.output].to_json() for join in manifest.joins},
+        "output": whole["output"].to_json() | {"top1_agreement": whole["top1"]},
+        "kept_fp32": kept,
+        "moved": moved,
+    }
+    made = _write(bundle, out, candidates, moved, record)
+    return PrecisionExport(made, {name: candidate.loss for name, candidate in candidates.items()}, kept, moved)
+
+
+def planned_precision(manifest: Manifest) -> dict[str, str]:
+    """What the bundle's plan assumed for each processor, as far as it can be written: int8, or else fp32."""
+    return {sub.processor: "int8" if sub.planned_precision == "int8" else "fp32" for sub in manifest.subgraphs}
+
+
+def _chosen(manifest: Manifest, precision: Mapping[str, str]) -> set[str]:
+    """Names of the subgraphs that become int8."""
+    processors = list(dict.fromkeys(sub.processor for sub in manifest.subgraphs))
+    for processor, wanted in precision.items():
+        if processor not in processors:
+            raise UsageError(
+                f"--precision names the processor `{processor}`, which the bundle does not use", f"the bundle uses {', '.join(processors)}"
+            )
+        if wanted not in PRECISIONS:
+            raise UsageError(f"--precision {processor}={wanted} is no precision", f"precisions: {', '.join(PRECISIONS)}")
+        if wanted == "fp16":
+            raise UsageError(
+                f"--precision {processor}=fp16 is not available yet: no delegate here runs it", f"use {processor}=fp32 or {processor}=int8"
+            )
+    if "int8" not in precision.values():
+        raise UsageError(
+            "--precision asks for no processor in int8, so there is nothing to export", "write it as --precision cpu=fp32,dsp=int8"
+        )
+    for sub in manifest.subgraphs:
+        if sub.precision != "fp32" and sub.processor in precision:
+            raise StretchError(
+                f"subgraph `{sub.name}` is in {sub.precision} already", "export from the fp32 bundle that `stretch branch` wrote"
+            )
+    return {sub.name for sub in manifest.subgraphs if precision.get(sub.processor) == "int8"}
+
+
+def _calibration(
+    manifest: Manifest, floats: Mapping[str, Run], chosen: set[str], images: Sequence[Array], step: Step
+) -> dict[str, tuple[list[Array], list[Array]]]:
+    """What each chosen subgraph reads and writes in fp32, for as many images as memory allows."""
+    found: dict[str, tuple[list[Array], list[Array]]] = {name: ([], []) for name in chosen}
+    used = 0
+    for image in images[:CALIBRATION_IMAGES]:
+        step("calibration")
+        tensors = replay(manifest, floats, image)
+        for sub in manifest.subgraphs:
+            if sub.name in chosen:
+                found[sub.name][0].append(tensors[sub.input])
+                found[sub.name][1].append(tensors[sub.output])
+        used += sum(tensor.nbytes for tensor in tensors.values())
+        if used > CALIBRATION_BYTES:
+            break
+    return found
+
+
+def _candidate(bundle: Bundle, sub: SubgraphEntry, reads: list[Array], writes: list[Array]) -> _Candidate:
+    model = onnx.load(bundle.file(sub.file))
+    int8 = quantise(model, reads)
+    run = runner(int8)
+    got = loss((expected, run(x)) for x, expected in zip(reads, writes, strict=True))
+    return _Candidate(int8, edges(int8), got, layer_losses(model, int8, reads[:LAYER_IMAGES]))
+
+
+def _whole(manifest: Manifest, floats: Mapping[str, Run], candidates: Mapping[str, _Candidate], images: Sequence[Array]) -> dict[str, Any]:
+    """Loss of every joined tensor and of the output with the candidates in place, and the top-1 agreement."""
+    mixed = dict(floats) | {name: runner(candidate.model) for name, candidate in candidates.items()}
+    joined = [join.output for join in manifest.joins]
+    pairs: dict[str, list[Loss]] = {name: [] for name in (*joined, manifest.output)}
+    outputs = []
+    for image in images:
+        expected, got = replay(manifest, floats, image), replay(manifest, mixed, image)
+        for name, each in pairs.items():
+            each.append(loss([(expected[name], got[name])]))
+        outputs.append((expected[manifest.output], got[manifest.output]))
+    # An image's joined tensors are not kept: the worst of them stands for all.
+    found: dict[str, Any] = {name: Loss(min(one.cosine for one in each), min(one.snr_db for one in each)) for name, each in pairs.items()}
+    found["output"] = loss(outputs)
+    found["top1"] = top1_agreement(outputs) if len(manifest.model.output_shape) == 2 else None
+    return found
+
+
+def _refuse_unless(repair: bool, what: str, lost: Loss, min_cosine: float) -> None:
+    if repair:
+        return
+    feasible = f"`--min-cosine {max(0.0, lost.cosine - 0.0005):.3f}` might accept it, " if lost.cosine > 0.5 else ""
+    raise InfeasibleError(
+        f"{what}, at least {min_cosine} and {least_snr_db(min_cosine):.1f} dB are asked for",
+        f"{feasible}`--repair` keeps what loses most in fp32, and more or other calibration images may help",
+    )
+
+
+def _words(lost: Loss) -> str:
+    return f"a cosine of {lost.cosine:.4f} and {lost.snr_db:.1f} dB with fp32"
+
+
+def _host(manifest: Manifest) -> str:
+    """The processor that joins, which computes in floating point."""
+    return manifest.joins[0].processor if manifest.joins else "cpu"
+
+
+def _record(candidate: _Candidate) -> dict[str, Any]:
+    read, written = candidate.edges
+    return {
+        **candidate.loss.to_json(),
+        "input": {"scale": read.scale, "zero_point": read.zero_point},
+        "output": {"scale": written.scale, "zero_point": written.zero_point},
+        "layers": {name: each.to_json() for name, each in candidate.layers.items()},
+    }
+
+
+def _write(bundle: Bundle, out: Path, candidates: Mapping[str, _Candidate], moved: Mapping[str, str], record: dict[str, Any]) -> Manifest:
+    """The new folder: int8 files in place of float ones, everything else as it was."""
+    manifest = bundle.manifest
+    entries = tuple(
+        msgspec.structs.replace(
+            sub,
+            precision="int8" if sub.name in candidates else sub.precision,
+            processor=moved.get(sub.name, sub.processor),
+            predicted_ms=None if sub.name in moved else sub.predicted_ms,
+        )
+        for sub in manifest.subgraphs
+    )
+    replaced = {sub.file: candidates[sub.name].model for sub in manifest.subgraphs if sub.name in candidates}
+    files: dict[str, FileEntry] = {}
+    with staged(out) as folder:
+        for name, entry in manifest.files.items():
+            if any(name == f"{file}.data" for file in replaced):
+                continue  # float weights that lay outside of their file
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if name in replaced:
+                content = replaced[name].SerializeToString()
+                path.write_bytes(content)
+                files[name] = FileEntry(len(content), hashlib.sha256(content).hexdigest())
+            else:
+                shutil.copyfile(bundle.file(name), path)
+                files[name] = entry
+        made = msgspec.structs.replace(manifest, subgraphs=entries, files=files, checks=dict(manifest.checks) | {"precision": record})
+        (folder / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(made), indent=1))
+    return made

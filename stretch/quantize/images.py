@@ -1,0 +1,142 @@
+"""Images to calibrate with: a folder of pictures or arrays, or made-up ones for random weights."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from predictors.errors import MissingBackendError, StretchError
+
+Array = NDArray[np.float32]
+
+#: Fewer do not show the range of activations.
+FEWEST = 8
+
+ARRAYS = (".npy", ".npz")
+PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
+
+#: Mean and deviation of red, green and blue in ImageNet, which torchvision's and timm's weights expect.
+MEAN = np.array([0.485, 0.456, 0.406], np.float32)
+DEVIATION = np.array([0.229, 0.224, 0.225], np.float32)
+
+#: Share of the shorter side that the centre crop keeps (224 of 256).
+CROP = 0.875
+
+#: Arrays larger than this are no calibration images.
+MAX_BYTES = 4 << 30
+
+
+def load_images(folder: Path, shape: Sequence[int], limit: int) -> list[Array]:
+    """The first images of a folder, in the order of their names.
+
+    Pictures are resized, cropped at the centre and normalised as for ImageNet.
+    Arrays (``.npy``, ``.npz``) hold what the model reads: float32, one image as
+    channels × height × width or many of them, normalised already.
+
+    Args:
+        folder: Where they are; folders inside are looked through.
+        shape: The model's input shape, batch (1) first.
+        limit: Images to take at most.
+
+    Returns:
+        Arrays of `shape`.
+
+    Raises:
+        StretchError: If there are fewer than `FEWEST` images, or one cannot be read or has another shape.
+        MissingBackendError: If there are pictures and Pillow is not installed.
+    """
+    if not folder.is_dir():
+        raise StretchError(f"there is no folder {folder} with calibration images", "give a folder of pictures or .npy arrays with --images")
+    files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in (*ARRAYS, *PICTURES) and path.is_file())
+    found: list[Array] = []
+    for file in files:
+        if len(found) >= limit:
+            break
+        found += _arrays(file, shape) if file.suffix.lower() in ARRAYS else [_picture(file, shape)]
+    if len(found) < FEWEST:
+        raise StretchError(
+            f"{folder} has {len(found)} calibration images, at least {FEWEST} are needed",
+            f"add images that the model will meet ({', '.join((*ARRAYS, *PICTURES))})",
+        )
+    return found[:limit]
+
+
+def synthetic_images(shape: Sequence[int], count: int, seed: int = 0) -> list[Array]:
+    """Made-up images for random weights, mean 0 and deviation 1: in turns white noise and smooth colours.
+
+    Args:
+        shape: The model's input shape, batch (1) first.
+        count: How many.
+        seed: Of the random numbers.
+    """
+    random = np.random.default_rng(seed)
+    images = []
+    for i in range(count):
+        if i % 2 == 0:
+            image = random.standard_normal(shape)
+        else:
+            rows, columns = (np.linspace(0, 7, n) for n in shape[2:])
+            image = _bilinear(random.standard_normal((*shape[:2], 8, 8)), rows, columns)
+            image /= image.std()
+        images.append(image.astype(np.float32))
+    return images
+
+
+def _bilinear(coarse: NDArray[Any], rows: NDArray[Any], columns: NDArray[Any]) -> NDArray[Any]:
+    top, left = np.minimum(rows.astype(int), 6), np.minimum(columns.astype(int), 6)
+    down, right = (rows - top)[:, None], columns - left
+    above = coarse[..., top, :][..., left] * (1 - right) + coarse[..., top, :][..., left + 1] * right
+    below = coarse[..., top + 1, :][..., left] * (1 - right) + coarse[..., top + 1, :][..., left + 1] * right
+    return np.asarray(above * (1 - down) + below * down)
+
+
+def _arrays(file: Path, shape: Sequence[int]) -> list[Array]:
+    try:
+        size = file.stat().st_size
+        with file.open("rb") as stream:
+            loaded = np.load(stream, allow_pickle=False) if size <= MAX_BYTES else None
+            arrays = [] if loaded is None else [loaded[key] for key in loaded.files] if file.suffix.lower() == ".npz" else [loaded]
+    except OSError as error:
+        raise StretchError(f"cannot read {file}: {error.strerror or error}") from error
+    except Exception as error:  # zip, header and pickle errors share no base class
+        raise StretchError(f"{file} holds no plain arrays", "write it with numpy.save(path, array)") from error
+    if size > MAX_BYTES:
+        raise StretchError(f"{file} is larger than {MAX_BYTES >> 30} GB", "calibrate with fewer images a file")
+    one = tuple(shape[1:])
+    images: list[Array] = []
+    for array in arrays:
+        if array.shape[-len(one) :] != one or array.ndim not in (len(one), len(one) + 1) or array.dtype != np.float32:
+            raise StretchError(
+                f"{file} holds {array.dtype} of shape {list(array.shape)}, the model reads float32 of shape {list(one)}",
+                "store normalised images as float32, channels first",
+            )
+        if not np.isfinite(array).all():
+            raise StretchError(f"{file} contains NaN or infinity")
+        images += list(np.ascontiguousarray(array).reshape(-1, 1, *one))
+    return images
+
+
+def _picture(file: Path, shape: Sequence[int]) -> Array:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise MissingBackendError(
+            "reading pictures needs Pillow, which is not installed", "pip install pillow, or give .npy arrays"
+        ) from error
+    channels, height, width = shape[1:]
+    if channels != 3:
+        raise StretchError(f"{file} is a picture, and the model reads {channels} channels", "give .npy arrays with --images")
+    try:
+        with Image.open(file) as opened:
+            picture = opened.convert("RGB")
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise StretchError(f"{file} is no picture that can be read", "remove it from the folder") from error
+    scale = max(height / picture.height, width / picture.width) / CROP
+    picture = picture.resize(
+        (max(width, round(picture.width * scale)), max(height, round(picture.height * scale))), Image.Resampling.BILINEAR
+    )
+    left, top = (picture.width - width) // 2, (picture.height - height) // 2
+    pixels = np.asarray(picture.crop((left, top, left + width, top + height)), np.float32) / 255
+    return np.ascontiguousarray(((pixels - MEAN) / DEVIATION).transpose(2, 0, 1)[None], np.float32)

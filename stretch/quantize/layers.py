@@ -1,0 +1,62 @@
+"""Which layers of an int8 subgraph lose most."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from stretch.quantize.compare import Loss, loss
+from stretch.quantize.fold import fold_batch_norms
+
+Array = NDArray[Any]
+
+
+def layer_losses(model: onnx.ModelProto, int8: onnx.ModelProto, samples: Sequence[Array]) -> dict[str, Loss]:
+    """Loss of each tensor that both forms of a subgraph have, the int8 one's errors before it included.
+
+    Args:
+        model: The float subgraph.
+        int8: What `stretch.quantize.qdq.quantise` made of it.
+        samples: Inputs.
+
+    Returns:
+        Losses by the float tensor's name, in the order of computation.
+    """
+    folded = fold_batch_norms(model)
+    rounded = _dequantised(int8)
+    names = [out for node in folded.graph.node for out in node.output if out in rounded]
+    if not names:
+        return {}
+    expected = _values(folded, names, samples)
+    got = _values(int8, [rounded[name] for name in names], samples)
+    return {name: loss(zip(expected[name], got[rounded[name]], strict=True)) for name in names}
+
+
+def _dequantised(int8: onnx.ModelProto) -> dict[str, str]:
+    """For each float tensor that is quantised, the tensor of the reals that its integers stand for."""
+    integers = {node.output[0]: node.input[0] for node in int8.graph.node if node.op_type == "QuantizeLinear"}
+    output = int8.graph.output[0].name
+    reals = [node for node in int8.graph.node if node.op_type == "DequantizeLinear" and node.input[0] in integers]
+    # The quantiser renames what it rounds to the output.
+    return {output if node.output[0] == output else integers[node.input[0]]: node.output[0] for node in reals}
+
+
+def _values(model: onnx.ModelProto, names: Sequence[str], samples: Sequence[Array]) -> dict[str, list[Array]]:
+    import onnxruntime
+
+    shown = onnx.ModelProto()
+    shown.CopyFrom(model)
+    present = {value.name for value in shown.graph.output}
+    shown.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in present)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = 2
+    options.add_session_config_entry("session.disable_quant_qdq", "1")
+    session = onnxruntime.InferenceSession(shown.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    found: dict[str, list[Array]] = {name: [] for name in names}
+    for sample in samples:
+        for name, value in zip(names, session.run(list(names), {shown.graph.input[0].name: sample}), strict=True):
+            found[name].append(np.asarray(value))
+    return found

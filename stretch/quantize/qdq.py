@@ -1,0 +1,100 @@
+"""One float subgraph to int8: quantise and dequantise nodes around every operator (QDQ), float at the edges."""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+from numpy.typing import NDArray
+
+from predictors.errors import StretchError
+from scheduler.int8_edges import edges
+from stretch.quantize.fold import fold_batch_norms
+
+Array = NDArray[Any]
+
+#: How subgraphs are quantised, for the bundle's record.
+METHOD = "static, min-max; activations uint8, weights int8 per channel"
+
+#: Tells ONNX Runtime's quantiser that shapes are known and batch-norms folded.
+_PREPARED = ("onnx.quant.pre_process", "onnxruntime.quant")
+
+
+class _Samples:
+    """Calibration inputs, as ONNX Runtime's quantiser reads them."""
+
+    def __init__(self, name: str, samples: Sequence[Array]) -> None:
+        self._name = name
+        self._left: Iterator[Array] = iter(samples)
+
+    def get_next(self) -> dict[str, Array] | None:
+        sample = next(self._left, None)
+        return None if sample is None else {self._name: sample}
+
+
+def quantise(model: onnx.ModelProto, samples: Sequence[Array]) -> onnx.ModelProto:
+    """Quantise a subgraph with the ranges that its tensors take on samples.
+
+    Activations become uint8, weights int8 with a scale a channel. Input and
+    output stay float: the subgraph quantises what it reads and dequantises what
+    it writes with scales of its own, so that a join adds or lays side by side
+    real numbers, whatever the scales of its branches.
+
+    Args:
+        model: Float subgraph with one input and one output, weights inside.
+        samples: What it reads for typical images.
+
+    Raises:
+        StretchError: If the quantiser fails or leaves an edge without a scale.
+    """
+    from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize
+    from onnxruntime.quantization.execution_providers.qnn import get_qnn_qdq_config
+
+    class Reader(_Samples, CalibrationDataReader):  # type: ignore[misc]
+        """The samples as the class that the quantiser asks for."""
+
+    prepared = onnx.shape_inference.infer_shapes(_entered(fold_batch_norms(model)))
+    entry = prepared.metadata_props.add()
+    entry.key, entry.value = _PREPARED
+    reader = Reader(prepared.graph.input[0].name, samples)
+    try:
+        # The QNN rules also suit CPUs; they fix the scales of operators whose range is known, such as a sigmoid's.
+        config = get_qnn_qdq_config(prepared, reader, activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8, per_channel=True)
+        # Otherwise operators that only move numbers stay float where they come first.
+        config.extra_options["ForceQuantizeNoInputCheck"] = True
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "int8.onnx"
+            quantize(prepared, str(file), config)
+            made = onnx.load(file)
+    # The quantiser raises whatever its numpy and onnx calls raise.
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise StretchError(f"`{model.graph.name}` cannot be quantised: {reason}", "keep its processor in fp32") from error
+    _restore_properties(made, model)
+    edges(made)
+    return made
+
+
+def _entered(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with an ``Identity`` before an activation that comes first, which the quantiser would leave float."""
+    graph = model.graph
+    name = graph.input[0].name
+    if any(node.op_type in ("Relu", "Clip") and name in node.input for node in graph.node):
+        for node in graph.node:
+            node.input[:] = [f"{name}.entry" if each == name else each for each in node.input]
+        graph.node.insert(0, onnx.helper.make_node("Identity", [name], [f"{name}.entry"], name=f"{name}.entry"))
+    return model
+
+
+def _restore_properties(made: onnx.ModelProto, model: onnx.ModelProto) -> None:
+    """Put the attributes back that the quantiser loses; its new nodes belong where their model does."""
+    kept = {node.name: list(node.metadata_props) for node in model.graph.node}
+    everywhere = [p for p in next(iter(kept.values()), []) if p.key in ("stretch.processor", "stretch.subgraph")]
+    for node in made.graph.node:
+        del node.metadata_props[:]
+        node.metadata_props.extend(kept.get(node.name, everywhere))
+    del made.metadata_props[:]
+    made.metadata_props.extend(model.metadata_props)
+    made.graph.name = model.graph.name
+    made.producer_name = model.producer_name

@@ -1,0 +1,159 @@
+"""`stretch export`: a bundle again in int8."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from scheduler.bundle import load_bundle
+from stretch.quantize.images import synthetic_images
+from tests.scheduler.bundles import two_branches
+from tests.scheduler.delegates import qdq
+from tests.stretch.cli.commands import spawn, tree
+
+
+@pytest.fixture(scope="module")
+def floats(tmp_path_factory):
+    return two_branches(tmp_path_factory.mktemp("floats") / "bundle", processors=("cpu", "dsp"))
+
+
+@pytest.fixture
+def trained(floats, tmp_path):
+    """The bundle as if its weights were trained, planned as int8 on the dsp."""
+    import shutil
+
+    bundle = shutil.copytree(floats, tmp_path / "trained")
+    manifest = load_bundle(bundle).manifest
+    subgraphs = tuple(msgspec.structs.replace(s, planned_precision="int8" if s.processor == "dsp" else "fp16") for s in manifest.subgraphs)
+    changed = msgspec.structs.replace(manifest, subgraphs=subgraphs, weights=msgspec.structs.replace(manifest.weights, source="default"))
+    (bundle / "bundle.json").write_bytes(msgspec.json.encode(changed))
+    return bundle
+
+
+@pytest.fixture
+def images(tmp_path):
+    folder = tmp_path / "images"
+    folder.mkdir()
+    np.save(folder / "some.npy", np.concatenate(synthetic_images((1, 3, 8, 8), 10, seed=3)))
+    return folder
+
+
+def test_random_weights_are_exported_with_synthetic_images(stretch, floats, tmp_path):
+    code, data, err = stretch("export", floats, "--precision", "cpu=fp32,dsp=int8", "--out", tmp_path / "out", "--json")
+    assert code == 0, data
+    assert {sub["name"]: sub["precision"] for sub in data["subgraphs"] if sub["processor"] == "dsp"} == {"s1.dsp": "int8", "s2.dsp": "int8"}
+    assert all(sub["cosine"] > 0.999 for sub in data["subgraphs"] if sub["precision"] == "int8")
+    assert data["checks"]["images"]["source"] == "synthetic"
+    assert {file["file"] for file in data["files"]} == load_bundle(tmp_path / "out", check_hashes=True).manifest.files.keys()
+    assert err == ""
+
+
+def test_people_read_a_line_a_subgraph_and_the_outputs_loss(stretch, floats, tmp_path):
+    code, out, _ = stretch("export", floats, "--precision", "dsp=int8", "--out", tmp_path / "out")
+    assert code == 0
+    assert any(line.split()[:3] == ["s1.dsp", "dsp", "int8"] for line in out.splitlines())
+    assert "the same best class for" in out
+
+
+def test_plan_gives_the_precision_where_none_is_asked_for(stretch, trained, images, tmp_path):
+    code, data, err = stretch("export", trained, "--images", images, "--out", tmp_path / "out", "--json")
+    assert code == 0, data
+    assert {sub["precision"] for sub in data["subgraphs"] if sub["processor"] == "dsp"} == {"int8"}
+    assert {sub["precision"] for sub in data["subgraphs"] if sub["processor"] == "cpu"} == {"fp32"}
+    assert data["checks"]["images"] == {"source": "folder", "count": 10, "calibration": 10}
+    assert "assumes cpu in fp16, which is not available yet" in err
+    assert data["warnings"]
+
+
+def test_trained_weights_need_images(stretch, trained, tmp_path):
+    code, _, err = stretch("export", trained, "--precision", "dsp=int8", "--out", tmp_path / "out")
+    assert code == 2
+    assert "int8 needs calibration images" in err
+
+
+def test_too_few_images_are_one_sentence_and_leave_nothing(stretch, trained, images, tmp_path):
+    np.save(images / "some.npy", np.zeros((3, 3, 8, 8), np.float32))
+    before = tree(tmp_path)
+    code, _, err = stretch("export", trained, "--precision", "dsp=int8", "--images", images, "--out", tmp_path / "out")
+    assert code == 1
+    assert "has 3 calibration images, at least 8 are needed" in err
+    assert tree(tmp_path) == before
+
+
+def test_loss_above_the_bound_has_the_exit_code_of_what_is_infeasible(stretch, floats, tmp_path):
+    code, _, err = stretch("export", floats, "--precision", "dsp=int8", "--min-cosine", "0.99999999", "--out", tmp_path / "out")
+    assert code == 4
+    assert "subgraph `s" in err
+    assert "--repair" in err
+
+
+def test_repair_warns_of_what_stays_in_fp32(stretch, floats, tmp_path):
+    code, data, err = stretch(
+        "export", floats, "--precision", "dsp=int8", "--min-cosine", "0.99999999", "--repair", "--out", tmp_path / "out", "--json"
+    )
+    assert code == 0
+    assert {sub["precision"] for sub in data["subgraphs"]} == {"fp32"}
+    assert "`s1.dsp` stays in fp32, on processor cpu" in err
+    assert len(data["warnings"]) == 2
+
+
+@pytest.mark.parametrize("text", ["dsp", "dsp=", "=int8", "dsp=int8,dsp=fp32", "dsp=int8,,"])
+def test_precision_that_is_not_understood_is_a_usage_error(stretch, floats, tmp_path, text):
+    code, _, err = stretch("export", floats, "--precision", text, "--out", tmp_path / "out")
+    assert code == 2
+    assert "is not understood" in err
+
+
+def test_folder_that_holds_something_else_is_left_alone(stretch, floats, tmp_path):
+    (tmp_path / "mine").write_text("")
+    assert stretch("export", floats, "--precision", "dsp=int8", "--out", tmp_path)[0] == 1
+    assert (tmp_path / "mine").exists()
+
+
+def test_device_prediction_reads_int8_subgraphs(stretch, floats, tmp_path):
+    stretch("export", floats, "--precision", "dsp=int8", "--out", tmp_path / "out", "--quiet")
+    code, data, _ = stretch("explain", tmp_path / "out", "--device", "mi9", "--json")
+    assert code == 0
+    ops = {op["name"]: op for op in data["ops"] if op["subgraph"] == "s1.dsp"}
+    assert ops["s1.dsp.y"]["op"] == "conv"
+    assert ops["s1.dsp.y"]["ms"] > 0
+
+
+@pytest.mark.qnn
+def test_int8_bundle_runs_on_the_simulator_and_says_so(stretch, floats, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    stretch("export", floats, "--precision", "dsp=int8", "--out", tmp_path / "out", "--quiet")
+    code, data, err = stretch("run", tmp_path / "out", "--repeat", 2, "--warmup", 0, "--json")
+    assert code == 0
+    assert data["processors"]["dsp"]["delegate"] == "dsp"
+    assert data["max_error"] < 0.05
+    assert "simulator of the DSP" in err
+    assert list((tmp_path / "cache" / "nn-stretch" / "qnn").iterdir())
+
+
+@pytest.mark.qnn
+def test_float_bundle_that_is_mapped_to_the_dsp_is_refused_by_subgraph(stretch, floats):
+    code, _, err = stretch("run", floats, "--map", "dsp=dsp", "--repeat", 1, "--warmup", 0)
+    assert code == 1
+    assert "subgraph `s1.dsp` is float" in err
+
+
+@pytest.mark.qnn
+def test_removed_qnn_library_makes_loading_fail_with_the_install_line(floats, tmp_path, stretch):
+    stretch("export", floats, "--precision", "dsp=int8", "--out", tmp_path / "out", "--quiet")
+    path = qdq.broken_package(tmp_path, {"libQnnHtp.so": None})
+    result = spawn(
+        f"import sys; sys.path.insert(0, {str(path)!r})", "run", tmp_path / "out", "--map", "dsp=dsp", "--repeat", 1, "--warmup", 0
+    )
+    assert result.code == 5
+    assert "libQnnHtp.so is missing" in result.message
+    assert 'pip install "nn-stretch[qnn]"' in result.message
+
+
+@pytest.mark.qnn
+def test_removed_qnn_library_is_said_where_a_core_stands_in(floats, tmp_path, stretch):
+    stretch("export", floats, "--precision", "dsp=int8", "--out", tmp_path / "out", "--quiet")
+    path = qdq.broken_package(tmp_path, {"libQnnHtp.so": None})
+    result = spawn(f"import sys; sys.path.insert(0, {str(path)!r})", "run", tmp_path / "out", "--repeat", 1, "--warmup", 0)
+    assert result.code == 0
+    assert "libQnnHtp.so is missing" in result.err
+    assert "a CPU core stands in" in result.err

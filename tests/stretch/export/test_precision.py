@@ -1,0 +1,270 @@
+import hashlib
+import shutil
+
+import msgspec
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from predictors.errors import InfeasibleError, StretchError, UsageError
+from scheduler.bundle import load_bundle
+from scheduler.delegates import DspDelegate
+from scheduler.manifest import FileEntry
+from scheduler.session import Session
+from scheduler.verify import verify_bundle
+from stretch.export.precision import export_precision, planned_precision
+from stretch.quantize.compare import loss
+from stretch.quantize.images import synthetic_images
+from stretch.quantize.replay import replay, runner
+from tests.scheduler.bundles import two_branches
+
+IMAGES = synthetic_images((1, 3, 8, 8), 16)
+
+#: Int8 on ONNX Runtime's CPU kernels, wherever the tests run.
+ON_CPU = {"dsp": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def floats(tmp_path_factory):
+    return two_branches(tmp_path_factory.mktemp("floats") / "bundle", processors=("cpu", "dsp", "gpu"))
+
+
+def written(floats, out, precision=None, **options):
+    return export_precision(load_bundle(floats), out, precision or {"dsp": "int8"}, IMAGES, "synthetic", **options)
+
+
+@pytest.fixture(scope="module")
+def int8(floats, tmp_path_factory):
+    """The bundle with its dsp subgraphs in int8."""
+    out = tmp_path_factory.mktemp("int8") / "bundle"
+    written(floats, out)
+    return out
+
+
+@pytest.fixture
+def copy(int8, tmp_path):
+    """A bundle that a test may spoil."""
+    return shutil.copytree(int8, tmp_path / "copy")
+
+
+def change(bundle, name, edit):
+    """Change a file of a bundle and enter its new hash."""
+    model = onnx.load(bundle / name)
+    edit(model)
+    content = model.SerializeToString()
+    (bundle / name).write_bytes(content)
+    manifest = load_manifest(bundle)
+    files = dict(manifest.files) | {name: FileEntry(len(content), hashlib.sha256(content).hexdigest())}
+    (bundle / "bundle.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(manifest, files=files)))
+
+
+def load_manifest(bundle):
+    from scheduler.manifest import Manifest
+
+    return msgspec.json.decode((bundle / "bundle.json").read_bytes(), type=Manifest)
+
+
+def test_only_the_chosen_processors_subgraphs_change(floats, int8):
+    before, after = load_bundle(floats, check_hashes=True).manifest, load_bundle(int8, check_hashes=True).manifest
+    assert {s.name: s.precision for s in after.subgraphs} == {s.name: "int8" if s.processor == "dsp" else "fp32" for s in before.subgraphs}
+    changed = {name for name in before.files if before.files[name] != after.files[name]}
+    assert changed == {"s1.dsp.onnx", "s2.dsp.onnx"}
+    assert before.files.keys() == after.files.keys()
+    assert after.tensors == before.tensors  # joins stay float
+
+
+def test_record_has_the_loss_of_each_subgraph_each_layer_and_the_output(int8):
+    record = load_bundle(int8).manifest.checks["precision"]
+    assert record["subgraphs"].keys() == {"s1.dsp", "s2.dsp"}
+    for each in record["subgraphs"].values():
+        assert each["cosine"] >= 0.999
+        assert each["snr_db"] > 30
+        assert each["layers"]
+        assert each["input"]["scale"] > 0
+    assert record["output"]["top1_agreement"] >= 0.9
+    assert record["images"] == {"source": "synthetic", "count": 16, "calibration": 16}
+    assert record["joins"].keys() == {"s1.join", "s2.join"}
+
+
+def joined(bundle, x):
+    """What the joins of a bundle hold after an inference, int8 on the CPU's integer kernels."""
+    with Session(bundle, ON_CPU) as session:
+        session.run(x)
+        arrays = session._executor.buffers.arrays
+        return {name: arrays[name].copy() for name in ("t1", "t2", "s1.dsp.y", "s1.cpu.y")}
+
+
+def test_int8_branch_is_requantised_with_its_own_scale_before_each_join(floats, int8):
+    for x in IMAGES[:4]:
+        expected, got = joined(floats, x), joined(int8, x)
+        for name in ("t1", "t2"):
+            assert loss([(expected[name], got[name])]).snr_db > 30, name
+
+
+def other_scale(model):
+    """Let the last dequantisation use the scale of the input, as a runtime does that forgets to re-quantise."""
+    (last,) = [node for node in model.graph.node if node.output[0] == model.graph.output[0].name]
+    (first,) = [node for node in model.graph.node if node.op_type == "QuantizeLinear" and node.input[0] == model.graph.input[0].name]
+    last.input[1:] = first.input[1:]
+
+
+def integers(model):
+    """Let the branch give its integers as they are."""
+    (last,) = [node for node in model.graph.node if node.output[0] == model.graph.output[0].name]
+    model.graph.initializer.append(numpy_helper.from_array(np.float32(1), "one"))
+    model.graph.initializer.append(numpy_helper.from_array(np.uint8(0), "none"))
+    last.input[1:] = ["one", "none"]
+
+
+@pytest.mark.parametrize("spoil", [other_scale, integers])
+@pytest.mark.parametrize(("file", "join"), [("s1.dsp.onnx", "t1"), ("s2.dsp.onnx", "t2")])
+def test_missing_requantisation_shows_at_the_join_and_is_refused_by_verify(floats, copy, spoil, file, join):
+    change(copy, file, spoil)
+    x = IMAGES[0]
+    assert loss([(joined(floats, x)[join], joined(copy, x)[join])]).exceeds(0.99)
+    result = verify_bundle(copy)
+    assert not result.ok
+    assert "another scale than it was rounded in" in result.problems[0]
+
+
+def test_bundle_as_written_passes_verify(int8):
+    result = verify_bundle(int8)
+    assert result.ok, result.problems
+    assert result.tolerance is None
+    assert result.max_error > 1e-4
+
+
+def test_wrong_weights_of_an_int8_subgraph_are_found_by_verify(copy):
+    def negate(model):
+        tensor = next(t for t in model.graph.initializer if t.data_type == onnx.TensorProto.INT8 and len(t.dims) == 4)
+        tensor.CopyFrom(numpy_helper.from_array(-numpy_helper.to_array(tensor), tensor.name))
+
+    for file in ("s1.dsp.onnx", "s2.dsp.onnx"):
+        change(copy, file, negate)
+    (problem,) = verify_bundle(copy).problems
+    assert "in int8 move the output" in problem
+
+
+def test_loss_above_the_bound_is_refused_by_name_and_nothing_is_written(floats, tmp_path):
+    with pytest.raises(InfeasibleError, match=r"subgraph `s\d\.dsp` in int8 has a cosine of .* 0\.99999999") as error:
+        written(floats, tmp_path / "out", min_cosine=0.99999999)
+    assert "--repair" in error.value.hint
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_repair_keeps_what_loses_too_much_in_fp32_on_a_processor_that_computes_it(floats, tmp_path):
+    made = written(floats, tmp_path / "out", min_cosine=0.99999999, repair=True)
+    assert made.kept.keys() == made.moved.keys() == {"s1.dsp", "s2.dsp"}
+    manifest = load_bundle(tmp_path / "out").manifest
+    assert {s.precision for s in manifest.subgraphs} == {"fp32"}
+    assert {s.processor for s in manifest.subgraphs} == {"cpu", "gpu"}
+    assert verify_bundle(tmp_path / "out").ok
+
+
+def spoilt(floats, tmp_path):
+    """The bundle with a dsp branch of which one channel's range swamps the others."""
+    bundle = shutil.copytree(floats, tmp_path / "spoilt")
+
+    def swamp(model):
+        weight = model.graph.initializer[0]
+        value = numpy_helper.to_array(weight).copy()
+        value[0] *= 20000
+        value[1:] *= 0.2
+        weight.CopyFrom(numpy_helper.from_array(value, weight.name))
+        nodes = model.graph.node
+        # The large channel is cut off again, so that only the small ones, rounded to nothing, are left.
+        model.graph.initializer.append(
+            numpy_helper.from_array(np.array([0.0, *[1.0] * (len(value) - 1)], np.float32).reshape(1, -1, 1, 1), "mask")
+        )
+        output = nodes[-1].output[0]
+        nodes[-1].output[0] = "wide"
+        nodes.append(onnx.helper.make_node("Mul", ["wide", "mask"], [output], name="mask"))
+
+    change(bundle, "s1.dsp.onnx", swamp)
+    return bundle
+
+
+def test_repair_keeps_the_others_in_int8(floats, tmp_path):
+    made = written(spoilt(floats, tmp_path), tmp_path / "out", repair=True)
+    assert made.kept.keys() == {"s1.dsp"}
+    assert {s.name: (s.precision, s.processor) for s in made.manifest.subgraphs if "dsp" in s.name} == {
+        "s1.dsp": ("fp32", "cpu"),
+        "s2.dsp": ("int8", "dsp"),
+    }
+
+
+def test_spoilt_subgraph_is_refused_without_repair(floats, tmp_path):
+    with pytest.raises(InfeasibleError, match=r"subgraph `s1\.dsp`"):
+        written(spoilt(floats, tmp_path), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("precision", "told"),
+    [
+        ({"npu": "int8"}, "does not use"),
+        ({"dsp": "int4"}, "is no precision"),
+        ({"gpu": "fp16", "dsp": "int8"}, "gpu=fp16 is not available yet"),
+        ({"dsp": "fp32"}, "nothing to export"),
+    ],
+)
+def test_precisions_that_cannot_be_written_are_usage_errors(floats, tmp_path, precision, told):
+    with pytest.raises(UsageError, match=told):
+        written(floats, tmp_path / "out", precision)
+
+
+def test_bundle_that_is_int8_already_is_refused(int8, tmp_path):
+    with pytest.raises(StretchError, match=r"`s1\.dsp` is in int8 already"):
+        written(int8, tmp_path / "out")
+
+
+def test_bundle_does_not_replace_the_one_it_is_made_from(floats):
+    with pytest.raises(UsageError, match="cannot replace"):
+        written(floats, floats)
+
+
+def test_planned_precision_is_int8_where_the_plan_says_so(floats):
+    manifest = load_bundle(floats).manifest
+    plans = {"cpu": "fp32", "dsp": "int8", "gpu": "fp16"}
+    subgraphs = tuple(msgspec.structs.replace(s, planned_precision=plans[s.processor]) for s in manifest.subgraphs)
+    assert planned_precision(msgspec.structs.replace(manifest, subgraphs=subgraphs)) == {"cpu": "fp32", "dsp": "int8", "gpu": "fp32"}
+
+
+@pytest.mark.qnn
+def test_dsp_agrees_with_fp32_beside_the_other_processors(floats, int8, tmp_path):
+    manifest = load_bundle(floats).manifest
+    runs = {s.name: runner(str(floats / s.file)) for s in manifest.subgraphs}
+    with Session(int8, delegates={"dsp": DspDelegate(tmp_path / "cache")}) as session:
+        assert session.placements["dsp"].delegate == "dsp"
+        for x in IMAGES[:3]:
+            output = session.run(x)
+            arrays = session._executor.buffers.arrays
+            expected = replay(manifest, runs, x)
+            for sub in manifest.subgraphs:
+                assert loss([(expected[sub.output], arrays[sub.output])]).cosine >= 0.999, sub.name
+            assert np.argmax(output) == np.argmax(expected["y"])
+
+
+@pytest.mark.torch
+@pytest.mark.qnn
+def test_fp32_on_the_cpu_and_int8_on_the_dsp_overlap_in_a_stretched_network(tmp_path):
+    from stretch.api import branch
+    from stretch.planning.config import PlanConfig
+
+    config = PlanConfig(processors=("cpu", "dsp"), alpha=5.0)
+    branch("tiny_resnet", "mi9", out=tmp_path / "fp32", config=config, weights="none", input_shape=(1, 3, 96, 96), controls=False)
+    images = synthetic_images((1, 3, 96, 96), 8)
+    export_precision(load_bundle(tmp_path / "fp32"), tmp_path / "int8", {"dsp": "int8"}, images, "synthetic")
+    manifest = load_bundle(tmp_path / "int8").manifest
+    runs = {s.name: runner(str(tmp_path / "fp32" / s.file)) for s in manifest.subgraphs}
+    with Session(tmp_path / "int8", delegates={"dsp": DspDelegate(tmp_path / "cache")}) as session:
+        session.run(images[0])
+        arrays = session._executor.buffers.arrays
+        expected = replay(manifest, runs, images[0])
+        for sub in manifest.subgraphs:
+            assert loss([(expected[sub.output], arrays[sub.output])]).cosine >= 0.999, sub.name
+        spans = {span.name: span for span in session.trace.spans}
+    (dsp,) = [s for s in manifest.subgraphs if s.precision == "int8"][:1]
+    (cpu,) = [s for s in manifest.subgraphs if s.segment == dsp.segment and s.processor == "cpu"]
+    assert spans[dsp.name].start_ns < spans[cpu.name].end_ns
+    assert spans[cpu.name].start_ns < spans[dsp.name].end_ns

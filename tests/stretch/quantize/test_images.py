@@ -1,0 +1,116 @@
+import io
+
+import numpy as np
+import pytest
+
+from predictors.errors import StretchError
+from stretch.quantize.images import DEVIATION, FEWEST, MEAN, load_images, synthetic_images
+
+SHAPE = (1, 3, 6, 8)
+
+
+def arrays(count, seed=0):
+    return np.random.default_rng(seed).normal(size=(count, *SHAPE[1:])).astype(np.float32)
+
+
+def test_arrays_of_one_and_of_many_images_are_read_in_the_order_of_names(tmp_path):
+    many = arrays(9)
+    np.save(tmp_path / "a.npy", many[0])
+    np.save(tmp_path / "b.npy", many[1:5])
+    (tmp_path / "c").mkdir()
+    np.savez(tmp_path / "c" / "d.npz", x=many[5:])
+    found = load_images(tmp_path, SHAPE, 100)
+    assert np.array_equal(np.concatenate(found), many)
+    assert all(image.shape == SHAPE for image in found)
+
+
+def test_no_more_than_the_limit_are_taken(tmp_path):
+    np.save(tmp_path / "a.npy", arrays(30))
+    assert len(load_images(tmp_path, SHAPE, 10)) == 10
+
+
+@pytest.mark.parametrize("count", [0, FEWEST - 1])
+def test_too_few_images_are_one_sentence_with_their_number(tmp_path, count):
+    if count:
+        np.save(tmp_path / "a.npy", arrays(count))
+    with pytest.raises(StretchError, match=f"has {count} calibration images, at least {FEWEST}"):
+        load_images(tmp_path, SHAPE, 100)
+
+
+def test_missing_folder_is_one_sentence(tmp_path):
+    with pytest.raises(StretchError, match="there is no folder"):
+        load_images(tmp_path / "nowhere", SHAPE, 100)
+
+
+@pytest.mark.parametrize(
+    ("array", "told"),
+    [
+        (np.zeros((9, 3, 6, 9), np.float32), "the model reads float32 of shape"),
+        (np.zeros((9, 3, 6, 8), np.float64), "float64"),
+        (np.zeros((9, 3, 6, 8), np.uint8), "uint8"),
+        (np.zeros((2, 9, 3, 6, 8), np.float32), "of shape"),
+        (np.full((9, 3, 6, 8), np.nan, np.float32), "NaN"),
+        (np.float32(1), "of shape"),
+    ],
+)
+def test_arrays_that_the_model_does_not_read_are_refused(tmp_path, array, told):
+    np.save(tmp_path / "a.npy", array)
+    with pytest.raises(StretchError, match=told):
+        load_images(tmp_path, SHAPE, 100)
+
+
+def pickled():
+    stream = io.BytesIO()
+    np.save(stream, np.array([{}], dtype=object), allow_pickle=True)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("content", [b"", b"not an array", pickled(), b"PK\x03\x04broken zip"])
+@pytest.mark.parametrize("name", ["a.npy", "a.npz"])
+def test_files_that_hold_no_plain_arrays_are_refused_and_never_unpickled(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(StretchError, match="holds no plain arrays"):
+        load_images(tmp_path, SHAPE, 100)
+
+
+def test_pictures_are_cropped_at_the_centre_and_normalised(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    for i in range(FEWEST):
+        picture = np.zeros((40, 60, 3), np.uint8)
+        picture[:] = (255, 0, i)
+        picture[:, :2] = 77  # outside of the crop
+        image.fromarray(picture).save(tmp_path / f"{i}.png")
+    found = load_images(tmp_path, SHAPE, 100)
+    for i, got in enumerate(found):
+        expected = (np.array([1, 0, i / 255], np.float32) - MEAN) / DEVIATION
+        assert np.allclose(got, expected.reshape(1, 3, 1, 1) * np.ones(SHAPE), atol=1e-5)
+
+
+def test_picture_that_cannot_be_read_is_named(tmp_path):
+    pytest.importorskip("PIL.Image")
+    (tmp_path / "broken.png").write_bytes(b"no picture")
+    with pytest.raises(StretchError, match=r"broken\.png is no picture"):
+        load_images(tmp_path, SHAPE, 100)
+
+
+def test_picture_for_a_model_that_reads_other_channels_is_refused(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    with pytest.raises(StretchError, match="reads 1 channels"):
+        load_images(tmp_path, (1, 1, 8, 8), 100)
+
+
+def test_synthetic_images_are_standardised_and_the_same_for_a_seed():
+    first, again, other = synthetic_images((1, 3, 32, 32), 4), synthetic_images((1, 3, 32, 32), 4), synthetic_images((1, 3, 32, 32), 4, 1)
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not np.array_equal(first[0], other[0])
+    for image in first:
+        assert image.shape == (1, 3, 32, 32)
+        assert image.dtype == np.float32
+        assert abs(image.mean()) < 0.5
+        assert image.std() == pytest.approx(1, abs=0.2)
+
+
+def test_every_second_synthetic_image_is_smooth():
+    noise, smooth = synthetic_images((1, 3, 64, 64), 2)
+    assert np.abs(np.diff(smooth)).mean() < 0.3 * np.abs(np.diff(noise)).mean()
