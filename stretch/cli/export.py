@@ -103,5 +103,7 @@ def _print(console: "Console", data: dict[str, Any]) -> None:
     console.print(table)
     output, images = data["checks"]["output"], data["checks"]["images"]
     same = "" if output["top1_agreement"] is None else f", the same best class for {output['top1_agreement']:.1%}"
-    console.print(f"output: cosine {output['cosine']:.5f}, {output['snr_db']:.1f} dB{same} of {images['count']} images ({images['source']})")
+    console.print(
+        f"output: cosine {output['cosine']:.5f}, {output['snr_db']:.1f} dB{same} of {images['count']} images ({images['source']})"
+    )
     console.print(f"bundle: {data['bundle']}")
