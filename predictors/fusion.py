@@ -206,7 +206,7 @@ def _work(graph: OpGraph, op: Op) -> tuple[str, int, int, int, int, int]:
         return "pool", 1, 1, channels, prod(ints(op.attrs, "kernel")), _pixels(after)
     if op.kind.startswith("global_"):
         return "reduce", 1, 1, channels, _pixels(before) // before[0], after[0]
-    kind = "copy" if op.kind in ("concat", "slice", "pad") else "elementwise"
+    kind = "copy" if op.kind in ("concat", "slice", "pad", "channel_shuffle", "upsample") else "elementwise"
     return kind, 1, 1, channels, 1, _pixels(after)
 
 

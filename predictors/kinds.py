@@ -134,6 +134,32 @@ def _norm_weights(ins: Sequence[Shape], attrs: Attrs) -> dict[str, Shape]:
     return weights | {"running_mean": c, "running_var": c}
 
 
+def _channel_weights(ins: Sequence[Shape], attrs: Attrs) -> dict[str, Shape]:
+    return {"weight": (ins[0][1],)}
+
+
+def _channel_bias(ins: Sequence[Shape], attrs: Attrs) -> dict[str, Shape]:
+    return {"bias": (ins[0][1],)}
+
+
+def _layer_norm_weights(ins: Sequence[Shape], attrs: Attrs) -> dict[str, Shape]:
+    c = (ins[0][1],)
+    return {"weight": c, "bias": c} if attrs["affine"] else {}
+
+
+def _shuffle_shape(ins: Sequence[Shape], attrs: Attrs) -> Shape:
+    groups = integer(attrs, "groups")
+    if ins[0][1] % groups:
+        raise ValueError(f"{groups} groups do not divide {ins[0][1]} channels")
+    return ins[0]
+
+
+def _upsample_shape(ins: Sequence[Shape], attrs: Attrs) -> Shape:
+    n, c, h, w = _rank4(ins[0])
+    down, across = ints(attrs, "scale")
+    return (n, c, h * down, w * across)
+
+
 def _broadcast(ins: Sequence[Shape], attrs: Attrs) -> Shape:
     if len({len(s) for s in ins}) != 1:
         raise ValueError(f"its inputs {ins[0]} and {ins[1]} have different ranks")
@@ -156,6 +182,12 @@ def _concat_shape(ins: Sequence[Shape], attrs: Attrs) -> Shape:
 
 def _flatten_shape(ins: Sequence[Shape], attrs: Attrs) -> Shape:
     return (ins[0][0], prod(ins[0][1:]))
+
+
+def _unflatten_shape(ins: Sequence[Shape], attrs: Attrs) -> Shape:
+    if len(ins[0]) != 2:
+        raise ValueError(f"it needs an N×C tensor, it reads {ins[0]}")
+    return (*ins[0], 1, 1)
 
 
 def _global_shape(ins: Sequence[Shape], attrs: Attrs) -> Shape:
@@ -188,7 +220,7 @@ _ELEMENTWISE = Kind(_same, _no_macs, _no_weights, elementwise=True)
 _IDENTITY = Kind(_same, _no_macs, _no_weights, elementwise=True, identity=True)
 
 #: Activations: one input, element by element, no attribute but those named in `predictors.kinds`.
-ACTIVATIONS = ("relu", "relu6", "hard_swish", "hard_sigmoid", "silu", "sigmoid", "tanh", "gelu", "elu", "leaky_relu")
+ACTIVATIONS = ("relu", "relu6", "hard_swish", "hard_sigmoid", "silu", "sigmoid", "tanh", "gelu", "elu", "leaky_relu", "mish")
 
 KINDS: dict[str, Kind] = {
     "input": Kind(_input_shape, _no_macs, _no_weights, min_inputs=0),
@@ -196,6 +228,15 @@ KINDS: dict[str, Kind] = {
     "linear": Kind(lambda ins, a: (*ins[0][:-1], integer(a, "out_features")), _linear_macs, _linear_weights, weightless=False),
     "batch_norm": Kind(_same, _no_macs, _norm_weights, elementwise=True),
     **dict.fromkeys(ACTIVATIONS, _ELEMENTWISE),
+    "prelu": Kind(_same, _no_macs, _channel_weights, elementwise=True),
+    "scale": Kind(_same, _no_macs, _channel_weights, elementwise=True),
+    "shift": Kind(_same, _no_macs, _channel_bias, elementwise=True),
+    "add_scalar": _ELEMENTWISE,
+    "mul_scalar": _ELEMENTWISE,
+    # Every output channel depends on all channels of its pixel.
+    "layer_norm": Kind(_same, _no_macs, _layer_norm_weights),
+    "softmax": Kind(_same, _no_macs, _no_weights),
+    "log_softmax": Kind(_same, _no_macs, _no_weights),
     "add": Kind(_broadcast, _no_macs, _no_weights, min_inputs=2),
     "mul": Kind(_broadcast, _no_macs, _no_weights, min_inputs=2),
     "concat": Kind(_concat_shape, _no_macs, _no_weights, min_inputs=2),
@@ -204,8 +245,11 @@ KINDS: dict[str, Kind] = {
     "global_avg_pool": Kind(_global_shape, _no_macs, _no_weights),
     "global_max_pool": Kind(_global_shape, _no_macs, _no_weights),
     "flatten": Kind(_flatten_shape, _no_macs, _no_weights),
+    "unflatten": Kind(_unflatten_shape, _no_macs, _no_weights),
     "pad": Kind(_pad_shape, _no_macs, _no_weights),
     "slice": Kind(_slice_shape, _no_macs, _no_weights),
+    "channel_shuffle": Kind(_shuffle_shape, _no_macs, _no_weights),
+    "upsample": Kind(_upsample_shape, _no_macs, _no_weights),
     "dropout": _IDENTITY,
     "stochastic_depth": _IDENTITY,
     "identity": _IDENTITY,

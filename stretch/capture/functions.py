@@ -10,60 +10,138 @@ import torch.nn.functional as F
 from torch import fx
 
 from predictors.kinds import Attr
+from stretch.capture.settings import (
+    Refusal,
+    adaptive_pool,
+    avg_pool,
+    layer_norm,
+    max_pool,
+    pair,
+    pointwise,
+    softmax,
+    upsample,
+    window_padding,
+)
 
 Shapes = Mapping[fx.Node, tuple[int, ...]]
-#: (nodes that are read, kind, attributes)
-Lowered = tuple[list[Any], str, dict[str, Attr]]
+#: (nodes that are read, kind, attributes[, weights]); a list of them is a chain, each but the first reads the one before.
+Lowered = tuple[Any, ...] | list[tuple[Any, ...]]
 Rule = Callable[..., Lowered]
-
-
-class Refusal(Exception):
-    """Why a node cannot be captured, as the end of the sentence about it."""
-
-
-def pair(value: Any) -> tuple[int, int]:
-    """`value` for height and width."""
-    a, b = (value, value) if isinstance(value, int) else (value if len(value) == 2 else (value[0], value[0]))
-    return (int(a), int(b))
-
-
-def window_padding(value: Any) -> tuple[int, int, int, int]:
-    """Symmetric torch padding as (top, left, bottom, right)."""
-    h, w = pair(value)
-    return (h, w, h, w)
-
-
-def adaptive_pool(how: str, shape: tuple[int, ...], size: Any) -> tuple[str, dict[str, Attr]]:
-    """Adaptive pooling as plain pooling, where the windows are equal.
-
-    Raises:
-        Refusal: If the output size does not divide the input size.
-    """
-    wanted = (size, size) if isinstance(size, int) or size is None else tuple(size)
-    h, w = (n if want is None else int(want) for n, want in zip(shape[2:], wanted, strict=True))
-    if (h, w) == (1, 1):
-        return f"global_{how}_pool", {"keepdims": True}
-    if shape[2] % h or shape[3] % w:
-        raise Refusal(f"adaptive pooling of {shape[2]}×{shape[3]} to {h}×{w} has unequal windows")
-    kernel = (shape[2] // h, shape[3] // w)
-    if kernel == (1, 1):
-        return "identity", {}
-    attrs: dict[str, Attr] = {"kernel": kernel, "stride": kernel, "padding": (0, 0, 0, 0), "ceil_mode": False}
-    return f"{how}_pool", attrs | ({"count_include_pad": True} if how == "avg" else {"dilation": (1, 1)})
 
 
 def _binary(kind: str) -> Rule:
     def rule(shapes: Shapes, out: tuple[int, ...], a: Any, b: Any, *, alpha: int = 1) -> Lowered:
-        for side in (a, b):
-            if not isinstance(side, fx.Node):
-                raise Refusal(f"it combines a tensor with the number {side!r}")
-            if len(shapes[side]) != len(out):
-                raise Refusal("it broadcasts over missing dimensions")
         if alpha != 1:
             raise Refusal("it scales one side")
+        for side, other in ((a, b), (b, a)):
+            if isinstance(side, bool) or not isinstance(side, int | float | torch.Tensor | fx.Node):
+                raise Refusal(f"it combines a tensor with {side!r}")
+            if isinstance(side, int | float):
+                if side == (0 if kind == "add" else 1):
+                    return [other], "identity", {}
+                return [other], f"{kind}_scalar", {"value": float(side)}
+            if isinstance(side, torch.Tensor):
+                return _with_constant(kind, other, side, out)
+            if len(shapes[side]) != len(out):
+                raise Refusal("it broadcasts over missing dimensions")
         return [a, b], kind, {}
 
     return rule
+
+
+def _with_constant(kind: str, x: Any, constant: torch.Tensor, out: tuple[int, ...]) -> Lowered:
+    """A tensor with one that does not depend on the input: a number, or a learned number per channel."""
+    if constant.numel() == 1 and not constant.requires_grad:
+        return [x], f"{kind}_scalar", {"value": float(constant)}
+    sizes = (*[1] * (len(out) - constant.dim()), *constant.shape)
+    if len(sizes) != len(out) or constant.numel() not in (1, out[1]) or sizes[1] != constant.numel():
+        raise Refusal(f"it combines a tensor with parameters of shape {tuple(constant.shape)}, not with one number per channel")
+    per_channel = constant.reshape(-1).expand(out[1])
+    return ([x], "scale", {}, {"weight": per_channel}) if kind == "mul" else ([x], "shift", {}, {"bias": per_channel})
+
+
+def _subtract(shapes: Shapes, out: tuple[int, ...], a: Any, b: Any) -> Lowered:
+    add = _binary("add")
+    if not isinstance(b, fx.Node):
+        return add(shapes, out, a, -b)
+    if isinstance(a, fx.Node):
+        raise Refusal("it subtracts one tensor from another")
+    return [([b], "mul_scalar", {"value": -1.0}), add(shapes, out, b, a)]
+
+
+def _divide(shapes: Shapes, out: tuple[int, ...], a: Any, b: Any) -> Lowered:
+    if not isinstance(a, fx.Node) or isinstance(b, fx.Node) or not torch.all(torch.as_tensor(b) != 0):
+        raise Refusal("it divides by something else than a number")
+    return _binary("mul")(shapes, out, a, 1 / b)
+
+
+def _negate(shapes: Shapes, out: tuple[int, ...], x: Any) -> Lowered:
+    return [x], "mul_scalar", {"value": -1.0}
+
+
+def _softmax(kind: str) -> Rule:
+    def rule(shapes: Shapes, out: tuple[int, ...], x: Any, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Lowered:
+        if dtype is not None:
+            raise Refusal("it changes the type of its input")
+        return [x], *softmax(kind, out, dim)
+
+    return rule
+
+
+def _interpolate(
+    shapes: Shapes, out: tuple[int, ...], x: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest", **_: Any
+) -> Lowered:
+    return [x], "upsample", upsample(shapes[x], size, scale_factor, mode)
+
+
+def _constant(value: Any, what: str) -> torch.Tensor:
+    if not isinstance(value, torch.Tensor):
+        raise Refusal(f"its {what} depends on the input")
+    return value
+
+
+def _layer_norm(
+    shapes: Shapes, out: tuple[int, ...], x: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Lowered:
+    kind, attrs, own = layer_norm(out, normalized_shape, weight, bias, eps)
+    return [x], kind, attrs, own
+
+
+def _linear(shapes: Shapes, out: tuple[int, ...], x: Any, weight: Any, bias: Any = None) -> Lowered:
+    own = {"weight": _constant(weight, "weight")} | ({} if bias is None else {"bias": _constant(bias, "bias")})
+    if len(shapes[x]) == 4:
+        # Only channels that lie last come here with four dimensions.
+        own["weight"] = own["weight"][:, :, None, None]
+        return [x], "conv", pointwise(out[1], bias is not None), own
+    if len(shapes[x]) != 2:
+        raise Refusal(f"a linear layer over {len(shapes[x])} dimensions is not supported")
+    return [x], "linear", {"out_features": out[1], "bias": bias is not None}, own
+
+
+def _conv2d(
+    shapes: Shapes,
+    out: tuple[int, ...],
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Lowered:
+    if isinstance(padding, str):
+        raise Refusal(f"padding `{padding}` of a convolution function is not supported, only numbers")
+    own = {"weight": _constant(weight, "weight")} | ({} if bias is None else {"bias": _constant(bias, "bias")})
+    attrs: dict[str, Attr] = {
+        "out_channels": out[1],
+        "kernel": tuple(int(n) for n in own["weight"].shape[2:]),
+        "stride": pair(stride),
+        "padding": window_padding(padding),
+        "dilation": pair(dilation),
+        "groups": int(groups),
+        "bias": bias is not None,
+    }
+    return [x], "conv", attrs, own
 
 
 def _activation(kind: str, **attrs: Attr) -> Rule:
@@ -85,6 +163,12 @@ def _hardtanh(shapes: Shapes, out: tuple[int, ...], x: Any, min_val: float = -1.
     if (min_val, max_val) != (0.0, 6.0):
         raise Refusal(f"clamping to {min_val} … {max_val} is not supported, only 0 … 6")
     return [x], "relu6", {}
+
+
+def _clamp(shapes: Shapes, out: tuple[int, ...], x: Any, min: Any = None, max: Any = None) -> Lowered:
+    if (min, max) == (0, None):
+        return [x], "relu", {}
+    return _hardtanh(shapes, out, x, min, max)
 
 
 def _concat(shapes: Shapes, out: tuple[int, ...], tensors: Any, dim: int = 0, axis: int | None = None) -> Lowered:
@@ -125,44 +209,13 @@ def _mean(shapes: Shapes, out: tuple[int, ...], x: Any, dim: Any = None, keepdim
 
 
 def _adaptive(how: str) -> Rule:
-    def rule(shapes: Shapes, out: tuple[int, ...], x: Any, output_size: Any) -> Lowered:
+    def rule(shapes: Shapes, out: tuple[int, ...], x: Any, output_size: Any, return_indices: bool = False) -> Lowered:
+        if return_indices:
+            raise Refusal("pooling that returns indices is not supported")
         kind, attrs = adaptive_pool(how, shapes[x], output_size)
         return [x], kind, attrs
 
     return rule
-
-
-def max_pool(kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool, return_indices: bool) -> dict[str, Attr]:
-    """Attributes of a max-pooling from torch's own settings.
-
-    Raises:
-        Refusal: If it also returns indices.
-    """
-    if return_indices:
-        raise Refusal("pooling that returns indices is not supported")
-    return _window(kernel_size, stride, padding, ceil_mode) | {"dilation": pair(dilation)}
-
-
-def avg_pool(kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool, count_include_pad: bool, divisor: int | None) -> dict[str, Attr]:
-    """Attributes of an average-pooling from torch's own settings.
-
-    Raises:
-        Refusal: If it divides by something else than its window.
-    """
-    if divisor is not None:
-        raise Refusal("average pooling with its own divisor is not supported")
-    return _window(kernel_size, stride, padding, ceil_mode) | {"count_include_pad": bool(count_include_pad)}
-
-
-def _window(kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool) -> dict[str, Attr]:
-    kernel = pair(kernel_size)
-    # torch takes an absent or empty stride to mean the kernel's size
-    return {
-        "kernel": kernel,
-        "stride": pair(stride) if stride else kernel,
-        "padding": window_padding(padding),
-        "ceil_mode": bool(ceil_mode),
-    }
 
 
 def _max_pool(
@@ -194,6 +247,8 @@ def _avg_pool(
 
 
 def _dropout(shapes: Shapes, out: tuple[int, ...], x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Lowered:
+    if training and p > 0:
+        raise Refusal("it drops at random in evaluation too: pass training=self.training")
     return [x], "dropout", {"p": float(p)}
 
 
@@ -215,6 +270,14 @@ FUNCTIONS: dict[Any, Rule] = {
     operator.mul: _binary("mul"),
     operator.imul: _binary("mul"),
     torch.mul: _binary("mul"),
+    operator.sub: _subtract,
+    operator.isub: _subtract,
+    torch.sub: _subtract,
+    operator.truediv: _divide,
+    operator.itruediv: _divide,
+    torch.div: _divide,
+    operator.neg: _negate,
+    torch.neg: _negate,
     torch.cat: _concat,
     torch.concat: _concat,
     torch.flatten: _flatten,
@@ -241,6 +304,17 @@ FUNCTIONS: dict[Any, Rule] = {
     F.max_pool2d: _max_pool,
     torch.max_pool2d: _max_pool,
     F.avg_pool2d: _avg_pool,
+    F.conv2d: _conv2d,
+    torch.conv2d: _conv2d,
+    F.linear: _linear,
+    F.layer_norm: _layer_norm,
+    F.softmax: _softmax("softmax"),
+    torch.softmax: _softmax("softmax"),
+    F.log_softmax: _softmax("log_softmax"),
+    torch.log_softmax: _softmax("log_softmax"),
+    F.interpolate: _interpolate,
+    F.mish: _activation("mish"),
+    torch.clamp: _clamp,
     F.dropout: _dropout,
     F.dropout2d: _dropout,
     F.pad: _pad,
@@ -251,6 +325,14 @@ METHODS: dict[str, Rule] = {
     "add_": _binary("add"),
     "mul": _binary("mul"),
     "mul_": _binary("mul"),
+    "sub": _subtract,
+    "div": _divide,
+    "softmax": _softmax("softmax"),
+    "log_softmax": _softmax("log_softmax"),
+    "clamp": _clamp,
+    "clamp_": _clamp,
+    "sigmoid_": _activation("sigmoid"),
+    "neg": _negate,
     "flatten": _flatten,
     "view": _reshape,
     "reshape": _reshape,

@@ -8,7 +8,18 @@ import torch
 from torch import nn
 
 from predictors.kinds import Attr
-from stretch.capture.functions import Refusal, adaptive_pool, avg_pool, max_pool, pair, window_padding
+from stretch.capture.settings import (
+    Refusal,
+    adaptive_pool,
+    avg_pool,
+    layer_norm,
+    max_pool,
+    pair,
+    pointwise,
+    softmax,
+    upsample,
+    window_padding,
+)
 
 #: (suffix of the operator's name, kind, attributes, weights)
 Lowered = tuple[str, str, dict[str, Attr], dict[str, torch.Tensor]]
@@ -70,6 +81,12 @@ def _norm(m: nn.BatchNorm2d, shape: tuple[int, ...]) -> list[Lowered]:
     return [_norm_op(m)]
 
 
+def _norm1d(m: nn.BatchNorm1d, shape: tuple[int, ...]) -> list[Lowered]:
+    if len(shape) != 2:
+        raise Refusal(f"one-dimensional batch normalisation over {len(shape)} dimensions is not supported")
+    return [_norm_op(m)]
+
+
 def _norm_act(m: Any, shape: tuple[int, ...]) -> list[Lowered]:
     """Timm's batch-norm that carries its activation."""
     lowered = [_norm_op(m)]
@@ -123,12 +140,67 @@ def _zero_pad(m: nn.ZeroPad2d, shape: tuple[int, ...]) -> list[Lowered]:
     return [("", "pad", {"padding": (top, left, bottom, right)}, {})]
 
 
+def _hardtanh(m: nn.Hardtanh, shape: tuple[int, ...]) -> list[Lowered]:
+    if (m.min_val, m.max_val) != (0.0, 6.0):
+        raise Refusal(f"clamping to {m.min_val} … {m.max_val} is not supported, only 0 … 6")
+    return [("", "relu6", {}, {})]
+
+
+def _unflatten(m: Any, shape: tuple[int, ...]) -> list[Lowered]:
+    dim, sizes = getattr(m, "dim", 1), tuple(getattr(m, "unflattened_size", (shape[1], 1, 1)))
+    if len(shape) != 2 or dim % 2 != 1 or sizes not in ((shape[1], 1, 1), (-1, 1, 1)):
+        raise Refusal(f"reshaping dimension {dim} to {sizes} is not supported")
+    return [("", "unflatten", {}, {})]
+
+
 def _leaky_relu(m: nn.LeakyReLU, shape: tuple[int, ...]) -> list[Lowered]:
     return [("", "leaky_relu", {"slope": float(m.negative_slope)}, {})]
 
 
 def _elu(m: nn.ELU, shape: tuple[int, ...]) -> list[Lowered]:
     return [("", "elu", {"alpha": float(m.alpha)}, {})]
+
+
+def _upsample(m: nn.Upsample, shape: tuple[int, ...]) -> list[Lowered]:
+    return [("", "upsample", upsample(shape, m.size, m.scale_factor, m.mode), {})]
+
+
+def _softmax(kind: str) -> Rule:
+    def rule(m: Any, shape: tuple[int, ...]) -> list[Lowered]:
+        return [("", *softmax(kind, shape, m.dim), {})]
+
+    return rule
+
+
+def _prelu(m: nn.PReLU, shape: tuple[int, ...]) -> list[Lowered]:
+    # One slope for all channels is one for each.
+    return [("", "prelu", {}, {"weight": m.weight.expand(shape[1])})]
+
+
+def _layer_norm(m: nn.LayerNorm, shape: tuple[int, ...]) -> list[Lowered]:
+    if len(shape) != 2:
+        raise Refusal("layer normalisation over the last dimension of a feature map is not supported, only over channels")
+    return _channel_norm(m, shape)
+
+
+def _channel_norm(m: nn.LayerNorm, shape: tuple[int, ...]) -> list[Lowered]:
+    kind, attrs, own = layer_norm(shape, m.normalized_shape, m.weight, m.bias, m.eps)
+    return [("", kind, attrs, own)]
+
+
+def _own_channel_norm(m: Any, shape: tuple[int, ...]) -> list[Lowered]:
+    kind, attrs, own = layer_norm(shape, (m.channels,), m.weight, m.bias, m.eps)
+    return [("", kind, attrs, own)]
+
+
+def _pointwise(m: nn.Linear, shape: tuple[int, ...]) -> list[Lowered]:
+    """A linear layer over channels that lie last: a 1×1 convolution."""
+    weights = {"weight": m.weight[:, :, None, None]} | ({"bias": m.bias} if m.bias is not None else {})
+    return [("", "conv", pointwise(m.out_features, m.bias is not None), weights)]
+
+
+def _channel_shuffle(m: Any, shape: tuple[int, ...]) -> list[Lowered]:
+    return [("", "channel_shuffle", {"groups": m.groups}, {})]
 
 
 def _global_pool(m: Any, shape: tuple[int, ...]) -> list[Lowered]:
@@ -145,6 +217,7 @@ _RULES: dict[str, Rule] = {
     "Conv2dSame": _conv,
     "PaddedConv2d": _conv,
     "Linear": _linear,
+    "BatchNorm1d": _norm1d,
     "BatchNorm2d": _norm,
     "BatchNormAct2d": _norm_act,
     "ReLU": _plain("relu"),
@@ -169,6 +242,21 @@ _RULES: dict[str, Rule] = {
     "StochasticDepth": _stochastic_depth,
     "DropPath": _stochastic_depth,
     "ZeroPad2d": _zero_pad,
+    "Mish": _plain("mish"),
+    "PReLU": _prelu,
+    "Softmax": _softmax("softmax"),
+    "LogSoftmax": _softmax("log_softmax"),
+    "LayerNorm": _layer_norm,
+    "Hardtanh": _hardtanh,
+    "Upsample": _upsample,
+    "UpsamplingNearest2d": _upsample,
+    "ChannelShuffle": _channel_shuffle,
+    "ChannelNorm": _own_channel_norm,
+    "ChannelScale": lambda m, shape: [("", "scale", {}, {"weight": m.weight})],
+    "ChannelShift": lambda m, shape: [("", "shift", {}, {"bias": m.bias})],
+    "AddScalar": lambda m, shape: [("", "add_scalar", {"value": m.value}, {})],
+    "MulScalar": lambda m, shape: [("", "mul_scalar", {"value": m.value}, {})],
+    "Unflatten": _unflatten,
     "ChannelSlice": _slice,
     "GlobalPool": _global_pool,
     "Add": _plain("add"),
@@ -195,8 +283,13 @@ def lowers(module: nn.Module) -> bool:
     return _rule(module) is not None
 
 
-def lower_module(module: nn.Module, shape: tuple[int, ...]) -> list[Lowered]:
+def lower_module(module: nn.Module, shape: tuple[int, ...], channels_last: bool = False) -> list[Lowered]:
     """Operators of one module that reads a tensor of this shape, in a chain.
+
+    Args:
+        module: The module.
+        shape: N×C×H×W or N×C.
+        channels_last: Whether the module sees the tensor as N×H×W×C.
 
     Raises:
         Refusal: If the module or a setting of it is not supported.
@@ -204,4 +297,6 @@ def lower_module(module: nn.Module, shape: tuple[int, ...]) -> list[Lowered]:
     rule = _rule(module)
     if rule is None:
         raise Refusal(f"the module `{type(module).__name__}` is not supported")
+    if channels_last:
+        return {_linear: _pointwise, _layer_norm: _channel_norm}.get(rule, rule)(module, shape)
     return rule(module, shape)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from predictors.graph import Op, OpGraph
-from predictors.kinds import ints, kind_of, number
+from predictors.kinds import integer, ints, kind_of, number
 
 #: HardSwish needs 14, Gelu 20; what newer ones add we do not use.
 OPSET = 20
@@ -79,6 +79,55 @@ def _batch_norm(w: _Writer, op: Op, ins: list[str]) -> None:
         [ins[0], *affine, w.weight(op, "running_mean"), w.weight(op, "running_var")],
         epsilon=number(op.attrs, "eps"),
     )
+
+
+def _per_channel(kind: str, key: str = "weight") -> "Lower":
+    """A node whose second input is one number per channel."""
+
+    def lower(w: _Writer, op: Op, ins: list[str]) -> None:
+        values = np.asarray(w.weights[op.name][key], np.float32).reshape(-1, *[1] * (len(op.shape) - 2))
+        w.node(kind, op, [ins[0], w.constant(f"{op.name}.{key}", np.ascontiguousarray(values))])
+
+    return lower
+
+
+def _scalar(kind: str) -> "Lower":
+    def lower(w: _Writer, op: Op, ins: list[str]) -> None:
+        w.node(kind, op, [ins[0], w.constant(f"{op.name}.value", np.array(number(op.attrs, "value"), np.float32))])
+
+    return lower
+
+
+def _layer_norm(w: _Writer, op: Op, ins: list[str]) -> None:
+    """ONNX normalises the last dimensions, so channels go last for as long as it takes."""
+    own, channels, rank = w.weights.get(op.name, {}), op.shape[1], len(op.shape)
+    affine = [
+        w.weight(op, key) if key in own else w.constant(f"{op.name}.{key}", np.full(channels, fill, np.float32))
+        for key, fill in (("weight", 1.0), ("bias", 0.0))
+    ]
+    epsilon = number(op.attrs, "eps")
+    if rank == 2:
+        w.node("LayerNormalization", op, [ins[0], *affine], axis=-1, epsilon=epsilon)
+        return
+    w.node("Transpose", op, ins, output=f"{op.name}.last", perm=[0, *range(2, rank), 1])
+    w.node("LayerNormalization", op, [f"{op.name}.last", *affine], output=f"{op.name}.normed", axis=-1, epsilon=epsilon)
+    w.node("Transpose", op, [f"{op.name}.normed"], perm=[0, rank - 1, *range(1, rank - 1)])
+
+
+def _channel_shuffle(w: _Writer, op: Op, ins: list[str]) -> None:
+    groups = integer(op.attrs, "groups")
+    n, c, height, width = op.shape
+    split = w.constant(f"{op.name}.split", np.array([n, groups, c // groups, height, width], np.int64))
+    whole = w.constant(f"{op.name}.whole", np.array([n, c, height, width], np.int64))
+    w.node("Reshape", op, [ins[0], split], output=f"{op.name}.groups")
+    w.node("Transpose", op, [f"{op.name}.groups"], output=f"{op.name}.swapped", perm=[0, 2, 1, 3, 4])
+    w.node("Reshape", op, [f"{op.name}.swapped", whole])
+
+
+def _upsample(w: _Writer, op: Op, ins: list[str]) -> None:
+    scales = w.constant(f"{op.name}.scales", np.array([1, 1, *ints(op.attrs, "scale")], np.float32))
+    attributes = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    w.node("Resize", op, [ins[0], "", scales], **attributes)
 
 
 def _relu6(w: _Writer, op: Op, ins: list[str]) -> None:
@@ -150,6 +199,17 @@ _LOWER: dict[str, Lower] = {
     "gelu": lambda w, op, ins: w.node("Gelu", op, ins, approximate=str(op.attrs["approximate"])),
     "elu": lambda w, op, ins: w.node("Elu", op, ins, alpha=number(op.attrs, "alpha")),
     "leaky_relu": lambda w, op, ins: w.node("LeakyRelu", op, ins, alpha=number(op.attrs, "slope")),
+    "mish": _plain("Mish"),
+    "prelu": _per_channel("PRelu"),
+    "scale": _per_channel("Mul"),
+    "shift": _per_channel("Add", "bias"),
+    "add_scalar": _scalar("Add"),
+    "mul_scalar": _scalar("Mul"),
+    "layer_norm": _layer_norm,
+    "softmax": _plain("Softmax", axis=1),
+    "log_softmax": _plain("LogSoftmax", axis=1),
+    "channel_shuffle": _channel_shuffle,
+    "upsample": _upsample,
     "add": lambda w, op, ins: w.node("Add" if len(ins) == 2 else "Sum", op, ins),
     "mul": _plain("Mul"),
     "concat": _plain("Concat", axis=1),
@@ -158,6 +218,7 @@ _LOWER: dict[str, Lower] = {
     "global_avg_pool": _global_pool("GlobalAveragePool"),
     "global_max_pool": _global_pool("GlobalMaxPool"),
     "flatten": _plain("Flatten", axis=1),
+    "unflatten": lambda w, op, ins: w.node("Unsqueeze", op, [ins[0], w.constant(f"{op.name}.axes", np.array([2, 3], np.int64))]),
     "pad": _pad,
     "slice": _slice,
 }

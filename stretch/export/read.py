@@ -57,12 +57,37 @@ def _slice(attrs: Values, weights: Values, node: NodeProto) -> tuple[str, dict[s
     return "slice", {"start": start, "stop": stop}
 
 
+def _per_channel_or_scalar(kind: str, scalar: str, channels: str) -> Reader:
+    """Element-wise with another tensor, or with one number, or with one number per channel."""
+
+    def read(attrs: Values, weights: Values, node: NodeProto) -> tuple[str, dict[str, Attr]]:
+        other = weights.get(node.input[1])
+        if other is None:
+            return kind, {}
+        if not other.dims:
+            return scalar, {"value": float(numpy_helper.to_array(other))}
+        return channels, {}
+
+    return read
+
+
+def _shuffle_part(attrs: Values, weights: Values, node: NodeProto) -> tuple[str, dict[str, Attr]]:
+    """A reshape that a channel shuffle begins or ends with; `_reunited` makes one operator of them."""
+    sizes = [int(n) for n in numpy_helper.to_array(weights[node.input[1]])]
+    return "channel_shuffle", {"groups": sizes[1] if len(sizes) == 5 else 0}
+
+
+def _upsample(attrs: Values, weights: Values, node: NodeProto) -> tuple[str, dict[str, Attr]]:
+    scales = [int(n) for n in numpy_helper.to_array(weights[node.input[2]])]
+    return "upsample", {"scale": (scales[2], scales[3])}
+
+
 def _plain(kind: str, **attributes: Attr) -> Reader:
     return lambda attrs, weights, node: (kind, dict(attributes))
 
 
 _READ: dict[str, Reader] = {
-    "Add": _plain("add"),
+    "Add": _per_channel_or_scalar("add", "add_scalar", "shift"),
     "AveragePool": _pool("avg_pool"),
     "BatchNormalization": lambda attrs, weights, node: ("batch_norm", {"eps": attrs["epsilon"], "affine": True}),
     "Clip": _clip,
@@ -77,15 +102,25 @@ _READ: dict[str, Reader] = {
     "HardSigmoid": _plain("hard_sigmoid"),
     "HardSwish": _plain("hard_swish"),
     "Identity": _plain("identity"),
+    "LayerNormalization": lambda attrs, weights, node: ("layer_norm", {"eps": attrs["epsilon"], "affine": True}),
+    "LogSoftmax": _plain("log_softmax"),
     "LeakyRelu": lambda attrs, weights, node: ("leaky_relu", {"slope": attrs["alpha"]}),
     "MaxPool": _pool("max_pool"),
-    "Mul": _plain("mul"),
+    "Mish": _plain("mish"),
+    "Mul": _per_channel_or_scalar("mul", "mul_scalar", "scale"),
+    "PRelu": _plain("prelu"),
     "Pad": _pad,
     "Relu": _plain("relu"),
+    "Reshape": _shuffle_part,
+    "Resize": _upsample,
     "Sigmoid": _plain("sigmoid"),
     "Slice": _slice,
+    "Softmax": _plain("softmax"),
     "Sum": _plain("add"),
     "Tanh": _plain("tanh"),
+    # Not a kind: one that does not belong to a layer norm or a shuffle is refused.
+    "Transpose": _plain("transpose"),
+    "Unsqueeze": _plain("unflatten"),
 }
 
 
@@ -148,5 +183,10 @@ def _reunited(ops: list[Op]) -> list[Op]:
         elif op.kind == "flatten" and part is not None and part.name == f"{op.name}.pooled":
             gone.add(part.name)
             op = Op(op.name, part.kind, part.inputs, {"keepdims": False})
+        elif part is not None and part.name in (f"{op.name}.normed", f"{op.name}.swapped"):
+            before = first[part.inputs[0]]
+            whole = part if part.name.endswith(".normed") else before
+            gone |= {part.name, before.name}
+            op = Op(op.name, whole.kind, before.inputs, whole.attrs)
         merged.append(op)
     return [op for op in merged if op.name not in gone]

@@ -198,7 +198,12 @@ _RULES: dict[str, Rule] = {
     "flatten": _flatten,
     "slice": _slice,
     **dict.fromkeys(
-        (*ACTIVATIONS, "batch_norm", "max_pool", "avg_pool", "global_avg_pool", "global_max_pool", "pad", "dropout", "stochastic_depth", "identity"),
+        (
+            *ACTIVATIONS,
+            *("batch_norm", "layer_norm", "prelu", "scale", "shift", "add_scalar", "mul_scalar"),
+            *("max_pool", "avg_pool", "global_avg_pool", "global_max_pool", "pad", "upsample", "unflatten"),
+            *("dropout", "stochastic_depth", "identity"),
+        ),
         _same,
     ),
 }

@@ -113,7 +113,7 @@ def _branch(segment: Segment, own: BranchDraft, arriving: int, align: Mapping[st
     width = own.width if own.width is not None else segment.width
     entry = own.entry
     if entry is None:
-        entry = "project" if segment.passes_input and width != arriving else "none"
+        entry = "project" if segment.arriving(width) not in (None, arriving) else "none"
     step = own.align if own.align is not None else align[own.processor]
     depth = own.depth if own.depth is not None else segment.depth
     for what, value in (("depth", depth), ("width", width), ("align", step)):

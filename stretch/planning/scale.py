@@ -177,18 +177,14 @@ def _scale_op(op: Op, source: OpGraph, channels: ChannelGroups, kept: dict[int, 
     elif op.kind == "linear":
         attrs["out_features"] = channels.channels(op.name, kept)
     elif op.kind == "slice":
-        at = 0
+        start, before, new = integer(op.attrs, "start"), 0, 0
         for group, size in channels.layouts[op.inputs[0]]:
-            if at == integer(op.attrs, "start"):
+            if before + channels.units[group] * size > start:
                 break
-            at += channels.units[group] * size
-        before_slice = channels.layouts[op.inputs[0]]
-        attrs["start"], position = 0, 0
-        for group, size in before_slice:
-            if position == integer(op.attrs, "start"):
-                break
-            attrs["start"] += kept[group] * size
-            position += channels.units[group] * size
+            before += channels.units[group] * size
+            new += kept[group] * size
+        # Inside a piece only where its group is frozen, so that the rest of the way is as it was.
+        attrs["start"] = new + start - before
         attrs["stop"] = attrs["start"] + channels.channels(op.name, kept)
     return Op(op.name, op.kind, op.inputs, attrs, tags=op.tags)
 
@@ -369,7 +365,12 @@ def partitions(width: int, widths: Sequence[int], align: int) -> list[int]:
         width: Channels of the joined tensor.
         widths: Channels of each branch's trunk.
         align: Step; 1 is used where `width` is not a multiple of it or too small.
+
+    Raises:
+        StretchError: If there are more branches than channels.
     """
+    if width < len(widths):
+        raise StretchError(f"{width} channels cannot be divided among {len(widths)} branches", "use fewer processors, or join by `sum`")
     step = align if width % align == 0 and width // align >= len(widths) else 1
     slots, total = width // step, sum(widths)
     exact = [slots * w / total for w in widths]

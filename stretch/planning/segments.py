@@ -1,7 +1,7 @@
 """Segments: the operators between two meeting points."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from predictors.errors import StretchError, UnknownNameError
@@ -33,8 +33,24 @@ class Segment:
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
-        """Its blocks, in order."""
-        return tuple(find_blocks(self.graph))
+        """Its blocks, in order.
+
+        A unit whose removal would leave a trunk made of other parts stays: the
+        widths of a branch must not depend on its depth (Inception's reduction
+        blocks pass their input on, the units behind them do not).
+        """
+        blocks = find_blocks(self.graph)
+        last = {block.run: self._trunk(block.end) for block in blocks}
+        kept = []
+        for i, block in enumerate(blocks):
+            stays = block.removable and i > 0 and blocks[i - 1].run == block.run and self._trunk(block.start) != last[block.run]
+            kept.append(replace(block, removable=False) if stays else block)
+        return tuple(kept)
+
+    def _trunk(self, name: str) -> tuple[tuple[int, bool], ...]:
+        """Channels of each part of a tensor, and whether it comes from the input."""
+        groups = self.channels
+        return tuple((groups.units[g] * per, g == groups.input_group) for g, per in groups.layouts[name])
 
     @property
     def depth(self) -> int:
@@ -80,15 +96,20 @@ class Segment:
         changes the number of channels that arrive.
         """
         tied = {name for name, layout in self.channels.layouts.items() if any(g == self.channels.input_group for g, _ in layout)}
-        return not self.passes_input and all(
+        return not self.passes_input and self.channels.input_group not in self.channels.frozen and all(
             self.graph.by_name[name].kind not in ("add", "mul", "concat", "conv") for name in tied
         )
 
     def entries(self, width: int) -> tuple[EntryKind, ...]:
         """How a branch of this output width may begin."""
-        if not self.passes_input or width == self.in_width:
+        arriving = self.arriving(width)
+        if arriving is None or arriving == self.in_width:
             return ("none",)
-        return ("project", "slice") if width < self.in_width else ("project",)
+        return ("project", "slice") if arriving < self.in_width else ("project",)
+
+    def arriving(self, width: int) -> int | None:
+        """Channels that must arrive for a branch of this width without an entry; None where any number may."""
+        return width if self.passes_input else None
 
 
 def split_segments(graph: OpGraph, meeting: Sequence[str] | None = None) -> list[Segment]:

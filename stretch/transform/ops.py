@@ -54,6 +54,107 @@ class ChannelSlice(nn.Module):
         return x[:, self.start : self.stop]
 
 
+class ChannelShuffle(nn.Module):
+    """Channels of `groups` groups interleaved: the first of each group, then the second of each, and so on."""
+
+    def __init__(self, groups: int) -> None:
+        super().__init__()
+        self.groups = groups
+
+    def extra_repr(self) -> str:
+        """Number of groups."""
+        return f"groups={self.groups}"
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Interleave the channels."""
+        n, c, h, w = x.shape
+        return x.view(n, self.groups, c // self.groups, h, w).transpose(1, 2).reshape(n, c, h, w)
+
+
+class Unflatten(nn.Module):
+    """A vector as a map of one pixel."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """N×C to N×C×1×1."""
+        return x[:, :, None, None]
+
+
+class ChannelNorm(nn.Module):
+    """Layer normalisation over the channels of each pixel."""
+
+    def __init__(self, channels: int, eps: float, affine: bool) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(channels)) if affine else None
+        self.bias = nn.Parameter(torch.zeros(channels)) if affine else None
+        self.channels = channels
+
+    def extra_repr(self) -> str:
+        """Channels and epsilon."""
+        return f"{self.channels}, eps={self.eps}, affine={self.weight is not None}"
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Normalise along dimension 1."""
+        last = F.layer_norm(x.movedim(1, -1), (self.channels,), self.weight, self.bias, self.eps)
+        return last.movedim(-1, 1)
+
+
+class ChannelScale(nn.Module):
+    """Each channel times a learned number."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(channels))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Scale along dimension 1."""
+        return x * self.weight.reshape(-1, *[1] * (x.dim() - 2))
+
+
+class ChannelShift(nn.Module):
+    """Each channel plus a learned number."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(channels))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Shift along dimension 1."""
+        return x + self.bias.reshape(-1, *[1] * (x.dim() - 2))
+
+
+class AddScalar(nn.Module):
+    """Its input plus a number."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.value = value
+
+    def extra_repr(self) -> str:
+        """The number."""
+        return f"{self.value}"
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Add the number."""
+        return x + self.value
+
+
+class MulScalar(nn.Module):
+    """Its input times a number."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.value = value
+
+    def extra_repr(self) -> str:
+        """The number."""
+        return f"{self.value}"
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Multiply by the number."""
+        return x * self.value
+
+
 class GlobalPool(nn.Module):
     """Mean or maximum over height and width; `kind` is the operator's."""
 
@@ -143,10 +244,20 @@ def _avg_pool(ins: list[Shape], a: Attrs) -> nn.Module:
     )
 
 
+def _batch_norm(ins: list[Shape], a: Attrs) -> nn.Module:
+    norm = nn.BatchNorm1d if len(ins[0]) == 2 else nn.BatchNorm2d
+    return norm(ins[0][1], eps=number(a, "eps"), momentum=number(a, "momentum"), affine=bool(a["affine"]))
+
+
+def _upsample(ins: list[Shape], a: Attrs) -> nn.Module:
+    down, across = ints(a, "scale")
+    return nn.Upsample(scale_factor=(float(down), float(across)), mode="nearest")
+
+
 _MAKERS: dict[str, Callable[[list[Shape], Attrs], nn.Module]] = {
     "conv": _conv,
     "linear": lambda ins, a: nn.Linear(ins[0][-1], integer(a, "out_features"), bias=bool(a["bias"])),
-    "batch_norm": lambda ins, a: nn.BatchNorm2d(ins[0][1], eps=number(a, "eps"), momentum=number(a, "momentum"), affine=bool(a["affine"])),
+    "batch_norm": _batch_norm,
     "relu": lambda ins, a: nn.ReLU(),
     "relu6": lambda ins, a: nn.ReLU6(),
     "hard_swish": lambda ins, a: nn.Hardswish(),
@@ -157,6 +268,15 @@ _MAKERS: dict[str, Callable[[list[Shape], Attrs], nn.Module]] = {
     "gelu": lambda ins, a: nn.GELU(approximate=str(a["approximate"])),
     "elu": lambda ins, a: nn.ELU(number(a, "alpha")),
     "leaky_relu": lambda ins, a: nn.LeakyReLU(number(a, "slope")),
+    "mish": lambda ins, a: nn.Mish(),
+    "prelu": lambda ins, a: nn.PReLU(ins[0][1]),
+    "scale": lambda ins, a: ChannelScale(ins[0][1]),
+    "shift": lambda ins, a: ChannelShift(ins[0][1]),
+    "add_scalar": lambda ins, a: AddScalar(number(a, "value")),
+    "mul_scalar": lambda ins, a: MulScalar(number(a, "value")),
+    "layer_norm": lambda ins, a: ChannelNorm(ins[0][1], number(a, "eps"), bool(a["affine"])),
+    "softmax": lambda ins, a: nn.Softmax(dim=1),
+    "log_softmax": lambda ins, a: nn.LogSoftmax(dim=1),
     "add": lambda ins, a: Add(),
     "mul": lambda ins, a: Mul(),
     "concat": lambda ins, a: Concat(),
@@ -165,8 +285,11 @@ _MAKERS: dict[str, Callable[[list[Shape], Attrs], nn.Module]] = {
     "global_avg_pool": lambda ins, a: GlobalPool("global_avg_pool", bool(a["keepdims"])),
     "global_max_pool": lambda ins, a: GlobalPool("global_max_pool", bool(a["keepdims"])),
     "flatten": lambda ins, a: nn.Flatten(),
+    "unflatten": lambda ins, a: Unflatten(),
     "pad": _pad,
     "slice": lambda ins, a: ChannelSlice(integer(a, "start"), integer(a, "stop")),
+    "channel_shuffle": lambda ins, a: ChannelShuffle(integer(a, "groups")),
+    "upsample": _upsample,
     "dropout": lambda ins, a: nn.Dropout(number(a, "p")),
     "stochastic_depth": lambda ins, a: StochasticDepth(number(a, "p"), str(a["mode"])),
     "identity": lambda ins, a: nn.Identity(),

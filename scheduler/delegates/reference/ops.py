@@ -73,6 +73,37 @@ def _batch_norm(node: Node, x: Array, scale: Array, bias: Array, mean: Array, va
     return np.asarray(y.astype(x.dtype))
 
 
+def _layer_norm(node: Node, x: Array, scale: Array, bias: Array | None = None) -> Array:
+    axis = node.attrs.get("axis", -1) % x.ndim
+    over = tuple(range(axis, x.ndim))
+    wide = x.astype(np.float64)
+    centred = wide - wide.mean(axis=over, keepdims=True)
+    y = centred / np.sqrt((centred**2).mean(axis=over, keepdims=True) + node.attrs.get("epsilon", 1e-5)) * scale
+    return np.asarray((y if bias is None else y + bias).astype(x.dtype))
+
+
+def _log_softmax(attrs: Mapping[str, Any], x: Array) -> Array:
+    axis = attrs.get("axis", -1)
+    shifted = x - x.max(axis=axis, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True)))
+
+
+def _mish(attrs: Mapping[str, Any], x: Array) -> Array:
+    return x * np.tanh(np.logaddexp(0, x))
+
+
+def _resize(node: Node, x: Array, region: Array | None = None, scales: Array | None = None, sizes: Array | None = None) -> Array:
+    """Nearest neighbour: output i reads input floor(i / scale)."""
+    modes = [node.attrs.get(key, default) for key, default in (
+        ("mode", b"nearest"), ("coordinate_transformation_mode", b"half_pixel"), ("nearest_mode", b"round_prefer_floor"))]  # fmt: skip
+    if modes != [b"nearest", b"asymmetric", b"floor"] or scales is None or not len(scales):
+        raise ValueError("only nearest, asymmetric, floor with scales is defined here")
+    for axis, factor in enumerate(scales.tolist()):
+        if factor != 1:
+            x = np.take(x, np.floor(np.arange(math.floor(x.shape[axis] * factor)) / factor).astype(np.int64), axis=axis)
+    return x
+
+
 def _gemm(node: Node, a: Array, b: Array, c: Array | None = None) -> Array:
     left = a.T if node.attrs.get("transA", 0) else a
     right = b.T if node.attrs.get("transB", 0) else b
@@ -166,16 +197,22 @@ OPS: dict[str, Callable[..., Array]] = {
     "HardSigmoid": _elementwise(lambda attrs, x: _hard_sigmoid(x, attrs.get("alpha", 0.2), attrs.get("beta", 0.5))),
     "HardSwish": _elementwise(lambda attrs, x: x * _hard_sigmoid(x, 1 / 6, 0.5)),
     "Identity": lambda node, x: x,
+    "LayerNormalization": _layer_norm,
     "LeakyRelu": _elementwise(lambda attrs, x: np.where(x < 0, attrs.get("alpha", 0.01) * x, x)),
+    "LogSoftmax": _elementwise(_log_softmax),
     "MatMul": _matmul,
     "MaxPool": max_pool,
+    "Mish": _elementwise(_mish),
     "Mul": lambda node, a, b: np.asarray(a * b),
+    "PRelu": lambda node, x, slope: np.asarray(np.where(x < 0, x * slope, x)),
     "Pad": _pad,
     "ReduceMean": _reduce_mean,
     "Relu": lambda node, x: np.maximum(x, 0),
     "Reshape": _reshape,
+    "Resize": _resize,
     "Sigmoid": _elementwise(lambda attrs, x: _sigmoid(x)),
     "Slice": _slice,
+    "Softmax": _elementwise(lambda attrs, x: np.exp(_log_softmax(attrs, x))),
     "Squeeze": _squeeze,
     "Sum": lambda node, first, *others: np.asarray(sum(others, first)),
     "Tanh": _elementwise(lambda attrs, x: np.tanh(x)),

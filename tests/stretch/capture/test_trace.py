@@ -6,6 +6,7 @@ from torch import nn  # noqa: E402 - torch may be missing
 from predictors.errors import StretchError, UsageError  # noqa: E402
 from predictors.graph import OpGraph  # noqa: E402
 from stretch.capture import capture  # noqa: E402
+from stretch.transform import Branch  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -76,10 +77,22 @@ class Pair(nn.Module):
 class Scaled(nn.Module):
     def __init__(self):
         super().__init__()
-        self.gamma = nn.Parameter(torch.ones(1, 3, 1, 1))
+        self.gamma = nn.Parameter(torch.ones(1, 3, 8, 1))
 
     def forward(self, x):
         return x * self.gamma
+
+
+class ThroughView(nn.Module):
+    def forward(self, x):
+        y = x + 1
+        y[:, :2].mul_(2)
+        return y * 3
+
+
+class Random(nn.Module):
+    def forward(self, x):
+        return x * torch.rand(1)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +102,10 @@ class Scaled(nn.Module):
         (Sorting(), "node `(sort|getitem)`"),
         (Twice(), "exactly one input"),
         (Pair(), "not one tensor"),
-        (Scaled(), "node `gamma`|`gamma`"),
+        (Scaled(), r"node `mul`.*\(1, 3, 8, 1\)"),
+        (ThroughView(), "changed in place through a view"),
+        (Random(), "something else when it is traced"),
+        (nn.Identity(), "has no operator"),
         (nn.Sequential(nn.Conv2d(3, 4, 3), nn.InstanceNorm2d(4)), "`1`.*InstanceNorm2d"),
         (nn.Sequential(nn.Conv2d(3, 4, 3, padding=1, padding_mode="reflect")), "padding mode"),
         (nn.Sequential(nn.ConvTranspose2d(3, 4, 3)), "ConvTranspose2d"),
@@ -112,8 +128,37 @@ def test_subclass_with_its_own_forward_is_not_mistaken_for_its_base():
         def forward(self, x):
             return super().forward(x) + super().forward(x)
 
-    with pytest.raises(StretchError):
-        capture(nn.Sequential(Doubled(3, 4, 1)), (1, 3, 8, 8))
+    module = nn.Sequential(Doubled(3, 4, 1))
+    found = capture(module, (1, 3, 8, 8))
+    assert [op.kind for op in found.graph.ops] == ["input", "conv", "conv", "add"]
+    assert found.weights["conv2d"]["weight"] is module[0].weight
+
+
+class Reused(nn.Module):
+    """In-place operations whose tensor is read again under its other names."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.relu = nn.Conv2d(3, 3, 3, padding=1), nn.ReLU(inplace=True)
+
+    def forward(self, x):
+        x = self.conv(x)
+        y = self.conv(self.relu(x))
+        x = x + y
+        z = x
+        x += y
+        return z * x
+
+
+def test_tensor_changed_in_place_is_read_as_it_is_then():
+    module = Reused()
+    found = capture(module, (1, 3, 8, 8))
+    branch = Branch(found.graph)
+    for name, weights in found.weights.items():
+        branch.get_submodule(name).load_state_dict(weights)
+    x = torch.randn(1, 3, 8, 8)
+    with torch.inference_mode():
+        torch.testing.assert_close(branch(x), module(x))
 
 
 def test_submodule_called_like_a_method_of_modules_is_renamed():

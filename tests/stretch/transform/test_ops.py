@@ -24,6 +24,11 @@ ATTRS = {
     "global_max_pool": {"keepdims": True},
     "pad": {"padding": (1, 2, 3, 4)},
     "slice": {"start": 1, "stop": 3},
+    "channel_shuffle": {"groups": 2},
+    "upsample": {"scale": (2, 3)},
+    "layer_norm": {"eps": 1e-6, "affine": True},
+    "add_scalar": {"value": 3.0},
+    "mul_scalar": {"value": -0.5},
     "dropout": {"p": 0.3},
     "stochastic_depth": {"p": 0.2, "mode": "row"},
 }
@@ -31,7 +36,7 @@ ATTRS = {
 
 @pytest.mark.parametrize("kind", sorted(set(KINDS) - {"input"}))
 def test_module_of_every_kind_traces_back_to_its_operator(kind):
-    shape = (1, 4) if kind == "linear" else (1, 4, 9, 9)
+    shape = (1, 4) if kind in ("linear", "unflatten") else (1, 4, 9, 9)
     count = max(1, KINDS[kind].min_inputs)
     op = Op("op", kind, ("input",) * count, ATTRS.get(kind, {}))
 
