@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from torch import nn
 
     from scheduler.manifest import Manifest
+    from stretch.capture import Captured
     from stretch.models.load import LoadedModel
     from stretch.transform import BranchedModel
+    from stretch.transform.calibrate import SegmentError
 
 Step = Callable[[str], None]
 
@@ -38,6 +40,7 @@ class Branched:
         seconds: Wall time of each phase.
         model: The branched network; None after a dry run.
         sequential: The sequential control of the same MACs, if there is one.
+        calibration: How far each branched segment is from the original's, after calibration.
         bundle: The folder written, if any.
         manifest: Its `bundle.json`.
     """
@@ -49,6 +52,7 @@ class Branched:
     seconds: dict[str, float] = field(default_factory=dict)
     model: "BranchedModel | None" = None
     sequential: "BranchedModel | None" = None
+    calibration: "list[SegmentError]" = field(default_factory=list)
     bundle: Path | None = None
     manifest: "Manifest | None" = None
 
@@ -59,6 +63,7 @@ class Branched:
             "weights": {"source": self.weights_source, "detail": self.weights_detail},
             "warnings": [*self.warnings, *planned["warnings"]],
             "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
+            "calibration": [asdict(error) for error in self.calibration],
             "bundle": str(self.bundle) if self.bundle else None,
             "checks": self.manifest.checks if self.manifest else {},
         }
@@ -74,6 +79,8 @@ def branch(
     input_shape: Sequence[int] | None = None,
     weights: str = "default",
     seed: int = 0,
+    images: Path | None = None,
+    image_count: int = 256,
     controls: bool = True,
     dry_run: bool = False,
     trust_code: bool = False,
@@ -90,6 +97,9 @@ def branch(
         input_shape: Batch (1), channels, height, width; the model's usual one by default.
         weights: ``default``, ``none`` (random) or a file; ignored for a module.
         seed: Of random weights.
+        images: Folder of unlabelled images to calibrate with: batch-norm statistics and
+            joins are fitted to what the original computes on them. None: no calibration.
+        image_count: Images to take from it, at most.
         controls: Whether the bundle has the sequential controls.
         dry_run: Stop after planning.
         trust_code: Whether ``file.py:factory`` may be executed.
@@ -126,6 +136,9 @@ def branch(
         result.model = build(captured, planned.design)
         if planned.sequential is not None and controls:
             result.sequential = build(captured, planned.sequential.design)
+    if images is not None:
+        with _phase("calibrate", seconds, step):
+            result.calibration = _calibrate(result.model, captured, images, image_count)
     if out is not None:
         with _phase("export", seconds, step):
             from stretch.export.bundle import BundleFacts, export_bundle
@@ -180,6 +193,16 @@ def _load(model: "str | nn.Module", weights: str, seed: int, trust_code: bool) -
     if isinstance(model, str):
         return load_model(model, weights=weights, seed=seed, trust_code=trust_code)
     return LoadedModel(model.eval(), type(model).__name__, USUAL_INPUT, "given", "the module's own")
+
+
+def _calibrate(model: "BranchedModel", captured: "Captured", folder: Path, count: int) -> "list[SegmentError]":
+    import torch
+
+    from stretch.quantize.images import load_images
+    from stretch.transform.calibrate import calibrate
+
+    found = [torch.from_numpy(image) for image in load_images(folder, captured.graph.input.shape, count)]
+    return calibrate(model, captured, [torch.cat(found[i : i + 32]) for i in range(0, len(found), 32)])
 
 
 def _plan(graph: OpGraph, profile: DeviceProfile, config: PlanConfig | None, draft: DesignDraft | None) -> PlanResult:

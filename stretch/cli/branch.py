@@ -30,14 +30,17 @@ def branch(
     beta: Annotated[float, typer.Option(help="A branch over the whole segment on the fastest processor, at most.")] = 1.1,
     balance: Annotated[float, typer.Option(help="Fastest over slowest branch of a segment, at least.")] = 0.5,
     min_depth: Annotated[float, typer.Option(help="Depth ratio of a branch, at least.")] = 0.5,
-    min_width: Annotated[float | None, typer.Option(help="Width ratio of a branch, at least; 0.5 for two processors, 0.375 for three.")] = None,
+    min_width: Annotated[
+        float | None, typer.Option(help="Width ratio of a branch, at least; 0.5 for two processors, 0.375 for three.")
+    ] = None,
     macs: Annotated[str, typer.Option(help="Range of MACs over the original's.")] = "0.97:1.03",
     segment_macs: Annotated[float, typer.Option(help="MACs of each branched segment over the original segment's, at least.")] = 0.9,
     params: Annotated[str | None, typer.Option(help="Range of parameters over the original's.")] = None,
     n_meet: Annotated[int, typer.Option(help="Meeting points, at least.", min=1)] = 1,
     meet: Annotated[str | None, typer.Option(help="Meeting points, cut points separated by commas.")] = None,
     merge: Annotated[
-        str, typer.Option(help="Merge neighbouring stages: never, auto (where nothing can branch otherwise) or always (where it is faster).")
+        str,
+        typer.Option(help="Merge neighbouring stages: never, auto (where nothing can branch otherwise) or always (where it is faster)."),
     ] = "auto",
     join: Annotated[str, typer.Option(help="How branches meet: auto, concat, project or sum.")] = "auto",
     strategy: Annotated[str, typer.Option(help="How designs are searched: exact or grid.")] = "exact",
@@ -48,6 +51,10 @@ def branch(
     size: Annotated[str | None, typer.Option("--input", help="Input size, such as 3x224x224.")] = None,
     weights: Annotated[str, typer.Option(help="default (trained, where they can be had), none (random), or a file.")] = "default",
     seed: Annotated[int, typer.Option(help="Seed of random weights.")] = 0,
+    images: Annotated[
+        Path | None, typer.Option(help="Folder of unlabelled images (pictures or .npy) to calibrate the new network with.")
+    ] = None,
+    image_count: Annotated[int, typer.Option(help="Calibration images to take, at most.", min=16)] = 256,
     controls: Annotated[bool, typer.Option("--controls/--no-controls", help="Write the sequential controls into the bundle.")] = True,
     export: Annotated[bool, typer.Option("--export/--no-export", help="Write the bundle.")] = True,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Plan only: no model is built, nothing is written.")] = False,
@@ -90,6 +97,8 @@ def branch(
             input_shape=shape,
             weights=weights,
             seed=seed,
+            images=images,
+            image_count=image_count,
             controls=controls,
             dry_run=dry_run,
             trust_code=trust_code,
@@ -104,8 +113,12 @@ def branch(
 
         console.print(f"weights: {result.weights_source}" + (f" ({result.weights_detail})" if result.weights_detail else ""))
         print_plan(console, data)
+        for error in result.calibration:
+            console.print(f"calibrated {error.segment}: squared error {error.after:.3f} of the original's square, {error.before:.3f} before")
         if result.manifest is not None:
-            console.print(f"largest difference of any exported file from torch: {result.manifest.checks['max_error']:.1e} of its largest output")
+            console.print(
+                f"largest difference of any exported file from torch: {result.manifest.checks['max_error']:.1e} of its largest output"
+            )
             # not wrapped: this line is there to be copied
             console.print(f"bundle written; run it with: stretch run {result.bundle}", soft_wrap=True)
 

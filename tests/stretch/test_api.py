@@ -94,3 +94,23 @@ def test_json_has_the_keys_of_the_contract():
         assert segment.keys() >= {"name", "start", "end", "shape", "depth", "branches"}
         for each in segment["branches"]:
             assert each.keys() >= {"processor", "depth", "width", "entry", "join", "macs", "predicted_ms"}
+
+
+def test_images_calibrate_the_model_before_it_is_exported(tmp_path):
+    import numpy as np
+
+    (tmp_path / "images").mkdir()
+    np.save(tmp_path / "images" / "some.npy", np.random.default_rng(0).standard_normal((40, 3, 32, 32)).astype(np.float32))
+    plain = branch("tiny_resnet", "pixel6", config=LOOSE, weights="none")
+    result = branch("tiny_resnet", "pixel6", out=tmp_path / "b", config=LOOSE, weights="none", images=tmp_path / "images", image_count=32)
+    assert [e["segment"] for e in result.to_json()["calibration"]] == [s.name for s in result.plan.design.segments if not s.whole]
+    assert all(e.after < e.before for e in result.calibration)
+    assert any(not torch.equal(v, plain.model.state_dict()[k]) for k, v in result.model.state_dict().items() if "join_conv" in k)
+    assert result.manifest.checks["max_error"] <= 1e-4
+
+
+def test_folder_without_images_is_refused_and_no_bundle_is_left(tmp_path):
+    (tmp_path / "images").mkdir()
+    with pytest.raises(StretchError, match="calibration images"):
+        branch("tiny_resnet", "pixel6", out=tmp_path / "b", config=LOOSE, weights="none", images=tmp_path / "images")
+    assert not (tmp_path / "b").exists()
