@@ -186,3 +186,33 @@ def test_branched_model_trains_and_its_state_dict_round_trips(captured):
         assert torch.equal(model.eval()(x), other(x))
     assert "on_cpu" in repr(model)
     assert "join" in repr(model)
+
+
+class ReductionThenUnits(torch.nn.Module):
+    """A block that passes its pooled input on, units that do not, a shuffle and a range inside a piece."""
+
+    def __init__(self):
+        super().__init__()
+        nn = torch.nn
+        self.stem, self.down = nn.Conv2d(3, 8, 3, 2, 1), nn.Conv2d(8, 16, 3, 2, 1)
+        self.left = nn.ModuleList(nn.Conv2d(24, 12, 3, padding=1) for _ in range(2))
+        self.right = nn.ModuleList(nn.Conv2d(24, 12, 1) for _ in range(2))
+        self.shuffle, self.last = nn.ChannelShuffle(2), nn.Conv2d(9, 4, 1)
+
+    def forward(self, x):
+        x = torch.relu(self.stem(x))
+        x = torch.cat([self.down(x), torch.nn.functional.max_pool2d(x, 3, 2, 1)], 1)
+        for left, right in zip(self.left, self.right, strict=True):
+            x = torch.relu(torch.cat([left(x), right(x)], 1))
+        return self.last(self.shuffle(x)[:, 3:12]).mean((2, 3))
+
+
+@given(data=st.data())
+def test_trunks_of_several_parts_scale_at_every_depth(data):
+    found = capture(ReductionThenUnits().eval(), (1, 3, 16, 16), "net")
+    design = data.draw(random_designs(found.graph))
+    model = build(found, design)
+    assert capture(model, found.graph.input.shape, "net").graph == scaled_graph(found.graph, design)
+    with torch.inference_mode():
+        same = build(found, identity_design(found.graph))(image(found))
+        assert torch.equal(same, found.module(image(found)))
