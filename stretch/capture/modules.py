@@ -101,8 +101,8 @@ def _plain(kind: str) -> Rule:
     return lambda m, shape: [("", kind, {}, {})]
 
 
-def _gelu(m: nn.GELU, shape: tuple[int, ...]) -> list[Lowered]:
-    return [("", "gelu", {"approximate": m.approximate}, {})]
+def _gelu(m: Any, shape: tuple[int, ...]) -> list[Lowered]:
+    return [("", "gelu", {"approximate": getattr(m, "approximate", "none")}, {})]
 
 
 def _max_pool(m: nn.MaxPool2d, shape: tuple[int, ...]) -> list[Lowered]:
