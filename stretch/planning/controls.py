@@ -18,9 +18,9 @@ from stretch.planning.constraints import ConstraintFilter
 from stretch.planning.costs import BranchCost, Costs
 from stretch.planning.design import BranchDesign, BranchScale, JoinKind, SegmentDesign
 from stretch.planning.makespan import single_ms, timeline
-from stretch.planning.scale import legal_widths
 from stretch.planning.search.layers import Layer, shortest_path
 from stretch.planning.segments import Segment, join_kinds
+from stretch.planning.widths import legal_widths
 
 #: Largest width ratio of the sequential control: fewer, wider blocks.
 WIDEST = 1.5

@@ -12,8 +12,9 @@ from math import prod
 from predictors.devices import ITEM_BYTES
 from predictors.fusion import Kernel, KernelCost
 from predictors.predictor import LatencyPredictor
+from stretch.planning.depth import drop_units
 from stretch.planning.design import BranchScale, EntryKind, JoinKind, SegmentDesign
-from stretch.planning.scale import drop_units, scale_branch
+from stretch.planning.scale import scale_branch
 from stretch.planning.segments import Segment
 
 

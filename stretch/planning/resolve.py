@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from predictors.errors import StretchError, UnknownNameError
 from predictors.graph import OpGraph
 from stretch.planning.design import BranchDesign, BranchDraft, BranchScale, DesignDraft, JoinKind, SegmentDesign, SegmentDraft
-from stretch.planning.scale import join_width, partitions, scaled_graph
+from stretch.planning.scale import join_width, scaled_graph
 from stretch.planning.segments import Segment, cut_segment, split_segments
+from stretch.planning.widths import partitions
 
 
 def resolve_design(draft: DesignDraft, graph: OpGraph, device: str, align: Mapping[str, int], default: str) -> BranchDesign:

@@ -1,15 +1,16 @@
 """A design applied to an operator graph: the paper's F (paper 003, eq. 1), without weights."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from math import gcd, lcm
 
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from predictors.kinds import Attr, integer
-from stretch.planning.channels import ChannelGroups, Layout, channel_groups
+from stretch.planning.channels import ChannelGroups, channel_groups
+from stretch.planning.depth import drop_units
 from stretch.planning.design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.segments import Segment, cut_segment
+from stretch.planning.widths import legal_widths, partitions, per_unit, scaled_units, trunk_widths
 
 ENTRY_CONV, ENTRY_NORM, ENTRY_SLICE, JOIN_CONV = "entry_conv", "entry_norm", "entry_slice", "join_conv"
 
@@ -34,115 +35,16 @@ class ScaledBranch:
     trunk: int
 
 
-def drop_units(segment: Segment, depth: int) -> OpGraph:
-    """The segment with only `depth` blocks left.
-
-    Units go from the end of the run that keeps the largest part of its own, so
-    that merged stages shrink evenly; the first blocks of a run stay.
-
-    Raises:
-        StretchError: If the segment has no such depth.
-    """
-    if not segment.min_depth <= depth <= segment.depth:
-        raise StretchError(
-            f"segment `{segment.name}` cannot have depth {depth}",
-            f"it has {segment.depth} blocks, {segment.min_depth} of which stay: choose {segment.min_depth} to {segment.depth}",
-        )
-    if depth == segment.depth:
-        return segment.graph
-    left: dict[int, list[int]] = {}
-    total: dict[int, int] = {}
-    for i, block in enumerate(segment.blocks):
-        total[block.run] = total.get(block.run, 0) + 1
-        if block.removable:
-            left.setdefault(block.run, []).append(i)
-    gone: set[int] = set()
-    for _ in range(segment.depth - depth):
-        run = max((r for r in left if left[r]), key=lambda r: (len(left[r]) / total[r], r))
-        gone.add(left[run].pop())
-    renamed: dict[str, str] = {}
-    dropped: set[str] = set()
-    for i, block in enumerate(segment.blocks):
-        if i in gone:
-            renamed[block.end] = renamed.get(block.start, block.start)
-            dropped.update(block.ops)
-    ops = [
-        Op(op.name, op.kind, tuple(renamed.get(n, n) for n in op.inputs), op.attrs, tags=op.tags)
-        for op in segment.graph.ops
-        if op.name not in dropped
-    ]
-    output = renamed.get(segment.graph.output, segment.graph.output)
-    return OpGraph.build(segment.graph.name, ops, output)
-
-
-def scaled_units(units: int, per: int, ratio: float, align: int) -> int:
-    """Units a group keeps at a width ratio, its channels a multiple of `align` where it is large enough."""
-    if ratio == 1:
-        return units
-    step = align // gcd(align, per)
-    wanted = units * ratio
-    if wanted < step:
-        return max(1, round(wanted))
-    return round(wanted / step) * step
-
-
-#: Width ratios that are tried where a branch's trunk is a concatenation of several groups.
-_RATIOS = tuple(n / 64 for n in range(1, 65))
-
-
-def legal_widths(segment: Segment, align: int, floor: float = 0.0, ceiling: float = 1.0) -> list[int]:
-    """Widths a branch of `segment` may have, ascending; the original width is always one.
-
-    Args:
-        segment: The segment.
-        align: Width rounding of the processor, in channels.
-        floor: Smallest width ratio.
-        ceiling: Largest width ratio; above 1 where a sequential control widens.
-    """
-    full = segment.width
-    if segment.fixed_width:
-        return [full]
-    layout = segment.channels.layouts[segment.end]
-    if len(layout) == 1:
-        step = lcm(align, layout[0][1])
-        widths = set(range(step, int(full * ceiling) + 1, step))
-    else:
-        widths = set(_trunk_widths(segment.channels, layout, align))
-    return sorted({w for w in widths if floor * full <= w <= ceiling * full} | {full})
-
-
-def _trunk_widths(channels: ChannelGroups, layout: Layout, align: int) -> dict[int, float]:
-    """Width of a concatenated trunk → the ratio of its groups; what comes from the input stays."""
-    per = _per_unit(channels)
-    widths: dict[int, float] = {}
-    for ratio in _RATIOS:
-        kept = {g: scaled_units(channels.units[g], per[g], ratio, align) if _scales(channels, g) else channels.units[g] for g, _ in layout}
-        widths[sum(kept[g] * size for g, size in layout)] = ratio
-    return widths
-
-
-def _scales(channels: ChannelGroups, group: int) -> bool:
-    return group not in channels.frozen and group != channels.input_group
-
-
-def _per_unit(channels: ChannelGroups) -> dict[int, int]:
-    """Channels of one unit where its group is narrowest: at its producers."""
-    per: dict[int, int] = {}
-    for layout in channels.layouts.values():
-        for group, size in layout:
-            per[group] = min(per.get(group, size), size)
-    return per
-
-
 def _kept(segment: Segment, source: OpGraph, channels: ChannelGroups, scale: BranchScale, in_channels: int) -> dict[int, int]:
     """Units each group keeps in a branch."""
     where = f"branch `{segment.name}.{scale.processor}`"
     full = source.by_name[source.output].shape[1]
-    per = _per_unit(channels)
+    per = per_unit(channels)
     layout = channels.layouts[source.output]
-    ratio = scale.width / full if len(layout) == 1 else _trunk_widths(channels, layout, scale.align).get(scale.width, scale.width / full)
+    ratio = scale.width / full if len(layout) == 1 else trunk_widths(channels, layout, scale.align).get(scale.width, scale.width / full)
     kept = {
-        group: units if group in channels.frozen else scaled_units(units, per[group], ratio, scale.align) for group, units in channels.units.items()
+        group: units if group in channels.frozen else scaled_units(units, per[group], ratio, scale.align)
+        for group, units in channels.units.items()
     }
     if len(layout) == 1 and layout[0][0] not in channels.frozen:
         group, size = layout[0]
@@ -157,7 +59,9 @@ def _kept(segment: Segment, source: OpGraph, channels: ChannelGroups, scale: Bra
                 'give it entry = "project" or "slice", or let the segment before it join by "project"',
             )
         if in_channels % size:
-            raise StretchError(f"{where} reads {in_channels} channels, which are no multiple of {size}", "choose another width for the segment before it")
+            raise StretchError(
+                f"{where} reads {in_channels} channels, which are no multiple of {size}", "choose another width for the segment before it"
+            )
         kept[group] = in_channels // size
     width = sum(kept[group] * size for group, size in layout)
     if width != scale.width:
@@ -232,7 +136,10 @@ def scale_branch(segment: Segment, design: SegmentDesign, index: int, in_channel
     if design.join in ("project", "sum"):
         out = scale.partition if design.join == "project" else segment.width
         if out <= 0:
-            raise StretchError(f"branch `{segment.name}.{scale.processor}` contributes no channel to its join", "give the branches of a `project` join their `partition`, or leave it out in all")
+            raise StretchError(
+                f"branch `{segment.name}.{scale.processor}` contributes no channel to its join",
+                "give the branches of a `project` join their `partition`, or leave it out in all",
+            )
         ops.append(Op(JOIN_CONV, "conv", (output,), _pointwise(out, bias=True)))
         output = JOIN_CONV
     return ScaledBranch(OpGraph.build(f"{segment.name}.{scale.processor}", ops, output), source, channels, kept, start)
@@ -245,7 +152,10 @@ def _pointwise(out: int, *, bias: bool) -> dict[str, Attr]:
 def _entry(segment: Segment, scale: BranchScale, width: int, start: int) -> list[Op]:
     if scale.entry == "slice":
         if width > segment.in_width:
-            raise StretchError(f"branch `{segment.name}.{scale.processor}` cannot slice {width} of {segment.in_width} channels", 'give it entry = "project"')
+            raise StretchError(
+                f"branch `{segment.name}.{scale.processor}` cannot slice {width} of {segment.in_width} channels",
+                'give it entry = "project"',
+            )
         begin = min(start, segment.in_width - width)
         return [Op(ENTRY_SLICE, "slice", (segment.start,), {"start": begin, "stop": begin + width})]
     norm: dict[str, Attr] = {"eps": 1e-5, "momentum": 0.1, "affine": True}
@@ -269,7 +179,9 @@ def design_segments(graph: OpGraph, design: BranchDesign) -> list[Segment]:
     segments = []
     for part in design.segments:
         if part.start != at:
-            raise StretchError(f"segment `{part.name}` starts at `{part.start}`, the one before it ends at `{at}`", "segments must follow each other")
+            raise StretchError(
+                f"segment `{part.name}` starts at `{part.start}`, the one before it ends at `{at}`", "segments must follow each other"
+            )
         segments.append(cut_segment(graph, part.name, part.start, part.end))
         at = part.end
     if at != graph.output:
@@ -301,14 +213,16 @@ def _check_join(segment: Segment, design: SegmentDesign) -> None:
         if design.join not in ("none", "concat"):
             raise StretchError(f"{where} has one branch and nothing to join by `{design.join}`", 'set join = "none"')
         if design.join == "none" and design.branches[0].width != segment.width:
-            raise StretchError(f"{where} keeps its width {segment.width} with join = \"none\"", 'set join = "concat" to let the width change')
+            raise StretchError(f'{where} keeps its width {segment.width} with join = "none"', 'set join = "concat" to let the width change')
         return
     if design.join == "none":
         raise StretchError(f"{where} has {len(processors)} branches that nothing joins", 'set join to "project", "concat" or "sum"')
     if len(segment.graph.by_name[segment.end].shape) != 4:
         raise StretchError(f"{where} ends with a vector, branches join at feature maps", "let it end before the flattening")
     if design.join == "project" and sum(b.partition for b in design.branches) != segment.width:
-        raise StretchError(f"{where} has partitions that add up to {sum(b.partition for b in design.branches)}, its width is {segment.width}")
+        raise StretchError(
+            f"{where} has partitions that add up to {sum(b.partition for b in design.branches)}, its width is {segment.width}"
+        )
 
 
 def safe_name(processor: str) -> str:
@@ -354,33 +268,9 @@ def _renamed(segment: str, processor: str, branch: OpGraph, source: str) -> tupl
     prefix = f"{segment}_{safe_name(processor)}_"
     names: Mapping[str, str] = {op.name: source if op.kind == "input" else prefix + op.name for op in branch.ops}
     tags = {"segment": segment, "processor": processor, "subgraph": f"{segment}.{processor}", "meeting_point": "false"}
-    ops = [Op(names[op.name], op.kind, tuple(names[n] for n in op.inputs), op.attrs, tags={**tags, "origin": op.name}) for op in branch.ops if op.kind != "input"]
+    ops = [
+        Op(names[op.name], op.kind, tuple(names[n] for n in op.inputs), op.attrs, tags={**tags, "origin": op.name})
+        for op in branch.ops
+        if op.kind != "input"
+    ]
     return ops, names[branch.output]
-
-
-def partitions(width: int, widths: Sequence[int], align: int) -> list[int]:
-    """Channels each branch of a `project` join contributes: in proportion to its width, in steps of `align`.
-
-    Args:
-        width: Channels of the joined tensor.
-        widths: Channels of each branch's trunk.
-        align: Step; 1 is used where `width` is not a multiple of it or too small.
-
-    Raises:
-        StretchError: If there are more branches than channels.
-    """
-    if width < len(widths):
-        raise StretchError(f"{width} channels cannot be divided among {len(widths)} branches", "use fewer processors, or join by `sum`")
-    step = align if width % align == 0 and width // align >= len(widths) else 1
-    slots, total = width // step, sum(widths)
-    exact = [slots * w / total for w in widths]
-    counts = [max(1, int(e)) for e in exact]
-    while sum(counts) != slots:
-        short = sum(counts) < slots
-        errors = [e - c for e, c in zip(exact, counts, strict=True)]
-        if short:
-            counts[errors.index(max(errors))] += 1
-        else:
-            over = [i for i, c in enumerate(counts) if c > 1]
-            counts[min(over, key=lambda i: errors[i])] -= 1
-    return [c * step for c in counts]

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from stretch.planning.constraints import ConstraintFilter
 from stretch.planning.costs import BranchCost, Costs
 from stretch.planning.design import BranchScale, JoinKind, SegmentDesign
-from stretch.planning.scale import legal_widths, partitions
 from stretch.planning.segments import Segment, join_kinds
+from stretch.planning.widths import legal_widths, partitions
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

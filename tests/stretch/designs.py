@@ -4,8 +4,9 @@ from hypothesis import strategies as st
 
 from predictors.graph import OpGraph
 from stretch.planning.design import BranchDesign, BranchScale, SegmentDesign
-from stretch.planning.scale import join_width, legal_widths, partitions
+from stretch.planning.scale import join_width
 from stretch.planning.segments import Segment, join_kinds, split_segments
+from stretch.planning.widths import legal_widths, partitions
 
 
 def whole(segment: Segment, processor: str = "cpu") -> SegmentDesign:

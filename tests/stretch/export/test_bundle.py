@@ -10,8 +10,8 @@ from scheduler.bundle import load_bundle  # noqa: E402
 from scheduler.session import Session  # noqa: E402
 from stretch.export.bundle import BundleFacts, export_bundle  # noqa: E402
 from stretch.planning.design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
-from stretch.planning.scale import partitions  # noqa: E402
 from stretch.planning.segments import split_segments  # noqa: E402
+from stretch.planning.widths import partitions  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from tests.stretch.designs import identity_design, whole  # noqa: E402
 

@@ -11,8 +11,9 @@ from stretch.planning.constraints import ConstraintFilter
 from stretch.planning.controls import best_single, operator_split_ms, sequential_same_macs, variants
 from stretch.planning.costs import Costs
 from stretch.planning.makespan import ideal_split_ms, single_ms, timeline
-from stretch.planning.scale import legal_widths, scaled_graph
+from stretch.planning.scale import scaled_graph
 from stretch.planning.segments import split_segments
+from stretch.planning.widths import legal_widths
 from tests.predictors.networks import efficientnet_b5, resnet50, small_resnet
 
 

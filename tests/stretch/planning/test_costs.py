@@ -8,8 +8,9 @@ from predictors.devices import load_device
 from predictors.predictor import LatencyPredictor
 from stretch.planning.costs import Costs
 from stretch.planning.design import BranchScale, SegmentDesign
-from stretch.planning.scale import legal_widths, scale_branch
+from stretch.planning.scale import scale_branch
 from stretch.planning.segments import split_segments
+from stretch.planning.widths import legal_widths
 from tests.predictors.networks import efficientnet_b5, resnet50, small_resnet
 
 MI9 = LatencyPredictor(load_device("mi9"))

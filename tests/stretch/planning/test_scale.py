@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from predictors.errors import StretchError
 from stretch.planning.design import BranchDesign, BranchScale, SegmentDesign
-from stretch.planning.scale import drop_units, legal_widths, partitions, safe_name, scaled_graph, scaled_units
+from stretch.planning.scale import safe_name, scaled_graph
 from stretch.planning.segments import split_segments
 from tests.stretch.designs import identity_design, random_designs, whole
 
@@ -43,50 +43,6 @@ def test_every_operator_says_where_it_came_from(captured):
 
 
 @pytest.mark.torch
-def test_dropping_a_unit_removes_its_operators_and_nothing_else(captured):
-    segment = next(s for s in split_segments(captured("resnet50").graph) if s.name == "s2")
-    shallow = drop_units(segment, 3)
-    gone = {op.name for op in segment.graph.ops} - {op.name for op in shallow.ops}
-    assert gone == set(segment.blocks[-1].ops)
-    assert shallow.by_name[shallow.output].shape == segment.graph.by_name[segment.end].shape
-
-
-@pytest.mark.torch
-def test_depth_of_merged_stages_shrinks_evenly(captured):
-    segment = split_segments(captured("resnet50").graph, ["layer3_5_relu_2", "avgpool"])[1]
-    kept = {op.name.split("_")[0] + "_" + op.name.split("_")[1] for op in drop_units(segment, 7).ops if op.kind == "conv"}
-    assert kept == {*(f"layer1_{i}" for i in range(2)), *(f"layer2_{i}" for i in range(2)), *(f"layer3_{i}" for i in range(3))}
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize("depth", [0, 5])
-def test_depth_out_of_range_is_refused_with_the_range(captured, depth):
-    segment = next(s for s in split_segments(captured("resnet50").graph) if s.name == "s2")
-    with pytest.raises(StretchError, match=f"cannot have depth {depth}") as caught:
-        drop_units(segment, depth)
-    assert "1 to 4" in caught.value.hint
-
-
-@given(st.integers(1, 512), st.sampled_from([1, 2, 8, 24]), st.floats(0.05, 2.0), st.sampled_from([1, 4, 8, 16, 32]))
-def test_scaled_channels_are_a_multiple_of_the_slice_unless_too_few(units, per, ratio, align):
-    kept = scaled_units(units, per, ratio, align)
-    assert kept >= 1
-    if ratio == 1:
-        assert kept == units
-    elif units * ratio * per >= align * per:
-        assert kept * per % align == 0
-
-
-@pytest.mark.torch
-def test_legal_widths_respect_slice_and_floor(captured):
-    segment = next(s for s in split_segments(captured("regnet_x_1_6gf").graph) if s.name == "s2")
-    widths = legal_widths(segment, 8, 0.5)
-    assert widths[-1] == 168
-    assert all(w % 8 == 0 and w >= 84 for w in widths)
-    assert max(legal_widths(segment, 8, 0.5, 1.5)) == 248
-
-
-@pytest.mark.torch
 def test_regnet_bottleneck_keeps_whole_convolution_groups(captured):
     graph = captured("regnet_x_1_6gf").graph
     parts = [
@@ -97,17 +53,6 @@ def test_regnet_bottleneck_keeps_whole_convolution_groups(captured):
     grouped = [op for op in scaled.ops if op.kind == "conv" and op.attrs["groups"] > 1 and op.name.startswith("s2_on_cpu")]
     assert grouped
     assert all(op.attrs["out_channels"] // op.attrs["groups"] == 24 for op in grouped)
-
-
-@given(st.integers(1, 300).map(lambda n: n * 4), st.lists(st.integers(1, 400), min_size=1, max_size=3), st.sampled_from([1, 4, 8]))
-def test_partitions_add_up_and_leave_nobody_out(width, widths, align):
-    shares = partitions(width, widths, align)
-    assert sum(shares) == width
-    assert min(shares) > 0
-
-
-def test_partitions_are_in_proportion_to_the_widths():
-    assert partitions(256, [64, 192], 8) == [64, 192]
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ torch = pytest.importorskip("torch")
 
 from predictors.errors import StretchError  # noqa: E402 - torch may be missing
 from stretch.planning.design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
-from stretch.planning.scale import partitions  # noqa: E402
 from stretch.planning.segments import split_segments  # noqa: E402
+from stretch.planning.widths import partitions  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from stretch.transform.calibrate import _Regression, calibrate  # noqa: E402
 from tests.stretch.designs import whole  # noqa: E402
