@@ -180,6 +180,29 @@ def transpose(draw):
     return Case("Transpose", [floats(draw(images), draw(seeds))], {"perm": draw(st.permutations(range(4)))})
 
 
+@st.composite
+def layer_norm(draw):
+    shape, seed = draw(images), draw(seeds)
+    # One element alone has no deviation, and dividing by the epsilon's root only shows rounding.
+    shape = (*shape[:3], shape[3] + 3)
+    last = shape[3:]
+    constants = {"scale": floats(last, seed + 1)} | ({"b": floats(last, seed + 2)} if draw(st.booleans()) else {})
+    return Case("LayerNormalization", [floats(shape, seed)], {"axis": -1, "epsilon": draw(st.sampled_from([1e-5, 1e-3]))}, constants)
+
+
+@st.composite
+def prelu(draw):
+    shape, seed = draw(images), draw(seeds)
+    return Case("PRelu", [floats(shape, seed)], {}, {"slope": floats((shape[1], 1, 1), seed + 1)})
+
+
+@st.composite
+def resize(draw):
+    scales = np.array([1, 1, *draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))], np.float32)
+    attrs = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    return Case("Resize", [floats(draw(images), draw(seeds))], attrs, {"roi": None, "scales": scales})
+
+
 OPS = {
     "Add": binary("Add"),
     "AveragePool": pool("AveragePool", count_include_pad=st.integers(0, 1)),
@@ -196,16 +219,22 @@ OPS = {
     "HardSigmoid": elementwise("HardSigmoid", alpha=st.sampled_from([0.2, 1 / 6]), beta=st.just(0.5)),
     "HardSwish": elementwise("HardSwish"),
     "Identity": elementwise("Identity"),
+    "LayerNormalization": layer_norm(),
     "LeakyRelu": elementwise("LeakyRelu", alpha=st.sampled_from([0.01, 0.2])),
+    "LogSoftmax": elementwise("LogSoftmax", axis=st.sampled_from([1, 2, -1])),
     "MatMul": matmul(),
     "MaxPool": pool("MaxPool"),
+    "Mish": elementwise("Mish"),
     "Mul": binary("Mul"),
     "Pad": pad(),
+    "PRelu": prelu(),
     "ReduceMean": reduce_mean(),
     "Relu": elementwise("Relu"),
     "Reshape": reshape(),
+    "Resize": resize(),
     "Sigmoid": elementwise("Sigmoid", scale=30.0),
     "Slice": channel_slice(),
+    "Softmax": elementwise("Softmax", axis=st.sampled_from([1, 2, -1])),
     "Squeeze": squeezes("Squeeze"),
     "Sum": several("Sum"),
     "Tanh": elementwise("Tanh"),

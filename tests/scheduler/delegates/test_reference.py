@@ -75,6 +75,18 @@ def torch_result(case):
             y = functional.gelu(x, approximate=a["approximate"])
         case "Elu":
             y = functional.elu(x, a["alpha"])
+        case "LayerNormalization":
+            y = functional.layer_norm(x, x.shape[-1:], c["scale"], c.get("b"), a["epsilon"])
+        case "LogSoftmax":
+            y = functional.log_softmax(x, a["axis"])
+        case "Softmax":
+            y = functional.softmax(x, a["axis"])
+        case "Mish":
+            y = functional.mish(x)
+        case "PRelu":
+            y = functional.prelu(x, c["slope"].flatten())
+        case "Resize":
+            y = functional.interpolate(x, scale_factor=tuple(c["scales"].tolist()[2:]), mode="nearest")
         case "LeakyRelu":
             y = functional.leaky_relu(x, a["alpha"])
         case "Identity":
