@@ -2,9 +2,13 @@
 
 import importlib.util
 import os
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# A shell starts background jobs with SIGINT ignored, and children inherit that: tests of interrupts need Python's own handler.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No deadline: the machines that run the tests are shared, and time is never what a test asserts.
 settings.register_profile("dev", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
