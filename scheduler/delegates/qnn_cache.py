@@ -37,6 +37,7 @@ def cached_context(folder: Path | None, model: Path, versions: str, open_session
         try:
             return open_session(kept, {})
         except Exception:
+            # Whatever is wrong with a cached file, the model it was made of is still there.
             kept.unlink(missing_ok=True)
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -76,15 +76,16 @@ def _start_joins(model: BranchedModel, part: SegmentDesign, branches: list[Scale
     if part.join not in ("project", "sum"):
         return
     everything = Trunk.of(torch.cat(trunks))
-    at = 0
+    at = start = 0
     for scale, branch, trunk in zip(part.branches, branches, trunks, strict=True):
         own = Trunk(trunk, everything.share[at : at + len(trunk)]) if part.join == "sum" else Trunk.of(trunk)
         at += len(trunk)
         op: Op = branch.graph.by_name[JOIN_CONV]
-        start = sum(b.partition for b in part.branches[: part.branches.index(scale)]) if part.join == "project" else 0
         wanted = torch.arange(start, start + op.shape[1])
         conv = model.branch(part.name, scale.processor).get_submodule(JOIN_CONV)
         _load(conv, {"weight": _selection(wanted, own), "bias": torch.zeros(op.shape[1])})
+        # The parts of a `project` join lie side by side; those of a `sum` all start at 0.
+        start += scale.partition if part.join == "project" else 0
 
 
 def _behind(part: SegmentDesign, trunks: list[torch.Tensor], captured: Captured) -> Trunk:

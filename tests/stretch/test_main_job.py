@@ -5,6 +5,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from experiments.main_job.run import MODELS  # noqa: E402 - torch may be missing
 from scheduler.session import Session  # noqa: E402 - torch may be missing
 from stretch.api import branch  # noqa: E402
 from stretch.capture import capture  # noqa: E402
@@ -14,20 +15,6 @@ from stretch.transform import build  # noqa: E402
 from tests.stretch.designs import identity_design  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
-
-MODELS = [
-    *(
-        "resnet18",
-        "resnet34",
-        "resnet50",
-        "regnet_x_400mf",
-        "regnet_x_1_6gf",
-        "efficientnet_b0",
-        "efficientnet_b5",
-        "mobilenet_v2",
-        "mobilenet_v3_large",
-    ),
-]
 
 
 @pytest.mark.parametrize(("device", "processors"), [("pixel6", ("cpu", "gpu")), ("mi9", ("cpu", "gpu", "dsp"))])

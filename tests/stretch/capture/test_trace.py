@@ -3,6 +3,7 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402 - torch may be missing
 
+from experiments.main_job.run import MODELS  # noqa: E402
 from predictors.errors import StretchError, UsageError  # noqa: E402
 from predictors.graph import OpGraph  # noqa: E402
 from stretch.capture import capture  # noqa: E402
@@ -11,17 +12,7 @@ from stretch.transform import Branch  # noqa: E402
 pytestmark = pytest.mark.torch
 
 TORCHVISION = [
-    *(
-        "resnet18",
-        "resnet34",
-        "resnet50",
-        "regnet_x_400mf",
-        "regnet_x_1_6gf",
-        "efficientnet_b0",
-        "efficientnet_b5",
-        "mobilenet_v2",
-        "mobilenet_v3_large",
-    ),
+    *MODELS,
     *("densenet121", "squeezenet1_1", "mnasnet1_0", "vgg11_bn", "resnext50_32x4d", "regnet_y_400mf", "efficientnet_v2_s"),
 ]
 
