@@ -1,14 +1,14 @@
 """Memory of the tensors that cross subgraphs, laid out so that a concat join copies nothing."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from predictors.errors import StretchError
-from scheduler.delegates.base import Array
+from scheduler.delegates.base import Array, Compiled, Invocation
 from scheduler.manifest import Tensor
-from scheduler.plan import ExecutionPlan, PlannedJoin
+from scheduler.plan import ExecutionPlan, PlannedJoin, PlannedSubgraph
 
 
 class Buffers:
@@ -81,3 +81,15 @@ class Buffers:
                 np.copyto(place, source)
 
         return copy
+
+
+def bind_subgraph(subgraph: PlannedSubgraph, compiled: Compiled, arrays: Mapping[str, Array]) -> Invocation:
+    """A compiled subgraph tied to the buffers of its tensors.
+
+    Raises:
+        StretchError: If it does not fit them; names the file.
+    """
+    try:
+        return compiled.bind([arrays[subgraph.input]], [arrays[subgraph.output]])
+    except StretchError as error:
+        raise StretchError(f"{subgraph.file} does not fit the bundle: {error.message}", error.hint) from error

@@ -7,9 +7,9 @@ from queue import Empty, SimpleQueue
 from time import perf_counter_ns
 
 from predictors.errors import StretchError
-from scheduler.buffers import Buffers
+from scheduler.buffers import Buffers, bind_subgraph
 from scheduler.cores import pinned
-from scheduler.delegates.base import AsyncInvocation, Compiled, Invocation
+from scheduler.delegates.base import AsyncInvocation, Compiled
 from scheduler.events import (
     Enqueue,
     Event,
@@ -26,6 +26,7 @@ from scheduler.events import (
     Submit,
     Wait,
 )
+from scheduler.failures import step_failure
 from scheduler.manifest import Tensor
 from scheduler.plan import ExecutionPlan
 from scheduler.trace import Span, Trace
@@ -61,7 +62,7 @@ class Executor:
     def __init__(self, plan: ExecutionPlan, tensors: Sequence[Tensor], compiled: Mapping[str, Compiled]) -> None:
         self.plan = plan
         self.buffers = Buffers(plan, tensors)
-        calls = {name: self._bind(name, compiled[name]) for name in plan.subgraphs}
+        calls = {name: bind_subgraph(subgraph, compiled[name], self.buffers.arrays) for name, subgraph in plan.subgraphs.items()}
         self._runs: dict[str, Hand] = {name: call.run for name, call in calls.items()}
         self._async_calls: dict[str, AsyncInvocation] = {}
         self._enqueued: dict[str, tuple[AsyncInvocation, int]] = {}
@@ -129,20 +130,13 @@ class Executor:
         finally:
             self._settle()
         if name in self._errors:
-            raise self._failure(name, str(self._errors[name])) from self._errors[name]
+            raise step_failure(self.plan, name, self._errors[name]) from self._errors[name]
         return self._span(*self._done[-1])
 
     def close(self) -> None:
         """End the threads; they finish what they are doing."""
         for worker in self._workers.values():
             worker.close()
-
-    def _bind(self, name: str, compiled: Compiled) -> Invocation:
-        subgraph, arrays = self.plan.subgraphs[name], self.buffers.arrays
-        try:
-            return compiled.bind([arrays[subgraph.input]], [arrays[subgraph.output]])
-        except StretchError as error:
-            raise StretchError(f"{subgraph.file} does not fit the bundle: {error.message}", error.hint) from error
 
     def _carry_out(self) -> None:
         """Follow the state machine from the input to the output; the hot path."""
@@ -274,15 +268,8 @@ class Executor:
         return Span(name, subgraph.placement.processor, subgraph.placement.queue, "subgraph", start, end)
 
     def _raise(self, step: str, error: str) -> None:
-        raise self._failure(step, error) from self._errors.get(step)
-
-    def _failure(self, step: str, text: str) -> StretchError:
         cause = self._errors.get(step)
-        reason = (text.strip().splitlines() or [type(cause).__name__])[0]
-        if step not in self.plan.subgraphs:
-            return StretchError(f"join `{step}` failed: {reason}")
-        place = self.plan.subgraphs[step].placement
-        return StretchError(f"subgraph `{step}` failed on processor `{place.processor}` (delegate `{place.delegate}`): {reason}")
+        raise step_failure(self.plan, step, cause, error) from cause
 
 
 def _nothing() -> None:

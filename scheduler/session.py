@@ -1,8 +1,9 @@
 """What users hold: a bundle made ready to run on this machine."""
 
-import math
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -15,18 +16,25 @@ from scheduler.cores import pinned
 from scheduler.delegates import Compiled, Delegate, get_delegate
 from scheduler.delegates.base import Array
 from scheduler.executor import Executor
+from scheduler.inputs import as_array, check_input
 from scheduler.mapping import bundle_precisions, place_processors
+from scheduler.pipeline import Pipeline
 from scheduler.plan import make_plan
-from scheduler.trace import Trace
+from scheduler.trace import QueueDepth, Trace
 
 
 class Session:
-    """Runs a bundle; a context manager, safe to call from several threads, one inference at a time.
+    """Runs a bundle; a context manager, safe to call from several threads.
+
+    A call runs one inference at a time, as fast as it goes; `submit` keeps
+    several in flight, as many a second as it goes.
 
     ::
 
         with Session("runs/resnet50_pixel6", mapping={"gpu": "cpu1"}) as session:
             y = session(x)
+            futures = [session.submit(x) for x in images]
+            results = [future.result() for future in futures]
 
     Args:
         bundle: A bundle or its folder.
@@ -34,8 +42,10 @@ class Session:
             ``{"gpu": "cpu1"}``; see `scheduler.mapping.place_processors`.
         processors: Processors that may be used; None for all.
         delegates: Delegate objects to use instead of ones made by name.
+        in_flight: Inferences that `submit` runs at once, each with buffers of its own.
 
     Raises:
+        UsageError: If `in_flight` is less than 1.
         StretchError: If the bundle is damaged or a subgraph cannot be compiled.
         MissingBackendError: If a delegate's library is missing.
     """
@@ -47,7 +57,10 @@ class Session:
         *,
         processors: Sequence[str] | None = None,
         delegates: Mapping[str, Delegate] | None = None,
+        in_flight: int = 2,
     ) -> None:
+        if in_flight < 1:
+            raise UsageError(f"a session cannot keep {in_flight} inferences in flight", "in_flight is 1 or more")
         self.bundle = bundle if isinstance(bundle, Bundle) else load_bundle(Path(bundle))
         manifest = self.bundle.manifest
         used = list(dict.fromkeys(entry.processor for entry in manifest.subgraphs))
@@ -67,17 +80,22 @@ class Session:
         self._computes = all(delegate.computes for delegate in made.values())
         self._lock = threading.Lock()
         self._trace: Trace | None = None
+        self._compiled = compiled
+        self._reentrant = {place: delegate.reentrant for (place, _), delegate in made.items()}
+        self._in_flight = in_flight
+        self._pipeline: Pipeline | None = None
         self._executor: Executor | None = Executor(self.plan, manifest.tensors, compiled)
 
-    def __call__(self, x: Array) -> Array:
+    def __call__(self, x: Any) -> Array:
         """Run once; see `run`."""
         return self.run(x)
 
-    def run(self, x: Array) -> Array:
-        """Run one inference.
+    def run(self, x: Any) -> Array:
+        """Run one inference, after those in flight.
 
         Args:
-            x: Input of the bundle's input shape and type.
+            x: Input of the bundle's input shape and type: a numpy array, or a
+                CPU tensor of another library (DLPack).
 
         Returns:
             The output, an array of its own.
@@ -86,8 +104,10 @@ class Session:
             UsageError: If the input has another shape or type or is not finite.
             StretchError: If a delegate fails, or the session is closed.
         """
+        x = as_array(x)
+        self._refuse_callbacks()
         with self._lock:
-            executor = self._open()
+            executor = self._idle()
             arrays = executor.buffers.arrays
             source = arrays[self.plan.input]
             check_input(x, source)
@@ -95,10 +115,42 @@ class Session:
             self._trace = executor.run()
             return arrays[self.plan.output].copy()
 
+    def submit(self, x: Any) -> Future[Array]:
+        """Start one inference beside those in flight, which share the processors with it.
+
+        Waits while `in_flight` of them have not ended, so that a caller cannot
+        run ahead of the processors. The input is copied before this returns.
+
+        Args:
+            x: As for `run`.
+
+        Returns:
+            Its output, or the error that `run` would raise, when it has ended.
+            An inference that was submitted runs: its future cannot be cancelled.
+
+        Raises:
+            UsageError: If the input has another shape or type or is not finite,
+                or if it is called from a callback of such a future.
+            StretchError: If the session is closed, or memory is short.
+        """
+        x = as_array(x)
+        self._refuse_callbacks()
+        with self._lock:
+            executor = self._open()
+            check_input(x, executor.buffers.arrays[self.plan.input])
+            if self._pipeline is None:
+                self._pipeline = Pipeline(
+                    self.plan, self.bundle.manifest.tensors, self._compiled, self._in_flight, self._reentrant.__getitem__
+                )
+                # A session that was never closed must not leave its threads behind.
+                weakref.finalize(self, Pipeline.stop, self._pipeline)
+            # Under the lock: `run` must not meet it in a subgraph that only one of them may use.
+            return self._pipeline.submit(x)
+
     def time_alone(self, subgraph: str) -> float:
         """Milliseconds of one subgraph where it is placed, every other processor idle."""
         with self._lock:
-            return self._open().run_alone(subgraph).ms
+            return self._idle().run_alone(subgraph).ms
 
     @property
     def trace(self) -> Trace:
@@ -112,19 +164,33 @@ class Session:
         return self._trace
 
     @property
+    def submitted_traces(self) -> tuple[Trace, ...]:
+        """The submitted inferences that ended last, oldest first."""
+        return self._pipeline.traces() if self._pipeline is not None else ()
+
+    @property
+    def queue_depths(self) -> tuple[QueueDepth, ...]:
+        """How many subgraphs of submitted inferences waited for each queue, over time."""
+        return self._pipeline.depths() if self._pipeline is not None else ()
+
+    @property
     def computes(self) -> bool:
         """Whether the output is the model's: a `null` delegate leaves its part out."""
         return self._computes
 
     @property
     def buffer_bytes(self) -> int:
-        """Memory of the tensors that cross subgraphs."""
-        return self._open().buffers.bytes
+        """Memory of the tensors that cross subgraphs, of all inferences in flight."""
+        return self._open().buffers.bytes + (self._pipeline.bytes if self._pipeline is not None else 0)
 
     def close(self) -> None:
-        """End the session's threads and let go of its memory; may be called twice."""
+        """End the session's threads, after what is in flight, and let go of its memory; may be called twice."""
         with self._lock:
             executor, self._executor = self._executor, None
+            pipeline, self._pipeline = self._pipeline, None
+            self._compiled = {}
+        if pipeline is not None:
+            pipeline.close()
         if executor is not None:
             executor.close()
 
@@ -141,21 +207,14 @@ class Session:
             raise StretchError("this session is closed", "make a new Session")
         return self._executor
 
+    def _refuse_callbacks(self) -> None:
+        """A callback of a future runs on a thread that inferences in flight need: it must not wait for them."""
+        if self._pipeline is not None and self._pipeline.owns_calling_thread:
+            raise UsageError("a callback of a future cannot start another inference", "start it from the thread that waits for results")
 
-def check_input(x: Any, like: Array) -> None:
-    """Check an input against the array it will be copied to.
-
-    Raises:
-        UsageError: If it is no array, or has another shape or type, or is not finite.
-    """
-    if not isinstance(x, np.ndarray):
-        raise UsageError(f"the input is a {type(x).__name__}, the bundle takes a numpy array")
-    if x.shape != like.shape:
-        raise UsageError(f"the input has shape {list(x.shape)}, the bundle takes {list(like.shape)}")
-    if x.dtype != like.dtype:
-        raise UsageError(f"the input has type {x.dtype}, the bundle takes {like.dtype}", f"convert it with x.astype('{like.dtype}')")
-    # One pass that catches NaN and infinity; a sum that only overflowed is looked at again.
-    with np.errstate(all="ignore"):
-        suspicious = x.dtype.kind == "f" and not math.isfinite(float(np.sum(x)))
-    if suspicious and not np.isfinite(x).all():
-        raise UsageError("the input contains NaN or infinity")
+    def _idle(self) -> Executor:
+        """The executor, once no submitted inference uses the compiled subgraphs; the lock keeps new ones out."""
+        executor = self._open()
+        if self._pipeline is not None:
+            self._pipeline.drain()
+        return executor

@@ -38,6 +38,19 @@ class Span:
 
 
 @dataclass(frozen=True)
+class QueueDepth:
+    """How many subgraphs were ready and waited, by queue.
+
+    Args:
+        at_ns: When, on the clock of `time.perf_counter_ns`.
+        waiting: Number by queue.
+    """
+
+    at_ns: int
+    waiting: Mapping[str, int]
+
+
+@dataclass(frozen=True)
 class Trace:
     """One inference.
 

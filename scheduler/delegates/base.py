@@ -113,6 +113,8 @@ class Delegate(ABC):
     asynchronous: ClassVar[bool] = False
     #: Precisions of the subgraphs it runs.
     precisions: ClassVar[tuple[str, ...]] = ("fp32",)
+    #: Whether invocations of one compiled subgraph may run at the same time, on any thread.
+    reentrant: ClassVar[bool] = False
     #: Whether the outputs are the subgraph's results.
     computes: ClassVar[bool] = True
 

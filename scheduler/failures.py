@@ -1,0 +1,21 @@
+"""The one sentence a caller gets when a step of an inference fails."""
+
+from predictors.errors import StretchError
+from scheduler.plan import ExecutionPlan
+
+
+def step_failure(plan: ExecutionPlan, step: str, cause: BaseException | None, text: str = "") -> StretchError:
+    """An error that names the step, where it ran and why it failed.
+
+    Args:
+        plan: The plan that was carried out.
+        step: Subgraph or join that failed.
+        cause: What was raised.
+        text: What is known if not the cause.
+    """
+    words = (str(cause) if cause is not None else text).strip() or text.strip()
+    reason = words.splitlines()[0] if words else type(cause).__name__
+    if step not in plan.subgraphs:
+        return StretchError(f"join `{step}` failed: {reason}")
+    place = plan.subgraphs[step].placement
+    return StretchError(f"subgraph `{step}` failed on processor `{place.processor}` (delegate `{place.delegate}`): {reason}")
