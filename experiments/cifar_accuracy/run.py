@@ -1,7 +1,7 @@
 """Does branching keep the accuracy of ResNet-56 on CIFAR-10 at equal cost?
 
-``job VARIANT SEED`` trains one network, ``queue NUMBER:SEED[:EPOCHS] …`` one a
-GPU at a time, ``record FOLDER`` makes the record of what they left there.
+``job VARIANT SEED`` trains one network, ``queue DESIGN:SEED:EPOCHS[:soft|:weighted] …``
+one a GPU at a time, ``record FOLDER`` makes the record of what they left there.
 """
 
 import argparse
@@ -33,9 +33,25 @@ MEETS: dict[str, str | None] = {
     "1 meeting point": "meets_1",
     "1 meeting point, branched stem": "meets_1_branched_stem",
 }
-VARIANTS = MAIN | MEETS
+#: Scaling ratios at equal cost (paper 003, tables 4 and 9): the lowest ratio of any branch.
+RATIOS: dict[str, str | None] = {
+    "depth 0.33 in both, wider": "both_third",
+    "depth 0.33 and 0.67": "third",
+    "depth 0.67 in both, narrower": "two_thirds",
+    "depth 0.78 in both, narrower": "seven_ninths",
+    "depth 0.89 in both, narrower": "eight_ninths",
+    "width only": "width_only",
+    "width 0.25 and almost whole": "quarter_width",
+}
+#: Before scaling (paper 003, table 8), at twice the cost.
+REPLICATED: dict[str, str | None] = {"replicated, not scaled": "replicated"}
+VARIANTS = MAIN | MEETS | RATIOS | REPLICATED
 #: Multiples of 8 keep the GPU's matrix units busy; the designs are accuracy's matter, not a phone's.
 ALIGN = {"cpu": 8, "gpu": 8, "dsp": 8}
+
+
+#: Weight and temperature of a teacher's labels, as Zhou et al. 2021 set them for CIFAR.
+SHARE, TEMPERATURE = 0.7, 4.0
 
 
 def short(variant: str) -> str:
@@ -43,9 +59,15 @@ def short(variant: str) -> str:
     return VARIANTS[variant] or "sequential"
 
 
-def job(variant: str, seed: int, data: Path, out: Path, epochs: int, branches_beside: bool) -> None:
+def teacher_file(out: Path) -> Path:
+    """Where the sequential network with seed 0 leaves its weights, to teach others."""
+    return out / "teacher.safetensors"
+
+
+def job(variant: str, seed: int, data: Path, out: Path, epochs: int, branches_beside: bool, kd: str = "") -> None:
     """Train one variant from scratch with one seed and write what came out."""
     import torch
+    from safetensors.torch import load_file, save_file
 
     from stretch.capture import capture
     from stretch.models.cifar import CifarFamily
@@ -71,11 +93,30 @@ def job(variant: str, seed: int, data: Path, out: Path, epochs: int, branches_be
     else:
         initialise(model)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    config = TrainConfig(epochs=epochs, weight_decay=5e-4, warmup_epochs=min(5, epochs / 10), seed=seed, parallel_branches=branches_beside)
+    config = TrainConfig(
+        epochs=epochs,
+        weight_decay=5e-4,
+        warmup_epochs=min(5, epochs / 10),
+        seed=seed,
+        parallel_branches=branches_beside,
+        distill=SHARE if kd else 0.0,
+        distill_kind="weighted" if kd == "weighted" else "soft",
+        temperature=TEMPERATURE,
+    )
+    teacher = None
+    if kd:
+        teacher = CifarFamily().build(MODEL)
+        teacher.load_state_dict(load_file(teacher_file(out)), strict=False)
     start = time.perf_counter()
-    history = train(model.to(device), *load_arrays(data, 10), config)
+    history = train(model.to(device), *load_arrays(data, 10), config, teacher=teacher)
+    out.mkdir(parents=True, exist_ok=True)
+    if design is None and seed == 0 and not teacher_file(out).exists():
+        partial = out / f".teacher.{os.getpid()}"
+        save_file({k: v.contiguous() for k, v in model.state_dict().items()}, partial)
+        partial.replace(teacher_file(out))
     result = {
         "variant": variant,
+        "kd": kd,
         "seed": seed,
         "epochs": epochs,
         "accuracy": history.accuracy,
@@ -90,8 +131,7 @@ def job(variant: str, seed: int, data: Path, out: Path, epochs: int, branches_be
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "log": history.rows(),
     }
-    out.mkdir(parents=True, exist_ok=True)
-    name = f"{short(variant)}-{epochs}-{seed}{'' if branches_beside else '-one_stream'}.json"
+    name = f"{short(variant)}-{epochs}-{seed}{f'-{kd}' if kd else ''}{'' if branches_beside else '-one_stream'}.json"
     (out / name).write_text(json.dumps(result))
 
 
@@ -106,41 +146,54 @@ def initialise(model: Any) -> None:
                 nn.init.zeros_(module.bias)
 
 
-def queue(jobs: list[str], data: Path, out: Path, epochs: int) -> int:
-    """Run jobs ``VARIANT_NUMBER:SEED[:EPOCHS]``, one process a GPU; returns how many failed."""
+def result_file(out: Path, token: str) -> Path:
+    """Where a job writes its result."""
+    design, seed, epochs, *kd = token.split(":")
+    return out / f"{'-'.join([design, epochs, seed, *kd])}.json"
+
+
+def command(token: str, data: Path, out: Path) -> list[str]:
+    """The command of one job ``DESIGN:SEED:EPOCHS[:KD]``, DESIGN a file name without suffix, or ``sequential``."""
+    design, seed, epochs, *kd = token.split(":")
+    variant = next(name for name in VARIANTS if short(name) == design)
+    words = ["job", variant, seed, "--data", str(data), "--out", str(out), "--epochs", epochs]
+    return [sys.executable, "-m", "experiments.cifar_accuracy.run", *words, *(["--kd", kd[0]] if kd else [])]
+
+
+def queue(jobs: list[str], data: Path, out: Path, minutes: float) -> int:
+    """Run jobs, one process a GPU, in their order as far as their teacher is ready.
+
+    Args:
+        jobs: See `command`.
+        data: The images.
+        out: Where results go; a job whose result is there is not run again.
+        minutes: No job starts later than this.
+
+    Returns:
+        How many failed.
+    """
     import torch
 
     gpus = list(range(max(1, torch.cuda.device_count())))
-    waiting, running, failed = list(jobs), {}, 0
+    start = time.monotonic()
+    waiting = [token for token in jobs if not result_file(out, token).exists()]
+    running: dict[int, subprocess.Popen[bytes]] = {}
+    failed = 0
     while waiting or running:
-        while waiting and (free := [g for g in gpus if g not in running]):
-            number, seed, *own = waiting.pop(0).split(":")
-            variant = list(VARIANTS)[int(number)]
-            command = [
-                sys.executable,
-                "-m",
-                "experiments.cifar_accuracy.run",
-                "job",
-                variant,
-                seed,
-                "--data",
-                str(data),
-                "--out",
-                str(out),
-                "--epochs",
-                own[0] if own else str(epochs),
-            ]
-            running[free[0]] = subprocess.Popen(command, env=os.environ | {"CUDA_VISIBLE_DEVICES": str(free[0])})
+        late = time.monotonic() - start > minutes * 60
+        ready = [] if late else [token for token in waiting if token.count(":") < 3 or teacher_file(out).exists()]
+        for gpu in [g for g in gpus if g not in running][: len(ready)]:
+            token = ready.pop(0)
+            waiting.remove(token)
+            running[gpu] = subprocess.Popen(command(token, data, out), env=os.environ | {"CUDA_VISIBLE_DEVICES": str(gpu)})
         for gpu, process in list(running.items()):
             if process.poll() is not None:
                 failed += process.returncode != 0
                 del running[gpu]
+        if late and not running:
+            break
         time.sleep(0.2)
-    for file in sorted(out.glob("*.json")):
-        found = json.loads(file.read_text())
-        sys.stderr.write(
-            f"{file.stem}: {found['accuracy']:.4f}, MACs {found['macs_ratio']:.3f}, {found['seconds_per_epoch']:.2f} s an epoch, {found['minutes']:.2f} min\n"
-        )
+    sys.stderr.write(f"{failed} failed, not started: {' '.join(waiting) or 'none'}\n")
     return failed
 
 
@@ -204,12 +257,14 @@ def main() -> int:
     parser.add_argument("--data", type=Path, default=Path("cifar.npz"))
     parser.add_argument("--out", type=Path, default=Path("runs/cifar_accuracy"))
     parser.add_argument("--epochs", type=int, default=100)
+    parser.add_argument("--kd", choices=["soft", "weighted"], default="", help="learn from the teacher in --out, too")
+    parser.add_argument("--minutes", type=float, default=1e9, help="no job of the queue starts later")
     parser.add_argument("--one-stream", action="store_true", help="branches one after another on the GPU")
     options = parser.parse_args()
     if options.what == "job":
-        job(options.names[0], int(options.names[1]), options.data, options.out, options.epochs, not options.one_stream)
+        job(options.names[0], int(options.names[1]), options.data, options.out, options.epochs, not options.one_stream, options.kd)
     elif options.what == "queue":
-        return queue(options.names, options.data, options.out, options.epochs)
+        return queue(options.names, options.data, options.out, options.minutes)
     else:
         record(Path(options.names[0]))
     return 0

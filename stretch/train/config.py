@@ -8,6 +8,8 @@ _Positive = Annotated[float, msgspec.Meta(gt=0)]
 _NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 _Count = Annotated[int, msgspec.Meta(ge=1)]
 
+DistillKind = Literal["soft", "weighted"]
+
 
 class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Optimiser, schedule and numerics; the defaults are those of paper 003, section 7.2.
@@ -26,6 +28,7 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         graph: Replay each step as one CUDA graph, which small networks need.
         parallel_branches: Run the branches of a segment on CUDA streams of their own.
         distill: Weight of the teacher's soft labels in the loss.
+        distill_kind: ``soft`` labels, or ``weighted`` by how far the student is behind (the paper's).
         temperature: Of those soft labels.
         seed: Of order, augmentation and initial weights.
     """
@@ -43,5 +46,6 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     graph: bool = True
     parallel_branches: bool = True
     distill: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
+    distill_kind: DistillKind = "soft"
     temperature: _Positive = 1.0
     seed: int = 0

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from stretch.train.config import TrainConfig
+from stretch.train.distill import with_teacher
 
 Prepare = Callable[[torch.Tensor], torch.Tensor]
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -56,8 +57,14 @@ class Step:
                     soft = self.teacher(x)
         loss = F.cross_entropy(scores.float(), labels, label_smoothing=self.config.label_smoothing)
         if self.teacher is not None:
-            loss = (1 - self.config.distill) * loss + self.config.distill * distill_loss(
-                scores.float(), soft.float(), self.config.temperature
+            loss = with_teacher(
+                loss,
+                scores.float(),
+                soft.float(),
+                labels,
+                kind=self.config.distill_kind,
+                share=self.config.distill,
+                temperature=self.config.temperature,
             )
         return loss
 
@@ -104,16 +111,3 @@ class GraphStep(Step):
 def autocast(device: torch.device, amp: str) -> torch.autocast:
     """Mixed precision on a GPU; nothing elsewhere, where it is slower than fp32."""
     return torch.autocast(device.type, dtype=_DTYPES.get(amp, torch.bfloat16), enabled=amp != "none" and device.type == "cuda")
-
-
-def distill_loss(scores: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Cross-entropy to the teacher's softened labels (Hinton et al. 2015), up to its constant.
-
-    Args:
-        scores: The student's, (n, classes).
-        teacher: The teacher's, (n, classes).
-        temperature: Divides both; the loss is scaled by its square, which keeps
-            the size of gradients.
-    """
-    soft = F.log_softmax(teacher / temperature, dim=1)
-    return F.kl_div(F.log_softmax(scores / temperature, dim=1), soft, reduction="batchmean", log_target=True) * temperature**2

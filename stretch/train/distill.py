@@ -1,0 +1,71 @@
+"""What a student learns from a teacher's scores."""
+
+import torch
+import torch.nn.functional as F
+
+from stretch.train.config import DistillKind
+
+
+def distill_loss(scores: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
+    """Cross-entropy to the teacher's softened labels (Hinton et al. 2015), up to its constant.
+
+    Args:
+        scores: The student's, (n, classes).
+        teacher: The teacher's, (n, classes).
+        temperature: Divides both; the loss is scaled by its square, which keeps
+            the size of gradients.
+    """
+    return soft_label_losses(scores, teacher, temperature).mean()
+
+
+def soft_label_losses(scores: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
+    """The same for each sample, (n,)."""
+    soft = F.log_softmax(teacher / temperature, dim=1)
+    return F.kl_div(F.log_softmax(scores / temperature, dim=1), soft, reduction="none", log_target=True).sum(1) * temperature**2
+
+
+def weighted_distill_loss(scores: torch.Tensor, teacher: torch.Tensor, labels: torch.Tensor, temperature: float) -> torch.Tensor:
+    """Soft labels, less of them where the student already knows better (Zhou et al. 2021, eq. 10), as paper 003 distils.
+
+    A sample's weight is 1 − exp(−s / t), where s and t are the cross-entropies of student
+    and teacher to the label: near one while the student is far behind its teacher, near
+    zero once it is ahead. No gradient flows through the weights.
+
+    Args:
+        scores: The student's, (n, classes).
+        teacher: The teacher's, (n, classes).
+        labels: Classes, (n,) int64.
+        temperature: As in `distill_loss`.
+    """
+    with torch.no_grad():
+        student = F.cross_entropy(scores, labels, reduction="none")
+        taught = F.cross_entropy(teacher, labels, reduction="none").clamp_min(1e-6)
+        weights = 1 - torch.exp(-student / taught)
+    return (weights * soft_label_losses(scores, teacher, temperature)).mean()
+
+
+def with_teacher(
+    loss: torch.Tensor,
+    scores: torch.Tensor,
+    teacher: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    kind: DistillKind,
+    share: float,
+    temperature: float,
+) -> torch.Tensor:
+    """A loss on labels and one on the teacher's scores, mixed.
+
+    Args:
+        loss: On labels.
+        scores: The student's, (n, classes), float32.
+        teacher: The teacher's, (n, classes), float32.
+        labels: Classes, (n,) int64.
+        kind: Plain or weighted soft labels.
+        share: Of the teacher's part, 0 to 1.
+        temperature: Of the soft labels.
+    """
+    taught = (
+        weighted_distill_loss(scores, teacher, labels, temperature) if kind == "weighted" else distill_loss(scores, teacher, temperature)
+    )
+    return (1 - share) * loss + share * taught
