@@ -4,6 +4,7 @@ from scheduler.delegates.base import Compiled, Delegate, Invocation, delegates, 
 from scheduler.delegates.cpu import CpuDelegate
 from scheduler.delegates.dsp import DspDelegate
 from scheduler.delegates.null import NullDelegate
+from scheduler.delegates.openvino import OpenVinoDelegate
 from scheduler.delegates.reference import ReferenceDelegate
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "DspDelegate",
     "Invocation",
     "NullDelegate",
+    "OpenVinoDelegate",
     "ReferenceDelegate",
     "delegates",
     "get_delegate",

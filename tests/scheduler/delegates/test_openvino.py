@@ -1,0 +1,59 @@
+import os
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper
+
+from predictors.errors import StretchError
+from scheduler.delegates.openvino import OpenVinoDelegate
+from scheduler.session import Session
+
+if problem := OpenVinoDelegate.unavailable():
+    pytest.skip(problem, allow_module_level=True)
+
+X = np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)
+
+
+def test_writes_straight_into_a_slice_of_a_larger_buffer_and_nowhere_else(bundle_dir):
+    joined = np.full((1, 20, 8, 8), 5, np.float32)
+    OpenVinoDelegate().compile(bundle_dir / "stem.onnx").run([X], [joined[:, 7:13]])
+    expected = onnxruntime.InferenceSession(str(bundle_dir / "stem.onnx")).run(None, {"x": X})[0]
+    assert np.allclose(joined[:, 7:13], expected, atol=1e-6)
+    assert (joined[:, :7] == 5).all()
+    assert (joined[:, 13:] == 5).all()
+
+
+def test_bindings_of_one_subgraph_do_not_share_buffers(bundle_dir):
+    compiled = OpenVinoDelegate().compile(bundle_dir / "stem.onnx")
+    outputs = [np.zeros((1, 6, 8, 8), np.float32) for _ in range(2)]
+    calls = [compiled.bind([X * scale], [output]) for scale, output in zip((1, 2), outputs, strict=True)]
+    for call in calls:
+        call.run()
+    assert not np.array_equal(*outputs)
+    assert np.array_equal(outputs[0], outputs[0].clip(0))
+
+
+def test_session_runs_a_branch_on_it_beside_onnx_runtime(bundle_dir):
+    with Session(bundle_dir, {"gpu": f"openvino{sorted(os.sched_getaffinity(0))[-1]}"}) as session:
+        assert {p.delegate for p in session.placements.values()} == {"cpu", "openvino"}
+        expected = onnxruntime.InferenceSession(str(bundle_dir / "model.onnx")).run(None, {"x": X})[0]
+        assert np.allclose(session(X), expected, atol=1e-5)
+        assert np.allclose(session.submit(X).result(60), expected, atol=1e-5)
+
+
+def test_model_it_cannot_load_is_one_sentence_with_the_file(tmp_path):
+    values = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [1]) for n in "xy"]
+    graph = helper.make_graph([helper.make_node("NoSuchOp", ["x"], ["y"])], "g", values[:1], values[1:])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), str(tmp_path / "m.onnx"))
+    with pytest.raises(StretchError, match="OpenVINO cannot compile") as error:
+        OpenVinoDelegate().compile(tmp_path / "m.onnx")
+    assert "\n" not in error.value.message
+
+
+def test_places_account_for_every_operator(bundle_dir):
+    places = OpenVinoDelegate().places(bundle_dir / "model.onnx")
+    nodes = {n.name or f"{n.op_type}_{i}" for i, n in enumerate(onnx.load(bundle_dir / "model.onnx").graph.node)}
+    assert nodes <= {place.name for place in places}
+    assert any(place.ms is not None for place in places)
