@@ -1,10 +1,11 @@
 """Latency of a graph on a processor: kernels by the backend's fusion rules, then the sum of their times."""
 
 from dataclasses import dataclass, field
+from math import prod
 
 from predictors.communication import LinkModel
 from predictors.devices import DeviceProfile, Precision
-from predictors.fusion import Fuser, Kernel, load_rules
+from predictors.fusion import Fuser, Kernel, KernelCost, load_rules
 from predictors.graph import OpGraph
 from predictors.roofline import KernelTime, RooflinePredictor
 
@@ -90,6 +91,27 @@ class LatencyPredictor:
     def kernel_ms(self, kernel: Kernel, processor: str, precision: str | None = None) -> float:
         """Time of one kernel, ms."""
         return self._roofline(processor, precision).time(kernel.cost).ms
+
+    def join_ms(self, kind: str, shape: tuple[int, ...], branches: int, host: str, precision: str | None = None) -> float:
+        """Time in which the host joins branch outputs, ms.
+
+        Outputs side by side cost nothing where channels are the slowest axis:
+        each branch writes its slice of the joined tensor. Elsewhere they are copied.
+
+        Args:
+            kind: ``sum``, or how else outputs are put side by side.
+            shape: Of the joined tensor, batch and channels first.
+            branches: How many outputs are joined.
+            host: Processor that joins.
+            precision: Precision on it; the processor's default if None.
+        """
+        if kind != "sum" and self.device.processor(host).profile.layout == "NCHW":
+            return 0.0
+        channels, pixels = shape[1], shape[0] * prod(shape[2:])
+        written = pixels * channels
+        read = written * branches if kind == "sum" else written
+        cost = KernelCost("elementwise" if kind == "sum" else "copy", 1, 1, channels, 1, pixels, read, written, 0)
+        return self.kernel_ms(Kernel("join", ("join",), cost, 0), host, precision)
 
     def _roofline(self, processor: str, precision: str | None) -> RooflinePredictor:
         key = (processor, precision)

@@ -1,5 +1,6 @@
 """Carries out the state machine's instructions with threads, command queues and the calling thread."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -106,7 +107,7 @@ class Executor:
             self._disturbed = False
         finally:
             self._settle()
-        return Trace(tuple(self._span(*record) for record in self._done), start, end)
+        return Trace(tuple(self._span(*record) for record in self._done), start, end, os.getloadavg()[0])
 
     def run_alone(self, name: str) -> Span:
         """Run one subgraph where it is placed, with every other processor idle.

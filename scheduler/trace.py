@@ -1,14 +1,8 @@
-"""What ran where and when, and the same as a file for ui.perfetto.dev."""
+"""What ran where and when."""
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
-
-import msgspec
-
-from predictors.errors import StretchError
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -16,7 +10,7 @@ class Span:
     """A stretch of time in which one thing ran.
 
     Args:
-        name: Subgraph or join.
+        name: Subgraph or join, or what is converted or moved for it.
         processor: Processor of the device it was planned for.
         queue: Where it ran on this machine.
         kind: What it was.
@@ -27,7 +21,7 @@ class Span:
     name: str
     processor: str
     queue: str
-    kind: Literal["subgraph", "join"]
+    kind: Literal["subgraph", "join", "conversion"]
     start_ns: int
     end_ns: int
 
@@ -58,11 +52,13 @@ class Trace:
         spans: In the order in which they ended.
         start_ns: When the input was ready.
         end_ns: When the output was ready.
+        load: Load average of the machine in the last minute; None if it was not asked.
     """
 
     spans: tuple[Span, ...]
     start_ns: int
     end_ns: int
+    load: float | None = None
 
     @property
     def makespan_ms(self) -> float:
@@ -107,55 +103,3 @@ def timeline(trace: Trace, width: int = 72) -> list[str]:
     lines = [f"{processor:<{label}} |{''.join(bar)}|" for processor, bar in bars.items()]
     end = f"{trace.makespan_ms:.2f} ms"
     return [*lines, f"{'':<{label}}  0{end:>{width - 1}}"]
-
-
-def perfetto(tracks: Mapping[str, Sequence[Trace]]) -> dict[str, Any]:
-    """Traces in the Chrome trace event format, one thread a processor.
-
-    Args:
-        tracks: Groups of traces that are shown below each other, such as
-            ``{"measured": [...]}``; each group starts at time zero.
-    """
-    events: list[dict[str, Any]] = []
-    for pid, (group, traces) in enumerate(tracks.items(), start=1):
-        events.append({"ph": "M", "pid": pid, "name": "process_name", "args": {"name": group}})
-        zero = min((t.start_ns for t in traces), default=0)
-        threads: dict[str, int] = {}
-        for number, trace in enumerate(traces):
-            for span in trace.spans:
-                tid = threads.setdefault(span.processor, len(threads) + 1)
-                events.append(
-                    {
-                        "ph": "X",
-                        "pid": pid,
-                        "tid": tid,
-                        "name": span.name,
-                        "cat": span.kind,
-                        "ts": (span.start_ns - zero) / 1000,
-                        "dur": (span.end_ns - span.start_ns) / 1000,
-                        "args": {"queue": span.queue, "inference": number},
-                    }
-                )
-        events += [
-            {"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": {"name": processor}} for processor, tid in threads.items()
-        ]
-        events += [
-            {"ph": "M", "pid": pid, "tid": tid, "name": "thread_sort_index", "args": {"sort_index": tid}} for tid in threads.values()
-        ]
-    return {"displayTimeUnit": "ms", "traceEvents": events}
-
-
-def write_perfetto(path: Path, tracks: Mapping[str, Sequence[Trace]]) -> None:
-    """Write traces as a file that ui.perfetto.dev and chrome://tracing open.
-
-    Raises:
-        StretchError: If the file cannot be written; nothing is left behind.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(msgspec.json.encode(perfetto(tracks)))
-        os.replace(temporary, path)
-    except OSError as error:
-        raise StretchError(f"cannot write the trace {path}: {error.strerror}") from error
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -41,7 +41,7 @@ def run(
     from scheduler.bundle import load_bundle
     from scheduler.mapping import parse_mapping
     from scheduler.session import Session
-    from scheduler.trace import write_perfetto
+    from scheduler.trace_files import write_perfetto
     from scheduler.verify import random_input
 
     loaded = load_bundle(bundle, check_hashes=True)

@@ -145,23 +145,11 @@ class Costs:
         return kernel.macs, self.predictor.kernel_ms(kernel, processor, self.precision.get(processor)), cost.weights
 
     def join(self, segment: Segment, kind: JoinKind, channels: int, branches: int) -> float:
-        """Time of the join on the host, ms.
-
-        Outputs side by side cost nothing where channels are the slowest axis:
-        each branch writes its slice of the joined tensor. Elsewhere they are copied.
-        """
+        """Time of the join of several branches on the host, ms."""
         if kind == "none" or branches == 1:
             return 0.0
-        host = self.host
-        in_place = self.predictor.device.processor(host).profile.layout == "NCHW"
-        if kind != "sum" and in_place:
-            return 0.0
         shape = segment.graph.by_name[segment.end].shape
-        pixels = shape[0] * prod(shape[2:])
-        written = pixels * channels
-        read = written * branches if kind == "sum" else written
-        cost = KernelCost("elementwise" if kind == "sum" else "copy", 1, 1, channels, 1, pixels, read, written, 0)
-        return self.predictor.kernel_ms(Kernel("join", ("join",), cost, 0), host, self.precision.get(host))
+        return self.predictor.join_ms(kind, (shape[0], channels, *shape[2:]), branches, self.host, self.precision.get(self.host))
 
     def transfer(self, source: str, target: str, elements: int) -> float:
         """Time to move a tensor between two processors, ms."""

@@ -1,11 +1,8 @@
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictors.errors import StretchError
-from scheduler.trace import Span, Trace, perfetto, timeline, write_perfetto
+from scheduler.trace import Span, Trace, timeline
 
 MS = 1_000_000
 
@@ -32,30 +29,6 @@ def test_overlap_agrees_with_counting_every_tick(cpu, gpu):
     spans = [("a", "cpu", *t) for t in cpu] + [("b", "gpu", *t) for t in gpu]
     expected = sum(sum(a <= t < b for a, b in cpu) * sum(a <= t < b for a, b in gpu) for t in range(100))
     assert trace(*spans).overlap_ms("cpu", "gpu") == pytest.approx(expected)
-
-
-def test_perfetto_has_a_named_track_per_processor_and_microseconds(tmp_path):
-    file = tmp_path / "t.json"
-    write_perfetto(file, {"measured": [trace(("a", "cpu", 1, 4), ("b", "gpu", 3, 6))], "predicted": [trace(("a", "cpu", 0, 1))]})
-    events = json.loads(file.read_text())["traceEvents"]
-    names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
-    assert names == {(1, 1): "cpu", (1, 2): "gpu", (2, 1): "cpu"}
-    assert {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"} == {1: "measured", 2: "predicted"}
-    spans = [(e["name"], e["pid"], e["tid"], e["ts"], e["dur"]) for e in events if e["ph"] == "X"]
-    assert spans == [("a", 1, 1, 1000, 3000), ("b", 1, 2, 3000, 3000), ("a", 2, 1, 0, 1000)]
-
-
-def test_perfetto_of_no_trace_is_still_a_file():
-    assert perfetto({"measured": []})["traceEvents"][0]["args"] == {"name": "measured"}
-
-
-def test_trace_that_cannot_be_written_leaves_nothing_behind(tmp_path):
-    with pytest.raises(StretchError, match="cannot write the trace"):
-        write_perfetto(tmp_path / "no" / "t.json", {})
-    (tmp_path / "d").mkdir()
-    with pytest.raises(StretchError, match="cannot write the trace"):
-        write_perfetto(tmp_path / "d", {})
-    assert [p.name for p in tmp_path.iterdir()] == ["d"]
 
 
 def test_timeline_marks_where_each_processor_ran():
