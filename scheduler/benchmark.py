@@ -135,7 +135,9 @@ def used_cores(session: Session) -> tuple[int, ...]:
 
 
 def shares_a_core(session: Session) -> bool:
-    """Whether two processors of the bundle are placed on one core or one queue."""
+    """Whether two branches of a segment run on one core or one queue."""
+    if session.moved:
+        return True
     places = list({subgraph.placement.processor: subgraph.placement for subgraph in session.plan.subgraphs.values()}.values())
     for i, one in enumerate(places):
         for other in places[i + 1 :]:

@@ -35,6 +35,18 @@ class Tensor(_Part, frozen=True):
     zero_point: int | None = None
 
 
+class Alternative(_Part, frozen=True):
+    """A subgraph on one of the device's processors.
+
+    Args:
+        ms: Predicted time, without communication.
+        mj: Predicted energy of the processor, mJ; None if the profile states no power.
+    """
+
+    ms: float
+    mj: float | None = None
+
+
 class SubgraphEntry(_Part, frozen=True):
     """A piece that one processor runs without waiting for another.
 
@@ -49,6 +61,7 @@ class SubgraphEntry(_Part, frozen=True):
         precision: Precision of the file.
         planned_precision: Precision the plan assumed on the device.
         predicted_ms: Predicted time on the device, without communication.
+        alternatives: What it would take on each processor of the plan.
     """
 
     name: str
@@ -61,6 +74,7 @@ class SubgraphEntry(_Part, frozen=True):
     precision: str = "fp32"
     planned_precision: str = "fp32"
     predicted_ms: float | None = None
+    alternatives: dict[str, Alternative] = {}
 
 
 class JoinEntry(_Part, frozen=True):
@@ -139,6 +153,7 @@ class Manifest(_Part, frozen=True):
         recommended: What the planner recommends to run.
         checks: Results of the numeric checks at export.
         files: Every other file of the bundle.
+        tflite: TFLite file with a signature for each subgraph and join, if there is one.
     """
 
     schema: int
@@ -160,3 +175,4 @@ class Manifest(_Part, frozen=True):
     recommended: str
     checks: dict[str, Any]
     files: dict[str, FileEntry]
+    tflite: str | None = None

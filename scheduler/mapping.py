@@ -7,9 +7,8 @@ from dataclasses import replace
 from predictors.errors import MissingBackendError, UsageError
 from scheduler.cores import available_cores
 from scheduler.delegates import get_delegate
-from scheduler.delegates.dsp import is_simulated
 from scheduler.manifest import Manifest
-from scheduler.plan import Placement
+from scheduler.plan import Dispatch, Placement
 
 #: Delegate that drives a kind of processor by itself.
 DRIVEN = {"dsp": "dsp"}
@@ -37,7 +36,6 @@ def parse_mapping(entries: Sequence[str]) -> dict[str, str]:
 def place_processors(
     processors: Sequence[str],
     mapping: Mapping[str, str] | None = None,
-    only: Sequence[str] | None = None,
     cores: Sequence[int] | None = None,
     precisions: Mapping[str, Collection[str]] | None = None,
 ) -> dict[str, Placement]:
@@ -53,7 +51,6 @@ def place_processors(
         processors: Processors that the bundle uses, in order of first use.
         mapping: Target of some processors, such as ``{"gpu": "cpu1"}``: a
             delegate's name, followed by cores as ``0`` or ``0+1`` or by nothing.
-        only: Processors that may be used; the work of the others moves to the first of these.
         cores: Cores to use, those of this process if None.
         precisions: Precisions of each processor's subgraphs; fp32 if not named.
 
@@ -63,39 +60,32 @@ def place_processors(
     """
     cores = tuple(available_cores() if cores is None else cores)
     mapping = dict(mapping or {})
-    _known("mapped", mapping, processors)
-    _known("asked for", only or (), processors)
-    allowed = list(dict.fromkeys(only)) if only else list(processors)
-    for moved in mapping:
-        if moved not in allowed:
-            raise UsageError(f"processor `{moved}` is mapped, but --processors leaves it out")
-    host = next((p for p in allowed if _is_cpu(p)), None)
+    for name in mapping:
+        if name not in processors:
+            raise UsageError(f"processor `{name}` is mapped, but the bundle does not use it", f"the bundle uses {', '.join(processors)}")
+    host = next((p for p in processors if _is_cpu(p)), None)
     targets = {processor: _target(processor, text, cores) for processor, text in mapping.items()}
     free = [core for core in cores if not any(core in chosen for _, chosen in targets.values())]
     if host is None and len(free) > 1:
         free.pop(0)  # left to the calling thread
     last = free[0] if free else cores[-1]
     placed: dict[str, Placement] = {}
-    for processor in sorted(allowed, key=lambda p: p != host):
+    for processor in sorted(processors, key=lambda p: p != host):
         if processor in targets:
             placed[processor] = _placement(processor, *targets[processor], f"mapped to {mapping[processor]}")
             continue
         driver, why_not = _driver(processor, (precisions or {}).get(processor, ("fp32",)))
         if driver:
-            simulated = is_simulated()
-            reason = "the simulator of the DSP: its results count, its times do not" if simulated else f"the {processor} of this machine"
+            simulated = get_delegate(driver).simulated()
+            reason = (
+                f"the simulator of a {processor}: its results count, its times do not" if simulated else f"the {processor} of this machine"
+            )
             placed[processor] = replace(_placement(processor, driver, (), reason), stand_in=simulated)
             continue
         last = free.pop(0) if free else last
         reason = "the CPU of this machine" if _is_cpu(processor) else f"{why_not}: a CPU core stands in"
         placed[processor] = _placement(processor, "cpu", (last,), reason)
     placed = _dispatched(placed, host)
-    first = placed[allowed[0]]
-    for processor in processors:
-        if processor not in placed:
-            placed[processor] = replace(
-                first, processor=processor, stand_in=True, reason=f"left out of the processors to use: its work moves to {first.processor}"
-            )
     return {processor: placed[processor] for processor in processors}
 
 
@@ -119,12 +109,6 @@ def _driver(processor: str, precisions: Collection[str]) -> tuple[str | None, st
         return None, f"the `{name}` delegate runs {able} alone, and subgraphs of the {processor} are {', '.join(refused)}"
     problem = delegate.unavailable()
     return (None, f"no delegate here drives a {processor}, for {problem}") if problem else (name, "")
-
-
-def _known(what: str, names: Mapping[str, str] | Sequence[str], processors: Sequence[str]) -> None:
-    for name in names:
-        if name not in processors:
-            raise UsageError(f"processor `{name}` is {what}, but the bundle does not use it", f"the bundle uses {', '.join(processors)}")
 
 
 def _is_cpu(processor: str) -> bool:
@@ -155,7 +139,8 @@ def _placement(processor: str, name: str, cores: tuple[int, ...], reason: str) -
         )
     own_queue = delegate.asynchronous or not cores
     queue = f"{name}:{processor}" if own_queue else f"cpu{'+'.join(map(str, cores))}"
-    return Placement(processor, name, cores, queue, "async" if delegate.asynchronous else "blocking", not _is_cpu(processor), reason)
+    dispatch: Dispatch = "async" if delegate.asynchronous else "blocking"
+    return Placement(processor, name, cores, queue, dispatch, not _is_cpu(processor), reason, delegate.simulated())
 
 
 def _dispatched(placed: Mapping[str, Placement], host: str | None) -> dict[str, Placement]:

@@ -24,6 +24,7 @@ class Placement:
             at once; ``blocking``: handed to a thread of its own.
         stand_in: Whether this machine lacks the processor, so that another does its work.
         reason: Why it runs there, in words.
+        simulated: Whether it is simulated: its results count, its times do not.
     """
 
     processor: str
@@ -33,6 +34,7 @@ class Placement:
     dispatch: Dispatch
     stand_in: bool
     reason: str
+    simulated: bool = False
 
 
 @dataclass(frozen=True)

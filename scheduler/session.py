@@ -12,11 +12,13 @@ import numpy as np
 
 from predictors.errors import StretchError, UsageError
 from scheduler.bundle import Bundle, load_bundle
+from scheduler.choice import Priority, choose_processors
 from scheduler.cores import pinned
 from scheduler.delegates import Compiled, Delegate, get_delegate
 from scheduler.delegates.base import Array
 from scheduler.executor import Executor
 from scheduler.inputs import as_array, check_input
+from scheduler.manifest import Manifest
 from scheduler.mapping import bundle_precisions, place_processors
 from scheduler.pipeline import Pipeline
 from scheduler.plan import make_plan
@@ -42,6 +44,8 @@ class Session:
             ``{"gpu": "cpu1"}``; see `scheduler.mapping.place_processors`.
         processors: Processors that may be used; None for all.
         delegates: Delegate objects to use instead of ones made by name.
+        priority: What decides the processor of a subgraph; None for the design
+            alone (see `scheduler.choice.choose_processors`).
         in_flight: Inferences that `submit` runs at once, each with buffers of its own.
 
     Raises:
@@ -57,14 +61,16 @@ class Session:
         *,
         processors: Sequence[str] | None = None,
         delegates: Mapping[str, Delegate] | None = None,
+        priority: Priority | None = None,
         in_flight: int = 2,
     ) -> None:
         if in_flight < 1:
             raise UsageError(f"a session cannot keep {in_flight} inferences in flight", "in_flight is 1 or more")
         self.bundle = bundle if isinstance(bundle, Bundle) else load_bundle(Path(bundle))
-        manifest = self.bundle.manifest
+        manifest = choose_processors(self.bundle.manifest, processors, priority)
         used = list(dict.fromkeys(entry.processor for entry in manifest.subgraphs))
-        self.placements = place_processors(used, mapping, processors, precisions=bundle_precisions(manifest))
+        wanted = _wanted(mapping or {}, self.bundle.manifest, used, processors)
+        self.placements = place_processors(used, wanted, precisions=bundle_precisions(manifest))
         self.plan = make_plan(manifest, self.placements)
         made: dict[tuple[str, tuple[int, ...]], Delegate] = {}
         compiled: dict[str, Compiled] = {}
@@ -76,7 +82,13 @@ class Session:
                 made[key] = given or get_delegate(place.delegate).create(place.cores)
             # Helper threads of a backend inherit the affinity of the thread that compiles.
             with pinned(place.cores):
-                compiled[name] = made[key].compile(self.bundle.file(subgraph.file))
+                compiled[name] = made[key].compile_from(self.bundle, name)
+        #: Subgraphs that do not run on the processor of the design, and where they run instead.
+        self.moved = {
+            now.name: now.processor
+            for now, before in zip(manifest.subgraphs, self.bundle.manifest.subgraphs, strict=True)
+            if now.processor != before.processor
+        }
         self._computes = all(delegate.computes for delegate in made.values())
         self._lock = threading.Lock()
         self._trace: Trace | None = None
@@ -218,3 +230,17 @@ class Session:
         if self._pipeline is not None:
             self._pipeline.drain()
         return executor
+
+
+def _wanted(mapping: Mapping[str, str], manifest: Manifest, used: Sequence[str], processors: Sequence[str] | None) -> dict[str, str]:
+    """The mapping without processors that lost all their work to others.
+
+    Raises:
+        UsageError: If one was left out by the same caller who mapped it.
+    """
+    designed = {entry.processor for entry in manifest.subgraphs}
+    idle = [name for name in mapping if name in designed and name not in used]
+    for name in idle:
+        if processors and name not in processors:
+            raise UsageError(f"processor `{name}` is mapped, but --processors leaves it out")
+    return {name: target for name, target in mapping.items() if name not in idle}

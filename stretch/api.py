@@ -19,7 +19,7 @@ from stretch.planning.resolve import resolve_design
 if TYPE_CHECKING:
     from torch import nn
 
-    from scheduler.manifest import Manifest
+    from scheduler.manifest import Alternative, Manifest
     from stretch.capture import Captured
     from stretch.models.load import LoadedModel
     from stretch.transform import BranchedModel
@@ -152,6 +152,7 @@ def branch(
                 planned.recommended,
                 {(row.design.name, b.scale.processor): b.ms for row in planned.run.segments for b in row.branches},
                 planned.config.precision,
+                lambda piece: _alternatives(piece, profile, planned.config),
             )
             result.manifest = export_bundle(
                 out,
@@ -165,6 +166,20 @@ def branch(
             )
             result.bundle = out
     return result
+
+
+def _alternatives(graph: OpGraph, device: DeviceProfile, config: PlanConfig) -> "dict[str, Alternative]":
+    """What a subgraph would take on each processor that the plan may use."""
+    from predictors.energy import EnergyModel
+    from predictors.predictor import LatencyPredictor
+    from scheduler.manifest import Alternative
+
+    predictor, energy = LatencyPredictor(device), EnergyModel(device)
+    found = {}
+    for name in config.processors:
+        ms = predictor.predict(graph, name, config.precision.get(name)).ms
+        found[name] = Alternative(ms, energy.mj(name, ms))
+    return found
 
 
 @contextmanager

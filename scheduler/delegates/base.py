@@ -5,13 +5,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from numpy.typing import NDArray
 
 from predictors.errors import StretchError, UnknownNameError
 from predictors.registry import Registry
 from scheduler.onnx_file import node_names
+
+if TYPE_CHECKING:
+    from scheduler.bundle import Bundle
 
 Array = NDArray[Any]
 
@@ -109,6 +112,8 @@ class Delegate(ABC):
 
     #: What it is, in a few words, for `stretch delegates`.
     summary: ClassVar[str]
+    #: What it compiles: each subgraph's ONNX file, or its signature in the bundle's TFLite file.
+    form: ClassVar[Literal["onnx", "tflite"]] = "onnx"
     #: Whether its invocations are `AsyncInvocation`s.
     asynchronous: ClassVar[bool] = False
     #: Precisions of the subgraphs it runs.
@@ -124,13 +129,18 @@ class Delegate(ABC):
         return None
 
     @classmethod
+    def simulated(cls) -> bool:
+        """Whether what it drives here is a simulator, whose results count and whose times do not."""
+        return False
+
+    @classmethod
     def create(cls, cores: tuple[int, ...]) -> Self:
         """A delegate with its defaults that uses `cores`; the thread that calls it is pinned to the first."""
         return cls()
 
     @abstractmethod
     def compile(self, model: Path) -> Compiled:
-        """Make the subgraph in the ONNX file `model` ready to run.
+        """Make the subgraph in the file `model` ready to run.
 
         Raises:
             StretchError: If the file is unreadable or has an operator that
@@ -138,8 +148,25 @@ class Delegate(ABC):
             MissingBackendError: If a library this delegate needs is missing.
         """
 
+    def compile_from(self, bundle: "Bundle", name: str) -> Compiled:
+        """Make a subgraph of a bundle ready to run, in the form that this delegate takes.
+
+        Args:
+            bundle: The bundle.
+            name: The subgraph.
+
+        Raises:
+            StretchError: As `compile`.
+            MissingBackendError: As `compile`.
+        """
+        return self.compile(bundle.file(bundle.subgraph(name).file))
+
+    def places_from(self, bundle: "Bundle", name: str) -> list[NodePlace]:
+        """Where each operator of a bundle's subgraph would run; asked by `stretch explain`."""
+        return self.places(bundle.file(bundle.subgraph(name).file))
+
     def places(self, model: Path) -> list[NodePlace]:
-        """Where each operator of `model` would run; asked by `stretch explain`."""
+        """Where each operator of the ONNX file `model` would run."""
         return [NodePlace(name, op, "runs as it stands") for name, op in node_names(model)]
 
 

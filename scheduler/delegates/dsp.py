@@ -47,6 +47,11 @@ class DspDelegate(Delegate):
         problem = missing()
         return f"{problem} ({INSTALL})" if problem else None
 
+    @classmethod
+    def simulated(cls) -> bool:
+        """Whether the DSP of this machine is the HTP simulator."""
+        return is_simulated()
+
     def compile(self, model: Path) -> SessionCompiled:
         """Compile an int8 subgraph for the DSP, or load it compiled.
 

@@ -8,11 +8,16 @@ import typer
 from stretch.cli.output import Output, verb
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
     from rich.console import Console
 
     from scheduler.benchmark import Benchmark
+    from scheduler.choice import Priority
     from scheduler.plan import Placement
+    from scheduler.session import Session
+    from scheduler.throughput import Throughput
     from scheduler.trace import Trace
 
 #: Traced inferences; more would only make the file slow to open.
@@ -26,39 +31,55 @@ def run(
     mapping: Annotated[
         list[str] | None, typer.Option("--map", help="Where a processor runs here, as gpu=cpu1; repeat or separate by commas.")
     ] = None,
-    processors: Annotated[
-        str | None, typer.Option(help="Processors to use, as cpu,gpu; the first does the work of those left out.")
+    processors: Annotated[str | None, typer.Option(help="Processors to use, as cpu,gpu; the work of those left out moves to them.")] = None,
+    priority: Annotated[
+        str | None, typer.Option(help="Choose processors for latency or energy, as predicted for the device; the design decides otherwise.")
+    ] = None,
+    in_flight: Annotated[
+        int | None, typer.Option(help="Measure throughput as well, with this many inferences at once.", min=1, max=64)
     ] = None,
     repeat: Annotated[int, typer.Option(help="Measured rounds.", min=1, max=100_000)] = 30,
     warmup: Annotated[int, typer.Option(help="Rounds before them that do not count.", min=0, max=100_000)] = 5,
     input_file: Annotated[
         Path | None, typer.Option("--input", help="Input as a .npy file; normally distributed numbers otherwise.")
     ] = None,
-    trace: Annotated[Path | None, typer.Option(help="Write a timeline for ui.perfetto.dev to this file.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Write a timeline, measured and predicted, for ui.perfetto.dev to this file.")] = None,
+    table: Annotated[Path | None, typer.Option("--csv", help="Write the same spans as a table to this file.")] = None,
 ) -> None:
     """Run a bundle here, in turns with the best sequential run on the same cores."""
     from scheduler.benchmark import benchmark, shares_a_core
     from scheduler.bundle import load_bundle
     from scheduler.mapping import parse_mapping
     from scheduler.session import Session
-    from scheduler.trace_files import write_perfetto
+    from scheduler.throughput import throughput
+    from scheduler.trace_files import write_csv, write_perfetto
     from scheduler.verify import random_input
 
     loaded = load_bundle(bundle, check_hashes=True)
     manifest = loaded.manifest
     x = random_input(loaded) if input_file is None else read_input(input_file)
     only = None if processors is None else [name.strip() for name in processors.split(",")]
-    with Session(loaded, parse_mapping(mapping or []), processors=only) as session:
+    wanted = _priority(priority)
+    with Session(loaded, parse_mapping(mapping or []), processors=only, priority=wanted, in_flight=in_flight or 1) as session:
         for place in session.placements.values():
             if place.stand_in:
                 out.note(f"{place.processor} → {_where(place)}: {place.reason}")
+        for name, processor in session.moved.items():
+            out.note(f"{name} → {processor}, as {f'--priority {priority}' if priority else '--processors'} asks")
         if shares_a_core(session):
             out.note("processors share a core, so their subgraphs run one after the other and efficiency is not given")
         with out.progress("running", total=warmup + repeat) as step:
             result = benchmark(session, x, repeat, warmup, step)
-        placements = session.placements
+        rates = None
+        if in_flight is not None:
+            with out.progress("measuring throughput", total=1 + repeat) as step:
+                rates = throughput(session, x, in_flight, rounds=repeat, step=step)
+        placements, moved = session.placements, session.moved
+        tracks, depths = _tracks(session, result, out), {"in flight": session.queue_depths}
     if trace is not None:
-        write_perfetto(trace, {"measured": result.traces[:TRACED]})
+        write_perfetto(trace, tracks, depths)
+    if table is not None:
+        write_csv(table, tracks)
 
     data = {
         "bundle": bundle,
@@ -77,12 +98,16 @@ def run(
         "ideal_ms": result.ideal_ms,
         "efficiency": result.efficiency,
         "max_error": result.error,
+        "throughput": None if rates is None else _rates(rates),
         "trace": trace,
+        "csv": table,
+        "priority": priority,
+        "moved": moved,
         "cores": list(result.cores),
         "processors": _processors(placements, result),
         "subgraphs_alone_ms": dict(result.alone_ms),
         "others": [_timing(other) for other in result.others],
-        "verdict": verdict(result),
+        "verdict": verdict(result, [place.processor for place in placements.values() if place.simulated]),
         "warnings": out.warnings,
     }
     out.emit(data, lambda console: _print(console, data, result, result.traces[-1]))
@@ -111,8 +136,57 @@ def read_input(path: Path) -> "np.ndarray[Any, Any]":
     return x
 
 
-def verdict(result: "Benchmark") -> str:
-    """In one sentence: does branching pay here, and what does better if not."""
+def _priority(text: str | None) -> "Priority | None":
+    from predictors.errors import UsageError
+
+    if text is None or text == "latency" or text == "energy":
+        return text
+    raise UsageError(f"--priority {text} is not known", "it is latency or energy")
+
+
+def _tracks(session: "Session", result: "Benchmark", out: Output) -> "dict[str, Sequence[Trace]]":
+    """The groups of a timeline: what was measured, with several in flight too, and what the plan expects on the device."""
+    from predictors.devices import load_device
+    from predictors.errors import StretchError
+    from scheduler.predicted import predicted_trace
+
+    manifest = session.bundle.manifest
+    tracks: dict[str, Sequence[Trace]] = {"measured": result.traces[:TRACED]}
+    if session.submitted_traces:
+        tracks["in flight"] = session.submitted_traces
+    try:
+        predicted = predicted_trace(manifest, load_device(manifest.device))
+    except StretchError as error:
+        out.note(f"no predicted track: {error.message}")
+    else:
+        if predicted is not None:
+            tracks[f"predicted on {manifest.device}"] = [predicted]
+    return tracks
+
+
+def _rates(rates: "Throughput") -> dict[str, Any]:
+    return {
+        "in_flight": rates.in_flight,
+        "rounds": rates.rounds,
+        "burst": rates.burst,
+        "over_one_core": rates.over_one_core,
+        "contestants": [
+            {"name": rate.name, "per_second": rate.per_second, "p10_per_second": rate.p10_per_second}
+            for rate in (rates.submitted, rates.one_at_a_time, rates.one_core, rates.all_cores)
+        ],
+    }
+
+
+def verdict(result: "Benchmark", simulated: "Sequence[str]" = ()) -> str:
+    """In one sentence: does branching pay here, and what does better if not.
+
+    Args:
+        result: What was measured.
+        simulated: Processors that a simulator stands in for.
+    """
+    if simulated:
+        names = ", ".join(simulated)
+        return f"no verdict on speed: the {names} is simulated here, so the numbers of the output count and the times do not"
     cores = f"{len(result.cores)} core{'s' if len(result.cores) != 1 else ''}"
     if result.sequential is None or result.ratio is None:
         return f"no comparison with the original: the bundle was written without controls; the same net as one graph takes {result.whole.median_ms:.2f} ms on the same {cores}"
@@ -193,5 +267,11 @@ def _print(console: "Console", data: dict[str, Any], result: "Benchmark", last: 
     )
     console.print(f"{ratio}{efficiency}, {error}, {result.branched.runs} runs on cores {', '.join(map(str, result.cores))}")
     console.print(data["verdict"])
+    if data["throughput"] is not None:
+        console.print()
+        rates = data["throughput"]["contestants"]
+        for rate in rates:
+            share = rate["per_second"] / rates[0]["per_second"]
+            console.print(f"{rate['name']}: {rate['per_second']:.1f} inferences/s, {share:.2f}×")
     if data["trace"] is not None:
         console.print(f"timeline: {data['trace']} (open it in ui.perfetto.dev)")

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from predictors.graph import Op, OpGraph
-from scheduler.manifest import SCHEMA, FileEntry, JoinEntry, Manifest, ModelInfo, SubgraphEntry, Tensor, WeightsInfo
+from scheduler.manifest import SCHEMA, Alternative, FileEntry, JoinEntry, Manifest, ModelInfo, SubgraphEntry, Tensor, WeightsInfo
 from stretch.capture import Captured
 from stretch.export.checks import check_export
 from stretch.export.onnx import Arrays, save_onnx, to_numpy, to_onnx
@@ -33,6 +33,7 @@ class BundleFacts:
         recommended: What the planner recommends to run.
         branch_ms: Predicted milliseconds by (segment, processor).
         precision: Planned precision by processor.
+        alternatives: What a subgraph would take on each processor of the plan.
     """
 
     device: str
@@ -43,6 +44,7 @@ class BundleFacts:
     recommended: str = "branched"
     branch_ms: Mapping[tuple[str, str], float] = field(default_factory=dict)
     precision: Mapping[str, str] = field(default_factory=dict)
+    alternatives: Callable[[OpGraph], dict[str, Alternative]] = lambda graph: {}
 
 
 def export_bundle(
@@ -160,6 +162,7 @@ def _manifest(
                 piece.macs,
                 planned_precision=facts.precision.get(processor, "fp32"),
                 predicted_ms=facts.branch_ms.get((segment, processor)),
+                alternatives=facts.alternatives(piece),
             )
         )
     join_ops = [op for op in graph.ops if op.tags.get("meeting_point") == "true"]

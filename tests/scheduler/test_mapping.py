@@ -55,12 +55,6 @@ def test_target_names_delegate_and_cores():
     assert brief(placed) == {"cpu": ("reference", (0, 1), "inline"), "gpu": ("null_async", (), "async")}
 
 
-def test_work_of_processors_left_out_moves_to_the_first_that_is_not():
-    placed = place_processors(["cpu", "gpu"], only=["gpu"], cores=(0, 1))
-    assert placed["cpu"].queue == placed["gpu"].queue
-    assert "moves to gpu" in placed["cpu"].reason
-
-
 def test_parse_accepts_commas_and_repetition():
     assert parse_mapping(["gpu=cpu1, dsp=cpu0", "cpu=reference"]) == {"gpu": "cpu1", "dsp": "cpu0", "cpu": "reference"}
 
@@ -86,11 +80,6 @@ def test_unknown_delegate_hints_at_the_closest():
     with pytest.raises(UnknownNameError) as error:
         place_processors(["cpu", "gpu"], {"gpu": "refrence1"}, cores=(0, 1))
     assert "reference" in error.value.hint
-
-
-def test_processor_cannot_be_mapped_and_left_out():
-    with pytest.raises(UsageError, match="leaves it out"):
-        place_processors(["cpu", "gpu"], {"gpu": "cpu1"}, only=["cpu"], cores=(0, 1))
 
 
 @given(

@@ -73,6 +73,11 @@ def test_processors_left_out_hand_their_work_to_the_first(bundle_dir):
         assert threads() == []
 
 
+def test_processor_cannot_be_mapped_and_left_out(bundle_dir):
+    with pytest.raises(UsageError, match="leaves it out"):
+        Session(bundle_dir, {"gpu": "cpu0"}, processors=["cpu"])
+
+
 @settings(max_examples=10)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=6))
 def test_each_run_depends_on_its_own_input_alone(bundle_once, seeds):

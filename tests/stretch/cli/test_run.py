@@ -67,13 +67,55 @@ def test_shared_core_gives_no_efficiency_and_says_why(stretch, bundle_dir):
     assert "share a core" in err
 
 
-def test_trace_opens_as_json_with_a_track_per_processor(stretch, bundle_dir, tmp_path):
+def test_trace_opens_as_json_with_measured_and_predicted_tracks(stretch, bundle_dir, tmp_path):
     file = tmp_path / "t.json"
     _, data, _ = stretch("run", bundle_dir, "--repeat", 3, "--warmup", 0, "--trace", file, "--json")
     assert data["trace"] == str(file)
     events = json.loads(file.read_text())["traceEvents"]
-    assert {e["args"]["name"] for e in events if e["name"] == "thread_name"} == {"cpu", "gpu"}
-    assert len([e for e in events if e["name"] == "head"]) == 3
+    groups = {e["args"]["name"]: e["pid"] for e in events if e["name"] == "process_name"}
+    assert list(groups) == ["measured", "predicted on pixel6"]
+    for pid in groups.values():
+        assert {e["args"]["name"] for e in events if e["name"] == "thread_name" and e["pid"] == pid} == {"cpu", "gpu"}
+    assert len([e for e in events if e["name"] == "head" and e["pid"] == groups["measured"]]) == 3
+
+
+def test_csv_lists_every_span_of_every_track(stretch, bundle_dir, tmp_path):
+    file = tmp_path / "t.csv"
+    stretch("run", bundle_dir, "--repeat", 2, "--warmup", 0, "--csv", file, "--json")
+    rows = [line.split(",") for line in file.read_text().splitlines()]
+    assert rows[0][:3] == ["track", "inference", "name"]
+    assert [row[:3] for row in rows if row[2] == "head"] == [
+        ["measured", "0", "head"],
+        ["measured", "1", "head"],
+        ["predicted on pixel6", "0", "head"],
+    ]
+
+
+def test_throughput_is_measured_on_request_against_one_processor(stretch, bundle_dir):
+    _, data, _ = stretch("run", bundle_dir, "--repeat", 1, "--warmup", 0, "--in-flight", 2, "--json")
+    found = data["throughput"]
+    assert found["contestants"][0]["name"] == "branched, 2 in flight"
+    assert found["over_one_core"] == pytest.approx(found["contestants"][0]["per_second"] / found["contestants"][2]["per_second"])
+    code, out, _ = stretch("run", bundle_dir, "--repeat", 1, "--warmup", 0, "--in-flight", 2)
+    assert code == 0
+    assert "inferences/s" in out
+
+
+def test_priority_needs_predictions_and_says_so(stretch, bundle_dir):
+    code, data, _ = stretch("run", bundle_dir, "--priority", "energy", "--json")
+    assert code == 2
+    assert "needs the predicted time" in data["error"]
+
+
+def test_unknown_priority_is_a_usage_error(stretch, bundle_dir):
+    code, data, _ = stretch("run", bundle_dir, "--priority", "speed", "--json")
+    assert (code, data["hint"]) == (2, "it is latency or energy")
+
+
+def test_work_of_a_processor_left_out_is_reported_where_it_went(stretch, bundle_dir):
+    _, data, err = stretch("run", bundle_dir, "--repeat", 1, "--warmup", 0, "--processors", "cpu", "--json")
+    assert data["moved"] == {"s1.gpu": "cpu", "s2.gpu": "cpu"}
+    assert "s1.gpu → cpu, as --processors asks" in err
 
 
 def test_given_input_is_used(stretch, bundle_dir, tmp_path):
