@@ -63,7 +63,14 @@ class Factor(_Part, frozen=True):
     source: _Text
 
 
-Quantity = Positive | NotNegative | Ratio | Factor
+class Cores(_Part, frozen=True):
+    """Numbers of CPU cores as the device's system counts them, and the key of their source."""
+
+    value: tuple[Annotated[int, msgspec.Meta(ge=0, le=1023)], ...]
+    source: _Text
+
+
+Quantity = Positive | NotNegative | Ratio | Factor | Cores
 
 
 class CoreSet(_Part, frozen=True):
@@ -150,6 +157,7 @@ class _ProfileFile(_Part, frozen=True):
     sources: dict[str, _Text]
     processors: dict[str, ProcessorProfile]
     links: dict[str, LinkProfile]
+    little_cores: Cores | None = None
 
 
 @dataclass(frozen=True)
@@ -213,6 +221,8 @@ class DeviceProfile:
         sources: Where numbers come from, by key.
         processors: Profile of each processor.
         links: Link between the CPU and each other processor.
+        little_cores: Cores for threads that only wait for another processor
+            (paper 003, section 6.2); None if not known.
     """
 
     id: str
@@ -222,6 +232,7 @@ class DeviceProfile:
     sources: dict[str, str]
     processors: dict[str, ProcessorProfile]
     links: dict[str, LinkProfile]
+    little_cores: Cores | None = None
 
     @cached_property
     def variants(self) -> tuple[str, ...]:
@@ -289,7 +300,16 @@ def load_device(device: str | Path) -> DeviceProfile:
     except (msgspec.MsgspecError, ValueError) as error:
         raise StretchError(f"{path} is not a device profile: {error}", "predictors/profiles/host.toml shows every key") from error
     _check(path, parsed)
-    return DeviceProfile(parsed.id, parsed.name, parsed.soc, parsed.calibrated, parsed.sources, parsed.processors, parsed.links)
+    return DeviceProfile(
+        parsed.id,
+        parsed.name,
+        parsed.soc,
+        parsed.calibrated,
+        parsed.sources,
+        parsed.processors,
+        parsed.links,
+        parsed.little_cores,
+    )
 
 
 def _check(path: Path, parsed: _ProfileFile) -> None:
@@ -329,7 +349,7 @@ def _check(path: Path, parsed: _ProfileFile) -> None:
 
 def quantities(part: object, where: str = "") -> list[tuple[str, Quantity]]:
     """Every number of a profile or a part of one, with its place in the file."""
-    if isinstance(part, Positive | NotNegative | Ratio | Factor):
+    if isinstance(part, Positive | NotNegative | Ratio | Factor | Cores):
         return [(where, part)]
     found: list[tuple[str, Quantity]] = []
     if isinstance(part, dict):
@@ -337,7 +357,7 @@ def quantities(part: object, where: str = "") -> list[tuple[str, Quantity]]:
     elif isinstance(part, msgspec.Struct):
         items = [(name, getattr(part, name)) for name in part.__struct_fields__]
     elif isinstance(part, DeviceProfile):
-        items = [("processors", part.processors), ("links", part.links)]
+        items = [("processors", part.processors), ("links", part.links), ("little_cores", part.little_cores)]
     else:
         return found
     for key, value in items:

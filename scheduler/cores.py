@@ -1,8 +1,9 @@
 """CPU cores of this machine, and threads pinned to them."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import platform
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -30,6 +31,30 @@ def _physical_core(core: int) -> str:
         return Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list").read_text().strip()
     except OSError:
         return str(core)
+
+
+def little_core(known: Sequence[int] = (), system: Path = Path("/sys/devices/system/cpu")) -> int | None:
+    """The core for a thread that only waits for another processor (paper 003, section 6.2).
+
+    The least able core that this process may use, where the system tells that
+    cores differ; else the first of `known` on a machine with Arm cores.
+
+    Args:
+        known: What the device's profile says.
+        system: Where Linux describes its cores.
+
+    Returns:
+        Its number, or None where all cores are alike as far as anyone knows.
+    """
+    able: dict[int, int] = {}
+    for core in available_cores():
+        with suppress(OSError, ValueError):
+            able[core] = int((system / f"cpu{core}" / "cpu_capacity").read_text())
+    if len(set(able.values())) > 1:
+        return min(able, key=lambda core: (able[core], core))
+    if platform.machine() == "aarch64":
+        return next((core for core in known if core in available_cores()), None)
+    return None
 
 
 def pin_thread(cores: tuple[int, ...]) -> None:

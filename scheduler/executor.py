@@ -86,7 +86,7 @@ class Executor:
         for subgraph in plan.subgraphs.values():
             place = subgraph.placement
             if place.dispatch == "blocking" and place.queue not in self._workers:
-                self._workers[place.queue] = Worker(place.queue, place.cores[:1], self._completions)
+                self._workers[place.queue] = Worker(place.queue, place.thread_cores, self._completions)
 
     def run(self) -> Trace:
         """Run once, from the input's buffer to the output's.

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from predictors.errors import MissingBackendError, UsageError
-from scheduler.cores import available_cores
+from scheduler.cores import available_cores, little_core
 from scheduler.delegates import get_delegate
 from scheduler.manifest import Manifest
 from scheduler.plan import Dispatch, Placement
@@ -38,6 +38,7 @@ def place_processors(
     mapping: Mapping[str, str] | None = None,
     cores: Sequence[int] | None = None,
     precisions: Mapping[str, Collection[str]] | None = None,
+    little_cores: Sequence[int] = (),
 ) -> dict[str, Placement]:
     """Where each processor of a bundle runs on this machine.
 
@@ -53,6 +54,7 @@ def place_processors(
             delegate's name, followed by cores as ``0`` or ``0+1`` or by nothing.
         cores: Cores to use, those of this process if None.
         precisions: Precisions of each processor's subgraphs; fp32 if not named.
+        little_cores: Cores of the device for threads that only wait for another processor.
 
     Raises:
         UsageError: If a processor is not in the bundle, or a core not on this machine.
@@ -80,7 +82,7 @@ def place_processors(
             reason = (
                 f"the simulator of a {processor}: its results count, its times do not" if simulated else f"the {processor} of this machine"
             )
-            placed[processor] = replace(_placement(processor, driver, (), reason), stand_in=simulated)
+            placed[processor] = replace(_placement(processor, driver, (), reason), stand_in=simulated, waits_on=little_core(little_cores))
             continue
         last = free.pop(0) if free else last
         reason = "the CPU of this machine" if _is_cpu(processor) else f"{why_not}: a CPU core stands in"

@@ -70,9 +70,9 @@ class Pipeline:
         self._closed = False
         self._traces: deque[Trace] = deque(maxlen=KEPT_TRACES)
         self._depths: deque[QueueDepth] = deque(maxlen=KEPT_TRACES * 16)
-        cores = {s.placement.queue: s.placement.cores for s in plan.subgraphs.values()}
+        cores = {s.placement.queue: s.placement.thread_cores for s in plan.subgraphs.values()}
         self._threads = [
-            threading.Thread(target=self._serve, args=(queue, cores[queue][:1]), name=f"nn-stretch {queue} in flight", daemon=True)
+            threading.Thread(target=self._serve, args=(queue, cores[queue]), name=f"nn-stretch {queue} in flight", daemon=True)
             for queue in plan.queues
         ]
         for thread in self._threads:

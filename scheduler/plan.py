@@ -25,6 +25,8 @@ class Placement:
         stand_in: Whether this machine lacks the processor, so that another does its work.
         reason: Why it runs there, in words.
         simulated: Whether it is simulated: its results count, its times do not.
+        waits_on: Core of the thread that only waits for it; None for any, or
+            where `cores` do the computing.
     """
 
     processor: str
@@ -35,6 +37,12 @@ class Placement:
     stand_in: bool
     reason: str
     simulated: bool = False
+    waits_on: int | None = None
+
+    @property
+    def thread_cores(self) -> tuple[int, ...]:
+        """Core that the thread which calls the delegate is pinned to; empty for none."""
+        return self.cores[:1] or (() if self.waits_on is None else (self.waits_on,))
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ class Session:
         manifest = choose_processors(self.bundle.manifest, processors, priority)
         used = list(dict.fromkeys(entry.processor for entry in manifest.subgraphs))
         wanted = _wanted(mapping or {}, self.bundle.manifest, used, processors)
-        self.placements = place_processors(used, wanted, precisions=bundle_precisions(manifest))
+        self.placements = place_processors(used, wanted, precisions=bundle_precisions(manifest), little_cores=manifest.little_cores)
         self.plan = make_plan(manifest, self.placements)
         made: dict[tuple[str, tuple[int, ...]], Delegate] = {}
         compiled: dict[str, Compiled] = {}

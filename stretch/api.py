@@ -153,6 +153,7 @@ def branch(
                 {(row.design.name, b.scale.processor): b.ms for row in planned.run.segments for b in row.branches},
                 planned.config.precision,
                 lambda piece: _alternatives(piece, profile, planned.config),
+                profile.little_cores.value if profile.little_cores else (),
             )
             result.manifest = export_bundle(
                 out,

@@ -34,6 +34,7 @@ class BundleFacts:
         branch_ms: Predicted milliseconds by (segment, processor).
         precision: Planned precision by processor.
         alternatives: What a subgraph would take on each processor of the plan.
+        little_cores: The device's cores for threads that only wait.
     """
 
     device: str
@@ -45,6 +46,7 @@ class BundleFacts:
     branch_ms: Mapping[tuple[str, str], float] = field(default_factory=dict)
     precision: Mapping[str, str] = field(default_factory=dict)
     alternatives: Callable[[OpGraph], dict[str, Alternative]] = lambda graph: {}
+    little_cores: tuple[int, ...] = ()
 
 
 def export_bundle(
@@ -209,4 +211,5 @@ def _manifest(
         recommended=facts.recommended,
         checks={},
         files=files,
+        little_cores=facts.little_cores,
     )

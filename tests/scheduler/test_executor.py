@@ -1,8 +1,12 @@
+import os
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from predictors.errors import StretchError
 from scheduler.bundle import load_bundle
+from scheduler.delegates.base import Invocation
 from scheduler.delegates.null import NullDelegate
 from scheduler.delegates.reference import ReferenceDelegate
 from scheduler.executor import Executor
@@ -14,6 +18,39 @@ def executor_of(path, delegate, mapping=None):
     bundle = load_bundle(path)
     plan = make_plan(bundle.manifest, place_processors(["cpu", "gpu"], mapping))
     return Executor(plan, bundle.manifest.tensors, {name: delegate.compile(bundle.file(s.file)) for name, s in plan.subgraphs.items()})
+
+
+class Noting(NullDelegate):
+    """Notes on which cores each subgraph's thread may run."""
+
+    def __init__(self):
+        super().__init__()
+        self.cores = {}
+
+    def compile(self, model):
+        compiled, cores = super().compile(model), self.cores
+
+        class Call(Invocation):
+            def run(self):
+                cores[model.stem] = os.sched_getaffinity(0)
+
+        compiled.bind = lambda inputs, outputs: Call()
+        return compiled
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system cannot pin threads")
+def test_thread_that_waits_for_a_processor_is_pinned_to_its_little_core(bundle_dir):
+    bundle, noting, little = load_bundle(bundle_dir), Noting(), max(os.sched_getaffinity(0))
+    placed = place_processors(["cpu", "gpu"], {"gpu": "reference"})
+    placed["gpu"] = replace(placed["gpu"], waits_on=little)
+    plan = make_plan(bundle.manifest, placed)
+    made = Executor(plan, bundle.manifest.tensors, {name: noting.compile(bundle.file(s.file)) for name, s in plan.subgraphs.items()})
+    try:
+        made.run()
+    finally:
+        made.close()
+    assert noting.cores["s1.gpu"] == noting.cores["s2.gpu"] == {little}
+    assert noting.cores["stem"] == {*placed["cpu"].cores}
 
 
 @pytest.fixture
