@@ -9,7 +9,7 @@ import msgspec
 
 from predictors.errors import StretchError
 from scheduler.consistency import graph_problems
-from scheduler.manifest import SCHEMA, Manifest
+from scheduler.manifest import SCHEMA, Manifest, SubgraphEntry
 from scheduler.onnx_file import external_locations, load_onnx
 
 MANIFEST = "bundle.json"
@@ -33,6 +33,10 @@ class Bundle:
     def file(self, name: str) -> Path:
         """Path of one of the bundle's files, by its name in the manifest."""
         return self.path / name
+
+    def subgraph(self, name: str) -> SubgraphEntry:
+        """The subgraph called `name`."""
+        return next(entry for entry in self.manifest.subgraphs if entry.name == name)
 
 
 class _Version(msgspec.Struct):
@@ -119,6 +123,8 @@ def _read_manifest(path: Path) -> Manifest:
 def _file_problems(bundle: Bundle, *, hashes: bool) -> Iterator[str]:
     manifest = bundle.manifest
     used = [s.file for s in manifest.subgraphs] + [manifest.whole, *manifest.controls.values()]
+    if manifest.tflite is not None:
+        used.append(manifest.tflite)
     for name in used:
         if name not in manifest.files:
             yield f"{bundle.path / MANIFEST} uses the file `{name}` without stating its size and hash"

@@ -62,7 +62,7 @@ def _here(bundle: "Bundle", mapping: list[str], step: Any) -> tuple[str, dict[st
     for entry in manifest.subgraphs:
         place = placements[entry.processor]
         with pinned(place.cores[:1]):
-            nodes = get_delegate(place.delegate).create(place.cores).places(bundle.file(entry.file))
+            nodes = get_delegate(place.delegate).create(place.cores).places_from(bundle, entry.name)
         for node in nodes:
             ops.append(_row(node.name, node.op, entry.name, entry.processor, place.delegate, node.reason, node.ms, "measured"))
         step(entry.name)
