@@ -5,6 +5,7 @@ from scheduler.delegates.cpu import CpuDelegate
 from scheduler.delegates.dsp import DspDelegate
 from scheduler.delegates.null import NullDelegate
 from scheduler.delegates.openvino import OpenVinoDelegate
+from scheduler.delegates.process import ProcessDelegate
 from scheduler.delegates.reference import ReferenceDelegate
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "Invocation",
     "NullDelegate",
     "OpenVinoDelegate",
+    "ProcessDelegate",
     "ReferenceDelegate",
     "delegates",
     "get_delegate",

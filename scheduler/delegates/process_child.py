@@ -1,0 +1,79 @@
+"""The child of the `process` delegate: reads commands from stdin, one line of JSON each, and answers on stdout."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from predictors.errors import StretchError
+from scheduler.cores import pin_thread
+from scheduler.delegates import get_delegate
+from scheduler.delegates.base import Array, Compiled, Invocation
+
+
+class Server:
+    """What the child has made ready.
+
+    Args:
+        inner: Name of the delegate that does the work.
+        cores: Cores that it uses; empty for any.
+    """
+
+    def __init__(self, inner: str, cores: tuple[int, ...]) -> None:
+        self._delegate = get_delegate(inner).create(cores)
+        self._compiled: list[Compiled] = []
+        self._bound: list[Invocation] = []
+
+    def handle(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Carry out one command.
+
+        Raises:
+            StretchError: If the delegate refuses.
+        """
+        match command["do"]:
+            case "compile":
+                made = self._delegate.compile(Path(command["model"]))
+                self._compiled.append(made)
+                return {"number": len(self._compiled) - 1, "inputs": list(made.inputs.items()), "outputs": list(made.outputs.items())}
+            case "bind":
+                inputs, outputs = ([_array(each) for each in command[what]] for what in ("inputs", "outputs"))
+                self._bound.append(self._compiled[command["compiled"]].bind(inputs, outputs))
+                return {"number": len(self._bound) - 1}
+            case "run":
+                self._bound[command["number"]].run()
+                return {}
+        raise StretchError(f"the child process does not know the command `{command['do']}`")
+
+
+def _array(described: dict[str, Any]) -> Array:
+    return np.memmap(described["file"], np.dtype(described["dtype"]), "r+", shape=tuple(described["shape"]))
+
+
+def serve(server: Server, commands: BinaryIO, answers: BinaryIO) -> None:
+    """Answer each command in order until there are no more; a failure is an answer."""
+    for line in commands:
+        try:
+            answer = server.handle(json.loads(line))
+        except StretchError as error:
+            answer = {"error": error.message, "hint": error.hint}
+        except Exception as error:  # the parent raises it where it was asked for
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        answers.write(json.dumps(answer).encode() + b"\n")
+        answers.flush()
+
+
+def main() -> None:
+    """Serve the parent: ``python -m scheduler.delegates.process_child DELEGATE CORES``."""
+    inner, cores = sys.argv[1], tuple(int(core) for core in sys.argv[2].split(",") if core)
+    # Libraries may print: only answers belong on the line to the parent.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    pin_thread(cores[:1])
+    serve(Server(inner, cores), sys.stdin.buffer, answers)
+
+
+if __name__ == "__main__":
+    main()
