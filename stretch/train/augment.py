@@ -22,23 +22,31 @@ class Normalise:
         return images.float() * self.scale + self.shift
 
 
-def crop_and_flip(images: torch.Tensor, padding: int = 4) -> torch.Tensor:
+def crop_and_flip(
+    images: torch.Tensor, padding: int = 4, generator: torch.Generator | None = None, share: tuple[int, int] = (0, 1)
+) -> torch.Tensor:
     """Each image shifted by up to `padding` pixels over zeros and mirrored half of the time.
 
     The usual augmentation for 32×32 images (He et al. 2016, section 4.2), one
-    gather for the whole batch; randomness is torch's generator of the device.
+    gather for the whole batch.
 
     Args:
         images: (n, 3, height, width), already normalised, so that zero is the mean.
-        padding: Largest shift.
+        padding: Largest shift; 0 only mirrors.
+        generator: Of the images' device; torch's own where none is given.
+        share: (k, n): this is part k of n of a batch. Numbers are drawn for the whole
+            batch, so that n processes with equal generators see what one would.
     """
     n, _, height, width = images.shape
     device = images.device
-    padded = F.pad(images, (padding,) * 4)
-    rows = torch.randint(2 * padding + 1, (n, 1), device=device) + torch.arange(height, device=device)
-    columns = torch.randint(2 * padding + 1, (n, 1), device=device) + torch.arange(width, device=device)
-    flipped = torch.rand(n, 1, device=device) < 0.5
+    part, parts = share
+    own = slice(part * n, (part + 1) * n)
+    shifts = torch.randint(2 * padding + 1, (n * parts, 2), device=device, generator=generator)[own]
+    flipped = torch.rand(n * parts, 1, device=device, generator=generator)[own] < 0.5
+    rows = shifts[:, :1] + torch.arange(height, device=device)
+    columns = shifts[:, 1:] + torch.arange(width, device=device)
     columns = torch.where(flipped, columns.flip(1), columns)
+    padded = F.pad(images, (padding,) * 4)
     batch = torch.arange(n, device=device)
     # Index tensors apart by a slice put the gathered axes first.
     return padded[batch[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)

@@ -16,36 +16,54 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     Args:
         epochs: Passes over the training images.
-        batch: Images per step.
+        batch: Images per step, those of all processes together.
         learning_rate: At its highest, for this batch.
-        momentum: Of SGD.
+        optimizer: ``sgd`` with momentum, or ``adamw``.
+        momentum: Of SGD; the first of AdamW's two.
         nesterov: Whether the momentum looks ahead.
         weight_decay: Of every weight.
         warmup_epochs: Epochs of linear rise before the half-cosine.
         label_smoothing: Weight of the uniform distribution in the target.
+        accumulate: Parts a batch is cut into, one after another, where memory is short.
+        clip: Largest norm of all gradients together; 0 for no limit.
+        ema: Decay of the running mean of weights that is evaluated and kept; 0 for none.
         amp: Arithmetic of convolutions on a GPU; weights stay fp32.
         channels_last: Whether activations are stored NHWC.
         graph: Replay each step as one CUDA graph, which small networks need.
+        compile: Pass the network through `torch.compile`.
         parallel_branches: Run the branches of a segment on CUDA streams of their own.
+        sync_bn: Batch statistics over all processes rather than each its own.
+        deterministic: Equal seeds give equal weights on a GPU too, at some cost.
         distill: Weight of the teacher's soft labels in the loss.
         distill_kind: ``soft`` labels, or ``weighted`` by how far the student is behind (the paper's).
         temperature: Of those soft labels.
+        features: Weight of the distance to the teacher's tensors at meeting points.
+        augment: ``crop`` (shift and mirror), ``mirror``, or ``none``.
         seed: Of order, augmentation and initial weights.
     """
 
     epochs: _Count = 100
     batch: _Count = 256
     learning_rate: _Positive = 0.2
-    momentum: _NotNegative = 0.9
+    optimizer: Literal["sgd", "adamw"] = "sgd"
+    momentum: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.9
     nesterov: bool = True
     weight_decay: _NotNegative = 5e-5
     warmup_epochs: _NotNegative = 0.0
     label_smoothing: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
+    accumulate: _Count = 1
+    clip: _NotNegative = 0.0
+    ema: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
     amp: Literal["none", "bf16", "fp16"] = "bf16"
     channels_last: bool = True
     graph: bool = True
+    compile: bool = False
     parallel_branches: bool = True
+    sync_bn: bool = True
+    deterministic: bool = False
     distill: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
     distill_kind: DistillKind = "soft"
     temperature: _Positive = 1.0
+    features: _NotNegative = 0.0
+    augment: Literal["crop", "mirror", "none"] = "crop"
     seed: int = 0

@@ -63,6 +63,28 @@ class ImageSet:
         mean = total / count
         return mean.float(), (squares / count - mean.square()).clamp_min(1e-12).sqrt().float()
 
+    #: Whether images come augmented; these do not.
+    augmented = False
+
+    def epoch(
+        self, number: int, batch: int, seed: int, skip: int = 0, share: tuple[int, int] = (0, 1)
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Full batches of one epoch in an order that its number and the seed alone decide.
+
+        Args:
+            number: Of the epoch.
+            batch: Images of all processes together.
+            seed: Of the run.
+            skip: Batches to leave out, where a run goes on.
+            share: (k, n): only part k of n of every batch.
+        """
+        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed * 1_000_003 + number)).to(self.labels.device)
+        part, parts = share
+        own = batch // parts
+        for start in range(skip * batch, len(self) - batch + 1, batch):
+            index = order[start + part * own : start + (part + 1) * own]
+            yield self.images[index], self.labels[index]
+
     def batches(self, size: int, generator: torch.Generator | None = None) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Batches in order, or shuffled and full ones only if a generator is given."""
         if generator is None:

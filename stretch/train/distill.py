@@ -1,9 +1,12 @@
-"""What a student learns from a teacher's scores."""
+"""What a student learns from a teacher's scores, and from its tensors at meeting points."""
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 
+from predictors.errors import StretchError
 from stretch.train.config import DistillKind
+from stretch.transform.model import BranchedModel
 
 
 def distill_loss(scores: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
@@ -69,3 +72,55 @@ def with_teacher(
         weighted_distill_loss(scores, teacher, labels, temperature) if kind == "weighted" else distill_loss(scores, teacher, temperature)
     )
     return (1 - share) * loss + share * taught
+
+
+class WithFeatures(nn.Module):
+    """A branched network that returns its scores and its tensors at meeting points.
+
+    Args:
+        model: The network; shared, not copied.
+    """
+
+    def __init__(self, model: BranchedModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """Scores, and the outputs of every branched segment."""
+        return segment_outputs(self.model, x)
+
+
+def segment_outputs(model: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Run a branched network and keep what its segments hand on, the last one's left out.
+
+    Args:
+        model: A `BranchedModel`; a teacher is the original cut at the same meeting points.
+        x: Its input.
+    """
+    assert isinstance(model, BranchedModel)
+    outputs = []
+    for part in model.design.segments:
+        x = model.get_submodule(part.name)(x)
+        outputs.append(x)
+    return x, [output for output in outputs[:-1] if output.dim() == 4]
+
+
+def feature_loss(own: list[torch.Tensor], targets: list[torch.Tensor]) -> torch.Tensor:
+    """Mean squared distance at meeting points, each over the mean square of the teacher's tensor.
+
+    Args:
+        own: The student's tensors.
+        targets: The teacher's, of the same shapes.
+
+    Raises:
+        StretchError: If shapes differ, as behind a `concat` join.
+    """
+    losses = []
+    for a, b in zip(own, targets, strict=True):
+        if a.shape != b.shape:
+            raise StretchError(
+                f"features of shape {tuple(a.shape[1:])} cannot be compared with the teacher's {tuple(b.shape[1:])}",
+                "matching features needs `project` or `sum` joins",
+            )
+        losses.append(F.mse_loss(a.float(), b.float()) / b.float().square().mean().clamp_min(1e-12))
+    return torch.stack(losses).mean()

@@ -1,8 +1,12 @@
-"""Train a network on an image set held in memory."""
+"""Train a network epoch by epoch, resumable after any step."""
 
+import itertools
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
+from typing import Protocol
 
 import torch
 from torch import nn
@@ -11,9 +15,42 @@ from predictors.errors import StretchError
 from stretch.train.augment import Normalise, crop_and_flip
 from stretch.train.config import TrainConfig
 from stretch.train.data import ImageSet
+from stretch.train.distill import WithFeatures
+from stretch.train.distributed import World, share_statistics
 from stretch.train.schedule import learning_rate
-from stretch.train.step import GraphStep, Prepare, Step, autocast
-from stretch.transform.model import Segment
+from stretch.train.step import GraphStep, Prepare, Step, autocast, unwrapped
+from stretch.transform.model import BranchedModel, Segment
+
+#: Steps between looks at the loss within an epoch: a look waits for the device.
+_LOOK = 200
+
+
+class Source(Protocol):
+    """Where training images come from; `ImageSet` and `ImageStream` are two."""
+
+    augmented: bool
+
+    def __len__(self) -> int:
+        """Number of images."""
+        ...
+
+    def to(self, device: torch.device) -> "Source":
+        """The source, its batches on that device."""
+        ...
+
+    def moments(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mean and deviation of each colour, in 0 to 255."""
+        ...
+
+    def epoch(
+        self, number: int, batch: int, seed: int, skip: int = 0, share: tuple[int, int] = (0, 1)
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Batches of one epoch, see `ImageSet.epoch`."""
+        ...
+
+    def batches(self, size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """All images in order, for evaluation."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -41,12 +78,148 @@ class History:
 
     @property
     def accuracy(self) -> float:
-        """Top-1 after the last epoch."""
+        """Top-1 after the last epoch that was evaluated."""
         return next(e.accuracy for e in reversed(self.epochs) if e.accuracy is not None)
 
     def rows(self) -> list[dict[str, float | int | None]]:
         """The log as plain rows."""
         return [asdict(e) for e in self.epochs]
+
+
+class Diverged(StretchError):
+    """The loss is no number."""
+
+
+class Run:
+    """A training run that can be saved between any two steps and gone on with.
+
+    Args:
+        model: Any classifier on its device; a `BranchedModel` runs its branches side by side.
+        train_set: Moved to the model's device.
+        test_set: Moved to the model's device.
+        config: The run.
+        teacher: Gives soft labels where the configuration asks for them.
+        world: This process among those of the run.
+        evaluate_every: Epochs between evaluations; the last epoch is always evaluated.
+        make_step: Another kind of step than the configuration's, such as a supernet's.
+
+    Attributes:
+        step: What trains on a batch.
+        epoch: Epochs that are complete.
+        done: Steps of the epoch under way that are.
+        history: The log.
+
+    Raises:
+        StretchError: If the set has less than one batch, or a batch cannot be shared.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        train_set: Source,
+        test_set: Source,
+        config: TrainConfig,
+        *,
+        teacher: nn.Module | None = None,
+        world: World | None = None,
+        evaluate_every: int = 10,
+        make_step: Callable[[Prepare, torch.device], Step] | None = None,
+    ) -> None:
+        device = next(model.parameters()).device
+        self.world = world or World(device=device)
+        self.config, self.evaluate_every = config, evaluate_every
+        self.train_set, self.test_set = train_set.to(device), test_set.to(device)
+        self.per_epoch = len(train_set) // config.batch
+        if self.per_epoch == 0:
+            raise StretchError(f"{len(train_set)} training images are less than one batch of {config.batch}", "choose a smaller batch")
+        if config.batch % self.world.size:
+            raise StretchError(f"a batch of {config.batch} cannot be shared by {self.world.size} processes", "choose a multiple of it")
+        self.normalise = Normalise(*train_set.moments(), device)
+        if config.channels_last:
+            model.to(memory_format=torch.channels_last)
+        set_parallel_branches(model, config.parallel_branches and device.type == "cuda" and not config.compile)
+        if teacher is not None:
+            teacher.to(device).eval()
+        torch.manual_seed(config.seed + self.world.rank)
+        if make_step is not None:
+            self.model = model
+            self.step = make_step(self._prepare, device)
+        else:
+            if config.sync_bn:
+                model = share_statistics(model, self.world)
+            self.model = model.train()
+            used = teacher if config.distill > 0 or config.features > 0 else None
+            alone = self.world.size == 1
+            kind = GraphStep if config.graph and device.type == "cuda" and alone and config.amp != "fp16" else Step
+            self.step = kind(self._wrapped(device), config, self._prepare, used, device)
+        self.epoch, self.done, self.history = 0, 0, History()
+        self.losses = torch.zeros(self.per_epoch, device=device)
+
+    def _wrapped(self, device: torch.device) -> nn.Module:
+        """The network as the step calls it: with features, compiled, on many processes."""
+        model: nn.Module = self.model
+        if self.config.features > 0:
+            if not isinstance(model, BranchedModel):
+                raise StretchError("features are matched at meeting points, this network has none", "set train.features = 0")
+            model = WithFeatures(model)
+        if self.world.size > 1:
+            model = nn.parallel.DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None)
+        return torch.compile(model) if self.config.compile else model
+
+    def _prepare(self, images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        x = self.normalise(images)
+        if self.config.augment == "none" or self.train_set.augmented:
+            return x
+        return crop_and_flip(x, 4 if self.config.augment == "crop" else 0, generator, (self.world.rank, self.world.size))
+
+    def steps(self) -> Iterator[Epoch | None]:
+        """Train to the end, yielding after every step: the epoch's row after its last one, else None.
+
+        Raises:
+            Diverged: If the loss is no longer a number; names epoch and step.
+        """
+        c, share = self.config, (self.world.rank, self.world.size)
+        warmup, total = round(c.warmup_epochs * self.per_epoch), c.epochs * self.per_epoch
+        while self.epoch < c.epochs:
+            start = time.perf_counter()
+            batches = self.train_set.epoch(self.epoch + 1, c.batch, c.seed, self.done, share)
+            for images, labels in itertools.islice(batches, self.per_epoch - self.done):
+                self.step.rate.fill_(learning_rate(self.epoch * self.per_epoch + self.done, total, warmup, c.learning_rate))
+                self.losses[self.done] = self.step(images, labels)
+                self.done += 1
+                if self.done < self.per_epoch:
+                    if self.done % _LOOK == 0:
+                        self._check()
+                    yield None
+            self._check()
+            if self.done < self.per_epoch:
+                raise StretchError(f"epoch {self.epoch + 1} had {self.done} batches, expected were {self.per_epoch}", "images were skipped")
+            loss = float(self.world.sum_(self.losses.mean())) / self.world.size
+            self.epoch, self.done = self.epoch + 1, 0
+            seconds = time.perf_counter() - start
+            accuracy = self.evaluate() if self.epoch == c.epochs or self.epoch % self.evaluate_every == 0 else None
+            self.history.epochs.append(Epoch(self.epoch, loss, accuracy, seconds))
+            yield self.history.epochs[-1]
+
+    def _check(self) -> None:
+        values = self.losses[: self.done].tolist()
+        bad = next((i for i, value in enumerate(values) if not math.isfinite(value)), None)
+        if bad is not None:
+            step = self.epoch * self.per_epoch + bad + 1
+            raise Diverged(
+                f"the loss is {values[bad]} in epoch {self.epoch + 1} (step {step})", "lower the learning rate or lengthen the warm-up"
+            )
+
+    def evaluate(self) -> float:
+        """Top-1 on the test set, of the mean weights where the run keeps them."""
+        mean = self.step.mean
+        if mean is not None:
+            mean.swap()
+        try:
+            return evaluate(unwrapped(self.model), self.test_set, self.normalise, self.config)
+        finally:
+            if mean is not None:
+                mean.swap()
 
 
 def train(
@@ -59,69 +232,70 @@ def train(
     evaluate_every: int = 10,
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
 ) -> History:
-    """Train `model` in place on the device it is on.
+    """Train `model` in place on the device it is on; see `Run` for the arguments.
 
     Args:
-        model: Any classifier; a `BranchedModel` runs its branches side by side.
-        train_set: Moved to the model's device.
-        test_set: Moved to the model's device.
+        model: Any classifier.
+        train_set: Images to learn from.
+        test_set: Images to evaluate on.
         config: The run.
         teacher: Gives soft labels where `config.distill` is above zero.
-        evaluate_every: Epochs between evaluations; the last epoch is always evaluated.
+        evaluate_every: Epochs between evaluations.
         on_epoch: Called after each epoch.
 
     Raises:
         StretchError: If the set has less than one batch, or the loss is no
-            longer a number; names the epoch.
+            longer a number; names the step.
     """
-    device = next(model.parameters()).device
-    train_set, test_set = train_set.to(device), test_set.to(device)
-    per_epoch = len(train_set) // config.batch
-    if per_epoch == 0:
-        raise StretchError(f"{len(train_set)} training images are less than one batch of {config.batch}", "choose a smaller batch")
-    if config.channels_last:
-        model.to(memory_format=torch.channels_last)
-    set_parallel_branches(model, config.parallel_branches and device.type == "cuda")
-    normalise = Normalise(*train_set.moments(), device)
-    prepare: Prepare = lambda images: crop_and_flip(normalise(images))  # noqa: E731 - a name for the step to hold
-    if teacher is not None:
-        teacher.to(device).eval()
-    torch.manual_seed(config.seed)
-    order = torch.Generator().manual_seed(config.seed)
-    kind = GraphStep if config.graph and device.type == "cuda" else Step
-    step = kind(model.train(), config, prepare, teacher if config.distill > 0 else None, device)
-    history, done = History(), 0
-    for number in range(1, config.epochs + 1):
-        start, total = time.perf_counter(), torch.zeros((), device=device)
-        for images, labels in train_set.batches(config.batch, order):
-            step.rate.fill_(learning_rate(done, config.epochs * per_epoch, round(config.warmup_epochs * per_epoch), config.learning_rate))
-            total += step(images, labels)
-            done += 1
-        loss = float(total) / per_epoch
-        seconds = time.perf_counter() - start
-        if not loss == loss or loss in (float("inf"), float("-inf")):
-            raise StretchError(f"the loss is {loss} in epoch {number} (step {done})", "lower the learning rate or lengthen the warm-up")
-        last = number == config.epochs
-        accuracy = evaluate(model, test_set, normalise, config) if last or number % evaluate_every == 0 else None
-        history.epochs.append(Epoch(number, loss, accuracy, seconds))
-        on_epoch(history.epochs[-1])
-    return history
+    run = Run(model, train_set, test_set, config, teacher=teacher, evaluate_every=evaluate_every)
+    for row in run.steps():
+        if row is not None:
+            on_epoch(row)
+    return run.history
 
 
-def evaluate(model: nn.Module, data: ImageSet, normalise: Normalise, config: TrainConfig) -> float:
+def train_side_by_side(runs: list[Run]) -> None:
+    """Train several runs on one GPU, step by step in turn, each on a stream of its own.
+
+    A small network leaves most of a large GPU idle: four of them take little
+    more time than two.
+    """
+    waiting = []
+    for run in runs:
+        device = run.world.device
+        stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        if stream is not None:
+            stream.wait_stream(torch.cuda.current_stream(device))
+        waiting.append((run.steps(), stream))
+    while waiting:
+        left = []
+        for steps, stream in waiting:
+            with torch.cuda.stream(stream) if stream is not None else nullcontext():
+                if next(steps, _ENDED) is not _ENDED:
+                    left.append((steps, stream))
+        waiting = left
+
+
+#: What `next` returns of a run that is over; None is a step.
+_ENDED = object()
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, data: Source, normalise: Normalise, config: TrainConfig) -> float:
     """Top-1 accuracy, 0 to 1; the model is left in the mode it was in."""
     training = model.training
     model.eval()
-    device = data.images.device
-    right = torch.zeros((), dtype=torch.int64, device=device)
-    with torch.inference_mode(), autocast(device, config.amp):
-        for images, labels in data.batches(1000):
-            x = normalise(images)
-            if config.channels_last:
-                x = x.contiguous(memory_format=torch.channels_last)
-            right += (model(x).argmax(1) == labels).sum()
+    right, seen = None, 0
+    for images, labels in data.batches(1000):
+        x = normalise(images)
+        if config.channels_last:
+            x = x.contiguous(memory_format=torch.channels_last)
+        with autocast(x.device, config.amp):
+            hits = (model(x).argmax(1) == labels).sum()
+        right = hits if right is None else right + hits
+        seen += len(labels)
     model.train(training)
-    return int(right) / len(data)
+    return int(right) / seen if right is not None else 0.0
 
 
 def set_parallel_branches(model: nn.Module, parallel: bool) -> None:

@@ -1,6 +1,5 @@
 """One optimiser step, run eagerly or replayed as a CUDA graph."""
 
-import copy
 from collections.abc import Callable
 
 import torch
@@ -8,9 +7,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from stretch.train.config import TrainConfig
-from stretch.train.distill import with_teacher
+from stretch.train.distill import feature_loss, segment_outputs, with_teacher
+from stretch.train.optimise import MeanWeights, clip_, make_optimizer
 
-Prepare = Callable[[torch.Tensor], torch.Tensor]
+Prepare = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -18,55 +18,81 @@ class Step:
     """Forward, backward and update of one batch.
 
     Args:
-        model: In training mode, on its device.
+        model: In training mode, on its device; it may be wrapped for several processes.
         config: The run.
-        prepare: uint8 images to what the model reads, augmented.
+        prepare: uint8 images to what the model reads, augmented by numbers of a generator.
         teacher: Gives soft labels, if the run distils; in evaluation mode.
         device: Of model and images.
+
+    Attributes:
+        rate: The learning rate, a tensor on the device.
+        generator: Of the augmentation.
+        mean: The running mean of weights, if the run keeps one.
+        scaler: Of fp16 losses, if the run needs one.
     """
 
     def __init__(self, model: nn.Module, config: TrainConfig, prepare: Prepare, teacher: nn.Module | None, device: torch.device) -> None:
         self.model, self.config, self.prepare, self.teacher, self.device = model, config, prepare, teacher, device
-        # A tensor, so that a captured step reads the rate of the day.
         self.rate = torch.tensor(config.learning_rate, device=device)
-        self.optimizer = torch.optim.SGD(
-            model.parameters(),
-            lr=self.rate,
-            momentum=config.momentum,
-            nesterov=config.nesterov and config.momentum > 0,
-            weight_decay=config.weight_decay,
-            fused=device.type == "cuda",
-        )
+        self.generator = torch.Generator(device).manual_seed(config.seed)
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.optimizer = make_optimizer(self.parameters, config, self.rate)
+        self.mean = MeanWeights(unwrapped(model), config.ema) if config.ema > 0 else None
+        scales = config.amp == "fp16" and device.type == "cuda"
+        self.scaler = torch.amp.GradScaler(device.type) if scales else None
 
     def __call__(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Train on one batch; returns its mean loss as a tensor on the device."""
-        loss = self._loss(images, labels)
         self.optimizer.zero_grad(set_to_none=False)
-        loss.backward()
-        self.optimizer.step()
-        return loss.detach()
+        total = torch.zeros((), device=self.device)
+        parts = self.config.accumulate
+        for some, their in zip(images.chunk(parts), labels.chunk(parts), strict=True):
+            loss = self._loss(some, their) * (len(some) / len(images))
+            total += loss.detach()
+            (self.scaler.scale(loss) if self.scaler else loss).backward()
+        self._update()
+        return total
+
+    def _update(self) -> None:
+        if self.config.clip > 0:
+            if self.scaler is not None:
+                self.scaler.unscale_(self.optimizer)
+            clip_([p.grad for p in self.parameters if p.grad is not None], self.config.clip)
+        if self.scaler is not None:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        else:
+            self.optimizer.step()
+        if self.mean is not None:
+            self.mean.update()
 
     def _loss(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        x = self.prepare(images)
+        x = self.prepare(images, self.generator)
         if self.config.channels_last:
             x = x.contiguous(memory_format=torch.channels_last)
+        features: list[torch.Tensor] = []
         with autocast(self.device, self.config.amp):
-            scores = self.model(x)
-            if self.teacher is not None:
-                with torch.no_grad():
-                    soft = self.teacher(x)
+            if self.config.features > 0:
+                scores, features = self.model(x)
+            else:
+                scores = self.model(x)
+            soft, targets = self._taught(x)
         loss = F.cross_entropy(scores.float(), labels, label_smoothing=self.config.label_smoothing)
-        if self.teacher is not None:
-            loss = with_teacher(
-                loss,
-                scores.float(),
-                soft.float(),
-                labels,
-                kind=self.config.distill_kind,
-                share=self.config.distill,
-                temperature=self.config.temperature,
-            )
+        if soft is not None:
+            c = self.config
+            loss = with_teacher(loss, scores.float(), soft.float(), labels, kind=c.distill_kind, share=c.distill, temperature=c.temperature)
+        if targets:
+            loss = loss + self.config.features * feature_loss(features, targets)
         return loss
+
+    @torch.no_grad()
+    def _taught(self, x: torch.Tensor) -> tuple[torch.Tensor | None, list[torch.Tensor]]:
+        """The teacher's scores and tensors at meeting points, as far as the run asks for them."""
+        if self.teacher is None:
+            return None, []
+        if self.config.features > 0:
+            return segment_outputs(self.teacher, x)
+        return self.teacher(x), []
 
 
 class GraphStep(Step):
@@ -91,21 +117,51 @@ class GraphStep(Step):
     def _capture(self, images: torch.Tensor, labels: torch.Tensor) -> None:
         self._images, self._labels = images.clone(), labels.clone()
         # Warming up trains; what it changed is put back, so that the first replay is the first step.
-        weights = copy.deepcopy(self.model.state_dict())
+        restore = self._snapshot()
         stream = torch.cuda.Stream(self.device)
         stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(stream):
             for _ in range(self._WARM):
                 super().__call__(self._images, self._labels)
         torch.cuda.current_stream(self.device).wait_stream(stream)
-        self.model.load_state_dict(weights)
-        for state in self.optimizer.state.values():
-            for value in state.values():
-                if isinstance(value, torch.Tensor):
-                    value.zero_()
+        restore()
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
+        self._graph.register_generator_state(self.generator)
+        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
             self._result = super().__call__(self._images, self._labels)
+
+    def _snapshot(self) -> Callable[[], None]:
+        """What puts weights, optimiser, mean and random numbers back as they are now."""
+        live = list(unwrapped(self.model).state_dict(keep_vars=True).values()) + (list(self.mean.mean.values()) if self.mean else [])
+        kept = [t.detach().clone() for t in live]
+        before = {
+            index: {key: value.clone() for key, value in self.optimizer.state.get(p, {}).items() if isinstance(value, torch.Tensor)}
+            for index, p in enumerate(self.parameters)
+        }
+        numbers, own = torch.cuda.get_rng_state(self.device), self.generator.get_state()
+
+        @torch.no_grad()
+        def restore() -> None:
+            for tensor, old in zip(live, kept, strict=True):
+                tensor.detach().copy_(old)
+            for index, p in enumerate(self.parameters):
+                for key, value in self.optimizer.state.get(p, {}).items():
+                    if isinstance(value, torch.Tensor):
+                        old = before[index].get(key)
+                        value.zero_() if old is None else value.copy_(old)
+            torch.cuda.set_rng_state(numbers, self.device)
+            self.generator.set_state(own)
+
+        return restore
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The network itself, inside whatever several processes or a compiler wrapped around it."""
+    while True:
+        inner = getattr(model, "_orig_mod", None) or (model.module if isinstance(model, nn.parallel.DistributedDataParallel) else None)
+        if inner is None:
+            return model
+        model = inner
 
 
 def autocast(device: torch.device, amp: str) -> torch.autocast:

@@ -73,7 +73,7 @@ def calibrate(model: BranchedModel, captured: Captured, images: Sequence[torch.T
     for part in model.design.segments:
         segment, whole = _segment(model, part.name), _segment(original, part.name)
         targets = [whole(x) for x in targets]
-        _renew_statistics(segment, arriving)
+        renew_statistics(segment, arriving)
         if len(part.branches) > 1:
             before = _error(segment, arriving, targets)
             if part.join in ("project", "sum"):
@@ -109,7 +109,7 @@ def _segment(model: BranchedModel, name: str) -> Segment:
     return segment
 
 
-def _renew_statistics(segment: Segment, arriving: Sequence[torch.Tensor]) -> None:
+def renew_statistics(segment: Segment, arriving: Sequence[torch.Tensor]) -> None:
     """Batch-norm statistics as the mean over all batches; weights are not touched."""
     norms = [m for m in segment.modules() if isinstance(m, nn.BatchNorm2d)]
     if not norms:

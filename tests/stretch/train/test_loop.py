@@ -57,7 +57,7 @@ def test_student_of_an_untrained_teacher_learns_what_the_teacher_says():
     teacher, student = fresh(1), fresh(2)
     sets = synthetic(4, 16, 320)
     train(teacher, *sets, SHORT)
-    config = TrainConfig(epochs=2, batch=32, learning_rate=0.05, distill=1.0, temperature=2.0)
+    config = TrainConfig(epochs=4, batch=32, learning_rate=0.05, distill=1.0, temperature=2.0)
     train(student, sets[0], sets[1], config, teacher=teacher)
     images = sets[1].images.float() / 64 - 2
     with torch.inference_mode():

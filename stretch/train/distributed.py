@@ -1,0 +1,121 @@
+"""One process or many: who this one is, and what they share."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.nn.functional import all_reduce
+
+from predictors.errors import StretchError
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among those of the run.
+
+    Args:
+        rank: Its number, from 0.
+        size: How many there are.
+        device: Where it computes.
+    """
+
+    rank: int = 0
+    size: int = 1
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    @property
+    def first(self) -> bool:
+        """Whether it writes files and speaks."""
+        return self.rank == 0
+
+    def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Add a tensor over all processes, in place."""
+        if self.size > 1:
+            dist.all_reduce(tensor)
+        return tensor
+
+    def barrier(self) -> None:
+        """Wait until every process is here."""
+        if self.size > 1:
+            dist.barrier()
+
+
+@contextmanager
+def join_world(device: str = "auto") -> Iterator[World]:
+    """Enter the processes that torchrun started; alone where it did not.
+
+    Args:
+        device: ``auto`` (a GPU where there is one), ``cpu`` or ``cuda``.
+
+    Raises:
+        StretchError: If a GPU is asked for and there is none, or the
+            processes cannot find each other.
+    """
+    size, rank, local = (int(os.environ.get(name, default)) for name, default in (("WORLD_SIZE", "1"), ("RANK", "0"), ("LOCAL_RANK", "0")))
+    on_gpu = torch.cuda.is_available() if device == "auto" else device == "cuda"
+    if on_gpu and not torch.cuda.is_available():
+        raise StretchError("there is no GPU that torch can use", "train on the CPU with --set data.device=cpu, or mend the driver")
+    if on_gpu and local >= torch.cuda.device_count():
+        raise StretchError(f"process {local} of this machine has no GPU, there are {torch.cuda.device_count()}", "lower --gpus")
+    where = torch.device("cuda", local) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(where)
+    if size == 1:
+        yield World(0, 1, where)
+        return
+    try:
+        dist.init_process_group("nccl" if on_gpu else "gloo")
+    except (RuntimeError, ValueError) as error:
+        raise StretchError(
+            f"the {size} processes cannot find each other: {str(error).splitlines()[0]}", "start them with torchrun"
+        ) from error
+    try:
+        yield World(rank, size, where)
+    finally:
+        dist.destroy_process_group()
+
+
+class SharedNorm(nn.BatchNorm2d):
+    """Batch-norm whose statistics are those of all processes' images, on any device.
+
+    torch's own `SyncBatchNorm` knows GPUs alone; this one serves CPUs, and the
+    test that many processes compute what one would.
+    """
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Normalise by mean and variance over all processes while training."""
+        if not self.training or not dist.is_initialized():
+            return super().forward(input)
+        dims = [0, *range(2, input.dim())]
+        sums = torch.stack([input.sum(dims), input.square().sum(dims), input.new_full((input.shape[1],), input.numel() / input.shape[1])])
+        total, squares, count = all_reduce(sums)
+        mean = total / count
+        variance = (squares / count - mean.square()).clamp_min(0)
+        shape = (1, -1, *[1] * (input.dim() - 2))
+        out = (input - mean.view(shape)) * torch.rsqrt(variance.view(shape) + self.eps)
+        if self.track_running_stats:
+            assert self.running_mean is not None
+            assert self.running_var is not None
+            assert self.num_batches_tracked is not None
+            with torch.no_grad():
+                self.num_batches_tracked += 1
+                weight = self.momentum if self.momentum is not None else 1 / float(self.num_batches_tracked)
+                self.running_mean.lerp_(mean, weight)
+                self.running_var.lerp_(variance * count / (count - 1), weight)
+        return out * self.weight.view(shape) + self.bias.view(shape) if self.affine else out
+
+
+def share_statistics(model: nn.Module, world: World) -> nn.Module:
+    """Let every batch-norm take its statistics over all processes; names and weights stay."""
+    if world.size == 1:
+        return model
+    if world.device.type == "cuda":
+        return nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    for module in model.modules():
+        if type(module) is nn.BatchNorm2d:
+            module.__class__ = SharedNorm
+    return model

@@ -1,0 +1,29 @@
+"""Pools of designs for tests of supernets."""
+
+from predictors.graph import OpGraph
+from stretch.planning.design import BranchDesign, BranchScale, SegmentDesign
+from stretch.planning.segments import Segment, split_segments
+from stretch.planning.widths import partitions
+from tests.stretch.designs import whole
+
+
+def part(segment: Segment, cpu: tuple[int, int], gpu: tuple[int, int], join: str) -> SegmentDesign:
+    shares = partitions(segment.width, [cpu[1], gpu[1]], 8) if join == "project" else [0, 0]
+    scales = [
+        BranchScale(name, depth, width, "project" if segment.arriving(width) not in (None, segment.in_width) else "none", share)
+        for name, (depth, width), share in zip(("cpu", "gpu"), (cpu, gpu), shares, strict=True)
+    ]
+    return SegmentDesign(segment.name, segment.start, segment.end, tuple(scales), join)
+
+
+def design(graph: OpGraph, cpu: tuple[int, float], gpu: tuple[int, float], join: str = "project") -> BranchDesign:
+    """Two branches in every stage, each with a depth and a width ratio."""
+    parts = [
+        part(s, (cpu[0], round(s.width * cpu[1])), (gpu[0], round(s.width * gpu[1])), join) if s.branchable else whole(s)
+        for s in split_segments(graph)
+    ]
+    return BranchDesign(graph.name, "test", tuple(parts))
+
+
+def pool(graph: OpGraph, join: str = "project") -> list[BranchDesign]:
+    return [design(graph, (1, 1.0), (2, 1.0), join), design(graph, (3, 0.5), (2, 1.0), join), design(graph, (2, 0.5), (3, 0.5), join)]
