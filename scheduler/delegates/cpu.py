@@ -27,7 +27,7 @@ class CpuDelegate(Delegate):
     """
 
     summary = "ONNX Runtime on CPU cores"
-    precisions = ("fp32", "int8")
+    precisions = ("fp32", "fp16", "int8")
     reentrant = True
 
     def __init__(self, cores: tuple[int, ...] = ()) -> None:

@@ -78,7 +78,7 @@ class OpenVinoDelegate(Delegate):
     """
 
     summary = "OpenVINO on CPU cores"
-    precisions = ("fp32", "int8")
+    precisions = ("fp32", "fp16", "int8")
     reentrant = True
 
     def __init__(self, cores: tuple[int, ...] = ()) -> None:

@@ -157,7 +157,7 @@ class ProcessDelegate(Delegate):
     """
 
     summary = "ONNX Runtime in a process of its own, enqueued without a thread"
-    precisions = ("fp32", "int8")
+    precisions = ("fp32", "fp16", "int8")
     asynchronous = True
 
     def __init__(self, inner: str = INNER, cores: tuple[int, ...] = ()) -> None:

@@ -23,15 +23,15 @@ def export(
         str | None, typer.Option(help="Precision by processor, such as cpu=fp32,dsp=int8; what the plan assumed by default.")
     ] = None,
     images: Annotated[
-        Path | None, typer.Option(help="Folder of calibration images (pictures, .npy, .npz); made up for random weights.")
+        Path | None, typer.Option(help="Folder of calibration images (pictures, .npy, .npz); made up for random weights and fp16.")
     ] = None,
     limit: Annotated[int, typer.Option("--max-images", help="Images to use at most; the first 64 calibrate.", min=8, max=100_000)] = 64,
     min_cosine: Annotated[
-        float, typer.Option(help="Of each int8 subgraph's output, and the model's, with fp32: less is refused.", min=0.0, max=1.0)
+        float, typer.Option(help="Of each int8 or fp16 subgraph's output, and the model's, with fp32: less is refused.", min=0.0, max=1.0)
     ] = 0.99,
     repair: Annotated[bool, typer.Option("--repair", help="Keep in fp32 what would be refused.")] = False,
 ) -> None:
-    """Write a bundle again with the subgraphs of some processors in int8, compared with fp32."""
+    """Write a bundle again with the subgraphs of some processors in int8 or fp16, compared with fp32."""
     from predictors.errors import UsageError
     from scheduler.bundle import load_bundle
     from stretch.export.precision import export_precision, planned_precision
@@ -42,12 +42,9 @@ def export(
     manifest = loaded.manifest
     check_target(folder)
     wanted = _precision(precision) if precision is not None else planned_precision(manifest)
-    if precision is None:
-        for processor in sorted({sub.processor for sub in manifest.subgraphs if sub.planned_precision == "fp16"}):
-            out.warn(f"the plan assumes {processor} in fp16, which is not available yet: its subgraphs stay in fp32")
     if images is not None:
         samples, source = load_images(images, manifest.model.input_shape, limit), "folder"
-    elif manifest.weights.source == "random":
+    elif manifest.weights.source == "random" or "int8" not in wanted.values():
         samples, source = synthetic_images(manifest.model.input_shape, min(limit, SYNTHETIC)), "synthetic"
     else:
         raise UsageError("int8 needs calibration images, none were given", "give a folder of images that the model will meet with --images")

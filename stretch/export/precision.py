@@ -17,12 +17,15 @@ from scheduler.int8_edges import Edge, edges
 from scheduler.manifest import FileEntry, Manifest, SubgraphEntry
 from stretch.export.staging import MANIFEST, staged
 from stretch.quantize.compare import Loss, least_snr_db, loss, top1_agreement
+from stretch.quantize.half import to_half
 from stretch.quantize.layers import layer_losses
 from stretch.quantize.qdq import METHOD, quantise
 from stretch.quantize.replay import Run, replay, runner
 
 Array = NDArray[Any]
 Step = Callable[[str], None]
+
+HALF_METHOD = "weights and activations rounded to half precision, batch-norms folded"
 
 PRECISIONS = ("fp32", "fp16", "int8")
 
@@ -48,8 +51,8 @@ class PrecisionExport:
 
     Args:
         manifest: The new bundle's description.
-        losses: Loss of each int8 subgraph, given what its float form reads.
-        kept: Subgraphs that stay in fp32 because int8 loses too much, and why.
+        losses: Loss of each int8 or fp16 subgraph, given what its float form reads.
+        kept: Subgraphs that stay in fp32 because the other precision loses too much, and why.
         moved: Those of them that moved to another processor.
     """
 
@@ -61,10 +64,11 @@ class PrecisionExport:
 
 @dataclass
 class _Candidate:
-    """An int8 form of a subgraph and how it compares."""
+    """A subgraph in another precision and how it compares."""
 
+    precision: str
     model: onnx.ModelProto
-    edges: tuple[Edge, Edge]
+    edges: tuple[Edge, Edge] | None
     loss: Loss
     layers: dict[str, Loss]
 
@@ -80,15 +84,15 @@ def export_precision(
     repair: bool = False,
     step: Step = lambda what: None,
 ) -> PrecisionExport:
-    """Write a bundle again with some processors' subgraphs in int8.
+    """Write a bundle again with some processors' subgraphs in int8 or fp16.
 
     Args:
         bundle: An fp32 bundle.
         out: Folder of the new one; an earlier bundle there is replaced.
-        precision: ``fp32`` or ``int8`` by processor; processors that are not named stay as they are.
+        precision: ``fp32``, ``fp16`` or ``int8`` by processor; processors that are not named stay as they are.
         images: What the model will meet, of its input's shape.
         images_source: Where they came from, for the record.
-        min_cosine: Of each int8 subgraph's output and the model's with those in fp32, at least.
+        min_cosine: Of each changed subgraph's output and the model's with those in fp32, at least.
         repair: Keep subgraphs that lose more in fp32 instead of refusing.
         step: Told which subgraph comes next.
 
@@ -109,9 +113,11 @@ def export_precision(
         if sub.name not in chosen:
             continue
         step(sub.name)
-        candidate = _candidate(bundle, sub, *calibration.pop(sub.name))
+        candidate = _candidate(bundle, sub, chosen[sub.name], *calibration.pop(sub.name))
         if candidate.loss.exceeds(min_cosine):
-            _refuse_unless(repair, f"subgraph `{sub.name}` in int8 has {_words(candidate.loss)}", candidate.loss, min_cosine)
+            _refuse_unless(
+                repair, f"subgraph `{sub.name}` in {candidate.precision} has {_words(candidate.loss)}", candidate.loss, min_cosine
+            )
             kept[sub.name] = _words(candidate.loss)
         else:
             candidates[sub.name] = candidate
@@ -123,8 +129,7 @@ def export_precision(
         worst = min(candidates, key=lambda name: candidates[name].loss.snr_db)
         _refuse_unless(
             repair,
-            f"the output with {', '.join(sorted({sub.processor for sub in manifest.subgraphs if sub.name in candidates}))} in int8 has "
-            f"{_words(whole['output'])}; subgraph `{worst}` loses most",
+            f"the output with {_lowered(manifest, candidates)} has {_words(whole['output'])}; subgraph `{worst}` loses most",
             whole["output"],
             min_cosine,
         )
@@ -133,10 +138,10 @@ def export_precision(
     moved = {sub.name: _host(manifest) for sub in manifest.subgraphs if sub.name in kept and sub.processor in INTEGER_ONLY}
     record = {
         "images": {"source": images_source, "count": len(images), "calibration": min(len(images), CALIBRATION_IMAGES)},
-        "method": METHOD,
+        "method": {"int8": METHOD, "fp16": HALF_METHOD},
         "min_cosine": min_cosine,
         "min_snr_db": round(least_snr_db(min_cosine), 2),
-        "reference": "the fp32 subgraphs on ONNX Runtime, int8 computed as the reals it stands for",
+        "reference": "the fp32 subgraphs on ONNX Runtime, int8 and fp16 computed there as the reals they stand for",
         "subgraphs": {name: _record(candidate) for name, candidate in candidates.items()},
         "joins": {join.name: whole[join.output].to_json() for join in manifest.joins},
         "output": whole["output"].to_json() | {"top1_agreement": whole["top1"]},
@@ -148,12 +153,12 @@ def export_precision(
 
 
 def planned_precision(manifest: Manifest) -> dict[str, str]:
-    """What the bundle's plan assumed for each processor, as far as it can be written: int8, or else fp32."""
-    return {sub.processor: "int8" if sub.planned_precision == "int8" else "fp32" for sub in manifest.subgraphs}
+    """What the bundle's plan assumed for each processor."""
+    return {sub.processor: sub.planned_precision for sub in manifest.subgraphs}
 
 
-def _chosen(manifest: Manifest, precision: Mapping[str, str]) -> set[str]:
-    """Names of the subgraphs that become int8."""
+def _chosen(manifest: Manifest, precision: Mapping[str, str]) -> dict[str, str]:
+    """Precision of the subgraphs that change theirs."""
     processors = list(dict.fromkeys(sub.processor for sub in manifest.subgraphs))
     for processor, wanted in precision.items():
         if processor not in processors:
@@ -162,24 +167,20 @@ def _chosen(manifest: Manifest, precision: Mapping[str, str]) -> set[str]:
             )
         if wanted not in PRECISIONS:
             raise UsageError(f"--precision {processor}={wanted} is no precision", f"precisions: {', '.join(PRECISIONS)}")
-        if wanted == "fp16":
-            raise UsageError(
-                f"--precision {processor}=fp16 is not available yet: no delegate here runs it", f"use {processor}=fp32 or {processor}=int8"
-            )
-    if "int8" not in precision.values():
+    if set(precision.values()) <= {"fp32"}:
         raise UsageError(
-            "--precision asks for no processor in int8, so there is nothing to export", "write it as --precision cpu=fp32,dsp=int8"
+            "--precision asks for no processor in int8 or fp16, so there is nothing to export", "write it as --precision cpu=fp32,dsp=int8"
         )
     for sub in manifest.subgraphs:
         if sub.precision != "fp32" and sub.processor in precision:
             raise StretchError(
                 f"subgraph `{sub.name}` is in {sub.precision} already", "export from the fp32 bundle that `stretch branch` wrote"
             )
-    return {sub.name for sub in manifest.subgraphs if precision.get(sub.processor) == "int8"}
+    return {sub.name: precision[sub.processor] for sub in manifest.subgraphs if precision.get(sub.processor, "fp32") != "fp32"}
 
 
 def _calibration(
-    manifest: Manifest, floats: Mapping[str, Run], chosen: set[str], images: Sequence[Array], step: Step
+    manifest: Manifest, floats: Mapping[str, Run], chosen: Mapping[str, str], images: Sequence[Array], step: Step
 ) -> dict[str, tuple[list[Array], list[Array]]]:
     """What each chosen subgraph reads and writes in fp32, for as many images as memory allows."""
     found: dict[str, tuple[list[Array], list[Array]]] = {name: ([], []) for name in chosen}
@@ -197,12 +198,19 @@ def _calibration(
     return found
 
 
-def _candidate(bundle: Bundle, sub: SubgraphEntry, reads: list[Array], writes: list[Array]) -> _Candidate:
+def _candidate(bundle: Bundle, sub: SubgraphEntry, precision: str, reads: list[Array], writes: list[Array]) -> _Candidate:
     model = onnx.load(bundle.file(sub.file))
-    int8 = quantise(model, reads)
-    run = runner(int8)
+    made = quantise(model, reads) if precision == "int8" else to_half(model)
+    run = runner(made)
     got = loss((expected, run(x)) for x, expected in zip(reads, writes, strict=True))
-    return _Candidate(int8, edges(int8), got, layer_losses(model, int8, reads[:LAYER_IMAGES]))
+    known = edges(made) if precision == "int8" else None
+    return _Candidate(precision, made, known, got, layer_losses(model, made, reads[:LAYER_IMAGES]))
+
+
+def _lowered(manifest: Manifest, candidates: Mapping[str, _Candidate]) -> str:
+    """``dsp in int8 and gpu in fp16``."""
+    found = {(sub.processor, candidates[sub.name].precision) for sub in manifest.subgraphs if sub.name in candidates}
+    return " and ".join(f"{processor} in {precision}" for processor, precision in sorted(found))
 
 
 def _whole(manifest: Manifest, floats: Mapping[str, Run], candidates: Mapping[str, _Candidate], images: Sequence[Array]) -> dict[str, Any]:
@@ -243,22 +251,26 @@ def _host(manifest: Manifest) -> str:
 
 
 def _record(candidate: _Candidate) -> dict[str, Any]:
-    read, written = candidate.edges
+    scales: dict[str, Any] = {}
+    if candidate.edges is not None:
+        read, written = candidate.edges
+        scales["input"] = {"scale": read.scale, "zero_point": read.zero_point}
+        scales["output"] = {"scale": written.scale, "zero_point": written.zero_point}
     return {
+        "precision": candidate.precision,
         **candidate.loss.to_json(),
-        "input": {"scale": read.scale, "zero_point": read.zero_point},
-        "output": {"scale": written.scale, "zero_point": written.zero_point},
+        **scales,
         "layers": {name: each.to_json() for name, each in candidate.layers.items()},
     }
 
 
 def _write(bundle: Bundle, out: Path, candidates: Mapping[str, _Candidate], moved: Mapping[str, str], record: dict[str, Any]) -> Manifest:
-    """The new folder: int8 files in place of float ones, everything else as it was."""
+    """The new folder: changed files in place of fp32 ones, everything else as it was."""
     manifest = bundle.manifest
     entries = tuple(
         msgspec.structs.replace(
             sub,
-            precision="int8" if sub.name in candidates else sub.precision,
+            precision=candidates[sub.name].precision if sub.name in candidates else sub.precision,
             processor=moved.get(sub.name, sub.processor),
             predicted_ms=None if sub.name in moved else sub.predicted_ms,
         )

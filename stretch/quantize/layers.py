@@ -1,4 +1,4 @@
-"""Which layers of an int8 subgraph lose most."""
+"""Which layers of an int8 or fp16 subgraph lose most."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,24 +13,24 @@ from stretch.quantize.fold import fold_batch_norms
 Array = NDArray[Any]
 
 
-def layer_losses(model: onnx.ModelProto, int8: onnx.ModelProto, samples: Sequence[Array]) -> dict[str, Loss]:
-    """Loss of each tensor that both forms of a subgraph have, the int8 one's errors before it included.
+def layer_losses(model: onnx.ModelProto, lower: onnx.ModelProto, samples: Sequence[Array]) -> dict[str, Loss]:
+    """Loss of each tensor that both forms of a subgraph have, the lower one's errors before it included.
 
     Args:
         model: The float subgraph.
-        int8: What `stretch.quantize.qdq.quantise` made of it.
+        lower: What `stretch.quantize.qdq.quantise` or `stretch.quantize.half.to_half` made of it.
         samples: Inputs.
 
     Returns:
         Losses by the float tensor's name, in the order of computation.
     """
     folded = fold_batch_norms(model)
-    rounded = _dequantised(int8)
+    rounded = _dequantised(lower) or _same_names(lower)
     names = [out for node in folded.graph.node for out in node.output if out in rounded]
     if not names:
         return {}
     expected = _values(folded, names, samples)
-    got = _values(int8, [rounded[name] for name in names], samples)
+    got = _values(lower, [rounded[name] for name in names], samples)
     return {name: loss(zip(expected[name], got[rounded[name]], strict=True)) for name in names}
 
 
@@ -41,6 +41,11 @@ def _dequantised(int8: onnx.ModelProto) -> dict[str, str]:
     reals = [node for node in int8.graph.node if node.op_type == "DequantizeLinear" and node.input[0] in integers]
     # The quantiser renames what it rounds to the output.
     return {output if node.output[0] == output else integers[node.input[0]]: node.output[0] for node in reals}
+
+
+def _same_names(lower: onnx.ModelProto) -> dict[str, str]:
+    """Tensors of a subgraph in half precision, which keep their names."""
+    return {out: out for node in lower.graph.node for out in node.output}
 
 
 def _values(model: onnx.ModelProto, names: Sequence[str], samples: Sequence[Array]) -> dict[str, list[Array]]:
@@ -58,5 +63,5 @@ def _values(model: onnx.ModelProto, names: Sequence[str], samples: Sequence[Arra
     found: dict[str, list[Array]] = {name: [] for name in names}
     for sample in samples:
         for name, value in zip(names, session.run(list(names), {shown.graph.input[0].name: sample}), strict=True):
-            found[name].append(np.asarray(value))
+            found[name].append(np.asarray(value, np.float32))
     return found

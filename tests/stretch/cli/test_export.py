@@ -58,10 +58,15 @@ def test_plan_gives_the_precision_where_none_is_asked_for(stretch, trained, imag
     code, data, err = stretch("export", trained, "--images", images, "--out", tmp_path / "out", "--json")
     assert code == 0, data
     assert {sub["precision"] for sub in data["subgraphs"] if sub["processor"] == "dsp"} == {"int8"}
-    assert {sub["precision"] for sub in data["subgraphs"] if sub["processor"] == "cpu"} == {"fp32"}
+    assert {sub["precision"] for sub in data["subgraphs"] if sub["processor"] == "cpu"} == {"fp16"}
     assert data["checks"]["images"] == {"source": "folder", "count": 10, "calibration": 10}
-    assert "assumes cpu in fp16, which is not available yet" in err
-    assert data["warnings"]
+    assert (err, data["warnings"]) == ("", [])
+
+
+def test_fp16_alone_needs_no_images(stretch, trained, tmp_path):
+    code, data, _ = stretch("export", trained, "--precision", "cpu=fp16", "--out", tmp_path / "out", "--json")
+    assert code == 0, data
+    assert data["checks"]["images"]["source"] == "synthetic"
 
 
 def test_trained_weights_need_images(stretch, trained, tmp_path):

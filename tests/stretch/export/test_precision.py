@@ -204,13 +204,27 @@ def test_spoilt_subgraph_is_refused_without_repair(floats, tmp_path):
     [
         ({"npu": "int8"}, "does not use"),
         ({"dsp": "int4"}, "is no precision"),
-        ({"gpu": "fp16", "dsp": "int8"}, "gpu=fp16 is not available yet"),
         ({"dsp": "fp32"}, "nothing to export"),
     ],
 )
 def test_precisions_that_cannot_be_written_are_usage_errors(floats, tmp_path, precision, told):
     with pytest.raises(UsageError, match=told):
         written(floats, tmp_path / "out", precision)
+
+
+def test_fp16_beside_int8_keeps_float_edges_and_its_loss_is_recorded(floats, tmp_path):
+    export = written(floats, tmp_path / "out", {"gpu": "fp16", "dsp": "int8"})
+    bundle = load_bundle(tmp_path / "out", check_hashes=True)
+    for entry in bundle.manifest.subgraphs:
+        if entry.processor == "gpu":
+            model = onnx.load(bundle.file(entry.file))
+            assert entry.precision == "fp16"
+            assert {t.data_type for t in model.graph.initializer if len(t.dims) > 1} == {onnx.TensorProto.FLOAT16}
+            assert model.graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT
+            assert export.losses[entry.name].cosine > 0.99999
+            assert bundle.manifest.checks["precision"]["subgraphs"][entry.name]["layers"]
+    assert {entry.precision for entry in bundle.manifest.subgraphs} == {"fp32", "fp16", "int8"}
+    assert verify_bundle(tmp_path / "out").ok
 
 
 def test_bundle_that_is_int8_already_is_refused(int8, tmp_path):
@@ -223,11 +237,11 @@ def test_bundle_does_not_replace_the_one_it_is_made_from(floats):
         written(floats, floats)
 
 
-def test_planned_precision_is_int8_where_the_plan_says_so(floats):
+def test_planned_precision_is_what_the_plan_says(floats):
     manifest = load_bundle(floats).manifest
     plans = {"cpu": "fp32", "dsp": "int8", "gpu": "fp16"}
     subgraphs = tuple(msgspec.structs.replace(s, planned_precision=plans[s.processor]) for s in manifest.subgraphs)
-    assert planned_precision(msgspec.structs.replace(manifest, subgraphs=subgraphs)) == {"cpu": "fp32", "dsp": "int8", "gpu": "fp32"}
+    assert planned_precision(msgspec.structs.replace(manifest, subgraphs=subgraphs)) == {"cpu": "fp32", "dsp": "int8", "gpu": "fp16"}
 
 
 @pytest.mark.qnn
