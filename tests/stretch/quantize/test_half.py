@@ -52,7 +52,7 @@ def test_half_precision_agrees_with_float_within_its_rounding():
 def test_weights_are_half_and_sizes_are_not():
     made = to_half(network())
     types = {tensor.name: tensor.data_type for tensor in made.graph.initializer}
-    assert types["w"] == types["lo"] == TensorProto.FLOAT16
+    assert types["conv.folded_weight"] == types["lo"] == TensorProto.FLOAT16
     assert (types["s"], types["p"]) == (TensorProto.FLOAT, TensorProto.INT64)
     assert not [node for node in made.graph.node if node.op_type == "BatchNormalization"]
 
