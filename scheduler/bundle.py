@@ -125,6 +125,7 @@ def _file_problems(bundle: Bundle, *, hashes: bool) -> Iterator[str]:
     used = [s.file for s in manifest.subgraphs] + [manifest.whole, *manifest.controls.values()]
     if manifest.tflite is not None:
         used.append(manifest.tflite)
+    used += [name for files in manifest.contexts.values() for name in files.values()]
     for name in used:
         if name not in manifest.files:
             yield f"{bundle.path / MANIFEST} uses the file `{name}` without stating its size and hash"

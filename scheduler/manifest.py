@@ -153,6 +153,7 @@ class Manifest(_Part, frozen=True):
         recommended: What the planner recommends to run.
         checks: Results of the numeric checks at export.
         files: Every other file of the bundle.
+        contexts: Files with code for the DSP of named chips, by chip and subgraph.
         little_cores: The device's cores for threads that only wait for another processor.
         tflite: TFLite file with a signature for each subgraph and join, if there is one.
     """
@@ -176,5 +177,6 @@ class Manifest(_Part, frozen=True):
     recommended: str
     checks: dict[str, Any]
     files: dict[str, FileEntry]
+    contexts: dict[str, dict[str, str]] = {}
     little_cores: tuple[int, ...] = ()
     tflite: str | None = None

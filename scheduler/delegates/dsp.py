@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from predictors.errors import StretchError
+from scheduler.bundle import Bundle
 from scheduler.delegates.base import Delegate, NodePlace, delegates
 from scheduler.delegates.ort_session import SessionCompiled
 from scheduler.delegates.qnn_cache import cached_context
+from scheduler.delegates.qnn_context import find_chip, open_context
 from scheduler.delegates.qnn_library import INSTALL, PROVIDER, load_library, missing
 from scheduler.onnx_file import external_locations, graph_shapes, load_onnx
 
@@ -33,13 +35,22 @@ class DspDelegate(Delegate):
 
     Args:
         cache: Folder of compiled subgraphs; the user's cache folder if None.
+        chip: Run the code that a bundle brings for this chip (a key of
+            `scheduler.delegates.qnn_context.CHIPS`) instead of compiling its
+            subgraphs: whoever asks for it trusts who made the bundle.
+
+    Raises:
+        UnknownNameError: If the chip is not known.
     """
 
     summary = "int8 on a Hexagon DSP, or its simulator on x86-64 (QNN)"
     precisions = ("int8",)
 
-    def __init__(self, cache: Path | None = None) -> None:
+    def __init__(self, cache: Path | None = None, chip: str | None = None) -> None:
         self._cache = cache
+        self._chip = chip
+        if chip is not None:
+            find_chip(chip)
 
     @classmethod
     def unavailable(cls) -> str | None:
@@ -69,6 +80,24 @@ class DspDelegate(Delegate):
         else:
             session = cached_context(self._cache, model, library.versions, lambda path, more: _session(library, str(path), name, more))
         return SessionCompiled(session, inputs, outputs)
+
+    def compile_from(self, bundle: Bundle, name: str) -> SessionCompiled:
+        """Compile a bundle's subgraph, or load the code that the bundle brings for the chip asked for.
+
+        Raises:
+            StretchError: As `compile`, or if the bundle has no code for that chip.
+        """
+        subgraph = bundle.subgraph(name)
+        if self._chip is None:
+            return self.compile(bundle.file(subgraph.file))
+        file = bundle.manifest.contexts.get(self._chip, {}).get(name)
+        if file is None:
+            raise StretchError(
+                f"{bundle.path} has no code of subgraph `{name}` for {self._chip}",
+                f"write it with `stretch export BUNDLE --format qnn --chips {self._chip} --out NEW_BUNDLE`",
+            )
+        inputs, outputs = graph_shapes(load_onnx(bundle.file(file)), bundle.file(file))
+        return SessionCompiled(open_context(bundle.file(file), self._chip), inputs, outputs)
 
     def places(self, model: Path) -> list[NodePlace]:
         """Each operator: all of them are one graph of the DSP, which tells no times of its own."""

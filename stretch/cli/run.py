@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from scheduler.benchmark import Benchmark
     from scheduler.choice import Priority
+    from scheduler.delegates import Delegate
     from scheduler.plan import Placement
     from scheduler.session import Session
     from scheduler.throughput import Throughput
@@ -35,6 +36,10 @@ def run(
     priority: Annotated[
         str | None, typer.Option(help="Choose processors for latency or energy, as predicted for the device; the design decides otherwise.")
     ] = None,
+    dsp_code: Annotated[
+        str | None, typer.Option(help="Run the code that the bundle brings for this chip on the DSP, as sm8550; needs --trust-code.")
+    ] = None,
+    trust_code: Annotated[bool, typer.Option("--trust-code", help="Trust compiled code inside the bundle.")] = False,
     in_flight: Annotated[
         int | None, typer.Option(help="Measure throughput as well, with this many inferences at once.", min=1, max=64)
     ] = None,
@@ -60,7 +65,10 @@ def run(
     x = random_input(loaded) if input_file is None else read_input(input_file)
     only = None if processors is None else [name.strip() for name in processors.split(",")]
     wanted = _priority(priority)
-    with Session(loaded, parse_mapping(mapping or []), processors=only, priority=wanted, in_flight=in_flight or 1) as session:
+    delegates = _dsp(dsp_code, trust_code)
+    with Session(
+        loaded, parse_mapping(mapping or []), processors=only, priority=wanted, delegates=delegates, in_flight=in_flight or 1
+    ) as session:
         for place in session.placements.values():
             if place.stand_in:
                 out.note(f"{place.processor} → {_where(place)}: {place.reason}")
@@ -142,6 +150,20 @@ def _priority(text: str | None) -> "Priority | None":
     if text is None or text == "latency" or text == "energy":
         return text
     raise UsageError(f"--priority {text} is not known", "it is latency or energy")
+
+
+def _dsp(chip: str | None, trusted: bool) -> "dict[str, Delegate]":
+    """The dsp delegate, if it is to run code that a bundle brings."""
+    from predictors.errors import UsageError
+    from scheduler.delegates import DspDelegate
+
+    if chip is None:
+        return {}
+    if not trusted:
+        raise UsageError(
+            "--dsp-code runs compiled code of the bundle, which cannot be checked", "add --trust-code if you trust who made it"
+        )
+    return {"dsp": DspDelegate(chip=chip)}
 
 
 def _tracks(session: "Session", result: "Benchmark", out: Output) -> "dict[str, Sequence[Trace]]":

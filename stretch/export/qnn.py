@@ -1,0 +1,96 @@
+"""A bundle with its int8 DSP subgraphs compiled for named chips (QNN EPContext files)."""
+
+import hashlib
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from predictors.errors import InfeasibleError, UsageError
+from scheduler.bundle import Bundle
+from scheduler.delegates.qnn_context import compile_context, find_chip
+from scheduler.manifest import FileEntry, Manifest
+from scheduler.verify import random_input
+from stretch.export.staging import MANIFEST, staged
+from stretch.quantize.compare import Loss, loss
+from stretch.quantize.replay import replay, runner
+
+Step = Callable[[str], None]
+
+#: Cosine with the int8 subgraph on ONNX Runtime below which compiled code counts as wrong.
+MIN_COSINE = 0.999
+
+
+@dataclass
+class ContextExport:
+    """What `export_contexts` wrote.
+
+    Args:
+        manifest: The new bundle's description.
+        losses: By chip and subgraph: the code on the simulator against the int8 subgraph on ONNX Runtime.
+    """
+
+    manifest: Manifest
+    losses: dict[str, dict[str, Loss]]
+
+
+def export_contexts(bundle: Bundle, out: Path, chips: Sequence[str], step: Step = lambda what: None) -> ContextExport:
+    """Write a bundle again with code for the DSP of each chip beside its int8 subgraphs.
+
+    Args:
+        bundle: A bundle with int8 subgraphs on a dsp.
+        out: Folder of the new one; an earlier bundle there is replaced.
+        chips: Keys of `scheduler.delegates.qnn_context.CHIPS`.
+        step: Told which file comes next.
+
+    Raises:
+        UsageError: If there is nothing to compile, or `out` is the bundle itself.
+        UnknownNameError: If a chip is not known.
+        MissingBackendError: If `onnxruntime-qnn` is missing.
+        InfeasibleError: If compiled code computes something else than its subgraph.
+        StretchError: If QNN cannot compile a subgraph.
+    """
+    manifest = bundle.manifest
+    for chip in chips:
+        find_chip(chip)
+    if out.resolve() == bundle.path.resolve():
+        raise UsageError(f"the new bundle cannot replace {bundle.path}, which it is made from", "choose another folder with --out")
+    compiled = [sub for sub in manifest.subgraphs if sub.processor == "dsp" and sub.precision == "int8"]
+    if not compiled:
+        raise UsageError(
+            f"{bundle.path} has no int8 subgraph on a dsp, so there is nothing to compile",
+            "make it int8 first: stretch export BUNDLE --precision dsp=int8 --images DIR --out NEW_BUNDLE",
+        )
+    tensors = replay(manifest, {sub.name: runner(str(bundle.file(sub.file))) for sub in manifest.subgraphs}, random_input(bundle))
+    losses: dict[str, dict[str, Loss]] = {}
+    contexts: dict[str, dict[str, str]] = {}
+    with staged(out) as folder:
+        files = dict(manifest.files)
+        for name in files:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(bundle.file(name), folder / name)
+        for chip in chips:
+            for sub in compiled:
+                step(f"{sub.name} for {chip}")
+                name = f"contexts/{chip}/{sub.name}.onnx"
+                path = folder / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                got = compile_context(bundle.file(sub.file), chip, path, tensors[sub.input])
+                found = loss([(tensors[sub.output], got)])
+                if found.cosine < MIN_COSINE:
+                    raise InfeasibleError(
+                        f"subgraph `{sub.name}` compiled for {chip} has a cosine of {found.cosine:.4f} with its int8 form, {MIN_COSINE} is asked for",
+                        "run it from the int8 file, which the device compiles itself",
+                    )
+                losses.setdefault(chip, {})[sub.name] = found
+                contexts.setdefault(chip, {})[sub.name] = name
+                content = path.read_bytes()
+                files[name] = FileEntry(len(content), hashlib.sha256(content).hexdigest())
+        record = {chip: {name: each.to_json() for name, each in found.items()} for chip, found in losses.items()}
+        made = msgspec.structs.replace(
+            manifest, files=files, contexts={**manifest.contexts, **contexts}, checks=dict(manifest.checks) | {"contexts": record}
+        )
+        (folder / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(made), indent=1))
+    return ContextExport(made, losses)
