@@ -4,6 +4,7 @@ from scheduler.delegates.base import Compiled, Delegate, Invocation, delegates, 
 from scheduler.delegates.cpu import CpuDelegate
 from scheduler.delegates.dsp import DspDelegate
 from scheduler.delegates.null import NullDelegate
+from scheduler.delegates.opencl import OpenCLDelegate
 from scheduler.delegates.openvino import OpenVinoDelegate
 from scheduler.delegates.process import ProcessDelegate
 from scheduler.delegates.reference import ReferenceDelegate
@@ -15,6 +16,7 @@ __all__ = [
     "DspDelegate",
     "Invocation",
     "NullDelegate",
+    "OpenCLDelegate",
     "OpenVinoDelegate",
     "ProcessDelegate",
     "ReferenceDelegate",

@@ -10,6 +10,16 @@ from tests.contracts.repository import ROOT, sources
 
 #: Files without a test file of their own, and why.
 EXCEPTIONS = {
+    "scheduler/delegates/opencl/templates/conv.py": "tests/scheduler/delegates/opencl/templates/test_templates.py, every kernel against ONNX Runtime",
+    "scheduler/delegates/opencl/templates/depthwise.py": "tests/scheduler/delegates/opencl/templates/test_templates.py, every kernel against ONNX Runtime",
+    "scheduler/delegates/opencl/templates/elementwise.py": "tests/scheduler/delegates/opencl/templates/test_templates.py, every kernel against ONNX Runtime",
+    "scheduler/delegates/opencl/templates/move.py": "tests/scheduler/delegates/opencl/templates/test_templates.py, every kernel against ONNX Runtime",
+    "scheduler/delegates/opencl/templates/parts.py": "tests/scheduler/delegates/opencl/templates/test_templates.py, every kernel against ONNX Runtime",
+    "scheduler/delegates/opencl/templates/pool.py": "tests/scheduler/delegates/opencl/templates/test_templates.py, every kernel against ONNX Runtime",
+    "scheduler/delegates/opencl/templates/rows.py": "tests/scheduler/delegates/opencl/templates/test_templates.py, every kernel against ONNX Runtime",
+    "scheduler/delegates/opencl/templates/stem.py": "tests/scheduler/delegates/opencl/templates/test_templates.py, every kernel against ONNX Runtime",
+    "scheduler/delegates/opencl/templates/window.py": "tests/scheduler/delegates/opencl/templates/test_templates.py, every kernel against ONNX Runtime",
+    "scheduler/delegates/opencl/templates/winograd.py": "tests/scheduler/delegates/opencl/templates/test_templates.py, every kernel against ONNX Runtime",
     "scheduler/delegates/reference/interpreter.py": "tests/scheduler/delegates/test_conformance.py, with the other files of the delegate",
     "scheduler/delegates/reference/ops.py": "tests/scheduler/delegates/test_conformance.py, with the other files of the delegate",
     "scheduler/delegates/reference/windows.py": "tests/scheduler/delegates/test_conformance.py, with the other files of the delegate",

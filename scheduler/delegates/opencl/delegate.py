@@ -1,0 +1,108 @@
+"""The `opencl` delegate: kernels of our own on a GPU, or on CPU cores through PoCL."""
+
+from pathlib import Path
+from typing import ClassVar, Self
+
+from predictors.errors import StretchError
+from scheduler.delegates.base import Delegate, NodePlace, delegates
+from scheduler.delegates.opencl.compiled import OpenCLCompiled
+from scheduler.delegates.opencl.device import missing, open_device
+from scheduler.delegates.opencl.fuse import fuse
+from scheduler.delegates.opencl.graph import Graph, read_graph
+from scheduler.delegates.opencl.launch import Launch
+from scheduler.delegates.opencl.lower import lower
+from scheduler.delegates.opencl.memory import Planner, plan_by_size
+from scheduler.delegates.opencl.programs import programs_of
+from scheduler.delegates.opencl.schedule import Options, Schedules
+from scheduler.delegates.opencl.simplify import simplify
+
+
+@delegates.register("opencl")
+class OpenCLDelegate(Delegate):
+    """Compiles subgraphs to OpenCL kernels.
+
+    Args:
+        cores: Cores of a CPU device; empty for the last one. A GPU takes none.
+        half: Store activations and weights in half precision; arithmetic stays in float.
+        options: Switches of the compilation.
+        planner: Gives intermediate tensors their memory.
+    """
+
+    summary: ClassVar[str] = "OpenCL kernels on a GPU, or on CPU cores through PoCL"
+    asynchronous: ClassVar[bool] = True
+    precisions: ClassVar[tuple[str, ...]] = ("fp32",)
+
+    def __init__(
+        self, cores: tuple[int, ...] = (), *, half: bool = False, options: Options | None = None, planner: Planner = plan_by_size
+    ) -> None:
+        self._cores = cores
+        self._half = half
+        self._options = options or Options()
+        self._planner = planner
+
+    @classmethod
+    def unavailable(cls) -> str | None:
+        """Whether pyopencl or an OpenCL device is missing."""
+        return missing()
+
+    @classmethod
+    def create(cls, cores: tuple[int, ...]) -> Self:
+        """A delegate whose CPU device computes on `cores`."""
+        return cls(cores)
+
+    def compile(self, model: Path) -> OpenCLCompiled:
+        """Choose and build the kernels of a subgraph.
+
+        Raises:
+            MissingBackendError: If pyopencl or a device is missing.
+            UnsupportedError: If no kernel computes one of its operators.
+            BuildError: If the driver does not compile a kernel.
+        """
+        device = open_device(self._cores)
+        graph = read_graph(model)
+        launches = self.lowered(graph)
+        inputs = {name: graph.shapes[name] for name in graph.inputs}
+        outputs = {name: graph.shapes[name] for name in graph.outputs}
+        return OpenCLCompiled(device, programs_of(device, self._half), launches, inputs, outputs, half=self._half, planner=self._planner)
+
+    def lowered(self, graph: Graph) -> list[Launch]:
+        """The launches that compute a graph; the graph is simplified and fused in place."""
+        traits = open_device(self._cores).traits
+        simplify(graph)
+        fuse(graph, residual=self._options.fuse, activations=self._options.fuse)
+        return lower(graph, traits.layout(self._half), traits, self._options, Schedules(traits))
+
+    def places(self, model: Path) -> list[NodePlace]:
+        """Each operator with its kernel's measured time, or what it was merged into; the reason why a subgraph is refused."""
+        graph = read_graph(model)
+        names = {node.name: node.op for node in graph.nodes}
+        try:
+            compiled = self.compile(model)
+        except StretchError as error:
+            if error.exit_code != 1:
+                raise
+            return [NodePlace(name, op, f"refused by the opencl delegate: {error.message}") for name, op in names.items()]
+        simplify(graph)
+        times: dict[str, float] = {}
+        kernels: dict[str, list[str]] = {}
+        owner: dict[str, str] = {}
+        for each in compiled.profile():
+            name = each.launch.node
+            times[name] = times.get(name, 0.0) + each.ms
+            kernels.setdefault(name, []).append(each.launch.kernel)
+            owner.update(dict.fromkeys(each.launch.merged, name))
+        places = []
+        for name, op in names.items():
+            if name in times:
+                places.append(NodePlace(name, op, f"{_kind(kernels[name])} on {compiled.device.name}", times[name]))
+            elif name in owner:
+                places.append(NodePlace(name, op, f"merged into `{owner[name]}`"))
+            else:
+                places.append(NodePlace(name, op, graph.gone.get(name, "nothing is launched for it: its elements lie where they are read")))
+        places += [NodePlace(n, _kind(kernels[n]), "added to change the layout", times[n]) for n in times if n not in names]
+        return places
+
+
+def _kind(kernels: list[str]) -> str:
+    found = list(dict.fromkeys(kernels))
+    return f"kernel {found[0]}" if len(found) == 1 else f"kernels {', '.join(found)}"

@@ -1,0 +1,223 @@
+"""The OpenCL device that subgraphs run on: which one, what the kernels need to know of it, and which cores a CPU device uses."""
+
+import importlib.util
+import os
+import re
+import threading
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from predictors.errors import MissingBackendError, StretchError, UnknownNameError
+from scheduler.cores import available_cores
+from scheduler.delegates.opencl.tensors import Layout
+
+INSTALL = "pip install 'nn-stretch[opencl]'"
+
+#: Part of the name of the device or platform to use; the first GPU if not set, else the first device.
+DEVICE_VARIABLE = "NN_STRETCH_OPENCL_DEVICE"
+
+_LOCK = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What the kernels need to know of a device; see devices.toml.
+
+    Args:
+        id: Name of the kind of device.
+        lanes: Channels of a block.
+        blocks_inside: Whether the blocks of a pixel lie side by side.
+        registers: Vectors of `lanes` floats that a work-item can hold.
+        cpu: Whether the device is a CPU, so that a work-group is one work-item and built-ins cost calls.
+        local: Work-group of tiled kernels.
+        wait_every: Profiled launches after which a tuner waits.
+        max_local: Most work-items of a work-group.
+        max_sizes: Most work-items in each dimension of a work-group.
+        alignment: Alignment of a part of a buffer, in bytes.
+    """
+
+    id: str
+    lanes: int
+    blocks_inside: bool
+    registers: int
+    cpu: bool
+    local: tuple[int, int, int]
+    wait_every: int
+    max_local: int = 1
+    max_sizes: tuple[int, ...] = (1, 1, 1)
+    alignment: int = 128
+
+    def layout(self, half: bool) -> Layout:
+        """How blocked tensors lie in memory."""
+        return Layout(self.lanes, self.blocks_inside, half)
+
+
+@dataclass(frozen=True)
+class OpenDevice:
+    """A device with a context and an in-order queue that takes the times of its commands.
+
+    Args:
+        context: The `pyopencl.Context`.
+        queue: The `pyopencl.CommandQueue`.
+        traits: What the kernels need to know.
+        name: Name of the device.
+        driver: Platform, version and driver, which decide whether tuned schedules fit.
+        cores: CPU cores that it computes on; empty for a device of its own.
+    """
+
+    context: Any
+    queue: Any
+    traits: Traits
+    name: str
+    driver: str
+    cores: tuple[int, ...]
+
+
+def missing() -> str | None:
+    """Why no OpenCL device can be used, or None."""
+    if importlib.util.find_spec("pyopencl") is None:
+        return f"pyopencl is not installed ({INSTALL})"
+    try:
+        find_device()
+    except StretchError as error:
+        return error.message
+    return None
+
+
+@cache
+def find_device() -> Any:
+    """The `pyopencl.Device` to use.
+
+    Raises:
+        MissingBackendError: If pyopencl or every OpenCL driver is missing.
+        UnknownNameError: If the environment names a device that is not there.
+    """
+    cl = _pyopencl()
+    with _LOCK:
+        before = _threads()
+        try:
+            found = [device for platform in cl.get_platforms() for device in platform.get_devices()]
+        except cl.Error as error:
+            raise MissingBackendError(f"no OpenCL driver answers: {_first_line(error)}", f"PoCL runs on any CPU: {INSTALL}") from error
+        _WORKERS.extend(thread for thread in _threads() if thread not in before)
+    if not found:
+        raise MissingBackendError("there is no OpenCL device on this machine", f"PoCL runs on any CPU: {INSTALL}")
+    if wanted := os.environ.get(DEVICE_VARIABLE):
+        named = [device for device in found if wanted.lower() in f"{device.platform.name} {device.name}".lower()]
+        if not named:
+            raise UnknownNameError.among("OpenCL device", wanted, [device.name for device in found])
+        return named[0]
+    return next((device for device in found if device.type & cl.device_type.GPU), found[0])
+
+
+def is_cpu_device() -> bool:
+    """Whether the device that would be used is a CPU, which has to be given cores."""
+    cl = _pyopencl()
+    return bool(find_device().type & cl.device_type.CPU)
+
+
+@cache
+def open_device(cores: tuple[int, ...]) -> OpenDevice:
+    """A context and a queue of the device to use.
+
+    On a CPU device one thread a core computes, pinned to it; the device is cut
+    to as many of its units. One driver thread serves one unit, so two branches
+    on different cores need different units.
+
+    Args:
+        cores: Cores that a CPU device uses; empty for the last one this process
+            may use, which leaves the first to the scheduler's own thread.
+
+    Raises:
+        MissingBackendError: If there is no device.
+        StretchError: If the driver refuses a context.
+    """
+    cl = _pyopencl()
+    device = find_device()
+    traits = device_traits(device)
+    try:
+        if traits.cpu:
+            cores = cores or available_cores()[-1:]
+            device = _part(cl, device, cores)
+        else:
+            cores = ()
+        context = cl.Context([device])
+        queue = cl.CommandQueue(context, device, properties=cl.command_queue_properties.PROFILING_ENABLE)
+    except cl.Error as error:
+        raise StretchError(f"the OpenCL device `{device.name.strip()}` cannot be opened: {_first_line(error)}") from error
+    platform = find_device().platform
+    return OpenDevice(context, queue, traits, device.name.strip(), f"{platform.name} {device.version} {device.driver_version}", cores)
+
+
+def device_traits(device: Any) -> Traits:
+    """The entry of devices.toml that fits a device, with the limits that the device states."""
+    named = f"{device.name} {device.version}"
+    for entry in _entries():
+        if re.search(entry["platform"], device.platform.name, re.IGNORECASE) and re.search(entry["device"], named, re.IGNORECASE):
+            known = {key: value for key, value in entry.items() if key not in ("platform", "device", "local")}
+            limit = device.max_work_group_size
+            local = tuple(entry["local"])
+            while local[0] * local[1] * local[2] > limit:
+                local = tuple(max(1, size // 2) for size in local)
+            return Traits(
+                **known,
+                local=local,
+                max_local=limit,
+                max_sizes=tuple(device.max_work_item_sizes),
+                alignment=max(128, device.mem_base_addr_align // 8),
+            )
+    raise StretchError(f"devices.toml has no entry for the OpenCL device `{named}`")
+
+
+@cache
+def _entries() -> list[dict[str, Any]]:
+    entries: list[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("devices.toml").read_text())["device"]
+    return entries
+
+
+#: Threads that PoCL made, one a unit of its CPU device, in the units' order.
+_WORKERS: list[int] = []
+
+
+def _part(cl: Any, device: Any, cores: tuple[int, ...]) -> Any:
+    """As many units of a CPU device as there are cores, their threads pinned to them."""
+    units = device.max_compute_units
+    first = min(cores[0], units - len(cores))
+    if first < 0:
+        raise StretchError(f"the OpenCL device `{device.name.strip()}` has {units} units, {len(cores)} cores were asked for")
+    if len(_WORKERS) == units and hasattr(os, "sched_setaffinity"):
+        for worker, core in zip(_WORKERS[first : first + len(cores)], cores, strict=True):
+            os.sched_setaffinity(worker, {core})
+    if len(cores) == units:
+        return device
+    counts = [count for count in (first, len(cores), units - first - len(cores)) if count]
+    try:
+        parts = device.create_sub_devices([cl.device_partition_property.BY_COUNTS, *counts, 0])
+    except cl.Error:
+        if len(cores) > 1:
+            return device
+        parts = device.create_sub_devices([cl.device_partition_property.EQUALLY, 1])
+        return parts[first]
+    return parts[1 if first else 0]
+
+
+def _threads() -> list[int]:
+    try:
+        return sorted(int(name) for name in os.listdir("/proc/self/task"))
+    except OSError:
+        return []
+
+
+def _pyopencl() -> Any:
+    try:
+        import pyopencl
+    except ImportError as error:
+        raise MissingBackendError("the `opencl` delegate needs pyopencl, which is not installed or does not load", INSTALL) from error
+    return pyopencl
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

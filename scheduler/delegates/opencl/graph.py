@@ -1,0 +1,147 @@
+"""A subgraph's ONNX file as nodes, constants and shapes that passes may change."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from predictors.errors import StretchError
+from scheduler.delegates.base import Array
+from scheduler.onnx_file import graph_shapes, load_onnx
+
+Shape = tuple[int, ...]
+
+#: Opset below which axes of Pad and ReduceMean are attributes.
+MIN_OPSET = 18
+#: Window operators of lower opsets are read as 22 defines them: no window starts in the padding.
+INFERENCE_OPSET = 22
+#: Constants with more elements are known to shape inference by their shape alone.
+LARGE = 1024
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operator.
+
+    Args:
+        name: Name of the ONNX node that it stems from.
+        op: Operator type, or a name that a pass gave to several operators merged.
+        inputs: Tensors read; empty for an optional input left out.
+        output: Tensor written.
+        attrs: Attributes as Python values; strings are bytes.
+        merged: Names of the ONNX nodes that it computes, its own included.
+    """
+
+    name: str
+    op: str
+    inputs: tuple[str, ...]
+    output: str
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    merged: tuple[str, ...] = ()
+
+    def with_attrs(self, **more: Any) -> "Node":
+        """A copy with some attributes set."""
+        return replace(self, attrs={**self.attrs, **more})
+
+
+@dataclass
+class Graph:
+    """A subgraph.
+
+    Args:
+        nodes: In topological order.
+        constants: Weights by name.
+        shapes: Shape of every tensor.
+        inputs: Names of the inputs.
+        outputs: Names of the outputs.
+        gone: Why ONNX nodes that are in no node any more are gone, by name.
+    """
+
+    nodes: list[Node]
+    constants: dict[str, Array]
+    shapes: dict[str, Shape]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    gone: dict[str, str] = field(default_factory=dict)
+
+    def readers(self) -> dict[str, list[Node]]:
+        """Nodes that read each tensor; a node that reads it twice is named twice."""
+        found: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            for name in node.inputs:
+                if name:
+                    found.setdefault(name, []).append(node)
+        return found
+
+    def writers(self) -> dict[str, Node]:
+        """The node that writes each tensor."""
+        return {node.output: node for node in self.nodes}
+
+    def only_reader(self, tensor: str) -> Node | None:
+        """The node that alone reads a tensor which is no output, or None."""
+        if tensor in self.outputs:
+            return None
+        found = [node for node in self.nodes if tensor in node.inputs]
+        return found[0] if len(found) == 1 and found[0].inputs.count(tensor) == 1 else None
+
+
+def read_graph(model: Path) -> Graph:
+    """The graph in an ONNX file.
+
+    Raises:
+        StretchError: If the file cannot be read, has another opset, or a tensor has no fixed shape.
+    """
+    from onnx import external_data_helper, helper, numpy_helper
+
+    proto = load_onnx(model)
+    external_data_helper.load_external_data_for_model(proto, str(model.parent))
+    for opset in proto.opset_import:
+        if opset.domain in ("", "ai.onnx") and opset.version < MIN_OPSET:
+            raise StretchError(f"{model} uses opset {opset.version}, the opencl delegate reads {MIN_OPSET} and later")
+    inputs, outputs = graph_shapes(proto, model)
+    constants: dict[str, Array] = {tensor.name: numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
+    nodes: list[Node] = []
+    for i, node in enumerate(proto.graph.node):
+        name = node.name or f"{node.op_type}_{i}"
+        attrs = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        if node.op_type == "Constant" and "value" in attrs:
+            constants[node.output[0]] = numpy_helper.to_array(attrs["value"])
+            continue
+        if sum(bool(output) for output in node.output) != 1 or node.domain not in ("", "ai.onnx"):
+            raise StretchError(f"node `{name}` of {model} is a {node.op_type} that the opencl delegate does not run")
+        nodes.append(Node(name, node.op_type, tuple(node.input), node.output[0], attrs, (name,)))
+    shapes = _shapes(proto, model) | {name: array.shape for name, array in constants.items()} | inputs | outputs
+    for each in nodes:
+        if each.output not in shapes:
+            raise StretchError(f"`{each.output}` of {model} has no fixed shape", "export the model with fixed shapes")
+    return Graph(nodes, constants, shapes, tuple(inputs), tuple(outputs))
+
+
+def _shapes(proto: Any, model: Path) -> dict[str, Shape]:
+    """Shapes that ONNX infers, with large weights replaced by inputs of their shape, so that none is copied."""
+    import onnx
+    from onnx import helper
+
+    light = onnx.ModelProto()
+    light.ir_version = 10
+    light.opset_import.append(helper.make_opsetid("", max(INFERENCE_OPSET, *(o.version for o in proto.opset_import))))
+    light.graph.name = "shapes"
+    light.graph.node.extend(proto.graph.node)
+    light.graph.input.extend(proto.graph.input)
+    light.graph.output.extend(proto.graph.output)
+    declared = {value.name for value in proto.graph.input}
+    for tensor in proto.graph.initializer:
+        if sum(tensor.dims) <= LARGE:
+            light.graph.initializer.append(tensor)
+        elif tensor.name not in declared:
+            light.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
+    try:
+        inferred = onnx.shape_inference.infer_shapes(light, data_prop=True).graph
+    except onnx.shape_inference.InferenceError as error:
+        raise StretchError(f"the shapes of {model} do not fit together: {str(error).splitlines()[0]}") from error
+    found = {}
+    for value in (*inferred.value_info, *inferred.output):
+        dims = value.type.tensor_type.shape.dim
+        if value.type.tensor_type.HasField("shape") and all(d.dim_value > 0 for d in dims):
+            found[value.name] = tuple(d.dim_value for d in dims)
+    return found

@@ -1,0 +1,113 @@
+// What all kernels share: vectors of L lanes, storage in float or half, tensors with strides, activations.
+//
+// A tensor is a pointer, the offset of its first element and the strides of image, channel block, row and column, in
+// elements; a block is L channels that lie side by side. PoCL compiles OpenCL's built-in functions to calls, so loads,
+// stores and maxima are written as plain C, and the contraction of `a += u * w` is left to the compiler.
+
+#define CAT_(a, b) a##b
+#define CAT(a, b) CAT_(a, b)
+
+#if L == 1
+typedef float VEC;
+typedef int IVEC;
+#else
+typedef CAT(float, L) VEC;
+typedef CAT(int, L) IVEC;
+#endif
+
+#if HALF
+#define STORE half
+#define LOADS(p, i) vload_half((i), (p))
+#define STORES(p, i, v) vstore_half((v), (i), (p))
+#if L == 1
+#define LOADV(p) vload_half(0, (p))
+#define STOREV(p, v) vstore_half((v), 0, (p))
+#else
+#define LOADV(p) CAT(vload_half, L)(0, (p))
+#define STOREV(p, v) CAT(vstore_half, L)((v), 0, (p))
+#endif
+#else
+#define STORE float
+#define LOADS(p, i) ((p)[i])
+#define STORES(p, i, v) ((p)[i] = (v))
+#define LOADV(p) (*(__global const VEC *)(p))
+#define STOREV(p, v) (*(__global VEC *)(p) = (v))
+#endif
+
+#define LANE(v, l) (((const float *)&(v))[l])
+
+// Arguments of a tensor called x: pointer, offset, strides.
+#define IN(x) __global const STORE *restrict x, const int x##_o, const int4 x##_s
+#define OUT(x) __global STORE *restrict x, const int x##_o, const int4 x##_s
+#define IN_FLOAT(x) __global const float *restrict x, const int x##_o, const int4 x##_s
+#define OUT_FLOAT(x) __global float *restrict x, const int x##_o, const int4 x##_s
+#define AT(x, n, b, h, w) (x + x##_o + (n) * x##_s.s0 + (b) * x##_s.s1 + (h) * x##_s.s2 + (w) * x##_s.s3)
+
+#if POCL
+// Cephes' expf: 2^i times a polynomial in what is left of x; relative error below 2e-7.
+static inline VEC exp_(VEC x) {
+  x = x > 88.0f ? (VEC)88.0f : x;
+  x = x < -87.0f ? (VEC)-87.0f : x;
+  VEC t = x * 1.44269504f;
+  t += t > 0.0f ? (VEC)0.5f : (VEC)-0.5f;
+#if L == 1
+  IVEC i = (int)t;
+  VEC f = (float)i;
+#else
+  IVEC i = __builtin_convertvector(t, IVEC);
+  VEC f = __builtin_convertvector(i, VEC);
+#endif
+  VEC r = x - f * 0.693359375f + f * 2.12194440e-4f;
+  VEC y = r * 1.9875691500e-4f + 1.3981999507e-3f;
+  y = y * r + 8.3334519073e-3f;
+  y = y * r + 4.1665795894e-2f;
+  y = y * r + 1.6666665459e-1f;
+  y = y * r + 5.0000001201e-1f;
+  y = y * r * r + r + 1.0f;
+  union {
+    IVEC i;
+    VEC f;
+  } power;
+  power.i = (i + 127) << 23;
+  return y * power.f;
+}
+#else
+static inline VEC exp_(VEC x) { return exp(x); }
+#endif
+
+static inline VEC sigmoid_(VEC x) { return 1.0f / (1.0f + exp_(-x)); }
+
+static inline VEC clip_(VEC x, float low, float high) {
+  x = x > low ? x : (VEC)low;
+  return x < high ? x : (VEC)high;
+}
+
+static inline VEC tanh_(VEC x) {
+  VEC e = exp_(2.0f * clip_(x, -20.0f, 20.0f));
+  return (e - 1.0f) / (e + 1.0f);
+}
+
+// Activations by number; `activations` in activations.py has the same list.
+static inline VEC act_none(VEC x, float a, float b) { return x; }
+static inline VEC act_relu(VEC x, float a, float b) { return x > 0.0f ? x : (VEC)0.0f; }
+static inline VEC act_clip(VEC x, float a, float b) { return clip_(x, a, b); }
+static inline VEC act_hard_sigmoid(VEC x, float a, float b) { return clip_(x * a + b, 0.0f, 1.0f); }
+static inline VEC act_hard_swish(VEC x, float a, float b) { return x * clip_(x * (1.0f / 6.0f) + 0.5f, 0.0f, 1.0f); }
+static inline VEC act_sigmoid(VEC x, float a, float b) { return sigmoid_(x); }
+static inline VEC act_silu(VEC x, float a, float b) { return x * sigmoid_(x); }
+static inline VEC act_tanh(VEC x, float a, float b) { return tanh_(x); }
+static inline VEC act_gelu(VEC x, float a, float b) { return 0.5f * x * (1.0f + erf(x * 0.70710678f)); }
+static inline VEC act_gelu_tanh(VEC x, float a, float b) { return 0.5f * x * (1.0f + tanh_(0.79788456f * (x + 0.044715f * x * x * x))); }
+static inline VEC act_elu(VEC x, float a, float b) { return x < 0.0f ? a * (exp_(x) - 1.0f) : x; }
+static inline VEC act_leaky_relu(VEC x, float a, float b) { return x < 0.0f ? x * a : x; }
+static inline VEC act_mish(VEC x, float a, float b) {
+  VEC e = exp_(x < 20.0f ? x : (VEC)20.0f);
+  VEC n = e * (e + 2.0f);
+  return x * n / (n + 2.0f);
+}
+
+#ifndef ACT
+#define ACT act_none
+#endif
+#define ACTIVATE(v) ACT(v, act_a, act_b)
+#define ACT_ARGS const float act_a, const float act_b

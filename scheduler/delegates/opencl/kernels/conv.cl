@@ -1,0 +1,156 @@
+// Convolution as a matrix product over gathered pixels: each work-item computes VW output pixels times VC channel blocks.
+//
+// The VW pixels may lie in different rows or images, so no tile is wasted at the end of a row, and a pixel outside the
+// image reads zeros: borders need no padded copy of the input and no code of their own. Without pads nothing is CHECKED. Weights: [tile][kh][kw][input
+// block][input lane][VC][L]. BATCHED runs one 1×1 product for each z of the grid (Winograd's 36 matrices).
+//
+// VH, VW, VC of paper 004's template with VH folded into VW; XPLAIN reads channel by channel from NCHW, YPLAIN writes it.
+
+#if XPLAIN
+#define X_IN IN_FLOAT(x)
+#define X_TYPE float
+#else
+#define X_IN IN(x)
+#define X_TYPE STORE
+#endif
+#if YPLAIN
+#define Y_OUT OUT_FLOAT(y)
+#else
+#define Y_OUT OUT(y)
+#endif
+
+__kernel void conv(X_IN, __global const STORE *restrict zero, __global const STORE *restrict weight, __global const float *restrict bias,
+#if RESIDUAL
+                   IN(r),
+#endif
+#if GROUPED
+                   __global const int *restrict first,
+#endif
+                   Y_OUT, const int4 image, const int4 result, const int4 window, const int4 border, const int2 tiles, const int4 z, ACT_ARGS) {
+  // image: H, W, input blocks (XPLAIN: channels) of a tile, C; result: OH, OW, blocks, channels; window: KH, KW, strides
+  const int t = get_global_id(CHANNELS_FIRST ? 0 : 1);
+  const int q = get_global_id(CHANNELS_FIRST ? 1 : 0);
+  if (q >= tiles.s0 || t >= tiles.s1) return;
+  const int pixels = z.s3;
+  const int o = t * VC;
+  int p0 = q * VW;
+  if (p0 > pixels - VW) p0 = pixels - VW;
+
+  VEC acc[VW][VC];
+#pragma unroll
+  for (int i = 0; i < VW; i++)
+#pragma unroll
+    for (int j = 0; j < VC; j++)
+      acc[i][j] = BATCHED ? (VEC)0.0f : *(__global const VEC *)(bias + (o + j) * L);
+
+  __global const STORE *w = weight + (long)t * image.s2 * window.s0 * window.s1 * (XPLAIN ? 1 : L) * VC * L;
+  x += x_o;
+#if BATCHED
+  x += (long)get_global_id(2) * z.s0;
+  w += (long)get_global_id(2) * z.s1;
+#endif
+#if GROUPED
+  x += first[t] * x_s.s1;
+#endif
+
+  int base[VW], row[VW], column[VW];
+#pragma unroll
+  for (int i = 0; i < VW; i++) {
+    const int p = p0 + i;
+    const int n = p / (result.s0 * result.s1);
+    const int r = p - n * result.s0 * result.s1;
+    base[i] = n * x_s.s0;
+    row[i] = (r / result.s1) * window.s2 - border.s0;
+    column[i] = (r % result.s1) * window.s3 - border.s1;
+  }
+
+  for (int kh = 0; kh < window.s0; kh++)
+    for (int kw = 0; kw < window.s1; kw++) {
+      __global const X_TYPE *xp[VW];
+      int inside[VW];
+#pragma unroll
+      for (int i = 0; i < VW; i++) {
+        const int h = row[i] + kh * border.s2;
+        const int v = column[i] + kw * border.s3;
+        inside[i] = !CHECKED || ((uint)h < (uint)image.s0 && (uint)v < (uint)image.s1);
+        const int at = base[i] + h * x_s.s2 + v * x_s.s3;
+#if XPLAIN || XVEC
+        xp[i] = x + (inside[i] ? at : 0);
+#else
+        xp[i] = inside[i] ? x + at : zero;
+#endif
+      }
+#if XPLAIN
+      for (int c = 0; c < image.s2; c++) {
+        const int k = c * x_s.s1;
+        VEC u[VC];
+#pragma unroll
+        for (int j = 0; j < VC; j++) u[j] = LOADV(w + j * L);
+#pragma unroll
+        for (int i = 0; i < VW; i++) {
+          const float a = inside[i] ? xp[i][k] : 0.0f;
+#pragma unroll
+          for (int j = 0; j < VC; j++) acc[i][j] += a * u[j];
+        }
+        w += VC * L;
+      }
+#else
+      for (int c = 0, k = 0; c < image.s2; c++, k += x_s.s1) {
+#if XVEC
+        VEC a[VW];
+#pragma unroll
+        for (int i = 0; i < VW; i++) a[i] = inside[i] ? LOADV(xp[i] + k) : (VEC)0.0f;
+#endif
+#pragma unroll
+        for (int l = 0; l < L; l++) {
+          VEC u[VC];
+#pragma unroll
+          for (int j = 0; j < VC; j++) u[j] = LOADV(w + (l * VC + j) * L);
+#pragma unroll
+          for (int i = 0; i < VW; i++) {
+#if XVEC
+            const float s = LANE(a[i], l);
+#else
+            const float s = LOADS(xp[i], k + l);
+#endif
+#pragma unroll
+            for (int j = 0; j < VC; j++) acc[i][j] += s * u[j];
+          }
+        }
+        w += L * VC * L;
+      }
+#endif
+    }
+
+#pragma unroll
+  for (int i = 0; i < VW; i++) {
+    const int p = p0 + i;
+    const int n = p / (result.s0 * result.s1);
+    const int at = p - n * result.s0 * result.s1;
+    const int oh = at / result.s1, ow = at % result.s1;
+#pragma unroll
+    for (int j = 0; j < VC; j++) {
+      if (o + j >= result.s2) continue;
+      VEC v = acc[i][j];
+#if RESIDUAL
+#if RESIDUAL_LAST
+      v = ACTIVATE(v) + LOADV(AT(r, n, o + j, oh, ow));
+#else
+      v += LOADV(AT(r, n, o + j, oh, ow));
+      v = ACTIVATE(v);
+#endif
+#else
+      v = ACTIVATE(v);
+#endif
+#if YPLAIN
+#pragma unroll
+      for (int l = 0; l < L; l++)
+        if ((o + j) * L + l < result.s3) *AT(y, n, (o + j) * L + l, oh, ow) = LANE(v, l);
+#elif BATCHED
+      STOREV(AT(y, n, o + j, oh, ow) + (long)get_global_id(2) * z.s2, v);
+#else
+      STOREV(AT(y, n, o + j, oh, ow), v);
+#endif
+    }
+  }
+}

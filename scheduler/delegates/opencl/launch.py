@@ -1,0 +1,113 @@
+"""Kernel launches as data: which kernel, with which constants and arguments, over which grid."""
+
+from dataclasses import dataclass, field
+from math import prod
+from typing import Literal
+
+from scheduler.delegates.base import Array
+from scheduler.delegates.opencl.tensors import View
+
+Size = tuple[int, ...]
+Defines = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor argument: pointer, offset and strides, or the pointer alone.
+
+    Args:
+        view: Where it lies.
+        written: Whether the kernel writes it.
+        bare: Whether the kernel takes the pointer alone.
+        values: Its elements as they lie in memory, where it is constant.
+    """
+
+    view: View
+    written: bool = False
+    bare: bool = False
+    values: Array | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Constants that are copied to the device once.
+
+    Args:
+        values: The numbers.
+        kind: `store` for the tensors' storage type, `float` for float whatever that is, `int` for 32-bit integers.
+    """
+
+    values: Array
+    kind: Literal["store", "float", "int"] = "store"
+
+
+@dataclass(frozen=True)
+class Zeros:
+    """A vector of zeros, which pixels outside an image are read from.
+
+    Args:
+        elements: How many are read at most.
+    """
+
+    elements: int
+
+
+@dataclass(frozen=True)
+class Ints:
+    """An integer, or a vector of 2, 4 or 8 integers."""
+
+    values: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Float:
+    """A float."""
+
+    value: float
+
+
+Argument = Tensor | Weights | Zeros | Ints | Float
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel over one grid.
+
+    Args:
+        kernel: Name of the kernel, and of its file in `kernels`.
+        node: Name of the node that it computes, or part of it.
+        defines: Template parameters, as macros.
+        arguments: In the kernel's order.
+        grid: Work-items in each dimension that have work.
+        shape: The shape that decides its time, in words, such as ``64x56x56->256x56x56 k1 s1``.
+        macs: Multiply-accumulates.
+        local: Work-group size; None for the driver's choice. The grid is rounded up to it.
+        merged: Names of the ONNX nodes that are computed with it.
+    """
+
+    kernel: str
+    node: str
+    defines: Defines
+    arguments: tuple[Argument, ...]
+    grid: Size
+    shape: str
+    macs: int = 0
+    local: Size | None = None
+    merged: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def global_size(self) -> Size:
+        """The grid, rounded up to whole work-groups."""
+        if self.local is None:
+            return self.grid
+        return tuple(-(-g // s) * s for g, s in zip(self.grid, self.local, strict=True))
+
+    @property
+    def work_items(self) -> int:
+        """Work-items that have work."""
+        return prod(self.grid)
+
+    def buffers(self) -> tuple[set[str], set[str]]:
+        """Device buffers that it reads and that it writes."""
+        tensors = [a for a in self.arguments if isinstance(a, Tensor) and a.view.where == "device"]
+        return {t.view.buffer for t in tensors if not t.written}, {t.view.buffer for t in tensors if t.written}

@@ -1,0 +1,87 @@
+"""Kernel sources with their macros, built once per context and kept."""
+
+import hashlib
+import os
+import tempfile
+import threading
+import warnings
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from predictors.errors import StretchError
+from scheduler.delegates.opencl.device import OpenDevice
+from scheduler.delegates.opencl.launch import Defines
+
+FOLDER = Path(__file__).with_name("kernels")
+
+
+class BuildError(StretchError):
+    """The driver does not compile a kernel; the message names the file with its log."""
+
+
+@cache
+def source(kernel: str) -> str:
+    """The source of one kernel, with what all kernels share in front."""
+    return (FOLDER / "common.h").read_text() + (FOLDER / f"{kernel}.cl").read_text()
+
+
+@cache
+def source_hash(kernel: str) -> str:
+    """Changes with the kernel, so that schedules tuned for another version of it are not used."""
+    return hashlib.sha256(source(kernel).encode()).hexdigest()[:16]
+
+
+class Programs:
+    """Builds kernels of one device, each combination of macros once."""
+
+    def __init__(self, device: OpenDevice, half: bool) -> None:
+        self._device = device
+        self._half = half
+        self._built: dict[tuple[str, Defines], Any] = {}
+        self._lock = threading.Lock()
+
+    def kernel(self, name: str, defines: Defines) -> Any:
+        """A `pyopencl.Kernel` of its own, so that its arguments stay set.
+
+        Raises:
+            BuildError: If the driver does not compile it.
+        """
+        import pyopencl
+
+        with self._lock:
+            program = self._built.get((name, defines))
+            if program is None:
+                program = self._built[name, defines] = self._build(name, defines)
+        return pyopencl.Kernel(program, name)
+
+    def _build(self, name: str, defines: Defines) -> Any:
+        import pyopencl
+
+        traits = self._device.traits
+        macros = [("L", str(traits.lanes)), ("HALF", str(int(self._half))), ("POCL", str(int(traits.cpu))), *defines]
+        options = ["-cl-mad-enable", "-cl-finite-math-only", *(f"-D{key}={value}" for key, value in macros)]
+        try:
+            with warnings.catch_warnings():
+                # A driver's remarks on a kernel that it did compile.
+                warnings.simplefilter("ignore", pyopencl.CompilerWarning)
+                return pyopencl.Program(self._device.context, source(name)).build(options)
+        except (pyopencl.Error, RuntimeError) as error:
+            log = _write_log(name, options, str(error))
+            raise BuildError(
+                f"the OpenCL driver of `{self._device.name}` does not compile the kernel `{name}`; its log is in {log}",
+                "report the log, and run these subgraphs elsewhere with --map gpu=cpu",
+            ) from error
+
+
+@cache
+def programs_of(device: OpenDevice, half: bool) -> Programs:
+    """The one collection of kernels of a device and storage type, which all subgraphs share."""
+    return Programs(device, half)
+
+
+def _write_log(name: str, options: list[str], text: str) -> Path:
+    handle, path = tempfile.mkstemp(prefix=f"nn-stretch-{name}-", suffix=".log")
+    with os.fdopen(handle, "w") as stream:
+        stream.write(f"options: {' '.join(options)}\n\n{text}\n")
+    return Path(path)

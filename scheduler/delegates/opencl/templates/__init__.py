@@ -1,0 +1,37 @@
+"""One function an operator, which turns a node into launches; `TEMPLATES` finds it by the operator's name."""
+
+from collections.abc import Callable
+
+from scheduler.delegates.opencl.graph import Node
+from scheduler.delegates.opencl.lower import Lowering
+from scheduler.delegates.opencl.templates import conv, elementwise, move, pool, rows
+
+Template = Callable[[Lowering, Node], None]
+
+TEMPLATES: dict[str, Template] = {
+    "AveragePool": pool.pool,
+    "Binary": elementwise.binary,
+    "ChannelShuffle": move.shuffle,
+    "Concat": move.concat,
+    "Conv": conv.convolution,
+    "Flatten": move.reshape,
+    "Gemm": conv.linear,
+    "GlobalAveragePool": pool.global_pool,
+    "GlobalMaxPool": pool.global_pool,
+    "Identity": move.identity,
+    "LayerNormalization": rows.layer_norm,
+    "LogSoftmax": rows.softmax,
+    "MatMul": rows.matmul,
+    "MaxPool": pool.pool,
+    "Pad": move.pad,
+    "ReduceMean": rows.reduce_mean,
+    "Reshape": move.reshape,
+    "Resize": move.resize,
+    "ScaleShift": elementwise.scale_shift,
+    "Slice": move.channel_slice,
+    "Softmax": rows.softmax,
+    "Squeeze": move.reshape,
+    "Transpose": rows.transpose,
+    "Unary": elementwise.unary,
+    "Unsqueeze": move.reshape,
+}

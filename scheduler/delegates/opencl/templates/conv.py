@@ -1,0 +1,145 @@
+"""Convolutions and fully connected layers: which kernel, which tile, which arguments."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from scheduler.delegates.opencl.graph import Node
+from scheduler.delegates.opencl.launch import Argument, Ints, Launch, Size, Tensor, Weights, Zeros
+from scheduler.delegates.opencl.lower import Lowering, UnsupportedError, as_float
+from scheduler.delegates.opencl.schedule import Parameters, Problem, rank_tiles
+from scheduler.delegates.opencl.templates import depthwise, stem, winograd
+from scheduler.delegates.opencl.templates.move import move_launch
+from scheduler.delegates.opencl.templates.packing import pack_dense, pack_grouped
+from scheduler.delegates.opencl.templates.parts import activation, activation_arguments, defines
+from scheduler.delegates.opencl.templates.window import Convolution, pad_to, read_bias, read_convolution
+
+#: Largest input that is read channel by channel from NCHW; more channels are brought into blocks first.
+PLAIN_CHANNELS = 4
+
+
+def convolution(state: Lowering, node: Node) -> None:
+    """Conv of images, by the kernel that suits its shape."""
+    conv = read_convolution(state, node)
+    if state.options.borders == "pad" and any(conv.pads):
+        conv = padded(state, conv)
+    if depthwise.suits(conv):
+        depthwise.depthwise(state, conv)
+    elif stem.suits(state, conv):
+        stem.stem(state, conv)
+    elif winograd.suits(state, conv):
+        winograd.winograd(state, conv)
+    else:
+        direct(state, conv)
+
+
+def padded(state: Lowering, conv: Convolution) -> Convolution:
+    """The convolution of a padded copy of its input, which needs no pads."""
+    n, c, h, w = conv.input
+    top, left, bottom, right = conv.pads
+    name, shape = f"{conv.node.name}:padded", (n, c, h + top + bottom, w + left + right)
+    state.graph.shapes[name] = shape
+    view = state.layout.blocked(name, shape)
+    state.add(move_launch(state, state.blocked(conv.x), view, conv.node.name, start=(0, top, left, 0)))
+    state.alias(name, view)
+    return replace(conv, x=name, input=shape, pads=(0, 0, 0, 0))
+
+
+def direct(state: Lowering, conv: Convolution) -> None:
+    """Any convolution, as a matrix product over gathered pixels."""
+    lanes = state.layout.lanes
+    _, c, h, w = conv.input
+    _, m, oh, ow = conv.output
+    blocks = state.layout.blocks(m)
+    from_plain = state.is_plain(conv.x) and c <= PLAIN_CHANNELS and conv.groups == 1
+    x = state.plain(conv.x) if from_plain else state.blocked(conv.x)
+    depth = conv.weight[0].size if from_plain else conv.kernel[0] * conv.kernel[1] * -(-conv.weight.shape[1] // lanes) * lanes
+    problem = Problem("conv", conv.shape, conv.pixels, blocks, depth)
+    tile = state.schedules.choose(problem, candidates(state, problem))
+    vw, vc = tile["VW"], tile["VC"]
+    first: tuple[Argument, ...] = ()
+    if conv.groups > 1:
+        weight, starts = pack_grouped(conv.weight, conv.groups, c, lanes, vc)
+        reads = weight.shape[3] // lanes
+        first = (Weights(starts, "int"),)
+    else:
+        weight = pack_dense(conv.weight, lanes, vc, blocked_input=not from_plain)
+        reads = c if from_plain else state.layout.blocks(c)
+    residual = conv.residual_argument(state)
+    y = state.result(conv.node.output, may_be_plain=True)
+    tiles = -(-conv.pixels // vw), -(-blocks // vc)
+    macros = defines(
+        **tile,
+        ACT=conv.activation.macro,
+        RESIDUAL=len(residual),
+        RESIDUAL_LAST=conv.residual_last,
+        GROUPED=conv.groups > 1,
+        XPLAIN=from_plain,
+        YPLAIN=y.plain,
+        XVEC=not state.traits.cpu,
+        BATCHED=0,
+        CHECKED=any(conv.pads),
+    )
+    arguments = (
+        Tensor(x),
+        Zeros(x.strides[1] * reads if state.layout.blocks_inside else lanes),
+        Weights(weight),
+        Weights(pad_to(conv.bias, tiles[1] * vc * lanes), "float"),
+        *residual,
+        *first,
+        Tensor(y, written=True),
+        Ints((h, w, reads, c)),
+        Ints((oh, ow, blocks, m)),
+        Ints((*conv.kernel, *conv.stride)),
+        Ints((*conv.pads[:2], *conv.dilation)),
+        Ints(tiles),
+        Ints((0, 0, 0, conv.pixels)),
+        *activation_arguments(conv.activation),
+    )
+    grid, local = tile_grid(state, tile, tiles)
+    state.add(Launch("conv", conv.node.name, macros, arguments, grid, conv.shape, conv.macs, local))
+
+
+def candidates(state: Lowering, problem: Problem) -> list[Parameters]:
+    """Legal tiles, the best first; the one that paper 004 gives as its example where that is asked for."""
+    ranked = rank_tiles(state.schedules, problem)
+    if state.options.schedule == "tvm":
+        # VH 1, VW 4, VC 4: four neighbouring pixels and four channels, so a vector is no wider than that.
+        example = [tile for tile in ranked if tile["VW"] == min(4, problem.pixels) and tile["VC"] == 1]
+        return example or ranked
+    return ranked
+
+
+def tile_grid(state: Lowering, tile: Parameters, tiles: tuple[int, int], batch: int = 1) -> tuple[Size, Size]:
+    """Grid and work-group of a kernel with one work-item a tile."""
+    grid = (tiles[1], tiles[0], batch) if tile["CHANNELS_FIRST"] else (tiles[0], tiles[1], batch)
+    local = state.traits.local
+    if tile["CHANNELS_FIRST"] and not state.traits.cpu:
+        local = (local[1], local[0], local[2])
+    return grid, local
+
+
+def linear(state: Lowering, node: Node) -> None:
+    """Gemm with constant weights: a 1×1 convolution whose pixels are the rows."""
+    if node.attrs.get("transA") or node.attrs.get("alpha", 1.0) != 1.0 or node.attrs.get("beta", 1.0) != 1.0:
+        raise UnsupportedError("products with transA, alpha or beta are not computed")
+    weight = as_float(state.constant(node.inputs[1]))
+    weight = weight if node.attrs.get("transB") else np.ascontiguousarray(weight.T)
+    m, c = weight.shape
+    rows = state.shape(node.inputs[0])[0]
+    conv = Convolution(
+        node=node,
+        x=node.inputs[0],
+        weight=weight.reshape(m, c, 1, 1),
+        bias=read_bias(state, node, m),
+        residual=None,
+        residual_last=False,
+        activation=activation(node),
+        input=(rows, c, 1, 1),
+        output=(rows, m, 1, 1),
+        stride=(1, 1),
+        dilation=(1, 1),
+        pads=(0, 0, 0, 0),
+        groups=1,
+    )
+    direct(state, conv)

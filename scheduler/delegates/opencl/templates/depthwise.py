@@ -1,0 +1,65 @@
+"""Depthwise convolutions: one channel in, one out."""
+
+from scheduler.delegates.opencl.launch import Ints, Launch, Tensor, Weights, Zeros
+from scheduler.delegates.opencl.lower import Lowering
+from scheduler.delegates.opencl.schedule import Parameters, Problem
+from scheduler.delegates.opencl.templates.packing import pack_depthwise
+from scheduler.delegates.opencl.templates.parts import activation_arguments, defines
+from scheduler.delegates.opencl.templates.window import Convolution, pad_to
+
+#: Largest window whose row of loads stays in registers or the first cache.
+MAX_WIDTH = 11
+
+
+def suits(conv: Convolution) -> bool:
+    """Whether each channel has a group of its own and the window is not too wide."""
+    channels = conv.input[1]
+    return conv.groups == channels == conv.output[1] and channels > 1 and conv.kernel[1] <= MAX_WIDTH and conv.residual is None
+
+
+def depthwise(state: Lowering, conv: Convolution) -> None:
+    """A depthwise convolution, tiles of neighbouring pixels of a row."""
+    lanes = state.layout.lanes
+    n, _, h, w = conv.input
+    _, m, oh, ow = conv.output
+    blocks = state.layout.blocks(m)
+    problem = Problem("depthwise", conv.shape, conv.pixels, blocks, conv.weight[0].size)
+    tile = state.schedules.choose(problem, candidates(state, conv))
+    vw = tile["VW"]
+    x, y = state.blocked(conv.x), state.result(conv.node.output, may_be_plain=True)
+    tiles = -(-ow // vw)
+    macros = defines(**tile, ACT=conv.activation.macro, YPLAIN=y.plain, KW=conv.kernel[1], SW=conv.stride[1], DW=conv.dilation[1])
+    arguments = (
+        Tensor(x),
+        Zeros(lanes),
+        Weights(pack_depthwise(conv.weight, lanes)),
+        Weights(pad_to(conv.bias, blocks * lanes), "float"),
+        Tensor(y, written=True),
+        Ints((h, w, conv.dilation[0], 0)),
+        Ints((oh, ow, blocks, m)),
+        Ints((conv.kernel[0], conv.stride[0], *conv.pads[:2])),
+        Ints((tiles, 0)),
+        *activation_arguments(conv.activation),
+    )
+    grid = (blocks, tiles * oh, n) if tile["CHANNELS_FIRST"] else (tiles * oh, blocks, n)
+    state.add(Launch("depthwise", conv.node.name, macros, arguments, grid, conv.shape, conv.macs, state.traits.local))
+
+
+def candidates(state: Lowering, conv: Convolution) -> list[Parameters]:
+    """Tiles, the best first.
+
+    A tile of VW pixels loads (VW − 1)·stride + KW vectors a row of the window
+    for VW·KW multiply-adds; the wider the better, while sums and a row of loads stay in registers.
+    """
+    ow = conv.output[3]
+    first = int(state.traits.blocks_inside)
+    found: list[tuple[float, int]] = []
+    for vw in (1, 2, 3, 4, 5, 6, 7, 8):
+        if vw > ow:
+            continue
+        span = (vw - 1) * conv.stride[1] + (conv.kernel[1] - 1) * conv.dilation[1] + 1
+        spilled = max(0, vw + span - state.traits.registers)
+        work = -(-ow // vw) * (vw * conv.kernel[1] + span + 2 * spilled + 6)
+        found.append((work, -vw))
+    found.sort()
+    return [{"VW": -vw, "CHANNELS_FIRST": order} for order in (first, 1 - first) for _, vw in found]

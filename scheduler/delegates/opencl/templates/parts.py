@@ -1,0 +1,52 @@
+"""What templates share: macros, grids over channels and pixels, activations as arguments."""
+
+from math import prod
+
+from scheduler.delegates.opencl.device import Traits
+from scheduler.delegates.opencl.fuse import NONE, Activation
+from scheduler.delegates.opencl.graph import Node
+from scheduler.delegates.opencl.launch import Argument, Defines, Float, Size
+
+#: Work-group of kernels with little work an item on a CPU: PoCL loops over it, which costs less than a group each.
+CPU_LIGHT = (4, 16, 1)
+
+
+def defines(**macros: int | str) -> Defines:
+    """Macros in a fixed order, so that equal ones are built once."""
+    return tuple(sorted((name, str(int(value) if isinstance(value, bool) else value)) for name, value in macros.items()))
+
+
+def activation_arguments(activation: Activation) -> tuple[Argument, Argument]:
+    """The arguments `ACT_ARGS`."""
+    return Float(activation.a), Float(activation.b)
+
+
+def activation(node: Node) -> Activation:
+    """The activation at the end of a node."""
+    found = node.attrs.get("activation", NONE)
+    return found if isinstance(found, Activation) else NONE
+
+
+def light_grid(traits: Traits, blocks: int, pixels: int, images: int) -> tuple[dict[str, int], Size, Size]:
+    """Macros, grid and work-group of a kernel with one work-item per block of channels and pixel.
+
+    Neighbouring work-items read neighbouring memory: blocks of one pixel, or pixels of one block.
+    """
+    first = int(traits.blocks_inside)
+    grid = (blocks, pixels, images) if first else (pixels, blocks, images)
+    return {"CHANNELS_FIRST": first}, grid, CPU_LIGHT if traits.cpu else traits.local
+
+
+def line_local(traits: Traits) -> Size:
+    """Work-group of a kernel with a one-dimensional grid."""
+    return (16,) if traits.cpu else (min(64, traits.max_local),)
+
+
+def describe(node: Node, *shapes: tuple[int, ...]) -> str:
+    """The shapes of an operator in words."""
+    return f"{node.op.lower()} " + " ".join("x".join(map(str, shape)) for shape in shapes)
+
+
+def strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Row-major strides."""
+    return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))

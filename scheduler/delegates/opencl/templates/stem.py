@@ -1,0 +1,52 @@
+"""The first convolution of a network, which reads an NCHW image of few channels."""
+
+from scheduler.delegates.opencl.launch import Ints, Launch, Tensor, Weights
+from scheduler.delegates.opencl.lower import Lowering
+from scheduler.delegates.opencl.schedule import Problem, rank_tiles
+from scheduler.delegates.opencl.templates.packing import pack_stem
+from scheduler.delegates.opencl.templates.parts import activation_arguments, defines
+from scheduler.delegates.opencl.templates.window import Convolution, pad_to
+
+#: More input channels are quicker in blocks.
+MAX_CHANNELS = 4
+
+
+def suits(state: Lowering, conv: Convolution) -> bool:
+    """Whether the input is a plain image of few channels, and nothing is added to the result."""
+    plain = state.is_plain(conv.x) and conv.input[1] <= MAX_CHANNELS and conv.groups == 1
+    return plain and conv.residual is None and conv.dilation == (1, 1) and conv.output[3] > 1
+
+
+def stem(state: Lowering, conv: Convolution) -> None:
+    """A convolution from NCHW, tiles of neighbouring pixels of a row."""
+    lanes = state.layout.lanes
+    n, c, h, w = conv.input
+    _, m, oh, ow = conv.output
+    blocks = state.layout.blocks(m)
+    problem = Problem("stem", conv.shape, conv.pixels, blocks, conv.weight[0].size)
+    ranked = sorted(
+        rank_tiles(state.schedules, problem, lambda vw, vc: vw <= ow), key=lambda tile: -(-ow // tile["VW"]) * tile["VW"] / ow > 1.1
+    )
+    tile = state.schedules.choose(problem, ranked)
+    vw, vc = tile["VW"], tile["VC"]
+    x, y = state.plain(conv.x), state.result(conv.node.output, may_be_plain=True)
+    tiles = -(-ow // vw), -(-blocks // vc)
+    macros = defines(**tile, ACT=conv.activation.macro, YPLAIN=y.plain, KW=conv.kernel[1], SW=conv.stride[1])
+    arguments = (
+        Tensor(x),
+        Weights(pack_stem(conv.weight, lanes, vc)),
+        Weights(pad_to(conv.bias, tiles[1] * vc * lanes), "float"),
+        Tensor(y, written=True),
+        Ints((h, w, c, 0)),
+        Ints((oh, ow, blocks, m)),
+        Ints((conv.kernel[0], conv.stride[0], *conv.pads[:2])),
+        Ints((*tiles, 0, 0)),
+        *activation_arguments(conv.activation),
+    )
+    across, down = tiles[0] * oh, tiles[1]
+    first = tile["CHANNELS_FIRST"]
+    grid = (down, across, n) if first else (across, down, n)
+    local = state.traits.local
+    if first and not state.traits.cpu:
+        local = (local[1], local[0], local[2])
+    state.add(Launch("stem", conv.node.name, macros, arguments, grid, conv.shape, conv.macs, local))

@@ -1,0 +1,106 @@
+"""Where a tensor lies in device memory: blocks of channels, or plain NCHW."""
+
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Literal
+
+Shape = tuple[int, ...]
+Where = Literal["device", "input", "output", "constant"]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How blocked tensors are laid out on one device.
+
+    Args:
+        lanes: Channels of a block, which lie side by side: the 4 of PHWC4 (paper
+            000), or 8 or 16 where registers are that wide.
+        blocks_inside: Whether the blocks of one pixel lie side by side (N, H, W,
+            block, lane); otherwise each block is an image of its own (N, block, H, W, lane), as in PHWC4.
+        half: Whether activations and weights are stored in half precision.
+    """
+
+    lanes: int
+    blocks_inside: bool
+    half: bool = False
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of an element of a blocked tensor."""
+        return 2 if self.half else 4
+
+    def blocks(self, channels: int) -> int:
+        """Blocks that hold `channels`; lanes of the last one may be padding."""
+        return -(-channels // self.lanes)
+
+    def blocked(self, buffer: str, shape: Shape) -> "View":
+        """A blocked tensor of shape N×C or N×C×H×W that fills a buffer."""
+        n, c, h, w = image_shape(shape)
+        blocks = self.blocks(c)
+        if self.blocks_inside:
+            strides = (h * w * blocks * self.lanes, self.lanes, w * blocks * self.lanes, blocks * self.lanes)
+        else:
+            strides = (blocks * h * w * self.lanes, h * w * self.lanes, w * self.lanes, self.lanes)
+        return View(buffer, shape, 0, strides, self.lanes, n * h * w * blocks * self.lanes * self.item_bytes)
+
+
+@dataclass(frozen=True)
+class View:
+    """A tensor, or a slice of the channels of one.
+
+    Args:
+        buffer: Name of the memory that it lies in.
+        shape: Its logical shape.
+        offset: First element.
+        strides: Distance in elements between images, channel blocks, rows and columns.
+        lanes: Channels of a block; 1 for a plain tensor, whose elements are floats.
+        bytes: Size of the whole buffer.
+        where: Whether the buffer is the device's own, or the caller's.
+    """
+
+    buffer: str
+    shape: Shape
+    offset: int
+    strides: tuple[int, int, int, int]
+    lanes: int
+    bytes: int
+    where: Where = "device"
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is NCHW in floats, without gaps."""
+        return self.lanes == 1
+
+    @property
+    def image(self) -> tuple[int, int, int, int]:
+        """N, C, H, W."""
+        return image_shape(self.shape)
+
+    def channels(self, first: int, count: int) -> "View":
+        """Some of its channels; of a blocked tensor, `first` is a multiple of the lanes."""
+        n, _, h, w = self.image
+        shape = (n, count) if len(self.shape) == 2 else (n, count, h, w)
+        return replace(self, shape=shape, offset=self.offset + first // self.lanes * self.strides[1])
+
+    def reshaped(self, shape: Shape) -> "View":
+        """The same elements under another shape; plain, or of one pixel an image both before and after."""
+        if self.plain:
+            return plain(self.buffer, shape, self.where)
+        return replace(self, shape=shape)
+
+
+def plain(buffer: str, shape: Shape, where: Where = "device") -> View:
+    """A tensor in row-major order, in floats; of rank 2 and 4 its strides are those of N, C, H, W."""
+    strides = (0, 1, 0, 0)
+    if len(shape) in (2, 4):
+        _, c, h, w = image_shape(shape)
+        strides = (c * h * w, h * w, w, 1)
+    return View(buffer, shape, 0, strides, 1, prod(shape) * 4, where)
+
+
+def image_shape(shape: Shape) -> tuple[int, int, int, int]:
+    """N, C, H, W of a shape of rank 4, or of rank 2 as images of one pixel."""
+    if len(shape) == 2:
+        return shape[0], shape[1], 1, 1
+    n, c, h, w = shape
+    return n, c, h, w

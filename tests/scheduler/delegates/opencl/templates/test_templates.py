@@ -1,0 +1,125 @@
+"""Every kernel against ONNX Runtime, with the shapes that its template treats differently."""
+
+import numpy as np
+import pytest
+
+from tests.scheduler.delegates.opencl import networks
+
+ONE = {"kernel_shape": [1, 1]}
+THREE = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
+
+
+def one_conv(path, shape, weight, bias=True, **attrs):
+    weights = {"w": networks.numbers(*weight, seed=1)} | ({"b": networks.numbers(weight[0], seed=2)} if bias else {})
+    return networks.save(path, [networks.conv("x", "y", "w", "b" if bias else "", **attrs)], {"x": shape}, ["y"], weights)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "shape", "weight", "attrs"),
+    [
+        ("conv", (2, 20, 7, 9), (12, 20, 1, 1), ONE),
+        ("conv", (1, 8, 1, 1), (9, 8, 1, 1), ONE),
+        ("conv", (1, 6, 11, 5), (40, 6, 3, 3), THREE | {"strides": [2, 1]}),
+        ("conv", (2, 9, 8, 8), (17, 9, 2, 4), {"kernel_shape": [2, 4], "dilations": [2, 1], "pads": [2, 0, 1, 3]}),
+        ("conv", (1, 48, 5, 5), (48, 24, 3, 3), THREE | {"group": 2}),
+        ("conv", (1, 12, 6, 6), (24, 3, 3, 3), THREE | {"group": 4}),
+        ("conv", (2, 6, 5, 5), (12, 1, 3, 3), THREE | {"group": 6}),
+        ("stem", (2, 3, 21, 19), (10, 3, 7, 7), {"kernel_shape": [7, 7], "strides": [2, 2], "pads": [3, 3, 3, 3]}),
+        ("stem", (1, 1, 5, 3), (4, 1, 3, 3), THREE),
+        ("depthwise", (2, 12, 9, 10), (12, 1, 3, 3), THREE | {"group": 12}),
+        ("depthwise", (1, 9, 13, 11), (9, 1, 5, 5), {"kernel_shape": [5, 5], "pads": [2, 2, 2, 2], "strides": [2, 2], "group": 9}),
+        ("depthwise", (1, 8, 7, 7), (8, 1, 3, 3), {"kernel_shape": [3, 3], "pads": [2, 2, 2, 2], "dilations": [2, 2], "group": 8}),
+    ],
+)
+def test_convolution_takes_its_kernel_and_agrees(tmp_path, kernel, shape, weight, attrs):
+    path = one_conv(tmp_path / "m.onnx", shape, weight, **attrs)
+    assert kernel in networks.kernels(path, winograd="off")
+    assert networks.error(path, winograd="off") <= 1e-5
+
+
+@pytest.mark.parametrize("shape", [(1, 10, 9, 9), (2, 16, 8, 4), (1, 3, 3, 5)])
+def test_winograd_agrees_at_every_border(tmp_path, shape):
+    nodes = [networks.conv("x", "c", "w", "b", **THREE), ("Relu", ["c"], "r", {}), ("Sum", ["r", "r"], "y", {})]
+    c = shape[1]
+    nodes = [("Relu", ["x"], "i", {}), networks.conv("i", "c", "w", "b", **THREE), ("Add", ["c", "i"], "a", {}), ("Relu", ["a"], "y", {})]
+    weights = {"w": networks.numbers(c, c, 3, 3, seed=1), "b": networks.numbers(c, seed=2)}
+    path = networks.save(tmp_path / "m.onnx", nodes, {"x": shape}, ["y"], weights)
+    found = networks.kernels(path, winograd="on")
+    assert found.count("winograd_in") == found.count("winograd_out") == 1
+    assert networks.error(path, winograd="on") <= 1e-5
+
+
+def test_padded_copy_of_the_input_gives_the_same(tmp_path):
+    path = one_conv(tmp_path / "m.onnx", (1, 10, 9, 9), (12, 10, 3, 3), **THREE)
+    assert networks.kernels(path, winograd="off", borders="pad").count("move") == 2
+    assert networks.error(path, winograd="off", borders="pad") <= 1e-5
+
+
+def test_template_of_paper_004_gives_the_same(tmp_path):
+    path = one_conv(tmp_path / "m.onnx", (1, 16, 9, 9), (32, 16, 3, 3), **THREE)
+    (launch,) = [each for each in networks.launches(path, schedule="tvm") if each.kernel == "conv"]
+    assert dict(launch.defines)["VW"] == "4"
+    assert networks.error(path, schedule="tvm") <= 1e-5
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs"), [("Add", [(2, 5, 3, 4), (2, 5, 1, 1)]), ("Mul", [(2, 5, 3, 4), (2, 1, 3, 4)]), ("Mul", [(1, 1, 3, 1), (2, 9, 3, 4)])]
+)
+def test_operand_is_repeated_along_dimensions_of_size_one(tmp_path, op, inputs):
+    path = networks.save(tmp_path / "m.onnx", [(op, ["a", "b"], "y", {})], dict(zip("ab", inputs, strict=True)), ["y"], {})
+    assert networks.error(path) <= 1e-6
+
+
+@pytest.mark.parametrize("constant", [(), (1,), (9, 1, 1), (1, 9, 3, 4), (4,)])
+@pytest.mark.parametrize("op", ["Add", "Mul"])
+def test_constant_operand_of_lower_rank(tmp_path, op, constant):
+    weights = {"k": networks.numbers(*constant, seed=4)}
+    path = networks.save(tmp_path / "m.onnx", [(op, ["k", "x"], "y", {})], {"x": (2, 9, 3, 4)}, ["y"], weights)
+    assert networks.error(path) <= 1e-6
+
+
+def test_aligned_slice_is_a_view_and_another_a_copy(tmp_path):
+    for first, moves in ((16, 2), (3, 3)):
+        weights = {"s": np.array([first]), "e": np.array([first + 9]), "a": np.array([1])}
+        nodes = [("Relu", ["x"], "r", {}), ("Slice", ["r", "s", "e", "a"], "t", {}), ("Relu", ["t"], "y", {})]
+        path = networks.save(tmp_path / "m.onnx", nodes, {"x": (2, 32, 3, 3)}, ["y"], weights)
+        assert networks.kernels(path).count("move") == moves
+        assert networks.error(path) == 0
+
+
+def test_layer_norm_over_channels_goes_through_plain_tensors(tmp_path):
+    weights = {"s": networks.numbers(6, seed=1), "b": networks.numbers(6, seed=2)}
+    nodes = [
+        ("Transpose", ["x"], "t", {"perm": [0, 2, 3, 1]}),
+        ("LayerNormalization", ["t", "s", "b"], "n", {"axis": -1}),
+        ("Transpose", ["n"], "y", {"perm": [0, 3, 1, 2]}),
+    ]
+    path = networks.save(tmp_path / "m.onnx", nodes, {"x": (2, 6, 4, 3)}, ["y"], weights)
+    assert networks.error(path) <= 1e-5
+
+
+@pytest.mark.parametrize(
+    ("nodes", "says"),
+    [
+        ([("Concat", ["x", "x"], "y", {"axis": 2})], "channels of images only"),
+        ([("Resize", ["x", "", "s"], "y", {"mode": "linear"})], "nearest neighbours only"),
+        ([("Slice", ["x", "one", "two", "axis"], "y", {})], "slices of channels only"),
+        ([("Softmax", ["x"], "t", {}), ("Conv", ["t", "w"], "y", {"auto_pad": "SAME_UPPER"})], "auto_pad"),
+        ([("Gemm", ["m", "g"], "y", {"alpha": 2.0})], "transA, alpha or beta"),
+        ([("MatMul", ["m", "m2"], "y", {})], "is computed"),
+    ],
+)
+def test_setting_that_no_kernel_computes_is_refused_with_the_reason(tmp_path, nodes, says):
+    from scheduler.delegates.opencl.lower import UnsupportedError
+
+    weights = {
+        "s": np.array([1, 1, 2, 2], np.float32),
+        "one": np.array([1]),
+        "two": np.array([2]),
+        "axis": np.array([2]),
+        "w": networks.numbers(2, 3, 3, 3),
+        "g": networks.numbers(5, 2),
+    }
+    path = networks.save(tmp_path / "m.onnx", nodes, {"x": (1, 3, 4, 4), "m": (2, 5), "m2": (5, 2)}, ["y"], weights)
+    with pytest.raises(UnsupportedError, match=says):
+        networks.launches(path)

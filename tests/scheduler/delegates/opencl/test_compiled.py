@@ -1,0 +1,56 @@
+import numpy as np
+import pytest
+
+from predictors.errors import StretchError
+from scheduler.delegates.opencl import OpenCLDelegate
+from tests.scheduler.delegates.opencl import networks
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    return OpenCLDelegate().compile(networks.classifier(tmp_path_factory.mktemp("m") / "m.onnx"))
+
+
+def test_two_invocations_of_one_subgraph_keep_to_their_own_buffers(compiled):
+    xs = [networks.numbers(2, 3, 30, 30, seed=seed) for seed in (1, 2)]
+    ys = [np.zeros((2, 5), np.float32) for _ in xs]
+    calls = [compiled.bind([x], [y]) for x, y in zip(xs, ys, strict=True)]
+    for call in calls:
+        call.enqueue()
+    for call in calls:
+        call.wait()
+    for x, y in zip(xs, ys, strict=True):
+        alone = np.zeros((2, 5), np.float32)
+        compiled.run([x], [alone])
+        assert np.array_equal(y, alone)
+    assert not np.array_equal(*ys)
+
+
+def test_times_of_all_launches_are_known(compiled):
+    times = compiled.profile(2)
+    assert [each.launch for each in times] == list(compiled.launches)
+    assert all(each.ms > 0 for each in times)
+    assert any(each.launch.macs > 0 and each.launch.shape for each in times)
+
+
+def test_intermediates_lie_inside_the_arena(compiled):
+    offsets = compiled.allocation.offsets
+    assert {t.name for t in compiled.intermediates} == set(offsets)
+    assert all(offsets[t.name] + t.bytes <= compiled.arena_bytes for t in compiled.intermediates)
+    assert compiled.arena_bytes <= sum(t.bytes for t in compiled.intermediates)
+
+
+@pytest.mark.parametrize(("shape", "dtype", "says"), [((1, 3, 30, 30), np.float32, "shape"), ((2, 3, 30, 30), np.float64, "type float64")])
+def test_buffer_of_another_shape_or_type_is_refused(compiled, shape, dtype, says):
+    with pytest.raises(StretchError, match=says):
+        compiled.bind([np.zeros(shape, dtype)], [np.zeros((2, 5), np.float32)])
+
+
+def test_memory_that_the_device_does_not_have_is_an_error(tmp_path):
+    def huge(tensors, alignment):
+        from scheduler.delegates.opencl.memory import Allocation
+
+        return Allocation({t.name: 0 for t in tensors}, {t.name: 0 for t in tensors}, (1 << 60,))
+
+    with pytest.raises(StretchError, match="has no memory"):
+        OpenCLDelegate(planner=huge).compile(networks.residual_block(tmp_path / "m.onnx"))

@@ -1,0 +1,57 @@
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from scheduler.delegates import get_delegate
+from scheduler.delegates.opencl import OpenCLDelegate
+from scheduler.delegates.reference import ReferenceDelegate
+from tests.scheduler.delegates.opencl import networks
+
+NETWORKS = [networks.residual_block, networks.squeeze_excite, networks.classifier]
+
+
+@pytest.mark.parametrize("network", NETWORKS, ids=lambda make: make.__name__)
+def test_network_agrees_with_onnx_runtime(tmp_path, network):
+    assert networks.error(network(tmp_path / "m.onnx")) <= 1e-5
+
+
+@pytest.mark.parametrize("network", NETWORKS, ids=lambda make: make.__name__)
+def test_network_stored_in_half_precision_is_close_and_chooses_the_same_class(tmp_path, network):
+    path = network(tmp_path / "m.onnx")
+    assert networks.error(path, half=True) <= 1e-2
+    (full,), (half,) = networks.run(OpenCLDelegate(), path), networks.run(OpenCLDelegate(half=True), path)
+    assert np.array_equal(full.reshape(len(full), -1).argmax(1), half.reshape(len(half), -1).argmax(1))
+
+
+def test_delegate_is_found_by_name_and_is_asynchronous():
+    assert get_delegate("opencl") is OpenCLDelegate
+    assert OpenCLDelegate.asynchronous
+    assert OpenCLDelegate.unavailable() is None
+
+
+def test_places_tell_kernel_time_and_what_was_merged(tmp_path):
+    places = {place.name: place for place in OpenCLDelegate().places(networks.residual_block(tmp_path / "m.onnx"))}
+    assert places["c1"].ms > 0
+    assert "kernel" in places["c1"].reason
+    assert places["n1"].reason == places["r1"].reason == "merged into `c1`"
+    assert places["a"].reason == places["y"].reason == "merged into `c2`"
+
+
+def test_places_tell_why_a_subgraph_is_refused(tmp_path):
+    path = networks.save(tmp_path / "m.onnx", [("Cos", ["x"], "y", {})], {"x": (1, 5)}, ["y"], {})
+    (place,) = OpenCLDelegate().places(path)
+    assert place.reason == "refused by the opencl delegate: node `y` is a Cos, for which the opencl delegate has no kernel"
+
+
+@pytest.mark.parametrize(
+    ("op", "half", "limit"), [("Conv", False, 1e-5), ("Conv", True, 1e-2), ("Gemm", False, 1e-5), ("AveragePool", False, 1e-5)]
+)
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_operator_is_within_its_precision_of_the_reference(cases, tmp_path, op, half, limit, data):
+    case = data.draw(cases.OPS[op])
+    shape = case.save(tmp_path / "op.onnx")
+    expected = cases.run(ReferenceDelegate(), tmp_path / "op.onnx", case, shape)
+    got = cases.run(OpenCLDelegate(half=half), tmp_path / "op.onnx", case, shape)
+    assert np.abs(got - expected).max() <= limit * max(1e-3, np.abs(expected).max())

@@ -1,0 +1,88 @@
+import os
+import subprocess
+import sys
+
+import pyopencl as cl
+import pytest
+
+from predictors.errors import StretchError
+from scheduler.cores import available_cores
+from scheduler.delegates.opencl.device import Traits, device_traits, find_device, is_cpu_device, missing, open_device
+
+
+class Named:
+    """The little that `device_traits` asks of a device."""
+
+    def __init__(self, platform, name, version="", limit=1024):
+        self.platform = type("Platform", (), {"name": platform})
+        self.name, self.version, self.max_work_group_size = name, version, limit
+        self.max_work_item_sizes, self.mem_base_addr_align = [limit] * 3, 1024
+
+
+@pytest.mark.parametrize(
+    ("platform", "name", "version", "id"),
+    [
+        ("Portable Computing Language", "pthread-AMD EPYC", "PoCL HSTR: pthread-x86_64-unknown-linux-gnu-znver3", "pocl-avx2"),
+        ("Portable Computing Language", "pthread-Intel Xeon", "PoCL HSTR: pthread-x86_64-pc-linux-gnu-skylake-avx512", "pocl-avx512"),
+        ("Portable Computing Language", "pthread-Cortex-A72", "PoCL HSTR: pthread-aarch64-unknown-linux-gnu-cortex-a72", "pocl"),
+        ("NVIDIA CUDA", "NVIDIA H200", "OpenCL 3.0 CUDA", "nvidia"),
+        ("ARM Platform", "Mali-G78", "OpenCL 2.0", "mali"),
+        ("QUALCOMM Snapdragon(TM)", "QUALCOMM Adreno(TM)", "OpenCL 2.0", "adreno"),
+        ("Another", "GPU", "OpenCL 1.2", "gpu"),
+    ],
+)
+def test_kind_of_device_is_recognised(platform, name, version, id):
+    assert device_traits(Named(platform, name, version)).id == id
+
+
+@pytest.mark.parametrize("limit", [1, 2, 16, 100])
+def test_work_group_is_within_the_devices_limit(limit):
+    x, y, z = device_traits(Named("NVIDIA CUDA", "NVIDIA", limit=limit)).local
+    assert x * y * z <= limit
+
+
+def test_device_is_found_and_opened_once():
+    assert missing() is None
+    assert open_device(()) is open_device(())
+    assert isinstance(open_device(()).traits, Traits)
+
+
+def test_cpu_device_computes_on_the_core_that_is_asked_for():
+    if not is_cpu_device():
+        pytest.skip("the device is no CPU")
+    for core in available_cores():
+        device = open_device((core,))
+        assert device.cores == (core,)
+        assert device.queue.device.max_compute_units == 1
+        threads = [os.sched_getaffinity(int(t)) for t in os.listdir("/proc/self/task") if int(t) != os.getpid()]
+        assert {core} in threads
+
+
+def test_more_cores_than_the_device_has_are_refused():
+    if not is_cpu_device():
+        pytest.skip("the device is no CPU")
+    with pytest.raises(StretchError, match="units"):
+        open_device(tuple(range(find_device().max_compute_units + 1)))
+
+
+def test_device_that_is_not_there_is_an_unknown_name():
+    code = "from scheduler.delegates.opencl.device import find_device; find_device()"
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | {"NN_STRETCH_OPENCL_DEVICE": "Teapot"}
+    )
+    assert "unknown OpenCL device `Teapot`" in run.stderr
+
+
+def test_machine_without_a_driver_is_told_what_to_install(tmp_path):
+    code = "from scheduler.delegates import get_delegate; print(get_delegate('opencl').unavailable())"
+    hide = "import pyopencl as cl; cl.get_platforms = lambda: []; "
+    run = subprocess.run([sys.executable, "-c", hide + code], capture_output=True, text=True)
+    assert "there is no OpenCL device on this machine" in run.stdout
+    gone = "import sys; sys.modules['pyopencl'] = None; import importlib.util as u; find = u.find_spec; "
+    gone += "u.find_spec = lambda name, *a: None if name == 'pyopencl' else find(name, *a); "
+    run = subprocess.run([sys.executable, "-c", gone + code], capture_output=True, text=True)
+    assert "pip install 'nn-stretch[opencl]'" in run.stdout
+
+
+def test_queue_takes_times():
+    assert open_device(()).queue.properties & cl.command_queue_properties.PROFILING_ENABLE
