@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from predictors.errors import StretchError, UsageError
+from predictors.errors import StretchError, UnknownNameError, UsageError
 from scheduler.bundle import Bundle, load_bundle
 from scheduler.choice import Priority, choose_processors
 from scheduler.cores import pinned
@@ -158,6 +158,18 @@ class Session:
                 weakref.finalize(self, Pipeline.stop, self._pipeline)
             # Under the lock: `run` must not meet it in a subgraph that only one of them may use.
             return self._pipeline.submit(x)
+
+    def tensor(self, name: str) -> Array:
+        """A copy of a tensor that crosses subgraphs, as the last `run` left it: what a branch wrote, or a join.
+
+        Raises:
+            UnknownNameError: If the bundle has no such tensor.
+        """
+        with self._lock:
+            arrays = self._open().buffers.arrays
+            if name not in arrays:
+                raise UnknownNameError.among("tensor", name, list(arrays))
+            return arrays[name].copy()
 
     def time_alone(self, subgraph: str) -> float:
         """Milliseconds of one subgraph where it is placed, every other processor idle."""

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from predictors.errors import MissingBackendError, StretchError, UsageError
+from predictors.errors import MissingBackendError, StretchError, UnknownNameError, UsageError
+from scheduler.bundle import load_bundle
 from scheduler.delegates import Delegate, delegates
 from scheduler.delegates.base import Compiled, Invocation
 from scheduler.delegates.null import AsyncNullDelegate, NullDelegate
@@ -138,6 +139,17 @@ def test_closed_session_says_so(bundle_dir):
     session.close()
     with pytest.raises(StretchError, match="closed"):
         session(numbers())
+
+
+def test_tensors_that_cross_subgraphs_can_be_looked_at(bundle_dir):
+    manifest = load_bundle(bundle_dir).manifest
+    with Session(bundle_dir) as session:
+        y = session(numbers())
+        assert np.array_equal(session.tensor(manifest.output), y)
+        branches = [session.tensor(name) for name in manifest.joins[0].inputs]
+        assert np.array_equal(session.tensor(manifest.joins[0].output), np.concatenate(branches, axis=1))
+        with pytest.raises(UnknownNameError, match="nothing"):
+            session.tensor("nothing")
 
 
 def test_a_run_is_needed_before_there_is_a_trace(bundle_dir):
