@@ -3,6 +3,7 @@
 from scheduler.delegates.base import Compiled, Delegate, Invocation, delegates, get_delegate, load_plugins
 from scheduler.delegates.cpu import CpuDelegate
 from scheduler.delegates.dsp import DspDelegate
+from scheduler.delegates.litert import LiteRtDelegate
 from scheduler.delegates.null import NullDelegate
 from scheduler.delegates.opencl import OpenCLDelegate
 from scheduler.delegates.openvino import OpenVinoDelegate
@@ -15,6 +16,7 @@ __all__ = [
     "Delegate",
     "DspDelegate",
     "Invocation",
+    "LiteRtDelegate",
     "NullDelegate",
     "OpenCLDelegate",
     "OpenVinoDelegate",

@@ -1,5 +1,6 @@
-"""`stretch export`: a bundle again, with processors' subgraphs in other precisions."""
+"""`stretch export`: a bundle again, with processors' subgraphs in other precisions, or with a TFLite file."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +11,17 @@ from stretch.cli.output import Output, verb
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from scheduler.manifest import Manifest
+    from stretch.quantize.compare import Loss
+
+
+class Format(StrEnum):
+    """Files to write."""
+
+    onnx = "onnx"
+    tflite = "tflite"
+
+
 #: Made-up images for random weights.
 SYNTHETIC = 16
 
@@ -17,10 +29,16 @@ SYNTHETIC = 16
 @verb
 def export(
     out: Output,
-    bundle: Annotated[Path, typer.Argument(help="Folder of an fp32 bundle.")],
+    bundle: Annotated[Path, typer.Argument(help="Folder of an fp32 bundle; with --format tflite of any.")],
     folder: Annotated[Path, typer.Option("--out", help="Folder of the new bundle.")],
+    file_format: Annotated[
+        Format, typer.Option("--format", help="onnx: an ONNX file a subgraph; tflite: beside them one TFLite file of all subgraphs.")
+    ] = Format.onnx,
     precision: Annotated[
-        str | None, typer.Option(help="Precision by processor, such as cpu=fp32,dsp=int8; what the plan assumed by default.")
+        str | None,
+        typer.Option(
+            help="Precision by processor, such as cpu=fp32,dsp=int8; by default what the plan assumed, or with --format tflite what the bundle has."
+        ),
     ] = None,
     images: Annotated[
         Path | None, typer.Option(help="Folder of calibration images (pictures, .npy, .npz); made up for random weights and fp16.")
@@ -31,7 +49,7 @@ def export(
     ] = 0.99,
     repair: Annotated[bool, typer.Option("--repair", help="Keep in fp32 what would be refused.")] = False,
 ) -> None:
-    """Write a bundle again with the subgraphs of some processors in int8 or fp16, compared with fp32."""
+    """Write a bundle again with the subgraphs of some processors in int8 or fp16, or with a TFLite file, and compare."""
     from predictors.errors import UsageError
     from scheduler.bundle import load_bundle
     from stretch.export.precision import export_precision, planned_precision
@@ -41,7 +59,8 @@ def export(
     loaded = load_bundle(bundle, check_hashes=True)
     manifest = loaded.manifest
     check_target(folder)
-    wanted = _precision(precision) if precision is not None else planned_precision(manifest)
+    tflite = file_format is Format.tflite
+    wanted = _precision(precision) if precision is not None else {} if tflite else planned_precision(manifest)
     if images is not None:
         samples, source = load_images(images, manifest.model.input_shape, limit), "folder"
     elif manifest.weights.source == "random" or "int8" not in wanted.values():
@@ -49,24 +68,22 @@ def export(
     else:
         raise UsageError("int8 needs calibration images, none were given", "give a folder of images that the model will meet with --images")
     with out.progress("exporting") as step:
-        made = export_precision(loaded, folder, wanted, samples, source, min_cosine=min_cosine, repair=repair, step=step)
+        made: Any
+        if tflite:
+            from stretch.export.tflite.bundle import export_tflite
+
+            made = export_tflite(loaded, folder, samples, source, precision=wanted, min_cosine=min_cosine, repair=repair, step=step)
+        else:
+            made = export_precision(loaded, folder, wanted, samples, source, min_cosine=min_cosine, repair=repair, step=step)
     for name, why in made.kept.items():
         where = f", on processor {made.moved[name]}" if name in made.moved else ""
         out.warn(f"subgraph `{name}` stays in fp32{where}: {why}")
-    record = made.manifest.checks["precision"]
+    record = made.manifest.checks["tflite" if tflite else "precision"]
     data: dict[str, Any] = {
         "bundle": folder,
         "files": [{"file": name, "bytes": entry.bytes, "sha256": entry.sha256} for name, entry in made.manifest.files.items()],
-        "subgraphs": [
-            {
-                "name": sub.name,
-                "processor": sub.processor,
-                "precision": sub.precision,
-                "cosine": made.losses[sub.name].cosine if sub.name in made.losses else None,
-                "snr_db": made.losses[sub.name].snr_db if sub.name in made.losses else None,
-            }
-            for sub in made.manifest.subgraphs
-        ],
+        "format": file_format.value,
+        "subgraphs": _subgraphs(made.manifest, made.losses),
         "checks": record,
         "warnings": out.warnings,
     }
@@ -86,21 +103,38 @@ def _precision(text: str) -> dict[str, str]:
     return chosen
 
 
+def _subgraphs(manifest: "Manifest", losses: "dict[str, Loss]") -> list[dict[str, Any]]:
+    """Each subgraph with what was compared: another precision with fp32, or TFLite with ONNX."""
+    return [
+        {
+            "name": sub.name,
+            "processor": sub.processor,
+            "precision": sub.precision,
+            "cosine": losses[sub.name].cosine if sub.name in losses else None,
+            "snr_db": losses[sub.name].snr_db if sub.name in losses else None,
+        }
+        for sub in manifest.subgraphs
+    ]
+
+
 def _print(console: "Console", data: dict[str, Any]) -> None:
     from rich.table import Table
+
+    tflite = data["format"] == Format.tflite
 
     table = Table(box=None, pad_edge=False)
     for title in ("subgraph", "processor", "precision"):
         table.add_column(title)
-    for title in ("cosine with fp32", "SNR dB"):
+    for title in ("cosine with ONNX" if tflite else "cosine with fp32", "SNR dB"):
         table.add_column(title, justify="right")
     for sub in data["subgraphs"]:
         numbers = ["", ""] if sub["cosine"] is None else [f"{sub['cosine']:.5f}", f"{sub['snr_db']:.1f}"]
         table.add_row(sub["name"], sub["processor"], sub["precision"], *numbers)
     console.print(table)
     output, images = data["checks"]["output"], data["checks"]["images"]
-    same = "" if output["top1_agreement"] is None else f", the same best class for {output['top1_agreement']:.1%}"
+    same = "" if output.get("top1_agreement") is None else f", the same best class for {output['top1_agreement']:.1%}"
+    exact = f"; with fp32 {output['fp32']['cosine']:.5f}, {output['fp32']['snr_db']:.1f} dB," if tflite else ""
     console.print(
-        f"output: cosine {output['cosine']:.5f}, {output['snr_db']:.1f} dB{same} of {images['count']} images ({images['source']})"
+        f"output: cosine {output['cosine']:.5f}, {output['snr_db']:.1f} dB{exact}{same} of {images['count']} images ({images['source']})"
     )
     console.print(f"bundle: {data['bundle']}")

@@ -11,19 +11,20 @@ from predictors.graph import Op, OpGraph
 from predictors.kinds import Attr
 from scheduler.onnx_file import graph_shapes, load_onnx
 
-#: Carry the scales of an int8 subgraph.
-QUANTISERS = ("QuantizeLinear", "DequantizeLinear")
+#: Carry the scales of an int8 subgraph, or stand at the edges of an fp16 one.
+QUANTISERS = ("QuantizeLinear", "DequantizeLinear", "Cast")
 
 Values = dict[str, Any]
 Reader = Callable[[Values, Values, NodeProto], tuple[str, dict[str, Attr]]]
 
 
 def _window(attrs: Values) -> dict[str, Attr]:
-    return {"kernel": tuple(attrs["kernel_shape"]), "stride": tuple(attrs["strides"]), "padding": tuple(attrs["pads"])}
+    stride, padding = attrs.get("strides", (1, 1)), attrs.get("pads", (0, 0, 0, 0))
+    return {"kernel": tuple(attrs["kernel_shape"]), "stride": tuple(stride), "padding": tuple(padding)}
 
 
 def _conv(attrs: Values, weights: Values, node: NodeProto) -> tuple[str, dict[str, Attr]]:
-    rest = {"dilation": tuple(attrs["dilations"]), "groups": attrs["group"], "bias": len(node.input) > 2}
+    rest = {"dilation": tuple(attrs.get("dilations", (1, 1))), "groups": attrs.get("group", 1), "bias": len(node.input) > 2}
     return "conv", {"out_channels": weights[node.input[1]].dims[0], **_window(attrs), **rest}
 
 
@@ -129,7 +130,7 @@ def read_graph(path: Path) -> OpGraph:
 
     Operators that are identities at inference were not written and do not come
     back. An operator that became two nodes is one again, under the name of its
-    last node. An int8 subgraph comes back without its scales.
+    last node. An int8 or fp16 subgraph comes back as if it were in reals.
 
     Args:
         path: The ONNX file; its weights stay unread where they lie outside.
@@ -137,7 +138,19 @@ def read_graph(path: Path) -> OpGraph:
     Raises:
         StretchError: If it is no ONNX model or has a node that the exporter does not write.
     """
-    proto = load_onnx(path)
+    return graph_of(load_onnx(path), path)
+
+
+def graph_of(proto: Any, path: Path) -> OpGraph:
+    """The operators of a model that is read already.
+
+    Args:
+        proto: The `onnx.ModelProto`.
+        path: Its file, for messages.
+
+    Raises:
+        StretchError: If it has a node that the exporter does not write.
+    """
     weights: Values = {tensor.name: tensor for tensor in proto.graph.initializer}
     inputs, outputs = graph_shapes(proto, path)
     if len(inputs) != 1 or len(outputs) != 1:
@@ -146,8 +159,10 @@ def read_graph(path: Path) -> OpGraph:
     ops = [Op(name, "input", attrs={"shape": shape}) for name, shape in inputs.items()]
     real: dict[str, str] = {}
     made_by = {node.output[0]: node.input[0] for node in proto.graph.node if node.op_type in QUANTISERS and not node.domain}
-    # an int8 subgraph's last operator is called like the output, as in a float one
-    last = made_by.get(made_by.get(output, ""), output)
+    # the last operator of an int8 or fp16 subgraph is called like the output, as in a float one
+    last = output
+    while last in made_by:
+        last = made_by[last]
     for node in proto.graph.node:
         if node.op_type in QUANTISERS and not node.domain:
             # the operator that was quantised is what counts, and its weights in integers have the same shape

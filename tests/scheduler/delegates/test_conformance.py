@@ -1,3 +1,5 @@
+from functools import cache
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, reject, settings
@@ -7,9 +9,16 @@ from predictors.errors import StretchError
 from scheduler.delegates import delegates, load_plugins
 from scheduler.delegates.reference import ReferenceDelegate
 from scheduler.delegates.reference.ops import OPS
+from tests.scheduler.delegates import graphs
 
 load_plugins()
-COMPUTING = [name for name in delegates if name != "reference" and delegates.get(name).computes and "fp32" in delegates.get(name).precisions]
+COMPUTING = [
+    name for name in delegates if name != "reference" and delegates.get(name).computes and "fp32" in delegates.get(name).precisions
+]
+
+#: Those that read single ONNX operators; the others read kinds of operators as `stretch export` writes them.
+OF_ONNX = [name for name in COMPUTING if delegates.get(name).form == "onnx"]
+OF_TFLITE = [name for name in COMPUTING if delegates.get(name).form == "tflite"]
 
 #: Every operator that the exporter writes; `Constant` is read as a weight.
 OPERATORS = sorted(OPS)
@@ -19,13 +28,18 @@ def test_every_operator_of_the_reference_has_a_case(cases):
     assert sorted(cases.OPS) == OPERATORS
 
 
+@cache
+def made(name):
+    """One delegate of a name for all cases: some start a process."""
+    return delegates.get(name).create(())
+
+
 def agree(cases, folder, name, case):
     """Compare one case with the reference; cases that the delegate refuses are drawn anew."""
-    delegate = delegates.get(name)
     shape = case.save(folder / "op.onnx")
     expected = cases.run(ReferenceDelegate(), folder / "op.onnx", case, shape)
     try:
-        got = cases.run(delegate.create(()), folder / "op.onnx", case, shape)
+        got = cases.run(made(name), folder / "op.onnx", case, shape)
     except StretchError:
         # What a delegate computes wrongly it must refuse; a test whose every case is refused fails.
         reject()
@@ -37,7 +51,7 @@ CHECKS = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 
 @pytest.mark.parametrize("op", OPERATORS)
-@pytest.mark.parametrize("name", COMPUTING)
+@pytest.mark.parametrize("name", OF_ONNX)
 @settings(max_examples=4, suppress_health_check=CHECKS)
 @given(data=st.data())
 def test_delegate_agrees_with_the_reference(cases, tmp_path, name, op, data):
@@ -48,10 +62,41 @@ def test_delegate_agrees_with_the_reference(cases, tmp_path, name, op, data):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("op", OPERATORS)
-@pytest.mark.parametrize("name", COMPUTING)
+@pytest.mark.parametrize("name", OF_ONNX)
 @settings(max_examples=40, suppress_health_check=CHECKS)
 @given(data=st.data())
 def test_delegate_agrees_with_the_reference_on_many_shapes(cases, tmp_path, name, op, data):
     if problem := delegates.get(name).unavailable():
         pytest.skip(problem)
     agree(cases, tmp_path, name, data.draw(cases.OPS[op]))
+
+
+def agree_on_kind(folder, name, case):
+    """Compare one graph with the reference, each in the form that `stretch export` writes for it."""
+    graph, weights, x = case
+    graphs.save_both(graph, weights, folder)
+    expected = graphs.run(ReferenceDelegate(), folder / "op.onnx", graph, x)
+    got = graphs.run(delegates.get(name).create(()), folder / "op.tflite", graph, x)
+    assert np.isfinite(expected).all()
+    assert np.allclose(got, expected, rtol=1e-4, atol=1e-4 * max(1.0, float(np.abs(expected).max())))
+
+
+@pytest.mark.parametrize("kind", graphs.KIND_NAMES)
+@pytest.mark.parametrize("name", OF_TFLITE)
+@settings(max_examples=4, suppress_health_check=CHECKS)
+@given(data=st.data())
+def test_delegate_agrees_with_the_reference_on_a_kind(tmp_path, name, kind, data):
+    if problem := delegates.get(name).unavailable():
+        pytest.skip(problem)
+    agree_on_kind(tmp_path, name, data.draw(graphs.graphs(kind)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", graphs.KIND_NAMES)
+@pytest.mark.parametrize("name", OF_TFLITE)
+@settings(max_examples=100, suppress_health_check=CHECKS)
+@given(data=st.data())
+def test_delegate_agrees_with_the_reference_on_many_shapes_of_a_kind(tmp_path, name, kind, data):
+    if problem := delegates.get(name).unavailable():
+        pytest.skip(problem)
+    agree_on_kind(tmp_path, name, data.draw(graphs.graphs(kind)))

@@ -1,0 +1,251 @@
+"""The `litert` delegate: LiteRT (TensorFlow Lite) with XNNPACK, one interpreter a subgraph, from the bundle's TFLite file."""
+
+import hashlib
+import importlib
+import importlib.util
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from predictors.errors import MissingBackendError, StretchError
+from scheduler.delegates.base import Array, Compiled, Delegate, Invocation, NodePlace, delegates
+from scheduler.delegates.litert_layout import to_nchw, to_nhwc
+from scheduler.delegates.litert_log import quiet
+from scheduler.tflite_file import TfliteFile, check_belongs, load_tflite, parse_tflite
+
+if TYPE_CHECKING:
+    from scheduler.bundle import Bundle
+
+INSTALL = "pip install 'nn-stretch[litert]'"
+
+#: The runtime under its present name, and under that of boards which still have its predecessor.
+PACKAGES = ("ai_edge_litert", "tflite_runtime")
+
+
+class LiteRtInvocation(Invocation):
+    """One interpreter with its buffers; converts at the border and releases the GIL while it computes."""
+
+    def __init__(self, interpreter: Any, inputs: Sequence[tuple[int, Array]], outputs: Sequence[tuple[int, Array]]) -> None:
+        self._interpreter = interpreter
+        self._inputs = [(interpreter.tensor(index), array) for index, array in inputs]
+        self._outputs = [(interpreter.tensor(index), array) for index, array in outputs]
+
+    def run(self) -> None:
+        """Convert the inputs, compute, convert the outputs."""
+        self.enter()
+        self.compute()
+        self.leave()
+
+    def enter(self) -> None:
+        """Copy the inputs into the interpreter, channels last."""
+        # A view of its memory may not outlive this call: the interpreter refuses to run while there is one.
+        for view, array in self._inputs:
+            to_nhwc(array, view())
+
+    def compute(self) -> None:
+        """Run the interpreter on what is in it."""
+        self._interpreter.invoke()
+
+    def leave(self) -> None:
+        """Copy the results out of the interpreter, channels first."""
+        for view, array in self._outputs:
+            to_nchw(view(), array)
+
+
+class LiteRtCompiled(Compiled):
+    """A subgraph in an interpreter of its own; inputs and outputs are NCHW, as everywhere outside of it.
+
+    Args:
+        interpreter: Its tensors allocated.
+        inputs: Name and NCHW shape of each input.
+        outputs: The same of each output.
+        indices: The interpreter's tensor by name.
+    """
+
+    def __init__(
+        self,
+        interpreter: Any,
+        inputs: Mapping[str, tuple[int, ...]],
+        outputs: Mapping[str, tuple[int, ...]],
+        indices: Mapping[str, int],
+    ) -> None:
+        super().__init__(inputs, outputs)
+        self._interpreter = interpreter
+        self._indices = dict(indices)
+
+    def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> LiteRtInvocation:
+        """Tie the interpreter to `inputs` and `outputs`; bindings of one subgraph share its memory."""
+        self.check(inputs, outputs)
+        reads = [(self._indices[name], array) for name, array in zip(self.inputs, inputs, strict=True)]
+        writes = [(self._indices[name], array) for name, array in zip(self.outputs, outputs, strict=True)]
+        return LiteRtInvocation(self._interpreter, reads, writes)
+
+
+@delegates.register("litert")
+class LiteRtDelegate(Delegate):
+    """Runs signatures of the bundle's TFLite file, in any precision, one thread a core.
+
+    Args:
+        cores: Cores to use; empty for one thread, wherever the caller is.
+    """
+
+    summary = "LiteRT with XNNPACK on CPU cores, from the bundle's TFLite file"
+    precisions = ("fp32", "fp16", "int8")
+    form = "tflite"
+
+    def __init__(self, cores: tuple[int, ...] = ()) -> None:
+        self._cores = cores
+        self._files: dict[Path, TfliteFile] = {}
+
+    @classmethod
+    def create(cls, cores: tuple[int, ...]) -> Self:
+        """A delegate with one thread on each of `cores`."""
+        return cls(cores)
+
+    @classmethod
+    def unavailable(cls) -> str | None:
+        """Whether LiteRT is missing."""
+        return None if any(map(importlib.util.find_spec, PACKAGES)) else f"ai_edge_litert is not installed ({INSTALL})"
+
+    @staticmethod
+    def version() -> str:
+        """The runtime's package and its version.
+
+        Raises:
+            MissingBackendError: If LiteRT is not installed.
+        """
+        package = _package()
+        return f"{package} {getattr(importlib.import_module(package), '__version__', 'of unknown version')}"
+
+    def compile(self, model: Path) -> LiteRtCompiled:
+        """Make a TFLite file of one signature ready to run; see `compile_from` for a bundle's.
+
+        Raises:
+            StretchError: If it is no TFLite file of nn-stretch's, or has several signatures.
+            MissingBackendError: If LiteRT is not installed.
+        """
+        file = load_tflite(model)
+        names = [entry.name for entry in file.plan.subgraphs] + [entry.name for entry in file.plan.joins]
+        if len(names) != 1:
+            raise StretchError(f"{model} has {len(names)} signatures, one was expected", "run it as part of its bundle")
+        return self._compiled(file, names[0])
+
+    def compile_from(self, bundle: "Bundle", name: str) -> LiteRtCompiled:
+        """Make the signature called `name` ready to run: a subgraph or a join.
+
+        Raises:
+            StretchError: If the bundle has no TFLite file, or it is damaged or of another bundle.
+            MissingBackendError: If LiteRT is not installed.
+        """
+        return self._compiled(self._file(bundle), name)
+
+    def places_from(self, bundle: "Bundle", name: str) -> list[NodePlace]:
+        """The conversions and the whole subgraph with their measured times, and who computes each operator."""
+        file = self._file(bundle)
+        compiled = self._compiled(file, name)
+        call = compiled.bind(*([np.zeros(shape, np.float32) for shape in ends.values()] for ends in (compiled.inputs, compiled.outputs)))
+        times = {step: _ms(step) for step in (call.enter, call.compute, call.leave)}
+        inside = _by_xnnpack(compiled)
+        found = [NodePlace(f"{name}/to NHWC", "convert", "channels go last at the border of a LiteRT subgraph", times[call.enter])]
+        for writes, code in file.operators(name):
+            where = "a kernel of XNNPACK" if writes in inside else "a kernel of LiteRT: XNNPACK does not take it"
+            found.append(NodePlace(writes, code, f"{where}; LiteRT tells no time of its own"))
+        found.append(NodePlace(f"{name}/compute", "all operators", "LiteRT runs them as one call", times[call.compute]))
+        found.append(NodePlace(f"{name}/to NCHW", "convert", "channels go first at the border of a LiteRT subgraph", times[call.leave]))
+        return found
+
+    def _file(self, bundle: "Bundle") -> TfliteFile:
+        name = bundle.manifest.tflite
+        if name is None:
+            raise StretchError(
+                f"{bundle.path} has no TFLite file, which the litert delegate runs",
+                f"write one with `stretch export {bundle.path} --format tflite --out NEW_BUNDLE`",
+            )
+        path = bundle.file(name)
+        if path not in self._files:
+            try:
+                data = path.read_bytes()
+            except OSError as error:
+                raise StretchError(f"cannot read {path}: {error.strerror}") from error
+            # Runtimes follow what is in a file without a second look.
+            if hashlib.sha256(data).hexdigest() != bundle.manifest.files[name].sha256:
+                raise StretchError(f"{path} was changed after the bundle was written: its SHA-256 differs", "write the bundle again")
+            file = parse_tflite(data, path)
+            check_belongs(file, bundle.manifest)
+            self._files[path] = file
+        return self._files[path]
+
+    def _compiled(self, file: TfliteFile, name: str) -> LiteRtCompiled:
+        make = _interpreter()
+        inputs, outputs = file.ends(name)
+        try:
+            with quiet():
+                interpreter = make(model_content=file.alone(name), num_threads=max(1, len(self._cores)))
+                interpreter.allocate_tensors()
+        except (ImportError, SystemError) as error:
+            raise MissingBackendError(f"the installed {_package()} does not work with numpy {np.__version__}", INSTALL) from error
+        except (RuntimeError, ValueError) as error:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise StretchError(f"LiteRT cannot load signature `{name}` of {file.path}: {reason}") from error
+        found = [*interpreter.get_input_details(), *interpreter.get_output_details()]
+        indices = {tensor: int(each["index"]) for tensor, each in zip((*inputs, *outputs), found, strict=True)}
+        shapes = {tensor.name: tensor.shape for tensor in file.plan.tensors}
+        for tensor, each in zip((*inputs, *outputs), found, strict=True):
+            if tuple(each["shape"].tolist()) != shapes[tensor] or each["dtype"] is not np.float32:
+                raise StretchError(f"LiteRT gives `{tensor}` of signature `{name}` another shape or type than the plan of {file.path}")
+        return LiteRtCompiled(interpreter, {n: _nchw(s) for n, s in inputs.items()}, {n: _nchw(s) for n, s in outputs.items()}, indices)
+
+
+def _nchw(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape N×H×W×C as N×C×H×W; others stay."""
+    return (shape[0], shape[-1], *shape[1:-1]) if len(shape) == 4 else shape
+
+
+def _ms(step: Any, runs: int = 3) -> float:
+    """Shortest time of a few runs, the first of which warms up."""
+    times = []
+    for _ in range(runs + 1):
+        start = perf_counter_ns()
+        step()
+        times.append((perf_counter_ns() - start) / 1e6)
+    return min(times[1:])
+
+
+def _by_xnnpack(compiled: LiteRtCompiled) -> set[str]:
+    """Names of the tensors that XNNPACK computes: what lies between the ends of its partitions."""
+    interpreter = compiled._interpreter
+    try:
+        steps = interpreter._get_ops_details()
+        names = {each["index"]: each["name"] for each in interpreter.get_tensor_details()}
+    except (AttributeError, RuntimeError, ValueError):  # not part of the public interface
+        return set()
+    made_by = {int(out): step for step in steps if step["op_name"] != "DELEGATE" for out in step["outputs"]}
+    inside: set[str] = set()
+    for step in steps:
+        if step["op_name"] != "DELEGATE":
+            continue
+        border, left = {int(i) for i in step["inputs"]}, [int(i) for i in step["outputs"]]
+        while left:
+            tensor = left.pop()
+            if tensor in border or tensor not in made_by or names.get(tensor, "") in inside:
+                continue
+            inside.add(names.get(tensor, ""))
+            left += [int(i) for i in made_by[tensor]["inputs"]]
+    return inside
+
+
+def _package() -> str:
+    for package in PACKAGES:
+        if importlib.util.find_spec(package):
+            return package
+    raise MissingBackendError("the `litert` delegate needs LiteRT, which is not installed", INSTALL)
+
+
+def _interpreter() -> Any:
+    try:
+        return importlib.import_module(f"{_package()}.interpreter").Interpreter
+    except ImportError as error:
+        raise MissingBackendError(f"the installed {_package()} cannot be loaded: {error}", INSTALL) from error

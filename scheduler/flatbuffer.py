@@ -1,0 +1,215 @@
+"""Flatbuffers as dictionaries: read with every offset checked, and written, by a table of what they may hold.
+
+Runtimes follow a file's offsets unchecked. A file that was read here has none
+that leads out of it, and no field that the schema does not name.
+
+Source: "FlatBuffers internals", https://flatbuffers.dev/internals/.
+"""
+
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from predictors.errors import StretchError
+
+#: Fields of each table by name: slot and type. A type is a scalar, ``string``,
+#: ``[scalar]``, a table, ``[table]``, or ``field?union``: the table that
+#: the number in ``field`` chooses.
+Tables = Mapping[str, Mapping[str, tuple[int, str]]]
+Unions = Mapping[str, Mapping[int, str]]
+
+SCALARS = {"bool": "?", "i8": "b", "u8": "B", "i32": "i", "u32": "I", "i64": "q", "f32": "f"}
+
+#: Parts of a file, so that one which names the same parts over and over ends.
+MAX_PARTS = 500_000
+
+#: Data begins where vector instructions like it.
+DATA_ALIGNMENT = 16
+
+
+class Flatbuffer:
+    """Reads and writes flatbuffers of one schema.
+
+    Args:
+        tables: The schema's tables.
+        unions: Its unions: table by number.
+        root: Table that a file begins with.
+        identifier: Four bytes that mark a file.
+    """
+
+    def __init__(self, tables: Tables, unions: Unions, root: str, identifier: bytes) -> None:
+        self._tables = tables
+        self._unions = unions
+        self._root = root
+        self._identifier = identifier
+
+    def decode(self, data: bytes | memoryview) -> dict[str, Any]:
+        """The root table; fields that are not there are left out.
+
+        Numbers in a row come back as arrays that share the memory of `data`.
+
+        Raises:
+            StretchError: If the file is damaged or holds what the schema does not have.
+        """
+        if bytes(data[4:8]) != self._identifier:
+            raise StretchError("it does not begin like one")
+        return _Reader(self._tables, self._unions, memoryview(data)).root(self._root)
+
+    def encode(self, value: Mapping[str, Any]) -> bytearray:
+        """A file with `value` as its root table; fields that are left out have their default."""
+        writer = _Writer(self._tables, self._unions)
+        writer.data += struct.pack("<I", 0) + self._identifier
+        writer.refer(0, writer.table(self._root, value))
+        return writer.data
+
+
+class _Reader:
+    def __init__(self, tables: Tables, unions: Unions, data: memoryview) -> None:
+        self._tables = tables
+        self._unions = unions
+        self._data = data
+        self._left = MAX_PARTS
+
+    def root(self, name: str) -> dict[str, Any]:
+        return self._table(name, self._offset(0))
+
+    def _number(self, code: str, at: int) -> Any:
+        if at < 0 or at + struct.calcsize(code) > len(self._data):
+            raise StretchError(f"an offset leads out of it, to {at}")
+        return struct.unpack_from(f"<{code}", self._data, at)[0]
+
+    def _offset(self, at: int) -> int:
+        return at + int(self._number("I", at))
+
+    def _spend(self, parts: int) -> None:
+        self._left -= parts
+        if self._left < 0:
+            raise StretchError(f"it has more than {MAX_PARTS} parts")
+
+    def _table(self, name: str, at: int) -> dict[str, Any]:
+        self._spend(1)
+        fields = self._tables[name]
+        index = at - int(self._number("i", at))
+        size, length = self._number("H", index), self._number("H", index + 2)
+        if size < 4 or size % 2 or length < 4 or at + length > len(self._data):
+            raise StretchError(f"a {name} in it has no proper index")
+        slots = [self._number("H", index + place) for place in range(4, size, 2)]
+        known = {slot for slot, _ in fields.values()}
+        if any(offset and slot not in known for slot, offset in enumerate(slots)):
+            raise StretchError(f"a {name} in it has a field that nn-stretch does not write")
+        found: dict[str, Any] = {}
+        # the number that chooses a union's table comes before the union
+        for field, (slot, kind) in sorted(fields.items(), key=lambda entry: entry[1][0]):
+            if slot >= len(slots) or not slots[slot]:
+                continue
+            if slots[slot] + struct.calcsize(SCALARS.get(kind, "I")) > length:
+                raise StretchError(f"`{field}` of a {name} in it lies outside of its table")
+            found[field] = self._field(name, kind, at + slots[slot], found)
+        return found
+
+    def _field(self, name: str, kind: str, at: int, found: Mapping[str, Any]) -> Any:
+        if kind in SCALARS:
+            return self._number(SCALARS[kind], at)
+        start = self._offset(at)
+        if kind == "string":
+            return self._string(start)
+        if kind.startswith("["):
+            return self._vector(kind[1:-1], start)
+        if "?" in kind:
+            chooser, _, union = kind.partition("?")
+            number = found.get(chooser, 0)
+            if number not in self._unions[union]:
+                raise StretchError(f"a {name} in it has {union} number {number}, which nn-stretch does not write")
+            kind = self._unions[union][number]
+        return self._table(kind, start)
+
+    def _count(self, at: int, width: int) -> int:
+        count = int(self._number("I", at))
+        if at + 4 + count * width > len(self._data):
+            raise StretchError(f"a list of {count} elements leads out of it")
+        return count
+
+    def _string(self, at: int) -> str:
+        count = self._count(at, 1)
+        self._spend(1)
+        try:
+            return bytes(self._data[at + 4 : at + 4 + count]).decode()
+        except UnicodeDecodeError as error:
+            raise StretchError("a name in it is no text") from error
+
+    def _vector(self, kind: str, at: int) -> Any:
+        if kind in SCALARS:
+            width = struct.calcsize(SCALARS[kind])
+            count = self._count(at, width)
+            self._spend(1)
+            return np.frombuffer(self._data, np.dtype(f"<{SCALARS[kind]}"), count, at + 4)
+        count = self._count(at, 4)
+        return [self._table(kind, self._offset(at + 4 + 4 * i)) for i in range(count)]
+
+
+class _Writer:
+    """Writes parents before what they refer to, since offsets point forward."""
+
+    def __init__(self, tables: Tables, unions: Unions) -> None:
+        self.data = bytearray()
+        self._tables = tables
+        self._unions = unions
+
+    def refer(self, at: int, target: int) -> None:
+        struct.pack_into("<I", self.data, at, target - at)
+
+    def _align(self, alignment: int, after: int = 0) -> None:
+        """Fill up so that what stands `after` bytes further is aligned."""
+        self.data += bytes(-(len(self.data) + after) % alignment)
+
+    def table(self, name: str, value: Mapping[str, Any]) -> int:
+        fields = self._tables[name]
+        here = [(slot, kind, value[field]) for field, (slot, kind) in fields.items() if field in value]
+        # The widest first: nothing but the last byte needs filling.
+        here.sort(key=lambda entry: -struct.calcsize(SCALARS.get(entry[1], "I")))
+        index = [0] * (1 + max((slot for slot, _, _ in here), default=-1))
+        length = 4
+        for slot, kind, _ in here:
+            width = struct.calcsize(SCALARS.get(kind, "I"))
+            length += -length % width
+            index[slot] = length
+            length += width
+        self._align(2)
+        start = len(self.data)
+        self.data += struct.pack(f"<{2 + len(index)}H", 4 + 2 * len(index), length, *index)
+        self._align(8)
+        at = len(self.data)
+        self.data += bytes(length)
+        struct.pack_into("<i", self.data, at, at - start)
+        for slot, kind, content in here:
+            if kind in SCALARS:
+                struct.pack_into(f"<{SCALARS[kind]}", self.data, at + index[slot], content)
+            else:
+                self.refer(at + index[slot], self._part(kind, content, value))
+        return at
+
+    def _part(self, kind: str, content: Any, beside: Mapping[str, Any]) -> int:
+        if kind == "string":
+            text = content.encode()
+            return self._list(len(text), text + b"\0", 4)
+        if kind.startswith("[") and kind[1:-1] in SCALARS:
+            row = np.ascontiguousarray(content, np.dtype(f"<{SCALARS[kind[1:-1]]}"))
+            return self._list(len(row), row.data, DATA_ALIGNMENT if kind == "[u8]" else row.itemsize)
+        if kind.startswith("["):
+            at = self._list(len(content), bytes(4 * len(content)), 4)
+            for i, each in enumerate(content):
+                self.refer(at + 4 + 4 * i, self.table(kind[1:-1], each))
+            return at
+        if "?" in kind:
+            chooser, _, union = kind.partition("?")
+            kind = self._unions[union][beside[chooser]]
+        return self.table(kind, content)
+
+    def _list(self, count: int, content: bytes | memoryview, alignment: int) -> int:
+        self._align(max(4, alignment), 4)
+        at = len(self.data)
+        self.data += struct.pack("<I", count)
+        self.data += content
+        return at

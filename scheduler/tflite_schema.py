@@ -1,0 +1,187 @@
+"""The part of the TFLite schema that nn-stretch writes and reads.
+
+Source: `schema.fbs` of LiteRT, version 3 (https://github.com/google-ai-edge/LiteRT).
+"""
+
+from dataclasses import dataclass
+
+from scheduler.flatbuffer import Flatbuffer
+
+VERSION = 3
+
+
+@dataclass(frozen=True)
+class OperatorKind:
+    """What the schema and its runtime know of one operator.
+
+    Args:
+        number: In the schema.
+        options: Table of its settings, or None.
+        inputs: How many tensors it reads, or None for any number.
+    """
+
+    number: int
+    options: str | None
+    inputs: int | None
+
+
+OPERATORS = {
+    "ADD": OperatorKind(0, "AddOptions", 2),
+    "AVERAGE_POOL_2D": OperatorKind(1, "Pool2DOptions", 1),
+    "CONCATENATION": OperatorKind(2, "ConcatenationOptions", None),
+    "CONV_2D": OperatorKind(3, "Conv2DOptions", 3),
+    "DEPTHWISE_CONV_2D": OperatorKind(4, "DepthwiseConv2DOptions", 3),
+    "DEQUANTIZE": OperatorKind(6, "DequantizeOptions", 1),
+    "FULLY_CONNECTED": OperatorKind(9, "FullyConnectedOptions", 3),
+    "LOGISTIC": OperatorKind(14, None, 1),
+    "MAX_POOL_2D": OperatorKind(17, "Pool2DOptions", 1),
+    "MUL": OperatorKind(18, "MulOptions", 2),
+    "RELU": OperatorKind(19, None, 1),
+    "RELU6": OperatorKind(21, None, 1),
+    "RESHAPE": OperatorKind(22, "ReshapeOptions", 2),
+    "SOFTMAX": OperatorKind(25, "SoftmaxOptions", 1),
+    "TANH": OperatorKind(28, None, 1),
+    "PAD": OperatorKind(34, "PadOptions", 2),
+    "TRANSPOSE": OperatorKind(39, "TransposeOptions", 2),
+    "MEAN": OperatorKind(40, "ReducerOptions", 2),
+    "SUB": OperatorKind(41, "SubOptions", 2),
+    "DIV": OperatorKind(42, "DivOptions", 2),
+    "EXP": OperatorKind(47, None, 1),
+    "LOG_SOFTMAX": OperatorKind(50, "LogSoftmaxOptions", 1),
+    "PRELU": OperatorKind(54, None, 2),
+    "MINIMUM": OperatorKind(57, "MaximumMinimumOptions", 2),
+    "PADV2": OperatorKind(60, "PadV2Options", 3),
+    "SLICE": OperatorKind(65, "SliceOptions", 3),
+    "RSQRT": OperatorKind(76, None, 1),
+    "REDUCE_MAX": OperatorKind(82, "ReducerOptions", 2),
+    "RESIZE_NEAREST_NEIGHBOR": OperatorKind(97, "ResizeNearestNeighborOptions", 2),
+    "LEAKY_RELU": OperatorKind(98, "LeakyReluOptions", 1),
+    "ELU": OperatorKind(111, None, 1),
+    "QUANTIZE": OperatorKind(114, "QuantizeOptions", 1),
+    "HARD_SWISH": OperatorKind(117, None, 1),
+    "GELU": OperatorKind(150, "GeluOptions", 1),
+}
+
+#: Number of each element type, by numpy's name.
+TYPES = {"float32": 0, "float16": 1, "int32": 2, "int8": 9}
+
+#: Number of each table of settings, by name.
+OPTIONS = {
+    "Conv2DOptions": 1,
+    "DepthwiseConv2DOptions": 2,
+    "Pool2DOptions": 5,
+    "FullyConnectedOptions": 8,
+    "SoftmaxOptions": 9,
+    "ConcatenationOptions": 10,
+    "AddOptions": 11,
+    "ReshapeOptions": 17,
+    "MulOptions": 21,
+    "PadOptions": 22,
+    "TransposeOptions": 26,
+    "ReducerOptions": 27,
+    "SubOptions": 28,
+    "DivOptions": 29,
+    "LogSoftmaxOptions": 36,
+    "DequantizeOptions": 38,
+    "MaximumMinimumOptions": 39,
+    "PadV2Options": 43,
+    "SliceOptions": 48,
+    "ResizeNearestNeighborOptions": 74,
+    "LeakyReluOptions": 75,
+    "QuantizeOptions": 89,
+    "GeluOptions": 116,
+}
+
+_ACTIVATION = {"fused_activation_function": (0, "i8")}
+
+#: Fields by table: slot and type, see `scheduler.flatbuffer`.
+TABLES: dict[str, dict[str, tuple[int, str]]] = {
+    "Model": {
+        "version": (0, "u32"),
+        "operator_codes": (1, "[OperatorCode]"),
+        "subgraphs": (2, "[SubGraph]"),
+        "description": (3, "string"),
+        "buffers": (4, "[Buffer]"),
+        "metadata": (6, "[Metadata]"),
+        "signature_defs": (7, "[SignatureDef]"),
+    },
+    "OperatorCode": {"deprecated_builtin_code": (0, "i8"), "version": (2, "i32"), "builtin_code": (3, "i32")},
+    "SubGraph": {
+        "tensors": (0, "[Tensor]"),
+        "inputs": (1, "[i32]"),
+        "outputs": (2, "[i32]"),
+        "operators": (3, "[Operator]"),
+        "name": (4, "string"),
+    },
+    "Tensor": {
+        "shape": (0, "[i32]"),
+        "type": (1, "i8"),
+        "buffer": (2, "u32"),
+        "name": (3, "string"),
+        "quantization": (4, "QuantizationParameters"),
+    },
+    "QuantizationParameters": {"scale": (2, "[f32]"), "zero_point": (3, "[i64]"), "quantized_dimension": (6, "i32")},
+    "Operator": {
+        "opcode_index": (0, "u32"),
+        "inputs": (1, "[i32]"),
+        "outputs": (2, "[i32]"),
+        "builtin_options_type": (3, "u8"),
+        "builtin_options": (4, "builtin_options_type?BuiltinOptions"),
+    },
+    "Buffer": {"data": (0, "[u8]")},
+    "Metadata": {"name": (0, "string"), "buffer": (1, "u32")},
+    "SignatureDef": {
+        "inputs": (0, "[TensorMap]"),
+        "outputs": (1, "[TensorMap]"),
+        "signature_key": (2, "string"),
+        "subgraph_index": (4, "u32"),
+    },
+    "TensorMap": {"name": (0, "string"), "tensor_index": (1, "u32")},
+    "Conv2DOptions": {
+        "padding": (0, "i8"),
+        "stride_w": (1, "i32"),
+        "stride_h": (2, "i32"),
+        "fused_activation_function": (3, "i8"),
+        "dilation_w_factor": (4, "i32"),
+        "dilation_h_factor": (5, "i32"),
+    },
+    "DepthwiseConv2DOptions": {
+        "padding": (0, "i8"),
+        "stride_w": (1, "i32"),
+        "stride_h": (2, "i32"),
+        "depth_multiplier": (3, "i32"),
+        "fused_activation_function": (4, "i8"),
+        "dilation_w_factor": (5, "i32"),
+        "dilation_h_factor": (6, "i32"),
+    },
+    "Pool2DOptions": {
+        "padding": (0, "i8"),
+        "stride_w": (1, "i32"),
+        "stride_h": (2, "i32"),
+        "filter_width": (3, "i32"),
+        "filter_height": (4, "i32"),
+        "fused_activation_function": (5, "i8"),
+    },
+    "FullyConnectedOptions": _ACTIVATION,
+    "SoftmaxOptions": {"beta": (0, "f32")},
+    "ConcatenationOptions": {"axis": (0, "i32"), "fused_activation_function": (1, "i8")},
+    "AddOptions": _ACTIVATION,
+    "ReshapeOptions": {"new_shape": (0, "[i32]")},
+    "MulOptions": _ACTIVATION,
+    "PadOptions": {},
+    "TransposeOptions": {},
+    "ReducerOptions": {"keep_dims": (0, "bool")},
+    "SubOptions": _ACTIVATION,
+    "DivOptions": _ACTIVATION,
+    "LogSoftmaxOptions": {},
+    "DequantizeOptions": {},
+    "MaximumMinimumOptions": {},
+    "PadV2Options": {},
+    "SliceOptions": {},
+    "ResizeNearestNeighborOptions": {"align_corners": (0, "bool"), "half_pixel_centers": (1, "bool")},
+    "LeakyReluOptions": {"alpha": (0, "f32")},
+    "QuantizeOptions": {},
+    "GeluOptions": {"approximate": (0, "bool")},
+}
+
+TFLITE = Flatbuffer(TABLES, {"BuiltinOptions": {number: name for name, number in OPTIONS.items()}}, "Model", b"TFL3")

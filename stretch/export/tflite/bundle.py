@@ -1,0 +1,173 @@
+"""A bundle again with a TFLite file: one signature for each subgraph and join, each compared with its ONNX file."""
+
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from numpy.typing import NDArray
+
+from predictors.errors import MissingBackendError, StretchError, UsageError
+from scheduler.bundle import Bundle
+from scheduler.delegates.litert import INSTALL, LiteRtDelegate
+from scheduler.manifest import FileEntry, Manifest, Tensor
+from scheduler.tflite_file import METADATA, SCHEMA, Plan, nhwc, parse_tflite
+from stretch.export.precision import MIN_COSINE as QUANTISED_MIN_COSINE
+from stretch.export.precision import export_precision
+from stretch.export.staging import MANIFEST, check_target, staged
+from stretch.export.tflite.compare import compare
+from stretch.export.tflite.lower import join_to_tflite, to_tflite
+from stretch.export.tflite.source import read_source
+from stretch.export.tflite.writer import Writer
+from stretch.quantize.compare import Loss
+
+Array = NDArray[Any]
+Step = Callable[[str], None]
+
+#: Name of the file in a bundle.
+FILE = "model.tflite"
+
+#: Images of the comparison, in which every signature runs on each.
+COMPARED = 16
+
+
+@dataclass
+class TfliteExport:
+    """What `export_tflite` wrote.
+
+    Args:
+        manifest: The new bundle's description.
+        losses: Of each signature against its ONNX file, and of the ``output`` with all of them in a row.
+        kept: Subgraphs that stay in fp32 because another precision loses too much, and why.
+        moved: Those of them that moved to another processor.
+    """
+
+    manifest: Manifest
+    losses: dict[str, Loss]
+    kept: dict[str, str]
+    moved: dict[str, str]
+
+
+def export_tflite(
+    bundle: Bundle,
+    out: Path,
+    images: Sequence[Array],
+    images_source: str,
+    *,
+    precision: Mapping[str, str] | None = None,
+    min_cosine: float = QUANTISED_MIN_COSINE,
+    repair: bool = False,
+    step: Step = lambda what: None,
+) -> TfliteExport:
+    """Write a bundle again with a TFLite file beside its ONNX files.
+
+    What is int8 in the bundle is int8 in the file, with the scales it was
+    calibrated to; what is fp16 has its weights in half precision and computes
+    in single. Each signature reads what its ONNX file reads on `images`, and
+    the two results are compared.
+
+    Args:
+        bundle: Any bundle.
+        out: Folder of the new one; an earlier bundle there is replaced.
+        images: What the model will meet, of its input's shape.
+        images_source: Where they came from, for the record.
+        precision: ``fp32``, ``fp16`` or ``int8`` by processor, for an fp32 bundle; None for what the bundle has.
+        min_cosine: Of what changes with fp32, see `stretch.export.precision.export_precision`.
+        repair: Keep subgraphs that lose more in fp32 instead of refusing.
+        step: Told which signature comes next.
+
+    Raises:
+        UsageError: If `out` is the bundle itself, or a processor or precision is unknown.
+        InfeasibleError: If a signature computes something else than its ONNX file; names it.
+        StretchError: If TFLite cannot express an operator, or the folder cannot be written.
+        MissingBackendError: If LiteRT, which the comparison runs, is not installed.
+    """
+    if problem := LiteRtDelegate.unavailable():
+        raise MissingBackendError(f"a TFLite file is compared with its ONNX files when it is written, and {problem}", INSTALL)
+    if out.resolve() == bundle.path.resolve():
+        raise UsageError(f"the new bundle cannot replace {bundle.path}, which it is made from", "choose another folder with --out")
+    check_target(out)
+    if not precision or set(precision.values()) == {"fp32"}:
+        return _export(bundle, out, images, images_source, {}, {}, step)
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as folder:
+        made = export_precision(
+            bundle, Path(folder) / "lower", precision, images, images_source, min_cosine=min_cosine, repair=repair, step=step
+        )
+        return _export(Bundle(Path(folder) / "lower", made.manifest), out, images, images_source, made.kept, made.moved, step)
+
+
+def _export(
+    bundle: Bundle,
+    out: Path,
+    images: Sequence[Array],
+    images_source: str,
+    kept: dict[str, str],
+    moved: dict[str, str],
+    step: Step,
+) -> TfliteExport:
+    manifest = bundle.manifest
+    content = write_tflite(bundle, step=step)
+    with staged(out) as folder:
+        files: dict[str, FileEntry] = {}
+        for name, entry in manifest.files.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(bundle.file(name), path)
+            files[name] = entry
+        (folder / FILE).write_bytes(content)
+        files[FILE] = FileEntry(len(content), hashlib.sha256(content).hexdigest())
+        made = msgspec.structs.replace(manifest, files=files, tflite=FILE)
+        step("comparison")
+        comparison = compare(Bundle(folder, made), images[:COMPARED])
+        comparison.refuse()
+        record = {"images": {"source": images_source, "count": len(images[:COMPARED])}, **comparison.to_json()}
+        made = msgspec.structs.replace(made, checks=dict(manifest.checks) | {"tflite": record})
+        (folder / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(made), indent=1))
+    return TfliteExport(made, comparison.losses, kept, moved)
+
+
+def write_tflite(bundle: Bundle, *, step: Step = lambda what: None) -> bytes:
+    """The TFLite file of a bundle: a signature for each subgraph and each join, and the plan as metadata.
+
+    Args:
+        bundle: Where the ONNX files are.
+        step: Told which signature comes next.
+
+    Raises:
+        StretchError: If TFLite cannot express an operator; names the subgraph and the operator.
+    """
+    manifest = bundle.manifest
+    writer = Writer(f"{manifest.model.name}, branched for {manifest.device} by nn-stretch")
+    shapes = {tensor.name: nhwc(tensor.shape) for tensor in manifest.tensors}
+    for sub in manifest.subgraphs:
+        step(sub.name)
+        try:
+            to_tflite(writer, sub.name, read_source(bundle.file(sub.file)), half=sub.precision == "fp16")
+        except StretchError as error:
+            raise StretchError(f"subgraph `{sub.name}`: {error.message}", error.hint) from error
+    for join in manifest.joins:
+        join_to_tflite(writer, join.name, join.kind, {name: shapes[name] for name in join.inputs}, (join.output, shapes[join.output]))
+    plan = Plan(
+        SCHEMA,
+        manifest.version,
+        manifest.model.name,
+        manifest.device,
+        manifest.input,
+        manifest.output,
+        tuple(_last(tensor) for tensor in manifest.tensors),
+        tuple(msgspec.structs.replace(sub, file=FILE) for sub in manifest.subgraphs),
+        manifest.joins,
+    )
+    writer.metadata(METADATA, msgspec.json.encode(plan))
+    content = bytes(writer.finish())
+    parse_tflite(content, Path(FILE))
+    return content
+
+
+def _last(tensor: Tensor) -> Tensor:
+    """A tensor whose channels stand last."""
+    return msgspec.structs.replace(tensor, shape=nhwc(tensor.shape), layout="NHWC") if len(tensor.shape) == 4 else tensor

@@ -1,0 +1,132 @@
+"""Does each signature of a TFLite file compute what its ONNX file computes, and how far is it from fp32?"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from predictors.errors import InfeasibleError
+from scheduler.bundle import Bundle
+from scheduler.delegates.base import Compiled
+from scheduler.delegates.litert import LiteRtDelegate
+from stretch.quantize.compare import Loss, least_snr_db, loss
+from stretch.quantize.replay import Run, replay, runner
+
+Array = NDArray[Any]
+
+#: Cosine with the ONNX file below which a signature is refused: for reals, and where int8 or half-precision weights round.
+MIN_COSINE, MIN_COSINE_ROUNDED = 0.99999, 0.999
+
+#: Name under which the model's output is told, every signature's errors before it included.
+OUTPUT = "output"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Loss of every signature.
+
+    Args:
+        losses: Against the ONNX file of the same subgraph, given the same input, by signature; and of the ``output``.
+        fp32: Against the whole model in fp32, given what it has there, by signature; and of the ``output``.
+        least: Cosine that each of `losses` must have.
+        runtime: LiteRT's package and version.
+    """
+
+    losses: dict[str, Loss]
+    fp32: dict[str, Loss]
+    least: dict[str, float]
+    runtime: str
+
+    def refuse(self) -> None:
+        """Raise InfeasibleError if a signature computes something else than its ONNX file."""
+        for name, least in self.least.items():
+            lost = self.losses[name]
+            if lost.exceeds(least):
+                raise InfeasibleError(
+                    f"signature `{name}` of the TFLite file has a cosine of {lost.cosine:.5f} and {lost.snr_db:.1f} dB with ONNX Runtime, "
+                    f"at least {least} and {least_snr_db(least):.1f} dB are asked for",
+                    "keep this model in ONNX, and please report it with the model's name",
+                )
+
+    def to_json(self) -> dict[str, Any]:
+        """For the bundle's record."""
+
+        def told(name: str) -> dict[str, Any]:
+            return self.losses[name].to_json() | {"min_cosine": self.least[name], "fp32": self.fp32[name].to_json()}
+
+        return {
+            "reference": "the same subgraph on ONNX Runtime, int8 computed as the reals it stands for; fp32: the whole model's tensors",
+            "runtime": self.runtime,
+            "signatures": {name: told(name) for name in self.losses if name != OUTPUT},
+            "output": told(OUTPUT),
+        }
+
+
+def compare(bundle: Bundle, images: Sequence[Array]) -> Comparison:
+    """Run every signature of a bundle's TFLite file beside its ONNX file.
+
+    Args:
+        bundle: One with a TFLite file.
+        images: What the model reads.
+
+    Raises:
+        StretchError: If LiteRT cannot load a signature.
+        MissingBackendError: If LiteRT is not installed.
+    """
+    manifest = bundle.manifest
+    steps = [*manifest.subgraphs, *manifest.joins]
+    delegate = LiteRtDelegate()
+    compiled = {step.name: delegate.compile_from(bundle, step.name) for step in steps}
+    own = {sub.name: _run(compiled[sub.name]) for sub in manifest.subgraphs}
+    files = {sub.name: runner(str(bundle.file(sub.file))) for sub in manifest.subgraphs}
+    whole = _whole(bundle)
+    pairs: dict[str, list[tuple[Array, Array]]] = {name: [] for name in (*compiled, OUTPUT)}
+    exact: dict[str, list[tuple[Array, Array]]] = {name: [] for name in (*compiled, OUTPUT)}
+    for image in images:
+        for found, expected in ((pairs, replay(manifest, files, image)), (exact, whole(image))):
+            for sub in manifest.subgraphs:
+                found[sub.name].append((expected[sub.output], own[sub.name](expected[sub.input])))
+            for join in manifest.joins:
+                made = np.empty(expected[join.output].shape, np.float32)
+                compiled[join.name].run([np.ascontiguousarray(expected[name]) for name in join.inputs], [made])
+                found[join.name].append((expected[join.output], made))
+            found[OUTPUT].append((expected[manifest.output], replay(manifest, own, image)[manifest.output]))
+    rounded = {sub.name for sub in manifest.subgraphs if sub.precision != "fp32"}
+    least = {name: MIN_COSINE_ROUNDED if name in rounded or (rounded and name == OUTPUT) else MIN_COSINE for name in pairs}
+    losses, fp32 = ({name: loss(each) for name, each in found.items()} for found in (pairs, exact))
+    return Comparison(losses, fp32, least, delegate.version())
+
+
+def _run(compiled: Compiled) -> Run:
+    (shape,) = compiled.outputs.values()
+
+    def run(x: Array) -> Array:
+        y = np.empty(shape, np.float32)
+        compiled.run([np.ascontiguousarray(x)], [y])
+        return y
+
+    return run
+
+
+def _whole(bundle: Bundle) -> Any:
+    """A function from the model's input to every tensor that crosses subgraphs, as the whole fp32 model has them."""
+    import onnxruntime
+
+    model = onnx.load(bundle.file(bundle.manifest.whole), load_external_data=False)
+    names = [tensor.name for tensor in bundle.manifest.tensors if tensor.name != bundle.manifest.input]
+    present = {value.name for value in model.graph.output}
+    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in present)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = 2
+    # where weights lie outside of the file, it has to be told beside what
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(bundle.file(bundle.manifest.whole).parent))
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+    def run(x: Array) -> dict[str, Array]:
+        return {bundle.manifest.input: x} | dict(zip(names, session.run(names, {bundle.manifest.input: x}), strict=True))
+
+    return run

@@ -1,0 +1,146 @@
+"""From operator graphs to TFLite subgraphs: which operator becomes which, in int8 or in reals."""
+
+from collections.abc import Mapping
+
+from predictors.errors import StretchError
+from predictors.graph import Op
+from predictors.kinds import kind_of
+from stretch.export.tflite import elementwise, shapes, weights
+from stretch.export.tflite.builder import Builder, Value, to_nhwc
+from stretch.export.tflite.elementwise import RELU, RELU6, Lower
+from stretch.export.tflite.source import Source
+from stretch.export.tflite.writer import Piece, Writer
+
+LOWER: dict[str, Lower] = {
+    "conv": weights.conv,
+    "linear": weights.linear,
+    "batch_norm": weights.batch_norm,
+    "layer_norm": weights.layer_norm,
+    "prelu": weights.prelu,
+    "scale": weights.per_channel,
+    "shift": weights.per_channel,
+    **elementwise.LOWER,
+    **shapes.LOWER,
+}
+
+#: Kinds that TFLite computes in int8 as `LOWER` writes them; others compute in reals between two conversions.
+ROUNDED = frozenset(LOWER) - {"batch_norm", "layer_norm", "prelu", "gelu", "elu", "mish", "log_softmax"}
+
+#: Operators that apply an activation to their own result.
+FUSING = {"conv", "linear", "add", "mul"}
+ACTIVATIONS = {"relu": RELU, "relu6": RELU6}
+
+
+def to_tflite(writer: Writer, name: str, source: Source, *, half: bool = False) -> Piece:
+    """Lower a subgraph and add it to a file, with a signature of its name.
+
+    Its input and output are float, NHWC, called like the tensors. An operator
+    whose tensors have scales computes in int8; where two scales meet, and where
+    int8 meets reals, a conversion stands between them.
+
+    Args:
+        writer: The file.
+        name: Of subgraph and signature.
+        source: Operators, weights and scales.
+        half: Whether float weights are stored in half precision.
+
+    Raises:
+        StretchError: If TFLite cannot express an operator; names it.
+    """
+    piece = Piece(writer, name)
+    graph = source.graph
+    builder = Builder(piece, source.scales, half=half)
+    values: dict[str, Value] = {}
+    start = builder.input(graph.input.name, to_nhwc(graph.input.shape))
+    values[graph.input.name] = start
+    fused: dict[str, str] = {}
+    for op in graph.ops:
+        if op.kind == "input":
+            continue
+        ins = [values[i] for i in op.inputs]
+        if kind_of(op.kind).identity:
+            values[op.name] = _renamed(ins[0], op.name, source)
+            continue
+        if op.name in fused:
+            values[op.name] = values[fused[op.name]]
+            continue
+        values[op.name] = _lowered(builder, source, op, ins)
+        after = _activation(source, op)
+        if after is not None:
+            piece.operators[-1]["builtin_options"]["fused_activation_function"] = ACTIVATIONS[after.kind]
+            values[op.name].nonnegative = True
+            fused[after.name] = op.name
+    builder.rounded = False
+    output = builder.real(values[graph.output])
+    if output == start.real:
+        copied = builder.apply("RESHAPE", graph.output, [start], extra=[builder.indices("shape", start.shape)])
+        output = builder.real(copied)
+    piece.tensors[output]["name"] = graph.output
+    writer.add(piece, {graph.input.name: _index(start)}, {graph.output: output})
+    return piece
+
+
+def join_to_tflite(
+    writer: Writer, name: str, kind: str, inputs: Mapping[str, tuple[int, ...]], output: tuple[str, tuple[int, ...]]
+) -> None:
+    """Add a join as a subgraph of its own: reals in, reals out, NHWC.
+
+    Args:
+        writer: The file.
+        name: Of subgraph and signature.
+        kind: ``concat`` or ``sum``.
+        inputs: Shape of each tensor in NHWC, by name, in order.
+        output: Name and shape of the joined tensor.
+    """
+    piece = Piece(writer, name)
+    builder = Builder(piece, {})
+    values = [builder.input(each, shape) for each, shape in inputs.items()]
+    made, shape = output
+    if kind == "concat":
+        indices = [_index(value) for value in values]
+        result = builder.write("CONCATENATION", made, indices, shape, None, axis=len(shape) - 1)
+    else:
+        result, *others = values
+        for i, other in enumerate(others):
+            part = made if i == len(others) - 1 else f"{made}.part{i}"
+            result = builder.apply("ADD", part, [result, other], shape)
+    writer.add(piece, {value.name: _index(value) for value in values}, {made: builder.real(result)})
+
+
+def _index(value: Value) -> int:
+    assert value.real is not None
+    return value.real
+
+
+def _renamed(value: Value, name: str, source: Source) -> Value:
+    """What an identity gives: the same tensors under another name."""
+    quant = value.quant or source.scales.get(name)
+    return Value(name, value.shape, quant, value.real, value.integer, value.nonnegative, value.flattened)
+
+
+def _lowered(builder: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
+    if op.kind not in LOWER:
+        raise StretchError(f"operator `{op.name}` ({op.kind}) has no form in TFLite", f"kinds that have one: {', '.join(sorted(LOWER))}")
+    scale = source.scales.get(op.name)
+    several = op.kind in ("add", "mul") and len(ins) > 2  # parts of the result have no scale of their own
+    builder.rounded = op.kind in ROUNDED and scale is not None and all(value.quant for value in ins) and not several
+    made = LOWER[op.kind](builder, source, op, ins)
+    made.name = op.name
+    if builder.rounded and made.quant != scale:
+        made = Value(
+            op.name, made.shape, scale, integer=builder.integer(made, scale), nonnegative=made.nonnegative, flattened=made.flattened
+        )
+    made.quant = scale
+    # What begins at the lowest integer has no number below 0.
+    made.nonnegative = made.nonnegative or (builder.rounded and scale is not None and scale.zero_point == -128)
+    return made
+
+
+def _activation(source: Source, op: Op) -> Op | None:
+    """The activation that alone reads an operator's result and that the operator applies itself, in reals."""
+    graph = source.graph
+    readers = graph.consumers[op.name]
+    if op.kind not in FUSING or len(readers) != 1 or op.name == graph.output or op.name in source.scales:
+        return None
+    reader = graph.by_name[readers[0]]
+    return reader if reader.kind in ACTIVATIONS else None

@@ -1,0 +1,173 @@
+"""What a subgraph's ONNX file holds, ready to be written in another format: operators, weights, scales."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import numpy_helper
+
+from predictors.errors import StretchError
+from predictors.graph import OpGraph
+from stretch.export.read import QUANTISERS, graph_of
+from stretch.export.tflite.writer import Quant
+from stretch.quantize.fold import fold_batch_norms
+
+Array = NDArray[Any]
+
+#: Weights of an operator by its inputs after the first.
+KEYS = {
+    "Conv": ("weight", "bias"),
+    "Gemm": ("weight", "bias"),
+    "BatchNormalization": ("weight", "bias", "running_mean", "running_var"),
+    "LayerNormalization": ("weight", "bias"),
+    "PRelu": ("weight",),
+    "Mul": ("weight",),
+    "Add": ("bias",),
+}
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """Weights in int8: real = scale of the output channel · integer.
+
+    Args:
+        values: int8, output channels first.
+        scales: One for each output channel, or one for all.
+    """
+
+    values: Array
+    scales: Array
+
+
+@dataclass
+class Source:
+    """One subgraph.
+
+    Args:
+        graph: Its operators, batch-norms folded where something takes them up.
+        weights: Float32 by operator and key.
+        scales: Of tensors that are rounded, by the operator that writes them.
+        integers: Weights as they were rounded, by operator.
+    """
+
+    graph: OpGraph
+    weights: dict[str, dict[str, Array]]
+    scales: dict[str, Quant] = field(default_factory=dict)
+    integers: dict[str, Rounded] = field(default_factory=dict)
+
+
+def read_source(path: Path) -> Source:
+    """Read a subgraph that `stretch` wrote, in any precision.
+
+    Raises:
+        StretchError: If it cannot be read, or has a node that the exporter does not write.
+    """
+    try:
+        model = onnx.load(str(path))
+    except OSError as error:
+        raise StretchError(f"cannot read {path}: {error.strerror}") from error
+    # What protobuf raises for a damaged file differs between its versions.
+    except Exception as error:
+        raise StretchError(f"{path} is not an ONNX model", "write the bundle again with `stretch branch`") from error
+    if not any(node.op_type in QUANTISERS for node in model.graph.node):
+        folded = fold_batch_norms(model)
+        graph = graph_of(folded, path)
+        return Source(graph, _weights(folded, graph))
+    real, scales, integers = _reals(model, path)
+    graph = graph_of(real, path)
+    rounded = {
+        node.output[0]: integers[node.input[1]]
+        for node in real.graph.node
+        if node.op_type in ("Conv", "Gemm") and node.input[1] in integers
+    }
+    return Source(graph, _weights(real, graph), scales, rounded)
+
+
+def _weights(model: onnx.ModelProto, graph: OpGraph) -> dict[str, dict[str, Array]]:
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    found: dict[str, dict[str, Array]] = {}
+    for node in model.graph.node:
+        keys = KEYS.get(node.op_type, ())
+        own = {key: numpy_helper.to_array(constants[name]) for key, name in zip(keys, node.input[1:], strict=False) if name in constants}
+        name = node.output[0].removesuffix(".normed")  # a layer norm between two transpositions
+        if own and name in graph.by_name:
+            found[name] = own
+    return found
+
+
+def _reals(model: onnx.ModelProto, path: Path) -> tuple[onnx.ModelProto, dict[str, Quant], dict[str, Rounded]]:
+    """An int8 or fp16 subgraph in reals, the scales it had, and the weights in integers."""
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    graph = made.graph
+    constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    output = graph.output[0].name
+    scales: dict[str, Quant] = {}
+    integers: dict[str, Rounded] = {}
+    constants = {name: value.astype(np.float32) if value.dtype == np.float16 else value for name, value in constants.items()}
+    names: dict[str, str] = {}  # of a tensor that a quantiser or a cast wrote: the tensor that it stands for
+    kept = []
+    for node in graph.node:
+        if node.op_type == "QuantizeLinear":
+            source = names.get(node.input[0], node.input[0])
+            scales[source] = _quant(node, constants, path)
+            names[node.output[0]] = source
+        elif node.op_type == "DequantizeLinear" and node.input[0] in constants:
+            real, rounded = _dequantised(node, constants)
+            constants[node.output[0]] = real
+            if rounded is not None:
+                integers[node.output[0]] = rounded
+        elif node.op_type in QUANTISERS:
+            names[node.output[0]] = names.get(node.input[0], node.input[0])
+        else:
+            kept.append(node)
+    last = names.get(output, output)
+    for node in kept:
+        node.input[:] = [_renamed(names.get(name, name), last, output) for name in node.input]
+        node.output[:] = [_renamed(name, last, output) for name in node.output]
+    scales = {_renamed(name, last, output): quant for name, quant in scales.items()}
+    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in kept]
+    used = {name for node in nodes for name in node.input}
+    del graph.node[:]
+    graph.node.extend(nodes)
+    del graph.initializer[:]
+    graph.initializer.extend(numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items() if name in used)
+    return made, scales, integers
+
+
+def _renamed(name: str, last: str, output: str) -> str:
+    """The tensor that becomes the output has another name before its conversion; this gives it the output's."""
+    return output if name == last else name
+
+
+def _quant(node: onnx.NodeProto, constants: Mapping[str, Array], path: Path) -> Quant:
+    """The scale of an activation, its zero point moved from uint8 to int8."""
+    try:
+        scale, zero = constants[node.input[1]], constants[node.input[2]]
+        number, point = float(scale.item()), int(zero.item())
+    except (KeyError, IndexError, ValueError) as error:
+        raise StretchError(
+            f"`{node.name}` of {path} has no single scale and zero point", "write the bundle again with `stretch export`"
+        ) from error
+    if zero.dtype not in (np.uint8, np.int8):
+        raise StretchError(
+            f"`{node.name}` of {path} rounds to {zero.dtype}, a TFLite file has int8", "write the bundle again with `stretch export`"
+        )
+    return Quant(number, point - 128 if zero.dtype == np.uint8 else point)
+
+
+def _dequantised(node: onnx.NodeProto, constants: Mapping[str, Array]) -> tuple[Array, Rounded | None]:
+    """A constant in reals, and in integers where they are int8 around zero with output channels first."""
+    values, scale = constants[node.input[0]], constants[node.input[1]]
+    zero = constants[node.input[2]] if len(node.input) > 2 else np.zeros_like(scale, values.dtype)
+    axis = next((a.i for a in node.attribute if a.name == "axis"), 1)
+    shape = [1] * values.ndim
+    if scale.size > 1:
+        shape[axis] = -1
+    real = (values.astype(np.float64) - zero.astype(np.float64).reshape(shape)) * scale.astype(np.float64).reshape(shape)
+    symmetric = values.dtype == np.int8 and not zero.any() and (scale.size == 1 or axis == 0)
+    return real.astype(np.float32), Rounded(values, scale.reshape(-1)) if symmetric and values.ndim > 1 else None

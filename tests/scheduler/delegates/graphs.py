@@ -1,0 +1,134 @@
+"""Operator graphs of one kind with random shapes, their weights, and a TFLite file of them."""
+
+import msgspec
+import numpy as np
+from hypothesis import strategies as st
+
+from predictors.graph import Op, OpGraph
+from predictors.kinds import KINDS
+from scheduler.manifest import SubgraphEntry, Tensor
+from scheduler.tflite_file import METADATA, SCHEMA, Plan, nhwc
+
+#: Every kind that computes something.
+KIND_NAMES = sorted(name for name, kind in KINDS.items() if name != "input" and not kind.identity)
+
+sizes = st.integers(1, 9)
+
+
+@st.composite
+def windows(draw, kind):
+    kernel = draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))
+    stride = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
+    if kind == "conv":
+        groups = draw(st.sampled_from([1, 1, 2, 3, 6]))
+        dilation = draw(st.tuples(st.integers(1, 2), st.integers(1, 2)))
+        padding = draw(st.tuples(*[st.integers(0, 3)] * 4))
+        more = {"groups": groups, "out_channels": groups * draw(st.integers(1, 3)), "bias": draw(st.booleans())}
+    else:
+        # Torch allows pads of at most half a window.
+        dilation = (1, 1)
+        padding = tuple(draw(st.integers(0, kernel[axis] // 2)) for axis in (0, 1)) * 2
+        more = {"ceil_mode": draw(st.booleans())}
+    smallest = [max(1, dilation[a] * (kernel[a] - 1) + 1 - padding[a] - padding[a + 2]) for a in (0, 1)]
+    side = [draw(st.integers(smallest[a], smallest[a] + 9)) for a in (0, 1)]
+    attrs = {"kernel": kernel, "stride": stride, "padding": padding}
+    if kind == "avg_pool":
+        return side, attrs | more | {"count_include_pad": draw(st.booleans())}
+    return side, attrs | more | {"dilation": dilation}
+
+
+@st.composite
+def attributes(draw, kind):
+    """Attributes of a kind for six channels, and the image's height and width."""
+    side = [draw(sizes), draw(sizes)]
+    if kind in ("conv", "max_pool", "avg_pool"):
+        return draw(windows(kind))
+    found = {
+        "linear": {"out_features": draw(sizes), "bias": draw(st.booleans())},
+        "batch_norm": {"eps": 1e-3, "momentum": 0.1, "affine": draw(st.booleans())},
+        "gelu": {"approximate": draw(st.sampled_from(["none", "tanh"]))},
+        "elu": {"alpha": draw(st.sampled_from([1.0, 0.7]))},
+        "leaky_relu": {"slope": 0.2},
+        "global_avg_pool": {"keepdims": draw(st.booleans())},
+        "global_max_pool": {"keepdims": draw(st.booleans())},
+        "pad": {"padding": draw(st.tuples(*[st.integers(0, 3)] * 4))},
+        "slice": {"start": draw(st.integers(0, 2)), "stop": draw(st.integers(3, 6))},
+        "channel_shuffle": {"groups": draw(st.sampled_from([1, 2, 3]))},
+        "upsample": {"scale": draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))},
+        "layer_norm": {"eps": 1e-6, "affine": draw(st.booleans())},
+        "add_scalar": {"value": draw(st.sampled_from([3.0, -0.25]))},
+        "mul_scalar": {"value": draw(st.sampled_from([-0.5, 2.0]))},
+    }.get(kind, {})
+    return side, found
+
+
+@st.composite
+def graphs(draw, kind):
+    """A graph whose last operator is of `kind`, its weights and an input."""
+    side, attrs = draw(attributes(kind))
+    shape = (draw(st.integers(1, 2)), 6, *side)
+    ops = [Op("x", "input", attrs={"shape": shape})]
+    reads = ("x",)
+    if kind in ("linear", "unflatten"):
+        ops.append(Op("row", "global_avg_pool", ("x",), {"keepdims": False}) if draw(st.booleans()) else Op("row", "flatten", ("x",)))
+        reads = ("row",)
+    if kind in ("add", "mul", "concat"):
+        small = kind != "concat" and draw(st.booleans())
+        ops.append(
+            Op("other", "global_avg_pool", ("x",), {"keepdims": True}) if small else Op("other", "mul_scalar", ("x",), {"value": 0.7})
+        )
+        orders = [("x", "other"), ("other", "x")] + ([] if kind == "mul" else [("x", "other", "x")])
+        reads = draw(st.sampled_from(orders))
+    ops.append(Op("y", kind, reads, attrs))
+    graph = OpGraph.build(f"case.{kind}", ops, "y")
+    random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    return graph, weights_of(graph, random), random.normal(0, 2, shape).astype(np.float32)
+
+
+def weights_of(graph, random):
+    """Normally distributed weights; variances are positive."""
+    found = {}
+    for op in graph.ops:
+        own = {key: random.normal(size=shape).astype(np.float32) for key, shape in graph.op_weights(op).items()}
+        if "running_var" in own:
+            own["running_var"] = np.abs(own["running_var"]) + 0.1
+        if own:
+            found[op.name] = own
+    return found
+
+
+def plan_of(graph, name="case", **changes):
+    """The plan of a file with this graph as its only subgraph."""
+    ends = ((graph.input.name, graph.input.shape, "input", (name,)), (graph.output, graph.by_name[graph.output].shape, name, ("output",)))
+    tensors = tuple(Tensor(t, nhwc(s), made, read, layout="NHWC" if len(s) == 4 else "NC") for t, s, made, read in ends)
+    subgraph = SubgraphEntry(name, "s", "cpu", "model.tflite", graph.input.name, graph.output, graph.macs)
+    plan = Plan(SCHEMA, "0", graph.name, "none", graph.input.name, graph.output, tensors, (subgraph,), ())
+    return msgspec.structs.replace(plan, **changes)
+
+
+def tflite_bytes(graph, source, plan=None, half=False):
+    """A TFLite file of one signature, called ``case``."""
+    from stretch.export.tflite.lower import to_tflite
+    from stretch.export.tflite.writer import Writer
+
+    writer = Writer(graph.name)
+    to_tflite(writer, "case", source, half=half)
+    writer.metadata(METADATA, msgspec.json.encode(plan or plan_of(graph)))
+    return bytes(writer.finish())
+
+
+def save_both(graph, weights, folder, half=False):
+    """Write ``op.onnx`` and ``op.tflite``."""
+    from stretch.export.onnx import save_onnx, to_onnx
+    from stretch.export.tflite.source import read_source
+
+    save_onnx(to_onnx(graph, weights), folder / "op.onnx")
+    (folder / "op.tflite").write_bytes(tflite_bytes(graph, read_source(folder / "op.onnx"), half=half))
+
+
+def run(delegate, path, graph, x):
+    """What a delegate computes for a graph."""
+    # NaN, so that an element which is not written shows.
+    output = np.full(graph.by_name[graph.output].shape, np.nan, np.float32)
+    delegate.compile(path).run([x], [output])
+    return output

@@ -1,0 +1,183 @@
+import hashlib
+import shutil
+
+import msgspec
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UsageError
+from scheduler.bundle import load_bundle
+from scheduler.delegates.litert import LiteRtDelegate
+from scheduler.manifest import FileEntry, Manifest
+from scheduler.session import Session
+from scheduler.tflite_file import load_tflite
+from scheduler.verify import random_input
+from stretch.export.tflite import bundle as module
+from stretch.export.tflite.bundle import FILE, export_tflite
+from stretch.quantize.images import synthetic_images
+from stretch.quantize.replay import replay, runner
+from tests.scheduler.bundles import Builder, file_entry, two_branches
+
+pytest.importorskip("ai_edge_litert")
+
+IMAGES = synthetic_images((1, 3, 8, 8), 16)
+
+
+@pytest.fixture(scope="module")
+def floats(tmp_path_factory):
+    return load_bundle(two_branches(tmp_path_factory.mktemp("floats") / "bundle", processors=("cpu", "dsp")))
+
+
+@pytest.fixture(scope="module")
+def made(floats, tmp_path_factory):
+    """The bundle with int8 on the dsp and fp16 on the cpu, and a TFLite file."""
+    out = tmp_path_factory.mktemp("made") / "bundle"
+    export_tflite(floats, out, IMAGES, "synthetic", precision={"dsp": "int8", "cpu": "fp16"})
+    return load_bundle(out, check_hashes=True)
+
+
+def test_file_is_hashed_like_every_other_and_the_rest_of_an_fp32_bundle_stays_as_it_was(floats, tmp_path):
+    export_tflite(floats, tmp_path / "out", IMAGES, "synthetic")
+    after = load_bundle(tmp_path / "out", check_hashes=True).manifest
+    assert after.tflite == FILE
+    assert after.files[FILE].sha256 == hashlib.sha256((tmp_path / "out" / FILE).read_bytes()).hexdigest()
+    assert {name: entry for name, entry in after.files.items() if name != FILE} == floats.manifest.files
+    assert after.subgraphs == floats.manifest.subgraphs
+
+
+def test_same_bundle_gives_the_same_bytes(floats, tmp_path):
+    assert module.write_tflite(floats) == module.write_tflite(floats)
+
+
+def test_record_has_the_loss_of_each_signature_against_onnx_and_against_fp32(made):
+    record = made.manifest.checks["tflite"]
+    names = {s.name for s in made.manifest.subgraphs} | {j.name for j in made.manifest.joins}
+    assert record["signatures"].keys() == names
+    for each in [*record["signatures"].values(), record["output"]]:
+        assert each["cosine"] >= 0.9999
+        assert each["snr_db"] > 40
+        assert each["fp32"]["cosine"] >= 0.999
+    assert record["images"] == {"source": "synthetic", "count": 16}
+    assert record["runtime"].startswith("ai_edge_litert 2")
+    assert made.manifest.checks["precision"]["subgraphs"].keys() == {s.name for s in made.manifest.subgraphs}
+
+
+def test_precisions_of_the_bundle_are_those_of_the_file(made):
+    file = load_tflite(made.file(FILE))
+    assert {s.name: s.precision for s in file.plan.subgraphs} == {s.name: s.precision for s in made.manifest.subgraphs}
+    assert [code for _, code in file.operators("s1.dsp")] == ["QUANTIZE", "CONV_2D", "DEQUANTIZE"]
+    assert [code for _, code in file.operators("s1.cpu")] == ["DEQUANTIZE", "CONV_2D"]
+
+
+def not_requantised(content, name, factor):
+    """A file whose int8 branch `name` hands its integers on as they are, to a reader that takes them in another scale."""
+    from scheduler.tflite_schema import OPERATORS, OPTIONS, TFLITE, TYPES
+
+    model = TFLITE.decode(content)
+    graph = next(each for each in model["subgraphs"] if each["name"] == name)
+    *_, last = graph["operators"]  # makes the integers real
+    source = graph["tensors"][last["inputs"][0]]
+    scale = {**source["quantization"], "scale": source["quantization"]["scale"] * np.float32(factor)}
+    shape = source["shape"].astype(np.int32)
+    model["buffers"].append({"data": np.frombuffer(shape.tobytes(), np.uint8)})
+    sizes = {"name": "sizes", "shape": [len(shape)], "type": TYPES["int32"], "buffer": len(model["buffers"]) - 1}
+    graph["tensors"] += [sizes, {**source, "quantization": scale}]
+    kind = OPERATORS["RESHAPE"]
+    model["operator_codes"].append({"deprecated_builtin_code": kind.number, "version": 1, "builtin_code": kind.number})
+    passed_on = {
+        "opcode_index": len(model["operator_codes"]) - 1,
+        "inputs": [last["inputs"][0], len(graph["tensors"]) - 2],
+        "outputs": [len(graph["tensors"]) - 1],
+        "builtin_options_type": OPTIONS[kind.options],
+        "builtin_options": {"new_shape": shape},
+    }
+    last["inputs"] = [len(graph["tensors"]) - 1]
+    graph["operators"] = [*graph["operators"][:-1], passed_on, last]
+    return bytes(TFLITE.encode(model))
+
+
+def noise_at_joins(bundle, floats, x):
+    """How far each joined tensor is from fp32 when the bundle runs through its signatures, by tensor."""
+    expected = replay(floats.manifest, {s.name: runner(str(floats.file(s.file))) for s in floats.manifest.subgraphs}, x)
+    with Session(bundle, {"cpu": "litert", "dsp": "litert"}) as session:
+        session(x)
+        arrays = session._executor.buffers.arrays
+        return {j.output: distance(arrays[j.output], expected[j.output]) for j in bundle.manifest.joins}
+
+
+def distance(got, expected):
+    return float(np.linalg.norm(got - expected) / np.linalg.norm(expected))
+
+
+def test_int8_branch_meets_the_others_in_reals(made, floats):
+    """Branches of other scales and precisions lie side by side: each must be re-quantised out of its own integers."""
+    noise = noise_at_joins(made, floats, random_input(made))
+    assert noise.keys() == {"t1", "t2"}
+    assert max(noise.values()) < 0.02
+
+
+@pytest.mark.parametrize("step", ["s1.dsp", "s2.dsp"])
+def test_branch_that_is_not_re_quantised_before_its_join_is_refused(floats, tmp_path, monkeypatch, step):
+    """The cosine of such a branch is 1: its direction is right and its size wrong."""
+    write = module.write_tflite
+    monkeypatch.setattr(module, "write_tflite", lambda bundle, **options: not_requantised(write(bundle, **options), step, 1.3))
+    with pytest.raises(InfeasibleError, match=f"signature `{step}` of the TFLite file has a cosine of 1.0") as error:
+        export_tflite(floats, tmp_path / "out", IMAGES, "synthetic", precision={"dsp": "int8"})
+    assert error.value.exit_code == 4
+    assert not (tmp_path / "out").exists()
+
+
+def test_running_such_a_branch_would_be_noticed_at_its_join(made, floats, tmp_path):
+    """What the test before last asserts does not hold for a file that does not re-quantise."""
+    x = random_input(made)
+    wrong = not_requantised(made.file(FILE).read_bytes(), "s1.dsp", 1.3)
+    copy = shutil.copytree(made.path, tmp_path / "copy")
+    (copy / FILE).write_bytes(wrong)
+    files = dict(made.manifest.files) | {FILE: FileEntry(len(wrong), hashlib.sha256(wrong).hexdigest())}
+    (copy / "bundle.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(made.manifest, files=files)))
+    assert noise_at_joins(load_bundle(copy, check_hashes=True), floats, x)["t1"] > 0.1
+
+
+def test_operator_that_tflite_lacks_is_named_with_its_subgraph_and_leaves_nothing(tmp_path):
+    bundle = Builder(tmp_path / "b")
+    bundle.conv("stem", "stem", "cpu", "x", "t", 4)
+    bundle.head("head", "head", "cpu", "t", "y", 3)
+    path = bundle.write("y")
+    model = onnx.load(path / "stem.onnx")
+    pool = helper.make_node(
+        "MaxPool", ["p"], ["t"], name="pool", kernel_shape=[2, 2], strides=[1, 1], pads=[1, 1, 1, 1], dilations=[2, 2], ceil_mode=0
+    )
+    model.graph.node[-1].output[0] = "p"
+    model.graph.node.append(pool)
+    onnx.save(model, path / "stem.onnx")
+    manifest = load_manifest(path)
+    files = dict(manifest.files) | {"stem.onnx": file_entry(path / "stem.onnx")}
+    (path / "bundle.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(manifest, files=files)))
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(StretchError, match=r"subgraph `stem`: operator `t` \(max_pool\) is dilated"):
+        export_tflite(load_bundle(path), tmp_path / "out", IMAGES, "synthetic")
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def load_manifest(path):
+    return msgspec.json.decode((path / "bundle.json").read_bytes(), type=Manifest)
+
+
+def test_bundle_is_not_replaced_by_itself(floats):
+    with pytest.raises(UsageError, match="cannot replace"):
+        export_tflite(floats, floats.path, IMAGES, "synthetic")
+
+
+@pytest.mark.parametrize("precision", [{"npu": "int8"}, {"dsp": "int4"}])
+def test_unknown_processor_or_precision_is_a_usage_error(floats, tmp_path, precision):
+    with pytest.raises(UsageError):
+        export_tflite(floats, tmp_path / "out", IMAGES, "synthetic", precision=precision)
+
+
+def test_missing_runtime_is_told_before_anything_is_written(floats, tmp_path, monkeypatch):
+    monkeypatch.setattr(LiteRtDelegate, "unavailable", classmethod(lambda cls: "ai_edge_litert is not installed"))
+    with pytest.raises(MissingBackendError, match="ai_edge_litert is not installed"):
+        export_tflite(floats, tmp_path / "out", IMAGES, "synthetic")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,70 @@
+import math
+
+import numpy as np
+import pytest
+
+from predictors.graph import Op, OpGraph
+from predictors.kinds import ACTIVATIONS
+from stretch.export.tflite.elementwise import LOWER, MISH_TOP, SIGNED_UNIT, UNIT
+from stretch.export.tflite.source import Source
+from tests.stretch.export.tflite.rounded import codes, quant_of, run
+
+pytest.importorskip("ai_edge_litert")
+
+#: Numbers where an activation could go wrong: far out, around zero, at its bends.
+HARD = np.array([-1e4, -100, -88, -20, -6, -3, -1, -1e-3, 0, 1e-3, 1, 3, 6, 20, 88, 89, 100, 1e4], np.float32)
+
+EXACT = {
+    "relu": lambda x: max(x, 0),
+    "relu6": lambda x: min(max(x, 0), 6),
+    "hard_swish": lambda x: x * min(max(x + 3, 0), 6) / 6,
+    "hard_sigmoid": lambda x: min(max(x + 3, 0), 6) / 6,
+    "silu": lambda x: x / (1 + math.exp(-x)) if x > -700 else 0.0,
+    "sigmoid": lambda x: 1 / (1 + math.exp(-x)) if x > -700 else 0.0,
+    "tanh": math.tanh,
+    "gelu": lambda x: x * (1 + math.erf(x / math.sqrt(2))) / 2,
+    "elu": lambda x: x if x > 0 else 0.7 * math.expm1(x),
+    "leaky_relu": lambda x: x if x > 0 else 0.2 * x,
+    "mish": lambda x: x * math.tanh(x if x > 30 else math.log1p(math.exp(x))),
+}
+ATTRS = {"gelu": {"approximate": "none"}, "elu": {"alpha": 0.7}, "leaky_relu": {"slope": 0.2}}
+
+
+def graph_of(kind, size):
+    ops = [Op("x", "input", attrs={"shape": (1, size, 1, 1)}), Op("y", kind, ("x",), ATTRS.get(kind, {}))]
+    return OpGraph.build(kind, ops, "y")
+
+
+@pytest.mark.parametrize("kind", ACTIVATIONS)
+def test_activation_is_right_far_out_and_at_its_bends(tmp_path, kind):
+    got = run(Source(graph_of(kind, len(HARD)), {}), tmp_path, HARD.reshape(1, -1, 1, 1)).ravel()
+    expected = np.array([EXACT[kind](float(x)) for x in HARD])
+    assert np.allclose(got, expected, rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("kind", [k for k in ACTIVATIONS if k not in ("gelu", "elu", "mish")])
+def test_int8_activation_is_within_two_steps(tmp_path, kind):
+    x = np.linspace(-8, 8, 256, dtype=np.float32)
+    expected = np.array([EXACT[kind](float(v)) for v in x], np.float32)
+    source = Source(graph_of(kind, len(x)), {}, {"x": quant_of(x), "y": quant_of(expected)})
+    assert all(dtype == "int8" for _, dtype in codes(source)[:-1])
+    got = run(source, tmp_path, x.reshape(1, -1, 1, 1)).ravel()
+    # what is rounded on the way in counts with the steepest slope, which is about 1
+    allowed = 2 * source.scales["y"].scale + 0.6 * 1.1 * source.scales["x"].scale
+    assert np.abs(got - expected).max() <= allowed
+
+
+def test_results_of_a_known_range_keep_the_scale_that_tflite_insists_on_and_are_re_quantised():
+    source = Source(graph_of("sigmoid", 4), {}, {"x": quant_of(np.array([-3.0, 3.0])), "y": quant_of(np.array([0.0, 0.5]))})
+    assert [code for code, _ in codes(source)] == ["QUANTIZE", "LOGISTIC", "QUANTIZE", "DEQUANTIZE"]
+    same = Source(graph_of("sigmoid", 4), {}, {"x": quant_of(np.array([-3.0, 3.0])), "y": UNIT})
+    assert [code for code, _ in codes(same)] == ["QUANTIZE", "LOGISTIC", "DEQUANTIZE"]
+    assert (UNIT.scale, UNIT.zero_point, SIGNED_UNIT.scale, SIGNED_UNIT.zero_point) == (1 / 256, -128, 1 / 128, 0)
+
+
+def test_mish_is_its_input_beyond_its_clip():
+    assert math.tanh(math.log1p(math.exp(MISH_TOP))) > 1 - np.finfo(np.float32).eps / 2
+
+
+def test_each_activation_has_a_form():
+    assert set(ACTIVATIONS) <= LOWER.keys()

@@ -1,0 +1,133 @@
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from predictors.errors import StretchError
+from predictors.graph import Op, OpGraph
+from predictors.kinds import KINDS
+from scheduler.delegates.litert import LiteRtDelegate
+from scheduler.delegates.reference import ReferenceDelegate
+from stretch.export.tflite import lower
+from stretch.export.tflite.lower import LOWER, ROUNDED, join_to_tflite, to_tflite
+from stretch.export.tflite.source import Source
+from stretch.export.tflite.writer import Writer
+from tests.scheduler.delegates import graphs
+from tests.stretch.export.tflite.rounded import codes, rounded_source, run, snr_db
+
+pytest.importorskip("ai_edge_litert")
+
+CHECKS = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+
+#: Least signal over noise of eight bits in and eight bits out, decibels; the first three round inside as well.
+LEAST_DB = {"hard_swish": 20, "hard_sigmoid": 20, "softmax": 10}
+
+
+def test_every_kind_that_computes_has_a_form():
+    assert {name for name, kind in KINDS.items() if name != "input" and not kind.identity} == LOWER.keys()
+
+
+def agrees_in_int8(folder, kind, case):
+    """Eight bits lose a bounded part of the result, where there is one to speak of."""
+    graph, weights, x = case
+    source, values = rounded_source(graph, weights, x, folder)
+    expected, got = values["y"], run(source, folder, x)
+    assert np.isfinite(got).all()
+    # Most of a few numbers may lie between two steps of the scale, so small results are judged by those.
+    steps = np.abs(got - expected).max() / source.scales["y"].scale
+    assert steps <= 2.5 or snr_db(expected, got) > LEAST_DB.get(kind, 25), (steps, snr_db(expected, got))
+
+
+@pytest.mark.parametrize("kind", graphs.KIND_NAMES)
+@settings(max_examples=3, suppress_health_check=CHECKS)
+@given(data=st.data())
+def test_int8_form_of_a_kind_is_near_its_reals(tmp_path, kind, data):
+    agrees_in_int8(tmp_path, kind, data.draw(graphs.graphs(kind)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", graphs.KIND_NAMES)
+@settings(max_examples=100, suppress_health_check=CHECKS)
+@given(data=st.data())
+def test_int8_form_of_a_kind_is_near_its_reals_for_many_shapes(tmp_path, kind, data):
+    agrees_in_int8(tmp_path, kind, data.draw(graphs.graphs(kind)))
+
+
+@pytest.mark.parametrize("kind", sorted(ROUNDED))
+@settings(max_examples=2, suppress_health_check=CHECKS)
+@given(data=st.data())
+def test_between_the_conversions_at_the_border_nothing_is_real(tmp_path, kind, data):
+    graph, weights, x = data.draw(graphs.graphs(kind))
+    written = codes(rounded_source(graph, weights, x, tmp_path)[0])
+    if len(graph.by_name["y"].inputs) > 2 and kind == "add":
+        return  # parts of a sum have no scale of their own
+    assert written[-1] == ("DEQUANTIZE", "float32")
+    assert all(dtype == "int8" for _, dtype in written[:-1])
+
+
+def chain(*ops, shape=(1, 6, 5, 5)):
+    return OpGraph.build("chain", [Op("x", "input", attrs={"shape": shape}), *ops], ops[-1].name)
+
+
+def source_of(graph):
+    return Source(graph, graphs.weights_of(graph, np.random.default_rng(0)))
+
+
+CONV = {"kernel": (1, 1), "stride": (1, 1), "padding": (0,) * 4, "dilation": (1, 1), "groups": 1, "out_channels": 3, "bias": True}
+
+
+@pytest.mark.parametrize("kind", ["relu", "relu6"])
+def test_activation_after_a_convolution_is_part_of_it(kind):
+    assert codes(source_of(chain(Op("c", "conv", ("x",), CONV), Op("y", kind, ("c",))))) == [("CONV_2D", "float32")]
+
+
+def test_activation_of_a_tensor_that_others_read_stays_an_operator():
+    graph = chain(Op("c", "conv", ("x",), CONV), Op("r", "relu", ("c",)), Op("y", "add", ("c", "r")))
+    assert [code for code, _ in codes(source_of(graph))] == ["CONV_2D", "RELU", "ADD"]
+
+
+def test_identities_leave_no_operator(tmp_path):
+    graph = chain(Op("d", "dropout", ("x",)), Op("c", "conv", ("d",), CONV), Op("y", "identity", ("c",)))
+    source = source_of(graph)
+    assert codes(source) == [("CONV_2D", "float32")]
+    x = np.random.default_rng(0).standard_normal((1, 6, 5, 5)).astype(np.float32)
+    assert run(source, tmp_path, x).shape == (1, 3, 5, 5)
+
+
+def test_subgraph_that_passes_its_input_on_copies_it(tmp_path):
+    graph = chain(Op("y", "identity", ("x",)))
+    x = np.random.default_rng(0).standard_normal((1, 6, 5, 5)).astype(np.float32)
+    assert np.array_equal(run(Source(graph, {}), tmp_path, x), x)
+
+
+def test_operator_without_a_form_is_named(monkeypatch):
+    monkeypatch.delitem(lower.LOWER, "gelu")
+    with pytest.raises(StretchError, match=r"operator `y` \(gelu\) has no form in TFLite"):
+        to_tflite(Writer("m"), "s", Source(chain(Op("y", "gelu", ("x",), {"approximate": "none"})), {}))
+
+
+def test_half_precision_weights_are_half_as_large_and_widened_when_read(tmp_path):
+    graph = chain(Op("y", "conv", ("x",), CONV | {"out_channels": 64}))
+    weights = graphs.weights_of(graph, np.random.default_rng(0))
+    x = np.random.default_rng(1).standard_normal((1, 6, 5, 5)).astype(np.float32)
+    graphs.save_both(graph, weights, tmp_path, half=True)
+    expected = graphs.run(ReferenceDelegate(), tmp_path / "op.onnx", graph, x)
+    got = graphs.run(LiteRtDelegate(), tmp_path / "op.tflite", graph, x)
+    assert 1e-5 < np.abs(got - expected).max() / np.abs(expected).max() < 2e-3
+    source = source_of(graph)
+    assert len(graphs.tflite_bytes(graph, source, half=True)) < len(graphs.tflite_bytes(graph, source)) - 64 * 6
+
+
+@pytest.mark.parametrize(("kind", "code"), [("concat", ["CONCATENATION"]), ("sum", ["ADD", "ADD"])])
+def test_join_of_three_branches(kind, code):
+    from scheduler.tflite_schema import OPERATORS, TFLITE
+
+    writer = Writer("m")
+    shape = (1, 4, 4, 6) if kind == "concat" else (1, 4, 4, 2)
+    join_to_tflite(writer, "j", kind, dict.fromkeys("abc", (1, 4, 4, 2)), ("y", shape))
+    model = TFLITE.decode(writer.finish())
+    names = {spec.number: name for name, spec in OPERATORS.items()}
+    (graph,) = model["subgraphs"]
+    assert [names[model["operator_codes"][op["opcode_index"]]["builtin_code"]] for op in graph["operators"]] == code
+    assert [end["name"] for end in model["signature_defs"][0]["inputs"]] == ["a", "b", "c"]
+    assert graph["tensors"][graph["outputs"][0]]["shape"].tolist() == list(shape)
