@@ -9,6 +9,7 @@ from predictors.errors import StretchError
 from scheduler.delegates.base import Array, Compiled, Invocation
 from scheduler.manifest import Tensor
 from scheduler.plan import ExecutionPlan, PlannedJoin, PlannedSubgraph
+from scheduler.trace import Span
 
 
 class Buffers:
@@ -93,3 +94,18 @@ def bind_subgraph(subgraph: PlannedSubgraph, compiled: Compiled, arrays: Mapping
         return compiled.bind([arrays[subgraph.input]], [arrays[subgraph.output]])
     except StretchError as error:
         raise StretchError(f"{subgraph.file} does not fit the bundle: {error.message}", error.hint) from error
+
+
+def subgraph_spans(subgraph: PlannedSubgraph, queue: str, call: Invocation, start: int, end: int) -> list[Span]:
+    """What a subgraph that has just run leaves in a trace: itself, then the conversions at its border, which lie within it.
+
+    Args:
+        subgraph: Which.
+        queue: Where it ran.
+        call: What ran.
+        start: When it started, on the clock of `time.perf_counter_ns`.
+        end: When it ended.
+    """
+    processor = subgraph.placement.processor
+    found = [Span(subgraph.name, processor, queue, "subgraph", start, end)]
+    return found + [Span(f"{subgraph.name} {what}", processor, queue, "conversion", a, b) for what, a, b in call.conversions()]

@@ -8,7 +8,7 @@ from queue import Empty, SimpleQueue
 from time import perf_counter_ns
 
 from predictors.errors import StretchError
-from scheduler.buffers import Buffers, bind_subgraph
+from scheduler.buffers import Buffers, bind_subgraph, subgraph_spans
 from scheduler.cores import pinned
 from scheduler.delegates.base import AsyncInvocation, Compiled
 from scheduler.events import (
@@ -64,6 +64,7 @@ class Executor:
         self.plan = plan
         self.buffers = Buffers(plan, tensors)
         calls = {name: bind_subgraph(subgraph, compiled[name], self.buffers.arrays) for name, subgraph in plan.subgraphs.items()}
+        self._calls = calls
         self._runs: dict[str, Hand] = {name: call.run for name, call in calls.items()}
         self._async_calls: dict[str, AsyncInvocation] = {}
         self._enqueued: dict[str, tuple[AsyncInvocation, int]] = {}
@@ -107,7 +108,7 @@ class Executor:
             self._disturbed = False
         finally:
             self._settle()
-        return Trace(tuple(self._span(*record) for record in self._done), start, end, os.getloadavg()[0])
+        return Trace(tuple(span for record in self._done for span in self._spans(*record)), start, end, os.getloadavg()[0])
 
     def run_alone(self, name: str) -> Span:
         """Run one subgraph where it is placed, with every other processor idle.
@@ -132,7 +133,7 @@ class Executor:
             self._settle()
         if name in self._errors:
             raise step_failure(self.plan, name, self._errors[name]) from self._errors[name]
-        return self._span(*self._done[-1])
+        return self._spans(*self._done[-1])[0]
 
     def close(self) -> None:
         """End the threads; they finish what they are doing."""
@@ -262,11 +263,14 @@ class Executor:
         self._enqueued.clear()
         self._disturbed = False
 
-    def _span(self, name: str, start: int, end: int) -> Span:
-        subgraph = self.plan.subgraphs.get(name)
-        if subgraph is None:
-            return Span(name, self.plan.joins[name].processor, "calling thread", "join", start, end)
-        return Span(name, subgraph.placement.processor, subgraph.placement.queue, "subgraph", start, end)
+    def _spans(self, name: str, start: int, end: int) -> list[Span]:
+        """A step, and the conversions at its border."""
+        if name not in self.plan.subgraphs:
+            return [Span(name, self.plan.joins[name].processor, "calling thread", "join", start, end)]
+        call = self._calls[name]
+        if isinstance(call, AsyncInvocation):
+            start, end = call.times() or (start, end)
+        return subgraph_spans(self.plan.subgraphs[name], self.plan.subgraphs[name].placement.queue, call, start, end)
 
     def _raise(self, step: str, error: str) -> None:
         cause = self._errors.get(step)

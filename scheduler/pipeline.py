@@ -12,7 +12,7 @@ from time import perf_counter_ns
 
 import numpy as np
 
-from scheduler.buffers import Buffers, bind_subgraph
+from scheduler.buffers import Buffers, bind_subgraph, subgraph_spans
 from scheduler.cores import pin_thread
 from scheduler.delegates.base import Array, Compiled
 from scheduler.failures import step_failure
@@ -32,9 +32,8 @@ class _Lane:
         buffers = Buffers(plan, tensors)
         self.bytes = buffers.bytes
         self.input, self.output = buffers.arrays[plan.input], buffers.arrays[plan.output]
-        self.calls: dict[str, Callable[[], None] | None] = dict(buffers.joins)
-        for name, subgraph in plan.subgraphs.items():
-            self.calls[name] = bind_subgraph(subgraph, compiled[name], buffers.arrays).run
+        self.joins = buffers.joins
+        self.calls = {name: bind_subgraph(subgraph, compiled[name], buffers.arrays) for name, subgraph in plan.subgraphs.items()}
         self.future: Future[Array] = Future()
         self.start_ns = 0
         self.spans: list[Span] = []
@@ -141,7 +140,7 @@ class Pipeline:
         pin_thread(cores)
         while (task := self._next(queue)) is not None:
             lane = self._lanes[task.lane]
-            call = lane.calls[task.step]
+            call = lane.joins[task.step] if task.step in lane.joins else lane.calls[task.step].run
             error: Exception | None = None
             start = perf_counter_ns()
             try:
@@ -149,7 +148,7 @@ class Pipeline:
                     call()
             except BaseException as raised:  # whatever a delegate raises belongs to the caller
                 error = raised if isinstance(raised, Exception) else RuntimeError(f"{type(raised).__name__}: {raised}")
-            lane.spans.append(self._span(task, queue, start, perf_counter_ns()))
+            lane.spans += self._spans(task, queue, start, perf_counter_ns())
             self._report(task, error)
 
     def _next(self, queue: str) -> Task | None:
@@ -186,11 +185,11 @@ class Pipeline:
             raised.__cause__ = cause
             future.set_exception(raised)
 
-    def _span(self, task: Task, queue: str, start: int, end: int) -> Span:
+    def _spans(self, task: Task, queue: str, start: int, end: int) -> list[Span]:
         subgraph = self._plan.subgraphs.get(task.step)
         if subgraph is None:
-            return Span(task.step, self._plan.joins[task.step].processor, queue, "join", start, end)
-        return Span(task.step, subgraph.placement.processor, queue, "subgraph", start, end)
+            return [Span(task.step, self._plan.joins[task.step].processor, queue, "join", start, end)]
+        return subgraph_spans(subgraph, queue, self._lanes[task.lane].calls[task.step], start, end)
 
 
 def interchangeable(plan: ExecutionPlan, movable: Callable[[str], bool]) -> dict[str, tuple[str, ...]]:

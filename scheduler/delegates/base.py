@@ -28,6 +28,16 @@ class Invocation(ABC):
     def run(self) -> None:
         """Read the input buffers, compute, write the output buffers; returns when they are written."""
 
+    def conversions(self) -> Sequence[tuple[str, int, int]]:
+        """Changes of layout or precision at the border in the last run that were steps of their own.
+
+        Returns:
+            What was changed to what, and when that started and ended on the
+            clock of `time.perf_counter_ns`; empty where nothing is converted,
+            or kernels of the subgraph do it on the way.
+        """
+        return ()
+
 
 class AsyncInvocation(Invocation):
     """An invocation whose processor has a command queue of its own."""
@@ -39,6 +49,13 @@ class AsyncInvocation(Invocation):
     @abstractmethod
     def wait(self) -> None:
         """Return when what was enqueued last is done and the output buffers may be read."""
+
+    def times(self) -> tuple[int, int] | None:
+        """When the processor took up what was enqueued last and when it was done, on the clock of `time.perf_counter_ns`.
+
+        None where the processor does not tell: then the time from `enqueue` to the end of `wait` stands for it.
+        """
+        return None
 
     def run(self) -> None:
         """`enqueue`, then `wait`."""

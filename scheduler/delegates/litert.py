@@ -33,11 +33,22 @@ class LiteRtInvocation(Invocation):
         self._inputs = [(interpreter.tensor(index), array) for index, array in inputs]
         self._outputs = [(interpreter.tensor(index), array) for index, array in outputs]
 
+        self._marks = (0, 0, 0, 0)
+
     def run(self) -> None:
         """Convert the inputs, compute, convert the outputs."""
+        start = perf_counter_ns()
         self.enter()
+        entered = perf_counter_ns()
         self.compute()
+        computed = perf_counter_ns()
         self.leave()
+        self._marks = (start, entered, computed, perf_counter_ns())
+
+    def conversions(self) -> tuple[tuple[str, int, int], ...]:
+        """Channels go last on the way in and first on the way out."""
+        start, entered, computed, end = self._marks
+        return ("to NHWC", start, entered), ("to NCHW", computed, end)
 
     def enter(self) -> None:
         """Copy the inputs into the interpreter, channels last."""
