@@ -19,6 +19,20 @@
 #define Y_OUT OUT(y)
 #endif
 
+// Where output pixel i of the tile lies. FLAT: a 1×1 window with stride 1, so that pixels lie at equal distances in all tensors
+// and neither images nor rows are told apart.
+#if FLAT
+#define PIXEL(t, b) (t + t##_o + (b) * t##_s.s1 + (p0 + i) * t##_s.s3)
+#else
+#define PIXEL(t, b) AT(t, n, b, oh, ow)
+#endif
+// A division takes as long as ten multiply-adds, so there is one a tile.
+#define NEXT_PIXEL                                                                                                                          \
+  if (++ow == result.s1) {                                                                                                                  \
+    ow = 0;                                                                                                                                 \
+    if (++oh == result.s0) oh = 0, n++;                                                                                                     \
+  }
+
 __kernel void conv(X_IN, __global const STORE *restrict zero, __global const STORE *restrict weight, __global const float *restrict bias,
 #if RESIDUAL
                    IN(r),
@@ -53,16 +67,21 @@ __kernel void conv(X_IN, __global const STORE *restrict zero, __global const STO
   x += first[t] * x_s.s1;
 #endif
 
+#if !FLAT
   int base[VW], row[VW], column[VW];
+  {
+    int n = p0 / (result.s0 * result.s1);
+    int oh = (p0 - n * result.s0 * result.s1) / result.s1;
+    int ow = p0 - (n * result.s0 + oh) * result.s1;
 #pragma unroll
-  for (int i = 0; i < VW; i++) {
-    const int p = p0 + i;
-    const int n = p / (result.s0 * result.s1);
-    const int r = p - n * result.s0 * result.s1;
-    base[i] = n * x_s.s0;
-    row[i] = (r / result.s1) * window.s2 - border.s0;
-    column[i] = (r % result.s1) * window.s3 - border.s1;
+    for (int i = 0; i < VW; i++) {
+      base[i] = n * x_s.s0;
+      row[i] = oh * window.s2 - border.s0;
+      column[i] = ow * window.s3 - border.s1;
+      NEXT_PIXEL
+    }
   }
+#endif
 
   for (int kh = 0; kh < window.s0; kh++)
     for (int kw = 0; kw < window.s1; kw++) {
@@ -70,6 +89,10 @@ __kernel void conv(X_IN, __global const STORE *restrict zero, __global const STO
       int inside[VW];
 #pragma unroll
       for (int i = 0; i < VW; i++) {
+#if FLAT
+        xp[i] = x + (p0 + i) * x_s.s3;
+        inside[i] = 1;
+#else
         const int h = row[i] + kh * border.s2;
         const int v = column[i] + kw * border.s3;
         inside[i] = !CHECKED || ((uint)h < (uint)image.s0 && (uint)v < (uint)image.s1);
@@ -78,6 +101,7 @@ __kernel void conv(X_IN, __global const STORE *restrict zero, __global const STO
         xp[i] = x + (inside[i] ? at : 0);
 #else
         xp[i] = inside[i] ? x + at : zero;
+#endif
 #endif
       }
 #if XPLAIN
@@ -122,21 +146,22 @@ __kernel void conv(X_IN, __global const STORE *restrict zero, __global const STO
 #endif
     }
 
+#if !FLAT
+  int n = p0 / (result.s0 * result.s1);
+  int oh = (p0 - n * result.s0 * result.s1) / result.s1;
+  int ow = p0 - (n * result.s0 + oh) * result.s1;
+#endif
 #pragma unroll
   for (int i = 0; i < VW; i++) {
-    const int p = p0 + i;
-    const int n = p / (result.s0 * result.s1);
-    const int at = p - n * result.s0 * result.s1;
-    const int oh = at / result.s1, ow = at % result.s1;
 #pragma unroll
     for (int j = 0; j < VC; j++) {
       if (o + j >= result.s2) continue;
       VEC v = acc[i][j];
 #if RESIDUAL
 #if RESIDUAL_LAST
-      v = ACTIVATE(v) + LOADV(AT(r, n, o + j, oh, ow));
+      v = ACTIVATE(v) + LOADV(PIXEL(r, o + j));
 #else
-      v += LOADV(AT(r, n, o + j, oh, ow));
+      v += LOADV(PIXEL(r, o + j));
       v = ACTIVATE(v);
 #endif
 #else
@@ -145,12 +170,15 @@ __kernel void conv(X_IN, __global const STORE *restrict zero, __global const STO
 #if YPLAIN
 #pragma unroll
       for (int l = 0; l < L; l++)
-        if ((o + j) * L + l < result.s3) *AT(y, n, (o + j) * L + l, oh, ow) = LANE(v, l);
+        if ((o + j) * L + l < result.s3) *PIXEL(y, (o + j) * L + l) = LANE(v, l);
 #elif BATCHED
-      STOREV(AT(y, n, o + j, oh, ow) + (long)get_global_id(2) * z.s2, v);
+      STOREV(PIXEL(y, o + j) + (long)get_global_id(2) * z.s2, v);
 #else
-      STOREV(AT(y, n, o + j, oh, ow), v);
+      STOREV(PIXEL(y, o + j), v);
 #endif
     }
+#if !FLAT
+    NEXT_PIXEL
+#endif
   }
 }

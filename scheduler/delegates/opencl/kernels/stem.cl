@@ -1,7 +1,7 @@
 // First convolution of a network: reads few channels of an NCHW image in floats, so that no layout conversion runs before it.
 //
-// Each work-item computes VW neighbouring pixels of a row times VC channel blocks. Loads of the window are shared by the
-// pixels (the memory-access merging of paper 001); tiles at the left and right border check each column, those in between
+// Each work-item computes VW neighbouring pixels of a row times VC channel blocks. The loop over columns stays a loop: where
+// it is unrolled, compilers keep the inputs that pixels share in registers, and the sums no longer fit. Tiles at the left and right border check each column, those in between
 // do not (its nine regions, rows being left out as a whole). Weights: [tile][c][kh][KW][VC][L].
 
 #if YPLAIN
@@ -11,7 +11,7 @@
 #endif
 
 #define TAPS(VALUE)                                                                                                                         \
-  _Pragma("unroll") for (int kw = 0; kw < KW; kw++) {                                                                                       \
+  _Pragma("unroll 1") for (int kw = 0; kw < KW; kw++) {                                                                                     \
     VEC u[VC];                                                                                                                              \
     _Pragma("unroll") for (int j = 0; j < VC; j++) u[j] = LOADV(w + (kw * VC + j) * L);                                                     \
     _Pragma("unroll") for (int i = 0; i < VW; i++) {                                                                                        \

@@ -11,8 +11,9 @@ from scheduler.delegates.opencl.schedule import Parameters, Problem, rank_tiles
 from scheduler.delegates.opencl.templates import depthwise, stem, winograd
 from scheduler.delegates.opencl.templates.move import move_launch
 from scheduler.delegates.opencl.templates.packing import pack_dense, pack_grouped
-from scheduler.delegates.opencl.templates.parts import activation, activation_arguments, defines
+from scheduler.delegates.opencl.templates.parts import activation, activation_arguments, defines, fit_local
 from scheduler.delegates.opencl.templates.window import Convolution, pad_to, read_bias, read_convolution
+from scheduler.delegates.opencl.tensors import View
 
 #: Largest input that is read channel by channel from NCHW; more channels are brought into blocks first.
 PLAIN_CHANNELS = 4
@@ -79,6 +80,7 @@ def direct(state: Lowering, conv: Convolution) -> None:
         XVEC=not state.traits.cpu,
         BATCHED=0,
         CHECKED=any(conv.pads),
+        FLAT=conv.kernel == conv.stride == (1, 1) and not any(conv.pads) and all(_even(t.view) for t in (Tensor(x), Tensor(y), *residual)),
     )
     arguments = (
         Tensor(x),
@@ -100,6 +102,13 @@ def direct(state: Lowering, conv: Convolution) -> None:
     state.add(Launch("conv", conv.node.name, macros, arguments, grid, conv.shape, conv.macs, local))
 
 
+def _even(view: View) -> bool:
+    """Whether all pixels of all images lie at equal distances."""
+    n, _, h, w = view.image
+    image, _, row, column = view.strides
+    return (h == 1 or row == w * column) and (n == 1 or image == h * w * column)
+
+
 def candidates(state: Lowering, problem: Problem) -> list[Parameters]:
     """Legal tiles, the best first; the one that paper 004 gives as its example where that is asked for."""
     ranked = rank_tiles(state.schedules, problem)
@@ -113,10 +122,7 @@ def candidates(state: Lowering, problem: Problem) -> list[Parameters]:
 def tile_grid(state: Lowering, tile: Parameters, tiles: tuple[int, int], batch: int = 1) -> tuple[Size, Size]:
     """Grid and work-group of a kernel with one work-item a tile."""
     grid = (tiles[1], tiles[0], batch) if tile["CHANNELS_FIRST"] else (tiles[0], tiles[1], batch)
-    local = state.traits.local
-    if tile["CHANNELS_FIRST"] and not state.traits.cpu:
-        local = (local[1], local[0], local[2])
-    return grid, local
+    return grid, fit_local(state.traits, grid)
 
 
 def linear(state: Lowering, node: Node) -> None:

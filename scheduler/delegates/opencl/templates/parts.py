@@ -34,7 +34,20 @@ def light_grid(traits: Traits, blocks: int, pixels: int, images: int) -> tuple[d
     """
     first = int(traits.blocks_inside)
     grid = (blocks, pixels, images) if first else (pixels, blocks, images)
-    return {"CHANNELS_FIRST": first}, grid, CPU_LIGHT if traits.cpu else traits.local
+    return {"CHANNELS_FIRST": first}, grid, CPU_LIGHT if traits.cpu else fit_local(traits, grid)
+
+
+def fit_local(traits: Traits, grid: Size) -> Size:
+    """A work-group for a grid: the device's own where the grid is large, its first side no longer than the grid's otherwise."""
+    if traits.cpu:
+        return traits.local
+    first = min(traits.local[0], _power(grid[0]))
+    return (first, min(prod(traits.local) // first, _power(grid[1])), 1)
+
+
+def _power(size: int) -> int:
+    """The least power of 2 that is not below `size`."""
+    return int(1 << (size - 1).bit_length())
 
 
 def line_local(traits: Traits) -> Size:

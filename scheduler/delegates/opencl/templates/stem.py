@@ -4,7 +4,7 @@ from scheduler.delegates.opencl.launch import Ints, Launch, Tensor, Weights
 from scheduler.delegates.opencl.lower import Lowering
 from scheduler.delegates.opencl.schedule import Problem, rank_tiles
 from scheduler.delegates.opencl.templates.packing import pack_stem
-from scheduler.delegates.opencl.templates.parts import activation_arguments, defines
+from scheduler.delegates.opencl.templates.parts import activation_arguments, defines, fit_local
 from scheduler.delegates.opencl.templates.window import Convolution, pad_to
 
 #: More input channels are quicker in blocks.
@@ -46,7 +46,4 @@ def stem(state: Lowering, conv: Convolution) -> None:
     across, down = tiles[0] * oh, tiles[1]
     first = tile["CHANNELS_FIRST"]
     grid = (down, across, n) if first else (across, down, n)
-    local = state.traits.local
-    if first and not state.traits.cpu:
-        local = (local[1], local[0], local[2])
-    state.add(Launch("stem", conv.node.name, macros, arguments, grid, conv.shape, conv.macs, local))
+    state.add(Launch("stem", conv.node.name, macros, arguments, grid, conv.shape, conv.macs, fit_local(state.traits, grid)))

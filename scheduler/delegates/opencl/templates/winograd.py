@@ -10,15 +10,20 @@ import numpy as np
 from scheduler.delegates.base import Array
 from scheduler.delegates.opencl.launch import Ints, Launch, Tensor, Weights, Zeros
 from scheduler.delegates.opencl.lower import Lowering
-from scheduler.delegates.opencl.schedule import Problem, rank_tiles
+from scheduler.delegates.opencl.schedule import Problem, least_cycles, rank_tiles
 from scheduler.delegates.opencl.templates.packing import pack_dense
-from scheduler.delegates.opencl.templates.parts import CPU_LIGHT, activation_arguments, defines
+from scheduler.delegates.opencl.templates.parts import CPU_LIGHT, activation_arguments, defines, fit_local
 from scheduler.delegates.opencl.templates.window import Convolution, pad_to
 from scheduler.delegates.opencl.tensors import View
 
 #: Output pixels of a tile in each direction, and what it reads.
 TILE, SPAN = 4, 6
 POINTS = SPAN * SPAN
+
+#: Time of the transform of one tile of one block of channels, measured on a Zen 4.
+TRANSFORM_CYCLES = 300
+#: Part of the direct convolution's time below which the estimate is trusted.
+WORTH = 0.9
 
 #: G of F(4×4, 3×3) with interpolation points 0, ±1, ±2, ∞.
 G = np.array(
@@ -35,18 +40,17 @@ def suits(state: Lowering, conv: Convolution) -> bool:
     if switch == "on":
         return True
     tuned = state.schedules.tuned.get(("winograd", conv.shape))
-    return bool(tuned["USE"]) if tuned is not None else worth_it(conv)
+    return bool(tuned["USE"]) if tuned is not None else worth_it(state, conv)
 
 
-def worth_it(conv: Convolution) -> bool:
-    """Whether fewer multiplications outweigh the transforms and the pixels that tiles add at the border."""
-    _, c, _, _ = conv.input
-    _, m, oh, ow = conv.output
-    covered = -(-oh // TILE) * -(-ow // TILE) * TILE * TILE
-    saved = (9 * oh * ow - POINTS / 16 * covered) * c * m
-    # Each transformed element is written and read once: about as long as 12 multiply-adds, and the transform itself.
-    cost = POINTS / 16 * covered * (c + m) * 24
-    return min(c, m) >= 32 and saved > 2 * cost
+def worth_it(state: Lowering, conv: Convolution) -> bool:
+    """Whether fewer multiplications outweigh the transforms, 36 weights for 9, and the pixels that tiles add at the border."""
+    reads, writes = state.layout.blocks(conv.input[1]), state.layout.blocks(conv.output[1])
+    depth = reads * state.layout.lanes
+    tiles = conv.output[0] * -(-conv.output[2] // TILE) * -(-conv.output[3] // TILE)
+    direct = least_cycles(state.schedules, Problem("conv", conv.shape, conv.pixels, writes, 9 * depth))
+    product = least_cycles(state.schedules, Problem("product", conv.shape, tiles, writes, depth, POINTS))
+    return product + TRANSFORM_CYCLES * tiles * (reads + writes) < WORTH * direct
 
 
 def transform_weights(weight: Array) -> Array:
@@ -65,9 +69,23 @@ def winograd(state: Lowering, conv: Convolution) -> None:
     reads, writes = state.layout.blocks(c), state.layout.blocks(m)
     name = conv.node.output
     x = state.blocked(conv.x)
-    v = View(f"{name}:points", (POINTS * tiles, c), 0, (reads * lanes, lanes, 0, 0), lanes, POINTS * tiles * reads * lanes * 4)
-    p = View(f"{name}:products", (POINTS * tiles, m), 0, (writes * lanes, lanes, 0, 0), lanes, POINTS * tiles * writes * lanes * 4)
-    light = CPU_LIGHT if state.traits.cpu else state.traits.local
+    v = View(
+        f"{name}:points",
+        (POINTS * tiles, c),
+        0,
+        (reads * lanes, lanes, reads * lanes, reads * lanes),
+        lanes,
+        POINTS * tiles * reads * lanes * 4,
+    )
+    p = View(
+        f"{name}:products",
+        (POINTS * tiles, m),
+        0,
+        (writes * lanes, lanes, writes * lanes, writes * lanes),
+        lanes,
+        POINTS * tiles * writes * lanes * 4,
+    )
+    light = CPU_LIGHT if state.traits.cpu else fit_local(state.traits, (reads, tiles, 1))
     size = Ints((h, w, reads, 0))
     grid = Ints((down, across, tiles, 0))
     into = (Tensor(x), Zeros(lanes), Tensor(v, written=True), size, grid, Ints(conv.pads[:2]))
@@ -79,7 +97,17 @@ def winograd(state: Lowering, conv: Convolution) -> None:
     matrices = np.stack([pack_dense(u.reshape(m, c, 1, 1), lanes, vc, blocked_input=True) for u in transform_weights(conv.weight)])
     counts = -(-tiles // vw), -(-writes // vc)
     macros = defines(
-        **tile, ACT="act_none", RESIDUAL=0, RESIDUAL_LAST=0, GROUPED=0, XPLAIN=0, YPLAIN=0, XVEC=not state.traits.cpu, BATCHED=1, CHECKED=0
+        **tile,
+        ACT="act_none",
+        RESIDUAL=0,
+        RESIDUAL_LAST=0,
+        GROUPED=0,
+        XPLAIN=0,
+        YPLAIN=0,
+        XVEC=not state.traits.cpu,
+        BATCHED=1,
+        CHECKED=0,
+        FLAT=1,
     )
     product = (
         Tensor(v),
@@ -96,9 +124,7 @@ def winograd(state: Lowering, conv: Convolution) -> None:
         *activation_arguments(type(conv.activation)()),
     )
     over = (counts[1], counts[0], POINTS) if tile["CHANNELS_FIRST"] else (*counts, POINTS)
-    local = state.traits.local
-    if tile["CHANNELS_FIRST"] and not state.traits.cpu:
-        local = (local[1], local[0], local[2])
+    local = fit_local(state.traits, over)
     state.add(Launch("conv", conv.node.name, macros, product, over, problem.shape, POINTS * tiles * c * m, local))
 
     residual = conv.residual_argument(state)
