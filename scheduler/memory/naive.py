@@ -1,0 +1,14 @@
+"""Every tensor has memory of its own: the baseline of paper 000, section 5."""
+
+from scheduler.memory.lifetimes import Lifetimes
+from scheduler.memory.plan import MemoryPlan, shared_objects
+
+
+def plan_naive(lifetimes: Lifetimes, alignment: int = 1) -> MemoryPlan:
+    """A plan without sharing.
+
+    Args:
+        lifetimes: The tensors.
+        alignment: Not needed: every tensor starts an arena.
+    """
+    return shared_objects(lifetimes, [[i] for i in range(len(lifetimes.tensors))])
