@@ -1,5 +1,6 @@
 """The `opencl` delegate: kernels of our own on a GPU, or on CPU cores through PoCL."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -15,6 +16,7 @@ from scheduler.delegates.opencl.memory import Planner, plan_by_size
 from scheduler.delegates.opencl.programs import programs_of
 from scheduler.delegates.opencl.schedule import Options, Schedules
 from scheduler.delegates.opencl.simplify import simplify
+from scheduler.delegates.opencl.tuner import ScheduleTuner, Tuned, cached_schedules, entries, open_cache
 
 
 @delegates.register("opencl")
@@ -67,10 +69,31 @@ class OpenCLDelegate(Delegate):
 
     def lowered(self, graph: Graph) -> list[Launch]:
         """The launches that compute a graph; the graph is simplified and fused in place."""
-        traits = open_device(self._cores).traits
+        device = open_device(self._cores)
+        traits = device.traits
+        self._prepare(graph)
+        schedules = Schedules(traits, cached_schedules(open_cache(device, self._half)))
+        return lower(graph, traits.layout(self._half), traits, self._options, schedules)
+
+    def tune(self, model: Path, budget_s: float, step: Callable[[], None] | None = None) -> list[Tuned]:
+        """Measure schedules for the convolutions of a subgraph that were not tuned yet, and keep what was found in the user's cache.
+
+        Args:
+            model: ONNX file of the subgraph.
+            budget_s: Seconds after which no further kernel is begun.
+            step: Called after each operator.
+        """
+        device = open_device(self._cores)
+        graph = read_graph(model)
+        self._prepare(graph)
+        cache = open_cache(device, self._half)
+        found = ScheduleTuner(device, half=self._half, options=self._options).tune(graph, cached_schedules(cache), budget_s, step)
+        cache.save(entries(found))
+        return found
+
+    def _prepare(self, graph: Graph) -> None:
         simplify(graph)
         fuse(graph, residual=self._options.fuse, activations=self._options.fuse)
-        return lower(graph, traits.layout(self._half), traits, self._options, Schedules(traits))
 
     def places(self, model: Path) -> list[NodePlace]:
         """Each operator with its kernel's measured time, or what it was merged into; the reason why a subgraph is refused."""

@@ -137,12 +137,14 @@ class OpenCLInvocation(AsyncInvocation):
 
     def times(self) -> tuple[int, int] | None:
         """When the device took up what was enqueued last and when its outputs were ready, on the clock of `perf_counter_ns`."""
-        spans = self.commands()
-        if not spans:
+        first, last = (self._before or self._events)[:1], (self._after or self._events)[-1:]
+        if not first or not last or first[0] is None:
             return None
-        # The first command was put into the queue just after the host's own clock was read.
-        shift = self._enqueued_ns - spans[0].queued
-        return spans[0].queued + shift, spans[-1].ended + shift
+        with suppress(self._cl.Error):
+            queued, ended = first[0].profile.queued, last[0].profile.end
+            # The first command was put into the queue just after the host's own clock was read.
+            return self._enqueued_ns, ended - queued + self._enqueued_ns
+        return None
 
     def spans(self) -> list[CommandSpan]:
         """Each launch of the last run, in order."""

@@ -61,10 +61,12 @@ class Schedules:
     Args:
         traits: Of the device.
         tuned: Parameters by problem, from a tuner's cache.
+        asked: The problems that were asked for so far, with their candidates.
     """
 
     traits: Traits
     tuned: Mapping[tuple[str, str], Parameters] = field(default_factory=dict)
+    asked: list[tuple[Problem, list[Parameters]]] = field(default_factory=list)
 
     def choose(self, problem: Problem, candidates: Sequence[Parameters]) -> Parameters:
         """The parameters to compile with.
@@ -73,6 +75,7 @@ class Schedules:
             problem: What is computed.
             candidates: Legal parameters, the best first.
         """
+        self.asked.append((problem, list(candidates)))
         found = self.tuned.get((problem.kernel, problem.shape))
         return found if found is not None and dict(found) in [dict(c) for c in candidates] else candidates[0]
 

@@ -12,3 +12,10 @@ def pytest_collection_modifyitems(items):
             reason = reason or missing() or "there is one"
             if reason != "there is one":
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(autouse=True)
+def no_tuned_schedules(tmp_path_factory, monkeypatch):
+    """What was tuned on this machine must not decide what is tested."""
+    folder = tmp_path_factory.mktemp("tuning")
+    monkeypatch.setattr("scheduler.tuning.cache.tuning_folder", lambda: folder)
