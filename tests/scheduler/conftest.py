@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from scheduler.memory import Lifetime, Lifetimes
+
 
 @pytest.fixture(scope="session")
 def bundles():
@@ -20,3 +22,10 @@ def bundles():
 def bundle_dir(bundles, tmp_path):
     """A two-branch bundle for cpu and gpu."""
     return bundles.two_branches(tmp_path / "bundle")
+
+
+@pytest.fixture(scope="session")
+def memory_example():
+    """Figure 5 of paper 000: sizes 32, 8, 4, 8, 64 on edges 0→1, 1→{2, 3}, {2, 3}→4, 4→5."""
+    uses = {"0": (32, (0, 1)), "1": (8, (1, 2, 3)), "2": (4, (2, 4)), "3": (8, (3, 4)), "4": (64, (4, 5))}
+    return Lifetimes([Lifetime(name, size, steps) for name, (size, steps) in uses.items()])

@@ -11,6 +11,6 @@ def test_tensor_fits_between_two_that_live_longer():
     assert plan.total_bytes == made.lower_bound
 
 
-def test_alignment_below_one_is_refused(example):
+def test_alignment_below_one_is_refused(memory_example):
     with pytest.raises(ValueError, match="above zero"):
-        plan_offset(example, 0)
+        plan_offset(memory_example, 0)

@@ -65,12 +65,12 @@ def test_tensor_is_before_another_only_if_no_schedule_lets_them_meet(made):
 
 
 @pytest.mark.parametrize(("name", "total"), [("naive", 116), ("greedy", 104), ("flow", 84), ("offset", 76)])
-def test_example_of_the_paper_gives_its_totals(example, name, total):
-    assert plan_memory(example, name, alignment=1).total_bytes == total
+def test_example_of_the_paper_gives_its_totals(memory_example, name, total):
+    assert plan_memory(memory_example, name, alignment=1).total_bytes == total
 
 
-def test_offsets_reach_the_lower_bound_of_the_example(example):
-    assert example.lower_bound == 76
+def test_offsets_reach_the_lower_bound_of_the_example(memory_example):
+    assert memory_example.lower_bound == 76
 
 
 @pytest.mark.parametrize("name", NAMES)
