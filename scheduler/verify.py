@@ -1,5 +1,6 @@
 """Whether a bundle is whole and computes what its own whole model computes."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -7,11 +8,13 @@ import numpy as np
 
 from predictors.errors import StretchError
 from scheduler.bundle import Bundle, bundle_problems, read_bundle
+from scheduler.delegates import LiteRtDelegate
 from scheduler.delegates.base import Array
 from scheduler.int8_edges import edges
 from scheduler.onnx_file import load_onnx
 from scheduler.sequential import Sequential, max_error
 from scheduler.session import Session
+from scheduler.tflite_file import check_belongs, load_tflite
 
 #: Largest difference allowed between subgraphs and whole model, relative to the largest output.
 TOLERANCE = 1e-4
@@ -46,6 +49,7 @@ class Verification:
 def verify_bundle(path: Path) -> Verification:
     """Check schema, files, hashes and graph, then run the bundle against its whole model.
 
+    A TFLite file in it is checked too, and its signatures run where LiteRT is installed.
     Nothing is run as long as anything else is wrong.
 
     Args:
@@ -62,34 +66,45 @@ def verify_bundle(path: Path) -> Verification:
     if problems:
         return Verification(problems, None)
     x = random_input(bundle)
-    lower = sorted({entry.precision for entry in bundle.manifest.subgraphs} - {"fp32"})
     try:
         for entry in bundle.manifest.subgraphs:
             if entry.precision == "int8":
                 edges(load_onnx(bundle.file(entry.file)))
-        with Session(bundle) as session:
-            got = session(x)
         expected = Sequential(bundle.file(bundle.manifest.whole)).run(x)
+        found = [_compared(bundle, x, expected, "the subgraphs", None)]
+        if bundle.manifest.tflite is not None:
+            check_belongs(load_tflite(bundle.file(bundle.manifest.tflite)), bundle.manifest)
+            if LiteRtDelegate.unavailable() is None:
+                everywhere = {entry.processor: "litert" for entry in bundle.manifest.subgraphs}
+                found.append(_compared(bundle, x, expected, f"the signatures of {bundle.manifest.tflite}", everywhere))
     except StretchError as error:
         if error.exit_code != 1:
             raise
         return Verification((error.message,), None)
+    errors = [each.max_error for each in found if each.max_error is not None]
+    return Verification(tuple(p for each in found for p in each.problems), max(errors, default=None), found[0].tolerance)
+
+
+def _compared(bundle: Bundle, x: Array, expected: Array, what: str, mapping: Mapping[str, str] | None) -> Verification:
+    """Run the bundle, placed as `mapping` says, against what its whole model computes."""
+    whole = bundle.manifest.whole
+    lower = sorted({entry.precision for entry in bundle.manifest.subgraphs} - {"fp32"})
+    with Session(bundle, mapping) as session:
+        got = session(x)
     if got.shape != expected.shape:
-        return Verification((f"the subgraphs give {list(got.shape)}, {bundle.manifest.whole} gives {list(expected.shape)}",), None)
+        return Verification((f"{what} give {list(got.shape)}, {whole} gives {list(expected.shape)}",), None)
     if not np.isfinite(got).all():
-        return Verification(("the output contains NaN or infinity for a normal input",), None)
+        return Verification((f"the output of {what} contains NaN or infinity for a normal input",), None)
     difference = max_error(got, expected)
     if lower:
         distance = float(np.linalg.norm(got - expected)) / (float(np.linalg.norm(expected)) or 1.0)
         if not distance <= ROUNDING:
-            problem = f"the subgraphs in {', '.join(lower)} move the output {distance:.2f} of its size away from {bundle.manifest.whole}, {ROUNDING} is allowed"
+            problem = f"{what} in {', '.join(lower)} move the output {distance:.2f} of its size away from {whole}, {ROUNDING} is allowed"
             return Verification((problem,), difference, None)
         return Verification((), difference, None)
     if difference > TOLERANCE:
-        return Verification(
-            (f"the subgraphs differ from {bundle.manifest.whole} by {difference:.1e} of its largest output, {TOLERANCE:.0e} is allowed",),
-            difference,
-        )
+        problem = f"{what} differ from {whole} by {difference:.1e} of its largest output, {TOLERANCE:.0e} is allowed"
+        return Verification((problem,), difference)
     return Verification((), difference)
 
 

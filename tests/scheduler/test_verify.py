@@ -4,7 +4,11 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from scheduler.bundle import load_bundle
+from scheduler.tflite_schema import TFLITE
 from scheduler.verify import TOLERANCE, verify_bundle
+from stretch.export.tflite.bundle import export_tflite, write_tflite
+from stretch.quantize.images import synthetic_images
 
 
 def rehash(bundles, path, name):
@@ -61,3 +65,52 @@ def test_subgraph_that_does_not_load_is_a_problem(bundles, bundle_dir):
 
 def test_no_bundle_is_a_problem(tmp_path):
     assert "is not a bundle" in verify_bundle(tmp_path).problems[0]
+
+
+@pytest.fixture
+def tflite_dir(bundle_dir, tmp_path):
+    """A bundle with a TFLite file."""
+    pytest.importorskip("ai_edge_litert")
+    export_tflite(load_bundle(bundle_dir), tmp_path / "tflite", synthetic_images((1, 3, 8, 8), 8), "synthetic")
+    return tmp_path / "tflite"
+
+
+def respell(bundles, path, change):
+    """Change the tables of the TFLite file and enter its new hash."""
+    model = TFLITE.decode((path / "model.tflite").read_bytes())
+    change(model)
+    (path / "model.tflite").write_bytes(TFLITE.encode(model))
+    rehash(bundles, path, "model.tflite")
+
+
+def test_tflite_file_is_run_as_well(tflite_dir):
+    result = verify_bundle(tflite_dir)
+    assert result.ok
+    assert result.max_error <= TOLERANCE
+
+
+def test_tflite_file_with_other_weights_is_found_even_if_hashed(bundles, tflite_dir):
+    def double(model):
+        at = max(range(len(model["buffers"]) - 1), key=lambda i: len(model["buffers"][i].get("data", ())))
+        model["buffers"][at] = {"data": (model["buffers"][at]["data"].view(np.float32) * 2).view(np.uint8)}
+
+    respell(bundles, tflite_dir, double)
+    (problem,) = verify_bundle(tflite_dir).problems
+    assert "the signatures of model.tflite differ from model.onnx" in problem
+
+
+def test_tflite_file_without_a_plan_or_of_another_bundle_is_a_problem(bundles, tflite_dir, tmp_path):
+    respell(bundles, tflite_dir, lambda model: model.pop("metadata"))
+    assert "has no plan in its metadata" in verify_bundle(tflite_dir).problems[0]
+    other = load_bundle(bundles.two_branches(tmp_path / "other", processors=("cpu", "dsp")))
+    (tflite_dir / "model.tflite").write_bytes(write_tflite(other))
+    rehash(bundles, tflite_dir, "model.tflite")
+    assert "written for another bundle" in verify_bundle(tflite_dir).problems[0]
+
+
+def test_truncated_tflite_file_is_a_problem(bundles, tflite_dir):
+    file = tflite_dir / "model.tflite"
+    file.write_bytes(file.read_bytes()[:-200])
+    assert "model.tflite has" in verify_bundle(tflite_dir).problems[0]
+    rehash(bundles, tflite_dir, "model.tflite")
+    assert "is no TFLite file that nn-stretch wrote" in verify_bundle(tflite_dir).problems[0]

@@ -17,6 +17,19 @@ def identity_design(graph: OpGraph) -> BranchDesign:
     return BranchDesign(graph.name, "test", tuple(whole(s) for s in split_segments(graph)))
 
 
+def cpu_and(other: str, graph: OpGraph, join: str) -> BranchDesign:
+    """Every segment that may branch on two processors: the CPU's branch deep, the other's shallow."""
+    parts = []
+    for s in split_segments(graph):
+        if not s.branchable:
+            parts.append(whole(s))
+            continue
+        shares = partitions(s.width, [s.width, s.width], 4) if join == "project" else (0, 0)
+        depths = zip(("cpu", other), (s.depth, s.min_depth), shares, strict=True)
+        parts.append(SegmentDesign(s.name, s.start, s.end, tuple(BranchScale(p, d, s.width, "none", n) for p, d, n in depths), join))
+    return BranchDesign(graph.name, "test", tuple(parts))
+
+
 def _fits(segment: Segment, arriving: int) -> bool:
     """Whether the segment may stay whole when `arriving` channels come in."""
     return arriving == segment.in_width or segment.dense_input

@@ -162,3 +162,81 @@ def test_removed_qnn_library_is_said_where_a_core_stands_in(floats, tmp_path, st
     assert result.code == 0
     assert "libQnnHtp.so is missing" in result.err
     assert "a CPU core stands in" in result.err
+
+
+LITERT = ("--map", "cpu=litert,dsp=litert")
+
+
+@pytest.fixture(scope="module")
+def tflite(floats, tmp_path_factory):
+    """The bundle with int8 on the dsp and a TFLite file."""
+    from stretch.export.tflite.bundle import export_tflite
+
+    pytest.importorskip("ai_edge_litert")
+    out = tmp_path_factory.mktemp("tflite") / "bundle"
+    export_tflite(load_bundle(floats), out, synthetic_images((1, 3, 8, 8), 16), "synthetic", precision={"dsp": "int8"})
+    return out
+
+
+def test_tflite_file_is_written_beside_the_onnx_files_and_compared_with_them(stretch, floats, tmp_path):
+    pytest.importorskip("ai_edge_litert")
+    code, data, err = stretch("export", floats, "--format", "tflite", "--out", tmp_path / "out", "--json")
+    assert code == 0, data
+    assert data["format"] == "tflite"
+    assert "model.tflite" in {file["file"] for file in data["files"]}
+    assert all(sub["cosine"] > 0.99999 and sub["precision"] == "fp32" for sub in data["subgraphs"])
+    assert data["checks"]["signatures"].keys() >= {"s1.join", "s1.cpu"}
+    assert err == ""
+
+
+def test_people_read_what_the_tflite_file_loses(stretch, tflite, tmp_path):
+    code, out, _ = stretch("export", tflite, "--format", "tflite", "--out", tmp_path / "out")
+    assert code == 0
+    assert any(line.split()[:3] == ["s1.dsp", "dsp", "int8"] for line in out.splitlines())
+    assert "; with fp32 1.0000" in out
+
+
+def test_trained_weights_need_images_for_int8_alone(stretch, trained, images, tmp_path):
+    pytest.importorskip("ai_edge_litert")
+    assert stretch("export", trained, "--format", "tflite", "--out", tmp_path / "a")[0] == 0
+    code, _, err = stretch("export", trained, "--format", "tflite", "--precision", "dsp=int8", "--out", tmp_path / "b")
+    assert (code, "int8 needs calibration images" in err) == (2, True)
+    assert stretch("export", trained, "--format", "tflite", "--precision", "dsp=int8", "--images", images, "--out", tmp_path / "b")[0] == 0
+
+
+def test_unknown_format_is_a_usage_error(stretch, floats, tmp_path):
+    assert stretch("export", floats, "--format", "caffe", "--out", tmp_path / "out")[0] == 2
+
+
+def test_bundle_runs_is_explained_and_verified_through_its_signatures(stretch, tflite):
+    code, data, _ = stretch("run", tflite, *LITERT, "--repeat", 2, "--warmup", 0, "--json")
+    assert code == 0
+    assert {p["delegate"] for p in data["processors"].values()} == {"litert"}
+    assert data["max_error"] < 0.05
+    code, data, _ = stretch("explain", tflite, *LITERT, "--json")
+    assert code == 0
+    ops = [op for op in data["ops"] if op["subgraph"] == "s1.dsp"]
+    assert [op["op"] for op in ops] == ["convert", "QUANTIZE", "CONV_2D", "DEQUANTIZE", "all operators", "convert"]
+    assert all(op["delegate"] == "litert" for op in ops)
+    assert stretch("verify", tflite)[0] == 0
+
+
+def test_bundle_without_a_tflite_file_says_how_to_write_one(stretch, floats):
+    code, _, err = stretch("run", floats, "--map", "cpu=litert", "--repeat", 1, "--warmup", 0)
+    assert code == 1
+    assert "has no TFLite file" in err
+    assert "--format tflite" in err
+
+
+@pytest.mark.parametrize("verb", [("run", "--repeat", "1", "--warmup", "0"), ("explain",)])
+def test_missing_litert_has_the_exit_code_of_a_missing_backend(tflite, verb):
+    result = spawn("import sys; sys.modules['ai_edge_litert'] = None", verb[0], tflite, *LITERT, *verb[1:])
+    assert result.code == 5
+    assert "pip install 'nn-stretch[litert]'" in result.message
+
+
+def test_writing_a_tflite_file_needs_litert_to_compare(floats, tmp_path):
+    code = "import sys; sys.modules['ai_edge_litert'] = None"
+    result = spawn(code, "export", floats, "--format", "tflite", "--out", tmp_path / "out")
+    assert result.code == 5
+    assert "pip install 'nn-stretch[litert]'" in result.message + result.hint

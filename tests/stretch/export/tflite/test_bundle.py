@@ -16,6 +16,7 @@ from scheduler.tflite_file import load_tflite
 from scheduler.verify import random_input
 from stretch.export.tflite import bundle as module
 from stretch.export.tflite.bundle import FILE, export_tflite
+from stretch.quantize.compare import loss
 from stretch.quantize.images import synthetic_images
 from stretch.quantize.replay import replay, runner
 from tests.scheduler.bundles import Builder, file_entry, two_branches
@@ -103,8 +104,7 @@ def noise_at_joins(bundle, floats, x):
     expected = replay(floats.manifest, {s.name: runner(str(floats.file(s.file))) for s in floats.manifest.subgraphs}, x)
     with Session(bundle, {"cpu": "litert", "dsp": "litert"}) as session:
         session(x)
-        arrays = session._executor.buffers.arrays
-        return {j.output: distance(arrays[j.output], expected[j.output]) for j in bundle.manifest.joins}
+        return {j.output: distance(session.tensor(j.output), expected[j.output]) for j in bundle.manifest.joins}
 
 
 def distance(got, expected):
@@ -181,3 +181,36 @@ def test_missing_runtime_is_told_before_anything_is_written(floats, tmp_path, mo
     with pytest.raises(MissingBackendError, match="ai_edge_litert is not installed"):
         export_tflite(floats, tmp_path / "out", IMAGES, "synthetic")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("name", "join", "precision", "least"),
+    [
+        ("tiny_resnet", "project", None, 0.999999),
+        pytest.param("tiny_resnet", "sum", {"dsp": "int8"}, 0.999, marks=pytest.mark.slow),
+        # its depthwise weights are random, so its channels differ widely in size, and int8 has one scale for all
+        pytest.param("tiny_mobilenet", "project", {"dsp": "int8"}, 0.995, marks=pytest.mark.slow),
+        pytest.param("tiny_regnet", "concat", {"dsp": "int8", "cpu": "fp16"}, 0.999, marks=pytest.mark.slow),
+    ],
+)
+def test_signatures_run_concurrently_with_the_numbers_of_torch(captured, tmp_path, name, join, precision, least):
+    torch = pytest.importorskip("torch")
+    from stretch.export.bundle import BundleFacts, export_bundle
+    from stretch.transform import build
+    from tests.stretch.designs import cpu_and
+
+    found = captured(name)
+    model = build(found, cpu_and("dsp", found.graph, join))
+    export_bundle(tmp_path / "b", found, model, None, BundleFacts("mi9", False, "random"), "0.1.0", controls=False)
+    shape = found.graph.input.shape
+    export_tflite(load_bundle(tmp_path / "b"), tmp_path / "t", synthetic_images(shape, 16), "synthetic", precision=precision)
+    bundle = load_bundle(tmp_path / "t", check_hashes=True)
+    x = synthetic_images(shape, 1, seed=7)[0]
+    with Session(bundle, {"cpu": "litert", "dsp": "litert"}) as session, torch.inference_mode():
+        session(x)
+        assert {span.queue for span in session.trace.spans if span.kind == "subgraph"} == {"litert:cpu", "litert:dsp"}
+        for sub in bundle.manifest.subgraphs:
+            expected = model.branch(sub.segment, sub.processor)(torch.from_numpy(session.tensor(sub.input))).numpy()
+            assert loss([(expected, session.tensor(sub.output))]).cosine >= least, sub.name
+        assert loss([(model(torch.from_numpy(x)).numpy(), session.tensor(bundle.manifest.output))]).cosine >= 0.99
