@@ -21,7 +21,15 @@ SHOWN = {"text"}
 RUNNABLE = [page for page in pages() if any(snippet.language in ("sh", "python") for snippet in snippets(page))]
 
 #: Pages whose commands take more than 5 s.
-SLOW = {"docs/guides/branch-a-model.md", "docs/guides/precision-and-the-dsp.md", "docs/guides/run-a-bundle.md", "docs/guides/tflite.md", "docs/reference/design-files.md", "docs/reference/device-profiles.md", "docs/reference/models.md"}
+SLOW = {
+    "docs/guides/branch-a-model.md",
+    "docs/guides/precision-and-the-dsp.md",
+    "docs/guides/run-a-bundle.md",
+    "docs/guides/tflite.md",
+    "docs/reference/design-files.md",
+    "docs/reference/device-profiles.md",
+    "docs/reference/models.md",
+}
 
 
 def marked(page: Path):
