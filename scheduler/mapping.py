@@ -1,5 +1,6 @@
 """Which of this machine's cores and delegates stand in for a device's processors."""
 
+import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -11,7 +12,10 @@ from scheduler.manifest import Manifest
 from scheduler.plan import Dispatch, Placement
 
 #: Delegate that drives a kind of processor by itself.
-DRIVEN = {"dsp": "dsp"}
+DRIVEN = {"dsp": "dsp", "gpu": "opencl"}
+
+#: Names the delegates of `DRIVEN` that may be chosen, separated by commas; all if not set.
+DRIVERS_VARIABLE = "NN_STRETCH_DRIVERS"
 
 _TARGET = re.compile(r"(?P<delegate>[A-Za-z][A-Za-z_]*?)(?P<cores>\d+(?:\+\d+)*)?")
 
@@ -45,8 +49,9 @@ def place_processors(
     By default the first CPU runs on the calling thread, pinned to the first
     core; every other processor gets the next core and a thread of its own, and
     the last core is shared, one subgraph at a time, when cores run out. A
-    processor of `DRIVEN` takes no core where its delegate can run and its
-    subgraphs are of the precision that the delegate runs.
+    processor of `DRIVEN` is left to its delegate where that can run and the
+    subgraphs are of the precision that it runs; it takes no core, or one that
+    is free where the delegate computes on a core (OpenCL on a CPU).
 
     Args:
         processors: Processors that the bundle uses, in order of first use.
@@ -77,6 +82,12 @@ def place_processors(
             placed[processor] = _placement(processor, *targets[processor], f"mapped to {mapping[processor]}")
             continue
         driver, why_not = _driver(processor, (precisions or {}).get(processor, ("fp32",)))
+        if driver and get_delegate(driver).needs_core():
+            if free:
+                reason = f"the {driver} delegate on a CPU core, for this machine's {processor} is none that it drives"
+                placed[processor] = replace(_placement(processor, driver, (free.pop(0),), reason), stand_in=True)
+                continue
+            driver, why_not = None, f"no core is left for the {driver} delegate"
         if driver:
             simulated = get_delegate(driver).simulated()
             reason = (
@@ -104,6 +115,8 @@ def _driver(processor: str, precisions: Collection[str]) -> tuple[str | None, st
     if processor not in DRIVEN:
         return None, f"no delegate here drives a {processor}"
     name = DRIVEN[processor]
+    if name not in os.environ.get(DRIVERS_VARIABLE, name).split(","):
+        return None, f"no delegate here drives a {processor}, for {DRIVERS_VARIABLE} leaves out `{name}`"
     delegate = get_delegate(name)
     refused = sorted(set(precisions) - set(delegate.precisions))
     if refused:

@@ -19,6 +19,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 # A terminal's width, which workers of pytest-xdist inherit, would fold the tables that tests read.
 os.environ.pop("COLUMNS", None)
 
+# Bundles of the tests have a gpu: where pyopencl is installed it would be driven, while tests of the scheduler count on CPU cores.
+os.environ["NN_STRETCH_DRIVERS"] = "dsp"
+
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 HAS_OPENCL = importlib.util.find_spec("pyopencl") is not None
 HAS_QNN = importlib.util.find_spec("onnxruntime_qnn") is not None

@@ -151,6 +151,11 @@ class Delegate(ABC):
         return False
 
     @classmethod
+    def needs_core(cls) -> bool:
+        """Whether a processor that it drives computes on a core of this machine's CPU."""
+        return False
+
+    @classmethod
     def create(cls, cores: tuple[int, ...]) -> Self:
         """A delegate with its defaults that uses `cores`; the thread that calls it is pinned to the first."""
         return cls()

@@ -1,19 +1,21 @@
 """The `opencl` delegate: kernels of our own on a GPU, or on CPU cores through PoCL."""
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar, Self
 
-from predictors.errors import StretchError
-from scheduler.delegates.base import Delegate, NodePlace, delegates
+from scheduler.cores import available_cores
+from scheduler.delegates.base import Compiled, Delegate, NodePlace, delegates
 from scheduler.delegates.opencl.compiled import OpenCLCompiled
-from scheduler.delegates.opencl.device import missing, open_device
+from scheduler.delegates.opencl.device import is_cpu_device, missing, open_device
+from scheduler.delegates.opencl.fallback import FallbackCompiled
 from scheduler.delegates.opencl.fuse import fuse
 from scheduler.delegates.opencl.graph import Graph, read_graph
 from scheduler.delegates.opencl.launch import Launch
-from scheduler.delegates.opencl.lower import lower
+from scheduler.delegates.opencl.lower import UnsupportedError, lower
 from scheduler.delegates.opencl.memory import Planner, plan_by_size
-from scheduler.delegates.opencl.programs import programs_of
+from scheduler.delegates.opencl.programs import BuildError, programs_of
 from scheduler.delegates.opencl.schedule import Options, Schedules
 from scheduler.delegates.opencl.simplify import simplify
 from scheduler.delegates.opencl.tuner import ScheduleTuner, Tuned, cached_schedules, entries, open_cache
@@ -28,6 +30,7 @@ class OpenCLDelegate(Delegate):
         half: Store activations and weights in half precision; arithmetic stays in float.
         options: Switches of the compilation.
         planner: Gives intermediate tensors their memory.
+        fallback: Let the CPU compute a subgraph that no kernel here computes or that the driver does not compile, with a warning.
     """
 
     summary: ClassVar[str] = "OpenCL kernels on a GPU, or on CPU cores through PoCL"
@@ -35,9 +38,16 @@ class OpenCLDelegate(Delegate):
     precisions: ClassVar[tuple[str, ...]] = ("fp32",)
 
     def __init__(
-        self, cores: tuple[int, ...] = (), *, half: bool = False, options: Options | None = None, planner: Planner = plan_by_size
+        self,
+        cores: tuple[int, ...] = (),
+        *,
+        half: bool = False,
+        options: Options | None = None,
+        planner: Planner = plan_by_size,
+        fallback: bool = False,
     ) -> None:
         self._cores = cores
+        self._fallback = fallback
         self._half = half
         self._options = options or Options()
         self._planner = planner
@@ -49,10 +59,29 @@ class OpenCLDelegate(Delegate):
 
     @classmethod
     def create(cls, cores: tuple[int, ...]) -> Self:
-        """A delegate whose CPU device computes on `cores`."""
-        return cls(cores)
+        """A delegate whose CPU device computes on `cores`; what it refuses runs on the CPU."""
+        return cls(cores, fallback=True)
 
-    def compile(self, model: Path) -> OpenCLCompiled:
+    @classmethod
+    def needs_core(cls) -> bool:
+        """Whether the device is a CPU: then subgraphs compute on a core, which they must not share with the scheduler's thread."""
+        return is_cpu_device()
+
+    def compile(self, model: Path) -> Compiled:
+        """Make a subgraph ready: with kernels of our own, or on the CPU where that is allowed.
+
+        Raises:
+            StretchError: As `build`, where there is no fallback.
+        """
+        try:
+            return self.build(model)
+        except (UnsupportedError, BuildError) as error:
+            if not self._fallback:
+                raise
+            warnings.warn(f"a subgraph of the gpu runs on the CPU: {error.message}", stacklevel=2)
+            return FallbackCompiled(model, self._cores or available_cores()[-1:], error.message)
+
+    def build(self, model: Path) -> OpenCLCompiled:
         """Choose and build the kernels of a subgraph.
 
         Raises:
@@ -100,11 +129,12 @@ class OpenCLDelegate(Delegate):
         graph = read_graph(model)
         names = {node.name: node.op for node in graph.nodes}
         try:
-            compiled = self.compile(model)
-        except StretchError as error:
-            if error.exit_code != 1:
-                raise
-            return [NodePlace(name, op, f"refused by the opencl delegate: {error.message}") for name, op in names.items()]
+            compiled = self.build(model)
+        except (UnsupportedError, BuildError) as error:
+            return [
+                NodePlace(name, op, f"on the CPU instead, for the opencl delegate refuses its subgraph: {error.message}")
+                for name, op in names.items()
+            ]
         simplify(graph)
         times: dict[str, float] = {}
         kernels: dict[str, list[str]] = {}

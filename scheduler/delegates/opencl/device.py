@@ -5,7 +5,7 @@ import os
 import re
 import threading
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,7 @@ class OpenDevice:
         name: Name of the device.
         driver: Platform, version and driver, which decide whether tuned schedules fit.
         cores: CPU cores that it computes on; empty for a device of its own.
+        lock: Held while the commands of one run are put into the queue, for runs share memory one after the other.
     """
 
     context: Any
@@ -74,6 +75,7 @@ class OpenDevice:
     name: str
     driver: str
     cores: tuple[int, ...]
+    lock: Any = field(default_factory=threading.Lock, compare=False)
 
 
 def missing() -> str | None:

@@ -107,6 +107,10 @@ class OpenCLInvocation(AsyncInvocation):
         Raises:
             StretchError: If the device refuses, for instance because it was lost.
         """
+        with self._device.lock:
+            self._enqueue()
+
+    def _enqueue(self) -> None:
         launch, queue = self._cl.enqueue_nd_range_kernel, self._queue
         self._enqueued_ns = time.perf_counter_ns()
         try:

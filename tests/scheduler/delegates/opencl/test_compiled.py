@@ -8,7 +8,7 @@ from tests.scheduler.delegates.opencl import networks
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
-    return OpenCLDelegate().compile(networks.classifier(tmp_path_factory.mktemp("m") / "m.onnx"))
+    return OpenCLDelegate().build(networks.classifier(tmp_path_factory.mktemp("m") / "m.onnx"))
 
 
 def test_two_invocations_of_one_subgraph_keep_to_their_own_buffers(compiled):
@@ -53,4 +53,4 @@ def test_memory_that_the_device_does_not_have_is_an_error(tmp_path):
         return Allocation({t.name: 0 for t in tensors}, {t.name: 0 for t in tensors}, (1 << 60,))
 
     with pytest.raises(StretchError, match="has no memory"):
-        OpenCLDelegate(planner=huge).compile(networks.residual_block(tmp_path / "m.onnx"))
+        OpenCLDelegate(planner=huge).build(networks.residual_block(tmp_path / "m.onnx"))

@@ -41,7 +41,10 @@ def test_places_tell_kernel_time_and_what_was_merged(tmp_path):
 def test_places_tell_why_a_subgraph_is_refused(tmp_path):
     path = networks.save(tmp_path / "m.onnx", [("Cos", ["x"], "y", {})], {"x": (1, 5)}, ["y"], {})
     (place,) = OpenCLDelegate().places(path)
-    assert place.reason == "refused by the opencl delegate: node `y` is a Cos, for which the opencl delegate has no kernel"
+    assert (
+        place.reason
+        == "on the CPU instead, for the opencl delegate refuses its subgraph: node `y` is a Cos, for which the opencl delegate has no kernel"
+    )
 
 
 @pytest.mark.parametrize(

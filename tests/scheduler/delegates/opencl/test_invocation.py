@@ -12,7 +12,7 @@ from tests.scheduler.delegates.opencl import networks
 
 @pytest.fixture
 def call(tmp_path):
-    compiled = OpenCLDelegate().compile(networks.residual_block(tmp_path / "m.onnx"))
+    compiled = OpenCLDelegate().build(networks.residual_block(tmp_path / "m.onnx"))
     x, y = networks.numbers(1, 16, 9, 9), np.zeros((1, 16, 9, 9), np.float32)
     return compiled.bind([x], [y])
 
@@ -55,7 +55,7 @@ def test_wait_without_work_returns_at_once(call):
 
 
 def test_results_follow_the_callers_arrays(tmp_path):
-    compiled = OpenCLDelegate().compile(networks.residual_block(tmp_path / "m.onnx"))
+    compiled = OpenCLDelegate().build(networks.residual_block(tmp_path / "m.onnx"))
     x, y = networks.numbers(1, 16, 9, 9), np.zeros((1, 16, 9, 9), np.float32)
     call = compiled.bind([x], [y])
     call.run()

@@ -1,0 +1,58 @@
+import numpy as np
+import pytest
+
+from scheduler.cores import available_cores
+from scheduler.delegates.opencl.device import is_cpu_device
+from scheduler.mapping import place_processors
+from scheduler.session import Session
+from scheduler.verify import random_input
+from tests.scheduler.bundles import two_branches
+
+
+@pytest.fixture
+def driven(monkeypatch):
+    """As for a user: every delegate may drive its processor."""
+    monkeypatch.delenv("NN_STRETCH_DRIVERS")
+    if len(available_cores()) < 2:
+        pytest.skip("two cores are needed")
+
+
+def test_gpu_of_a_bundle_runs_on_opencl_without_being_asked(tmp_path, driven):
+    bundle = two_branches(tmp_path / "b")
+    with Session(bundle) as session, Session(bundle, {"gpu": "reference"}) as other:
+        place = session.placements["gpu"]
+        assert (place.delegate, place.dispatch) == ("opencl", "async")
+        x = random_input(session.bundle)
+        assert np.allclose(session(x), other(x), rtol=1e-5, atol=1e-5)
+        assert {span.processor for span in session.trace.spans} == {"cpu", "gpu"}
+        for span in session.trace.spans:
+            assert session.trace.start_ns <= span.start_ns <= span.end_ns
+
+
+def test_cpu_device_gets_a_core_of_its_own_beside_the_scheduler(driven):
+    if not is_cpu_device():
+        pytest.skip("the device is no CPU")
+    first, second = available_cores()[:2]
+    placed = place_processors(["cpu", "gpu"])
+    assert (placed["cpu"].cores, placed["gpu"].cores) == ((first,), (second,))
+    assert placed["gpu"].stand_in
+    assert place_processors(["cpu", "gpu"], cores=(first,))["gpu"].delegate == "cpu"
+
+
+def test_failing_device_fails_the_inference_and_not_the_session(tmp_path, driven, monkeypatch):
+    import pyopencl as cl
+
+    from predictors.errors import StretchError
+
+    with Session(two_branches(tmp_path / "b")) as session:
+        x = random_input(session.bundle)
+        before = session(x)
+
+        def lost(*arguments):
+            raise cl.RuntimeError("clEnqueueNDRangeKernel failed: OUT_OF_RESOURCES")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(cl, "enqueue_nd_range_kernel", lost)
+            with pytest.raises(StretchError, match="OUT_OF_RESOURCES"):
+                session(x)
+        assert np.array_equal(session(x), before)
