@@ -1,4 +1,4 @@
-"""`stretch export`: a bundle again, with processors' subgraphs in other precisions, or with a TFLite file."""
+"""`stretch export`: a bundle again, with processors' subgraphs in other precisions, a TFLite file, or code for a DSP."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -11,6 +11,7 @@ from stretch.cli.output import Output, verb
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from scheduler.bundle import Bundle
     from scheduler.manifest import Manifest
     from stretch.quantize.compare import Loss
 
@@ -20,6 +21,7 @@ class Format(StrEnum):
 
     onnx = "onnx"
     tflite = "tflite"
+    qnn = "qnn"
 
 
 #: Made-up images for random weights.
@@ -29,10 +31,16 @@ SYNTHETIC = 16
 @verb
 def export(
     out: Output,
-    bundle: Annotated[Path, typer.Argument(help="Folder of an fp32 bundle; with --format tflite of any.")],
+    bundle: Annotated[
+        Path, typer.Argument(help="Folder of an fp32 bundle; with --format tflite of any, with qnn of one whose dsp is int8.")
+    ],
     folder: Annotated[Path, typer.Option("--out", help="Folder of the new bundle.")],
     file_format: Annotated[
-        Format, typer.Option("--format", help="onnx: an ONNX file a subgraph; tflite: beside them one TFLite file of all subgraphs.")
+        Format,
+        typer.Option(
+            "--format",
+            help="onnx: an ONNX file a subgraph; tflite: beside them one TFLite file of all subgraphs; qnn: beside them code for the DSP of chips.",
+        ),
     ] = Format.onnx,
     precision: Annotated[
         str | None,
@@ -48,8 +56,9 @@ def export(
         float, typer.Option(help="Of each int8 or fp16 subgraph's output, and the model's, with fp32: less is refused.", min=0.0, max=1.0)
     ] = 0.99,
     repair: Annotated[bool, typer.Option("--repair", help="Keep in fp32 what would be refused.")] = False,
+    chips: Annotated[str, typer.Option(help="Chips to compile for with --format qnn, separated by commas.")] = "sm8350,sm8450,sm8550",
 ) -> None:
-    """Write a bundle again with the subgraphs of some processors in int8 or fp16, or with a TFLite file, and compare."""
+    """Write a bundle again with some processors in int8 or fp16, with a TFLite file, or with code for a DSP, and compare."""
     from predictors.errors import UsageError
     from scheduler.bundle import load_bundle
     from stretch.export.precision import export_precision, planned_precision
@@ -59,6 +68,13 @@ def export(
     loaded = load_bundle(bundle, check_hashes=True)
     manifest = loaded.manifest
     check_target(folder)
+    if file_format is Format.qnn:
+        if precision is not None or images is not None:
+            raise UsageError(
+                "--format qnn compiles subgraphs that are int8 already", "make them int8 first, with --precision dsp=int8 and --images"
+            )
+        _export_qnn(out, loaded, folder, [chip.strip() for chip in chips.split(",")])
+        return
     tflite = file_format is Format.tflite
     wanted = _precision(precision) if precision is not None else {} if tflite else planned_precision(manifest)
     if images is not None:
@@ -81,13 +97,38 @@ def export(
     record = made.manifest.checks["tflite" if tflite else "precision"]
     data: dict[str, Any] = {
         "bundle": folder,
-        "files": [{"file": name, "bytes": entry.bytes, "sha256": entry.sha256} for name, entry in made.manifest.files.items()],
+        "files": _files(made.manifest),
         "format": file_format.value,
         "subgraphs": _subgraphs(made.manifest, made.losses),
         "checks": record,
         "warnings": out.warnings,
     }
     out.emit(data, lambda console: _print(console, data))
+
+
+def _export_qnn(out: Output, bundle: "Bundle", folder: Path, chips: list[str]) -> None:
+    """Code for the DSP of chips, each file compared with its int8 subgraph."""
+    from stretch.export.qnn import export_contexts
+
+    with out.progress("compiling") as step:
+        made = export_contexts(bundle, folder, chips, step)
+    data: dict[str, Any] = {
+        "bundle": folder,
+        "files": _files(made.manifest),
+        "format": Format.qnn.value,
+        "subgraphs": [
+            {"name": name, "chip": chip, "cosine": each.cosine, "snr_db": each.snr_db}
+            for chip, found in made.losses.items()
+            for name, each in found.items()
+        ],
+        "checks": made.manifest.checks["contexts"],
+        "warnings": out.warnings,
+    }
+    out.emit(data, lambda console: _print_chips(console, data))
+
+
+def _files(manifest: "Manifest") -> list[dict[str, Any]]:
+    return [{"file": name, "bytes": entry.bytes, "sha256": entry.sha256} for name, entry in manifest.files.items()]
 
 
 def _precision(text: str) -> dict[str, str]:
@@ -138,3 +179,17 @@ def _print(console: "Console", data: dict[str, Any]) -> None:
         f"output: cosine {output['cosine']:.5f}, {output['snr_db']:.1f} dB{exact}{same} of {images['count']} images ({images['source']})"
     )
     console.print(f"bundle: {data['bundle']}")
+
+
+def _print_chips(console: "Console", data: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for title in ("chip", "subgraph"):
+        table.add_column(title)
+    for title in ("cosine with int8", "SNR dB"):
+        table.add_column(title, justify="right")
+    for sub in data["subgraphs"]:
+        table.add_row(sub["chip"], sub["name"], f"{sub['cosine']:.5f}", f"{sub['snr_db']:.1f}")
+    console.print(table)
+    console.print(f"bundle: {data['bundle']}; run its code with: stretch run {data['bundle']} --dsp-code CHIP --trust-code")

@@ -240,3 +240,23 @@ def test_writing_a_tflite_file_needs_litert_to_compare(floats, tmp_path):
     result = spawn(code, "export", floats, "--format", "tflite", "--out", tmp_path / "out")
     assert result.code == 5
     assert "pip install 'nn-stretch[litert]'" in result.message + result.hint
+
+
+@pytest.mark.qnn
+def test_code_for_a_chip_is_written_and_run_by_those_who_trust_it(stretch, floats, tmp_path):
+    stretch("export", floats, "--precision", "dsp=int8", "--out", tmp_path / "int8")
+    code, data, _ = stretch("export", tmp_path / "int8", "--format", "qnn", "--chips", "sm8550", "--out", tmp_path / "code", "--json")
+    assert code == 0, data
+    assert [(sub["chip"], sub["name"]) for sub in data["subgraphs"]] == [("sm8550", "s1.dsp"), ("sm8550", "s2.dsp")]
+    assert "contexts/sm8550/s1.dsp.onnx" in {file["file"] for file in data["files"]}
+    words = ("run", tmp_path / "code", "--repeat", 1, "--warmup", 0, "--dsp-code", "sm8550", "--json")
+    code, data, _ = stretch(*words)
+    assert (code, "--trust-code" in data["hint"]) == (2, True)
+    code, data, _ = stretch(*words, "--trust-code")
+    assert code == 0, data
+    assert "simulated" in data["verdict"]
+
+
+def test_code_is_compiled_of_int8_alone(stretch, floats, tmp_path):
+    code, data, _ = stretch("export", floats, "--format", "qnn", "--precision", "dsp=int8", "--out", tmp_path / "out", "--json")
+    assert (code, "int8 already" in data["error"]) == (2, True)
