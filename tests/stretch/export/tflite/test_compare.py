@@ -4,7 +4,7 @@ import pytest
 from predictors.errors import InfeasibleError
 from scheduler.bundle import load_bundle
 from stretch.export.tflite.bundle import export_tflite
-from stretch.export.tflite.compare import MIN_COSINE, MIN_COSINE_ROUNDED, OUTPUT, Comparison, compare
+from stretch.export.tflite.compare import MARGIN_DB, MIN_COSINE, MIN_COSINE_ROUNDED, OUTPUT, Comparison, compare
 from stretch.quantize.compare import Loss, loss
 from stretch.quantize.images import synthetic_images
 from tests.scheduler.bundles import two_branches
@@ -35,12 +35,32 @@ def test_loss_against_the_whole_model_is_that_of_the_same_tensors(bundle):
     found = compare(bundle, IMAGES)
     for name, each in found.fp32.items():
         assert each.cosine == pytest.approx(found.losses[name].cosine, abs=1e-9)
+    assert min(each.snr_db for each in found.onnx_fp32.values()) > 100
 
 
-def test_signature_below_its_bound_is_refused_by_name():
-    x = np.ones(4, np.float32)
-    bad = loss([(x, x * np.float32(1.2))])  # a wrong scale leaves the cosine as it is
-    assert bad.cosine == pytest.approx(1)
-    comparison = Comparison({"a": Loss(1.0, 200.0), "b": bad}, {}, {"a": MIN_COSINE, "b": MIN_COSINE_ROUNDED}, "runtime")
+X = np.ones(4, np.float32)
+EXACT = Loss(1.0, 200.0)
+#: A wrong scale leaves the cosine as it is.
+WRONG = loss([(X, X * np.float32(1.2))])
+
+
+def comparison(least, own, fp32, onnx_fp32):
+    return Comparison(
+        {"a": EXACT, "b": own}, {"a": EXACT, "b": fp32}, {"a": EXACT, "b": onnx_fp32}, {"a": MIN_COSINE, "b": least}, "runtime"
+    )
+
+
+@pytest.mark.parametrize("least", [MIN_COSINE, MIN_COSINE_ROUNDED])
+def test_signature_below_its_bound_is_refused_by_name(least):
+    assert WRONG.cosine == pytest.approx(1)
     with pytest.raises(InfeasibleError, match="signature `b`"):
-        comparison.refuse()
+        comparison(least, WRONG, WRONG, EXACT).refuse()
+
+
+def test_where_both_round_a_lot_being_as_near_to_fp32_is_enough():
+    apart, lossy = Loss(0.98, 13.8), Loss(0.979, 13.6)
+    comparison(MIN_COSINE_ROUNDED, apart, lossy, Loss(0.98, 13.4)).refuse()
+    with pytest.raises(InfeasibleError):
+        comparison(MIN_COSINE_ROUNDED, apart, lossy, Loss(0.99, 13.6 + MARGIN_DB + 0.1)).refuse()
+    with pytest.raises(InfeasibleError):  # reals have no such excuse
+        comparison(MIN_COSINE, apart, lossy, lossy).refuse()
