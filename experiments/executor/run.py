@@ -4,7 +4,7 @@ import argparse
 import os
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from experiments.records import Value, write_record
 from predictors.errors import StretchError
 from scheduler.benchmark import Benchmark, Timing, benchmark, shares_a_core
 from scheduler.bundle import Bundle, load_bundle
+from scheduler.mapping import parse_mapping
 from scheduler.session import Session
 from scheduler.trace import Trace
 from scheduler.verify import random_input
@@ -43,9 +44,9 @@ def exchanges(session: Session) -> int:
     return sum(len(before | after) > 1 for before, after in pairwise(segments))
 
 
-def empty_handoffs(bundle: Bundle, runs: int) -> list[float]:
+def empty_handoffs(bundle: Bundle, mapping: Mapping[str, str], runs: int) -> list[float]:
     """Hand-off cost of the bundle's plan with subgraphs that cost nothing, on the cores it would use."""
-    with Session(bundle) as real:
+    with Session(bundle, mapping) as real:
         cores = {name: place.cores[0] for name, place in real.placements.items()}
     with Session(bundle, {name: f"null{core}" for name, core in cores.items()}) as session:
         x = random_input(bundle)
@@ -56,9 +57,9 @@ def empty_handoffs(bundle: Bundle, runs: int) -> list[float]:
     return costs
 
 
-def measure(bundle: Bundle, rounds: int, warmup: int) -> tuple[Benchmark, list[float], int]:
+def measure(bundle: Bundle, mapping: Mapping[str, str], rounds: int, warmup: int) -> tuple[Benchmark, list[float], int]:
     """The benchmark of a bundle, its hand-off cost in each measured inference, and its number of meeting points."""
-    with Session(bundle) as session:
+    with Session(bundle, mapping) as session:
         if shares_a_core(session):
             raise StretchError(
                 "processors of this bundle share a core here, so there is no overlap to measure", "use a machine with a core per processor"
@@ -69,7 +70,13 @@ def measure(bundle: Bundle, rounds: int, warmup: int) -> tuple[Benchmark, list[f
 
 def row(name: str, costs: Sequence[float]) -> dict[str, Value]:
     """Median and 90th percentile of hand-off costs."""
-    return {"subgraphs": name, "median_us": round(statistics.median(costs), 1), "p90_us": round(statistics.quantiles(costs, n=10)[-1], 1)}
+    tenths, hundredths = statistics.quantiles(costs, n=10), statistics.quantiles(costs, n=100)
+    return {
+        "subgraphs": name,
+        "median_us": round(statistics.median(costs), 1),
+        "p90_us": round(tenths[-1], 1),
+        "p99_us": round(hundredths[-1], 1),
+    }
 
 
 def comparison(result: Benchmark) -> list[dict[str, Value]]:
@@ -92,6 +99,7 @@ def main(words: list[str] | None = None) -> int:
     """Measure and write ``results/host.json``."""
     parser = argparse.ArgumentParser(prog="python -m experiments.executor.run", description=__doc__)
     parser.add_argument("bundle", type=Path, help="a bundle, such as the one of `stretch branch resnet50 --device pixel6`")
+    parser.add_argument("--map", dest="mapping", default="gpu=cpu1", help="where processors run, as for `stretch run`")
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--warmup", type=int, default=5)
     parser.add_argument("--empty-runs", type=int, default=500, help="inferences with subgraphs that cost nothing")
@@ -100,8 +108,9 @@ def main(words: list[str] | None = None) -> int:
     load = os.getloadavg()[0]
     try:
         bundle = load_bundle(options.bundle, check_hashes=True)
-        result, costs, met = measure(bundle, options.rounds, options.warmup)
-        empty = empty_handoffs(bundle, options.empty_runs)
+        mapping = parse_mapping([options.mapping])
+        result, costs, met = measure(bundle, mapping, options.rounds, options.warmup)
+        empty = empty_handoffs(bundle, mapping, options.empty_runs)
     except StretchError as error:
         sys.stderr.write(f"error: {error.message}\n")
         return error.exit_code
@@ -129,7 +138,7 @@ def main(words: list[str] | None = None) -> int:
         runs=options.rounds,
         load=load,
         notes=[
-            f"{manifest.model.name} planned for {manifest.device}, weights {manifest.weights.source}, on cores {', '.join(map(str, result.cores))}, contestants interleaved."
+            f"{manifest.model.name} planned for {manifest.device}, weights {manifest.weights.source}, {options.mapping}, on cores {', '.join(map(str, result.cores))}, contestants interleaved."
         ],
     )
     sys.stderr.write(f"{options.out} written; fill the pages with python -m experiments.render\n")

@@ -11,6 +11,7 @@ from pathlib import Path
 from experiments.records import Value, write_record
 from predictors.errors import StretchError
 from scheduler.bundle import load_bundle
+from scheduler.mapping import parse_mapping
 from scheduler.session import Session
 from scheduler.throughput import Throughput, throughput
 from scheduler.verify import random_input
@@ -29,7 +30,7 @@ import onnx, onnxruntime
 marks.append(time.perf_counter())
 bundle = load_bundle(Path(sys.argv[1]))
 marks.append(time.perf_counter())
-session = Session(bundle)
+session = Session(bundle, json.loads(sys.argv[2]))
 marks.append(time.perf_counter())
 x = random_input(bundle)
 session(x)
@@ -39,21 +40,22 @@ print(json.dumps([b - a for a, b in zip(marks, marks[1:])]))
 """
 
 
-def starts(bundle: Path, times: int) -> list[list[float]]:
+def starts(bundle: Path, mapping: dict[str, str], times: int) -> list[list[float]]:
     """Seconds of each step of a start, in fresh processes; a first one, which fills caches, does not count."""
     found = []
     for _ in range(times + 1):
-        done = subprocess.run([sys.executable, "-c", START, str(bundle)], capture_output=True, text=True, check=True)
+        done = subprocess.run([sys.executable, "-c", START, str(bundle), json.dumps(mapping)], capture_output=True, text=True, check=True)
         found.append(json.loads(done.stdout))
     return found[1:]
 
 
-def start_row(name: str, bundle: Path, times: int) -> dict[str, Value]:
+def start_row(bundle: Path, mapping: dict[str, str], times: int) -> dict[str, Value]:
     """Medians of the steps, and the slowest session."""
-    columns = list(zip(*starts(bundle, times), strict=True))
+    columns = list(zip(*starts(bundle, mapping, times), strict=True))
     imports, read, session, first = (round(statistics.median(column), 3) for column in columns)
     return {
-        "bundle": name,
+        "bundle": bundle.name,
+        "mapping": " ".join(f"{name}={target}" for name, target in mapping.items()) or "default",
         "imports_s": imports,
         "read_bundle_s": read,
         "session_s": session,
@@ -68,10 +70,10 @@ def resident_bytes() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def growth(bundle: Path, count: int, submitted: bool) -> tuple[float, float]:
+def growth(bundle: Path, mapping: dict[str, str], count: int, submitted: bool) -> tuple[float, float]:
     """Resident MiB after a tenth of `count` inferences and after all of them."""
     found = []
-    with Session(bundle) as session:
+    with Session(bundle, mapping) as session:
         x = random_input(session.bundle)
         for part in (count // 10, count - count // 10):
             if submitted:
@@ -99,12 +101,12 @@ def rates(result: Throughput) -> list[dict[str, Value]]:
     ]
 
 
-def measure_throughput(path: Path, in_flight: int, rounds: int, burst: int) -> list[dict[str, Value]]:
+def measure_throughput(path: Path, mapping: dict[str, str], in_flight: int, rounds: int, burst: int) -> list[dict[str, Value]]:
     """Rates of a bundle on its cores, and of the same bundle with all its subgraphs on one core."""
     bundle = load_bundle(path, check_hashes=True)
     x = random_input(bundle)
     used = list(dict.fromkeys(entry.processor for entry in bundle.manifest.subgraphs))
-    with Session(bundle, in_flight=in_flight) as session:
+    with Session(bundle, mapping, in_flight=in_flight) as session:
         core = next(iter(session.placements.values())).cores[0]
         rows = rates(throughput(session, x, in_flight, rounds=rounds, burst=burst))
     with Session(bundle, dict.fromkeys(used, f"cpu{core}")) as session:
@@ -120,6 +122,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("bundle", type=Path, help="throughput and start are measured with this one")
     parser.add_argument("small", type=Path, help="memory is measured with this one, many times over")
     parser.add_argument("int8", type=Path, help="a bundle with an int8 dsp, whose compiled code is cached")
+    parser.add_argument("--map", dest="mapping", default="gpu=cpu1", help="where processors run, as for `stretch run`")
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--burst", type=int, default=8)
     parser.add_argument("--starts", type=int, default=7)
@@ -128,11 +131,12 @@ def main(words: list[str] | None = None) -> int:
     options = parser.parse_args(words)
     load = os.getloadavg()[0]
     try:
-        flights = {f"in_flight_{n}": measure_throughput(options.bundle, n, options.rounds, options.burst) for n in (2, 3)}
-        start = [start_row(path.name, path, options.starts) for path in (options.bundle, options.int8)]
+        mapping = parse_mapping([options.mapping])
+        flights = {f"in_flight_{n}": measure_throughput(options.bundle, mapping, n, options.rounds, options.burst) for n in (2, 3)}
+        start = [start_row(path, way, options.starts) for path in (options.bundle, options.int8) for way in (mapping, {})]
         memory: list[dict[str, Value]] = []
         for name, submitted in (("one at a time", False), ("two in flight", True)):
-            early, late = growth(options.small, options.inferences, submitted)
+            early, late = growth(options.small, mapping, options.inferences, submitted)
             memory.append(
                 {
                     "inferences": name,
