@@ -13,6 +13,15 @@ from scheduler.tflite_schema import OPERATORS, OPTIONS, TYPES, VERSION
 #: Largest tensor of a subgraph: a gigabyte of reals.
 MAX_ELEMENTS = 1 << 28
 
+#: Scales of int8 tensors: beyond them LiteRT's fixed-point factors leave their range, and it stops the process.
+LEAST_SCALE, MAX_SCALE = 2.0**-24, 2.0**24
+
+#: Largest factor between the integers of an operator's inputs and those of its result; an addition allows twice that.
+MAX_FACTOR = 2.0**18
+
+#: Operators whose int8 result has the same scale whatever they read.
+_BOUNDED = ("LOGISTIC", "TANH", "SOFTMAX")
+
 _KINDS = {kind.number: (name, kind) for name, kind in OPERATORS.items()}
 _NAMES = {number: name for name, number in TYPES.items()}
 
@@ -78,7 +87,8 @@ def _check_graph(graph: dict[str, Any], model: Mapping[str, Any]) -> None:
         _need(index < len(model["operator_codes"]), f"subgraph `{name}` has an operator without a code")
         code, kind = _KINDS[model["operator_codes"][index]["builtin_code"]]
         reads, writes = operator.get("inputs", np.empty(0)).tolist(), operator.get("outputs", np.empty(0)).tolist()
-        _need(len(reads) == (kind.inputs or max(1, len(reads))), f"{code} of subgraph `{name}` has {len(reads)} inputs")
+        fits = len(reads) > 0 if kind.reads.endswith("*") else len(reads) == len(kind.reads)
+        _need(fits, f"{code} of subgraph `{name}` has {len(reads)} inputs")
         _need(all(i in there for i in reads), f"{code} of subgraph `{name}` reads what nothing writes before it")
         _need(
             len(writes) == 1 and 0 <= writes[0] < len(tensors) and writes[0] not in there,
@@ -88,6 +98,8 @@ def _check_graph(graph: dict[str, Any], model: Mapping[str, Any]) -> None:
         expected = OPTIONS[kind.options] if kind.options else 0
         _need(operator.get("builtin_options_type", 0) == expected, f"{code} of subgraph `{name}` has the settings of another operator")
         _check_settings(code, name, operator.setdefault("builtin_options", {}) if kind.options else {})
+        _check_types(code, name, kind.reads, [(tensors[i], constant[i]) for i in reads], tensors[writes[0]])
+        _check_factor(code, name, kind.reads, [tensors[i] for i in reads], tensors[writes[0]])
         _check_growth(code, name, [tensors[i] for i in reads], tensors[writes[0]], model["buffers"])
     _need(all(i in there for i in graph["outputs"]), f"subgraph `{name}` has outputs that nothing writes")
 
@@ -116,6 +128,10 @@ def _check_tensor(tensor: dict[str, Any], buffers: list[Mapping[str, Any]]) -> b
             bool(np.isfinite(scale).all() and (scale > 0).all() and (np.abs(zero) <= 128).all()),
             f"tensor `{name}` has a scale that is none",
         )
+        _need(kind in ("int8", "int32"), f"tensor `{name}` is {kind} and has a scale")
+        _need(len(scale) == 1 or content is not None, f"tensor `{name}` has a scale for each channel and is no weight")
+        fits = content is not None or LEAST_SCALE <= scale[0] <= MAX_SCALE
+        _need(bool(fits), f"tensor `{name}` has the scale {scale[:1]}, which is out of range")
     _need(quant is not None or kind != "int8", f"tensor `{name}` is int8 without a scale")
     return content is not None
 
@@ -129,6 +145,39 @@ def _check_settings(code: str, name: str, settings: Mapping[str, Any]) -> None:
         _need({"stride_w", "stride_h"} <= settings.keys(), f"{code} of subgraph `{name}` has no stride")
     if code in ("AVERAGE_POOL_2D", "MAX_POOL_2D"):
         _need({"filter_width", "filter_height"} <= settings.keys(), f"{code} of subgraph `{name}` has no window")
+
+
+def _check_types(code: str, name: str, letters: str, reads: list[tuple[dict[str, Any], bool]], writes: dict[str, Any]) -> None:
+    """Runtimes stop the process where an operator mixes types that it has no kernel for."""
+    made = _NAMES[writes["type"]]
+    allowed = {
+        "x": (made,),
+        "w": (made,),
+        "b": ("int32" if made == "int8" else "float32",),
+        "i": ("int32",),
+        "q": ("float32", "int8") if code == "QUANTIZE" else ("int8", "float16"),
+    }
+    results = {"QUANTIZE": ("int8",), "DEQUANTIZE": ("float32",)}.get(code, ("float32", "int8"))
+    _need(made in results, f"{code} of subgraph `{name}` gives {made}")
+    for letter, (tensor, constant) in zip(letters[0] * len(reads) if letters.endswith("*") else letters, reads, strict=True):
+        kind = _NAMES[tensor["type"]]
+        _need(kind in allowed[letter], f"{code} of subgraph `{name}` reads {kind} as `{tensor['name']}` and gives {made}")
+        _need(constant or letter != "i", f"{code} of subgraph `{name}` reads no constant as `{tensor['name']}`")
+
+
+def _check_factor(code: str, name: str, letters: str, reads: list[dict[str, Any]], writes: dict[str, Any]) -> None:
+    """Integers of the inputs must not have to grow too much to become those of the result."""
+    if _NAMES[writes["type"]] != "int8" or code in _BOUNDED or "quantization" not in reads[0]:
+        return
+    scales = [float(tensor["quantization"]["scale"].max()) for tensor in reads if "quantization" in tensor]
+    if "w" in letters:
+        weight, bias = reads[1].get("quantization"), reads[2].get("quantization")
+        _need(weight is not None and bias is not None, f"{code} of subgraph `{name}` has a weight without a scale")
+        factor = scales[0] * scales[1]
+    else:
+        factor = math.prod(scales) if code == "MUL" else max(scales)
+    factor /= float(writes["quantization"]["scale"][0])
+    _need(factor <= MAX_FACTOR, f"{code} of subgraph `{name}` makes its integers {factor:.1g} times as large")
 
 
 def _check_growth(code: str, name: str, reads: list[dict[str, Any]], writes: dict[str, Any], buffers: list[Mapping[str, Any]]) -> None:

@@ -17,49 +17,52 @@ class OperatorKind:
     Args:
         number: In the schema.
         options: Table of its settings, or None.
-        inputs: How many tensors it reads, or None for any number.
+        reads: A letter for each tensor that it reads: ``x`` has the type of the
+            result, ``w`` and ``b`` are the weight and the bias of such an
+            operator, ``i`` is a constant of whole numbers such as a shape, and
+            ``q`` has a type that the operator converts. ``*``: any number.
     """
 
     number: int
     options: str | None
-    inputs: int | None
+    reads: str
 
 
 OPERATORS = {
-    "ADD": OperatorKind(0, "AddOptions", 2),
-    "AVERAGE_POOL_2D": OperatorKind(1, "Pool2DOptions", 1),
-    "CONCATENATION": OperatorKind(2, "ConcatenationOptions", None),
-    "CONV_2D": OperatorKind(3, "Conv2DOptions", 3),
-    "DEPTHWISE_CONV_2D": OperatorKind(4, "DepthwiseConv2DOptions", 3),
-    "DEQUANTIZE": OperatorKind(6, "DequantizeOptions", 1),
-    "FULLY_CONNECTED": OperatorKind(9, "FullyConnectedOptions", 3),
-    "LOGISTIC": OperatorKind(14, None, 1),
-    "MAX_POOL_2D": OperatorKind(17, "Pool2DOptions", 1),
-    "MUL": OperatorKind(18, "MulOptions", 2),
-    "RELU": OperatorKind(19, None, 1),
-    "RELU6": OperatorKind(21, None, 1),
-    "RESHAPE": OperatorKind(22, "ReshapeOptions", 2),
-    "SOFTMAX": OperatorKind(25, "SoftmaxOptions", 1),
-    "TANH": OperatorKind(28, None, 1),
-    "PAD": OperatorKind(34, "PadOptions", 2),
-    "TRANSPOSE": OperatorKind(39, "TransposeOptions", 2),
-    "MEAN": OperatorKind(40, "ReducerOptions", 2),
-    "SUB": OperatorKind(41, "SubOptions", 2),
-    "DIV": OperatorKind(42, "DivOptions", 2),
-    "EXP": OperatorKind(47, None, 1),
-    "LOG_SOFTMAX": OperatorKind(50, "LogSoftmaxOptions", 1),
-    "PRELU": OperatorKind(54, None, 2),
-    "MINIMUM": OperatorKind(57, "MaximumMinimumOptions", 2),
-    "PADV2": OperatorKind(60, "PadV2Options", 3),
-    "SLICE": OperatorKind(65, "SliceOptions", 3),
-    "RSQRT": OperatorKind(76, None, 1),
-    "REDUCE_MAX": OperatorKind(82, "ReducerOptions", 2),
-    "RESIZE_NEAREST_NEIGHBOR": OperatorKind(97, "ResizeNearestNeighborOptions", 2),
-    "LEAKY_RELU": OperatorKind(98, "LeakyReluOptions", 1),
-    "ELU": OperatorKind(111, None, 1),
-    "QUANTIZE": OperatorKind(114, "QuantizeOptions", 1),
-    "HARD_SWISH": OperatorKind(117, None, 1),
-    "GELU": OperatorKind(150, "GeluOptions", 1),
+    "ADD": OperatorKind(0, "AddOptions", "xx"),
+    "AVERAGE_POOL_2D": OperatorKind(1, "Pool2DOptions", "x"),
+    "CONCATENATION": OperatorKind(2, "ConcatenationOptions", "x*"),
+    "CONV_2D": OperatorKind(3, "Conv2DOptions", "xwb"),
+    "DEPTHWISE_CONV_2D": OperatorKind(4, "DepthwiseConv2DOptions", "xwb"),
+    "DEQUANTIZE": OperatorKind(6, "DequantizeOptions", "q"),
+    "FULLY_CONNECTED": OperatorKind(9, "FullyConnectedOptions", "xwb"),
+    "LOGISTIC": OperatorKind(14, None, "x"),
+    "MAX_POOL_2D": OperatorKind(17, "Pool2DOptions", "x"),
+    "MUL": OperatorKind(18, "MulOptions", "xx"),
+    "RELU": OperatorKind(19, None, "x"),
+    "RELU6": OperatorKind(21, None, "x"),
+    "RESHAPE": OperatorKind(22, "ReshapeOptions", "xi"),
+    "SOFTMAX": OperatorKind(25, "SoftmaxOptions", "x"),
+    "TANH": OperatorKind(28, None, "x"),
+    "PAD": OperatorKind(34, "PadOptions", "xi"),
+    "TRANSPOSE": OperatorKind(39, "TransposeOptions", "xi"),
+    "MEAN": OperatorKind(40, "ReducerOptions", "xi"),
+    "SUB": OperatorKind(41, "SubOptions", "xx"),
+    "DIV": OperatorKind(42, "DivOptions", "xx"),
+    "EXP": OperatorKind(47, None, "x"),
+    "LOG_SOFTMAX": OperatorKind(50, "LogSoftmaxOptions", "x"),
+    "PRELU": OperatorKind(54, None, "xx"),
+    "MINIMUM": OperatorKind(57, "MaximumMinimumOptions", "xx"),
+    "PADV2": OperatorKind(60, "PadV2Options", "xix"),
+    "SLICE": OperatorKind(65, "SliceOptions", "xii"),
+    "RSQRT": OperatorKind(76, None, "x"),
+    "REDUCE_MAX": OperatorKind(82, "ReducerOptions", "xi"),
+    "RESIZE_NEAREST_NEIGHBOR": OperatorKind(97, "ResizeNearestNeighborOptions", "xi"),
+    "LEAKY_RELU": OperatorKind(98, "LeakyReluOptions", "x"),
+    "ELU": OperatorKind(111, None, "x"),
+    "QUANTIZE": OperatorKind(114, "QuantizeOptions", "q"),
+    "HARD_SWISH": OperatorKind(117, None, "x"),
+    "GELU": OperatorKind(150, "GeluOptions", "x"),
 }
 
 #: Number of each element type, by numpy's name.

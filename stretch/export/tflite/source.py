@@ -12,6 +12,7 @@ from onnx import numpy_helper
 
 from predictors.errors import StretchError
 from predictors.graph import OpGraph
+from scheduler.tflite_checks import LEAST_SCALE
 from stretch.export.read import QUANTISERS, graph_of
 from stretch.export.tflite.writer import Quant
 from stretch.quantize.fold import fold_batch_norms
@@ -157,7 +158,8 @@ def _quant(node: onnx.NodeProto, constants: Mapping[str, Array], path: Path) -> 
         raise StretchError(
             f"`{node.name}` of {path} rounds to {zero.dtype}, a TFLite file has int8", "write the bundle again with `stretch export`"
         )
-    return Quant(number, point - 128 if zero.dtype == np.uint8 else point)
+    # A tensor that is nearly nothing everywhere may become nothing.
+    return Quant(max(number, LEAST_SCALE), point - 128 if zero.dtype == np.uint8 else point)
 
 
 def _dequantised(node: onnx.NodeProto, constants: Mapping[str, Array]) -> tuple[Array, Rounded | None]:

@@ -1,4 +1,5 @@
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
@@ -183,3 +184,21 @@ def test_predecessor_of_the_package_is_used_where_it_is_what_there_is(bundle, tm
     before = f"sys.path.insert(0, {str(tmp_path)!r}); sys.modules['ai_edge_litert'] = None"
     result = python(RUN.format(before=before), bundle.path)
     assert (result.returncode, result.stdout.strip()) == (0, "(1, 5)"), result.stderr
+
+
+def test_cores_are_threads_and_one_core_needs_no_helper(bundle):
+    def threads():
+        return len(os.listdir("/proc/self/task"))
+
+    if not os.path.isdir("/proc/self/task"):
+        pytest.skip("this system does not list threads")
+    x = random_like(bundle, "s2.cpu")
+    before = threads()
+    one = LiteRtDelegate.create((0,)).compile_from(bundle, "s2.cpu")
+    expected = once(one, x)
+    assert threads() == before
+    two = LiteRtDelegate.create((0, 1)).compile_from(bundle, "s2.cpu")
+    assert np.allclose(once(two, x), expected, atol=1e-6)
+    assert threads() == before + 1
+    del one, two
+    assert threads() == before
