@@ -1,0 +1,63 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from predictors.errors import StretchError
+from scheduler.tuning.search import choose
+
+
+class Clock:
+    """Plays back the times of each candidate, the last one for ever."""
+
+    def __init__(self, times):
+        self.times = {key: list(values) for key, values in times.items()}
+        self.asked = []
+
+    def __call__(self, candidate):
+        self.asked.append(candidate)
+        values = self.times[candidate]
+        return values.pop(0) if len(values) > 1 else values[0]
+
+
+def test_least_of_interleaved_times_decides():
+    clock = Clock({None: [10.0], "a": [9.0], "b": [11.0, 5.0, 5.0]})
+    found = choose(["a", "b"], clock)
+    assert (found.best, found.best_ms, found.default_ms) == ("b", 5.0, 10.0)
+    assert clock.asked == [None, "a", "b", None, "a", "b", None, "b"]
+
+
+def test_default_stays_unless_a_candidate_gains_more_than_noise():
+    assert choose(["a"], Clock({None: [10.0], "a": [9.8]})).best is None
+    assert choose([], Clock({None: [10.0]})).best_ms == 10.0
+
+
+def test_default_that_was_disturbed_once_is_not_replaced():
+    assert choose(["a"], Clock({None: [30.0, 10.0], "a": [11.0]})).best is None
+
+
+def test_hopeless_candidate_is_measured_once():
+    clock = Clock({None: [10.0], "a": [16.0], "b": [9.0]})
+    choose(["a", "b"], clock)
+    assert clock.asked.count("a") == 1
+
+
+def test_candidate_that_the_device_refuses_is_passed_over():
+    assert choose(["a", "b"], Clock({None: [10.0], "a": [None], "b": [5.0]})).best == "b"
+
+
+def test_default_that_does_not_run_is_an_error():
+    with pytest.raises(StretchError, match="default work-group"):
+        choose(["a"], Clock({None: [None]}))
+
+
+def test_spent_budget_chooses_among_what_is_known():
+    clock = Clock({None: [10.0], "a": [5.0], "b": [1.0]})
+    found = choose(["a", "b"], clock, spent=lambda: "a" in clock.asked)
+    assert found.best == "a"
+    assert "b" not in clock.asked
+
+
+@given(st.dictionaries(st.integers(0, 9), st.floats(0.1, 100), max_size=8), st.floats(0.1, 100))
+def test_what_is_chosen_is_never_slower_than_the_default(times, default):
+    found = choose(list(times), lambda c: default if c is None else times[c])
+    assert found.best_ms <= found.default_ms == default
