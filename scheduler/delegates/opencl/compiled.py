@@ -94,7 +94,7 @@ class OpenCLCompiled(Compiled):
             if array.dtype != np.float32:
                 raise StretchError(f"the buffer of `{name}` has type {array.dtype}, the opencl delegate takes float32")
         return OpenCLInvocation(
-            self.device, self._commands, dict(zip(self.inputs, inputs, strict=True)), dict(zip(self.outputs, outputs, strict=True))
+            self.device, self.commands, dict(zip(self.inputs, inputs, strict=True)), dict(zip(self.outputs, outputs, strict=True))
         )
 
     def profile(self, runs: int = 3) -> list[KernelTime]:
@@ -107,7 +107,12 @@ class OpenCLCompiled(Compiled):
             best = [min(a, span.ms) for a, span in zip(best, invocation.spans(), strict=True)]
         return [KernelTime(launch, ms) for launch, ms in zip(self.launches, best, strict=True)]
 
-    def _commands(self, external: Mapping[str, Any]) -> list[Command]:
+    def commands(self, external: Mapping[str, Any]) -> list[Command]:
+        """Every launch with its arguments set.
+
+        Args:
+            external: Buffers of the inputs and outputs by name; kernels do not keep them alive.
+        """
         commands = []
         for launch in self.launches:
             kernel = self._programs.kernel(launch.kernel, launch.defines)

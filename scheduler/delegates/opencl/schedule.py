@@ -10,8 +10,6 @@ Parameters = Mapping[str, int]
 
 #: Bytes of weights that come from beyond the second cache in a cycle.
 WEIGHT_BYTES_A_CYCLE = 4.0
-#: Bytes of a tile's weights that stay in the first cache, and of all weights that stay in the second.
-FIRST_CACHE, SECOND_CACHE = 2**15, 2**19
 #: Work-items that a large GPU runs at once.
 GPU_WORK_ITEMS = 65536
 
@@ -84,10 +82,7 @@ class Schedules:
         """Tiles (VW pixels, VC blocks) whose sums stay in registers, with those for weights and inputs."""
         limit = self.traits.registers
         fits = [
-            (vw, vc)
-            for vw in (1, 2, 3, 4, 5, 6, 8, 12, 14)
-            for vc in (1, 2, 3, 4, 8)
-            if vw * vc + vc + (1 if self.traits.cpu else vw) <= limit
+            (vw, vc) for vw in (1, 2, 3, 4, 5, 6, 8, 10) for vc in (1, 2, 3, 4, 8) if vw * vc + vc + (1 if self.traits.cpu else vw) <= limit
         ]
         return tuple(fits)
 
@@ -105,7 +100,7 @@ def rank_tiles(schedules: Schedules, problem: Problem, legal: Callable[[int, int
     estimates = []
     for vw, vc in schedules.tiles:
         if vw <= problem.pixels and vc <= max(1, problem.blocks) and legal(vw, vc):
-            estimates.append((_cycles(schedules.traits, problem, vw, vc), -vw, -vc, _channels_first(schedules.traits, problem, vc)))
+            estimates.append((_cycles(schedules.traits, problem, vw, vc), -vw, -vc, int(schedules.traits.cpu)))
     estimates.sort()
     ordered = [{"VW": -vw, "VC": -vc, "CHANNELS_FIRST": first} for _, vw, vc, first in estimates]
     ordered += [tile | {"CHANNELS_FIRST": 1 - tile["CHANNELS_FIRST"]} for tile in ordered]
@@ -127,12 +122,6 @@ def _cycles(traits: Traits, problem: Problem, vw: int, vc: int) -> float:
     if traits.cpu:
         cycles = max(0.52 * vw * vc, 0.56 * (vw + vc), 1.05 * vc, 4.3)
         # Setting up a tile, and writing it.
-        return problem.batch * across * down * (cycles * problem.depth + 5 * vw * vc + 30)
+        return problem.batch * across * down * (cycles * problem.depth + 5 * vw * vc + 15)
     waves = max(1.0, across * down * problem.batch / GPU_WORK_ITEMS)
     return waves * (max(vw * vc, 8.0 * (vw + vc) / traits.lanes) * problem.depth + 40)
-
-
-def _channels_first(traits: Traits, problem: Problem, vc: int) -> int:
-    """Whether tiles of one pixel group come one after the other: its inputs stay in the first cache while weights stream from the second."""
-    tile, whole = (problem.depth * traits.lanes * blocks * 4 for blocks in (vc, problem.blocks))
-    return int(traits.cpu and tile > FIRST_CACHE and whole <= SECOND_CACHE)

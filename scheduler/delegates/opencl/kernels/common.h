@@ -44,32 +44,19 @@ typedef CAT(int, L) IVEC;
 #define AT(x, n, b, h, w) (x + x##_o + (n) * x##_s.s0 + (b) * x##_s.s1 + (h) * x##_s.s2 + (w) * x##_s.s3)
 
 #if POCL
-// Cephes' expf: 2^i times a polynomial in what is left of x; relative error below 2e-7.
+// 2^(x·log2 e): adding 1.5·2^23 rounds to a whole number, whose bits then raise the exponent of a polynomial in what is left,
+// fitted to a relative error of 2e-7 over ±1/2.
 static inline VEC exp_(VEC x) {
-  x = x > 88.0f ? (VEC)88.0f : x;
-  x = x < -87.0f ? (VEC)-87.0f : x;
-  VEC t = x * 1.44269504f;
-  t += t > 0.0f ? (VEC)0.5f : (VEC)-0.5f;
-#if L == 1
-  IVEC i = (int)t;
-  VEC f = (float)i;
-#else
-  IVEC i = __builtin_convertvector(t, IVEC);
-  VEC f = __builtin_convertvector(i, VEC);
-#endif
-  VEC r = x - f * 0.693359375f + f * 2.12194440e-4f;
-  VEC y = r * 1.9875691500e-4f + 1.3981999507e-3f;
-  y = y * r + 8.3334519073e-3f;
-  y = y * r + 4.1665795894e-2f;
-  y = y * r + 1.6666665459e-1f;
-  y = y * r + 5.0000001201e-1f;
-  y = y * r * r + r + 1.0f;
-  union {
-    IVEC i;
-    VEC f;
-  } power;
-  power.i = (i + 127) << 23;
-  return y * power.f;
+  x = x < 87.0f ? x : (VEC)87.0f;
+  x = x > -87.0f ? x : (VEC)-87.0f;
+  const VEC t = x * 1.44269504f + 12582912.0f;
+  const VEC r = x * 1.44269504f - (t - 12582912.0f);
+  VEC y = r * 1.3276468e-3f + 9.6755410e-3f;
+  y = y * r + 5.5507135e-2f;
+  y = y * r + 2.4022120e-1f;
+  y = y * r + 6.9314694e-1f;
+  y = y * r + 1.0f;
+  return __builtin_astype(__builtin_astype(y, IVEC) + (__builtin_astype(t, IVEC) << 23), VEC);
 }
 #else
 static inline VEC exp_(VEC x) { return exp(x); }

@@ -122,7 +122,7 @@ def candidates(state: Lowering, problem: Problem) -> list[Parameters]:
 def tile_grid(state: Lowering, tile: Parameters, tiles: tuple[int, int], batch: int = 1) -> tuple[Size, Size]:
     """Grid and work-group of a kernel with one work-item a tile."""
     grid = (tiles[1], tiles[0], batch) if tile["CHANNELS_FIRST"] else (tiles[0], tiles[1], batch)
-    return grid, fit_local(state.traits, grid)
+    return grid, fit_local(state.traits, grid, tile["CHANNELS_FIRST"])
 
 
 def linear(state: Lowering, node: Node) -> None:

@@ -4,7 +4,7 @@ from scheduler.delegates.opencl.launch import Ints, Launch, Tensor, Weights, Zer
 from scheduler.delegates.opencl.lower import Lowering
 from scheduler.delegates.opencl.schedule import Parameters, Problem
 from scheduler.delegates.opencl.templates.packing import pack_depthwise
-from scheduler.delegates.opencl.templates.parts import activation_arguments, defines, fit_local
+from scheduler.delegates.opencl.templates.parts import CPU_DEPTHWISE, activation_arguments, defines, fit_local
 from scheduler.delegates.opencl.templates.window import Convolution, pad_to
 
 #: Largest window whose row of loads stays in registers or the first cache.
@@ -42,7 +42,8 @@ def depthwise(state: Lowering, conv: Convolution) -> None:
         *activation_arguments(conv.activation),
     )
     grid = (blocks, tiles * oh, n) if tile["CHANNELS_FIRST"] else (tiles * oh, blocks, n)
-    state.add(Launch("depthwise", conv.node.name, macros, arguments, grid, conv.shape, conv.macs, fit_local(state.traits, grid)))
+    local = CPU_DEPTHWISE if state.traits.cpu else fit_local(state.traits, grid)
+    state.add(Launch("depthwise", conv.node.name, macros, arguments, grid, conv.shape, conv.macs, local))
 
 
 def candidates(state: Lowering, conv: Convolution) -> list[Parameters]:

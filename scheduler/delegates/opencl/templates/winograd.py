@@ -124,7 +124,7 @@ def winograd(state: Lowering, conv: Convolution) -> None:
         *activation_arguments(type(conv.activation)()),
     )
     over = (counts[1], counts[0], POINTS) if tile["CHANNELS_FIRST"] else (*counts, POINTS)
-    local = fit_local(state.traits, over)
+    local = fit_local(state.traits, over, tile["CHANNELS_FIRST"])
     state.add(Launch("conv", conv.node.name, macros, product, over, problem.shape, POINTS * tiles * c * m, local))
 
     residual = conv.residual_argument(state)

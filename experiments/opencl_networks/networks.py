@@ -1,0 +1,66 @@
+"""The four networks that OpenCL is measured with, as ONNX files with random weights, and ONNX Runtime beside it on one core."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scheduler.delegates.cpu import CpuDelegate
+from scheduler.delegates.opencl import OpenCLDelegate
+from scheduler.delegates.opencl.schedule import Options
+
+NETWORKS = ("resnet50", "mobilenet_v2", "regnet_x_1_6gf", "efficientnet_b0")
+
+
+def save_network(name: str, folder: Path) -> Path:
+    """Write a network of `stretch models` as `stretch branch` would write it whole."""
+    from stretch.capture import capture
+    from stretch.export.onnx import save_onnx, to_numpy, to_onnx
+    from stretch.models.load import load_model
+
+    loaded = load_model(name, weights="none")
+    captured = capture(loaded.module, loaded.input_shape, name)
+    path = folder / f"{name}.onnx"
+    save_onnx(to_onnx(captured.graph, to_numpy(captured.weights)), path)
+    return path
+
+
+class Runner:
+    """A compiled network or operator with buffers of its own.
+
+    Args:
+        compiled: Of any delegate.
+        seed: Of its input.
+    """
+
+    def __init__(self, compiled: Any, seed: int = 0) -> None:
+        random = np.random.default_rng(seed)
+        self.compiled = compiled
+        self.inputs = [random.normal(size=shape).astype(np.float32) for shape in compiled.inputs.values()]
+        self.outputs = [np.zeros(shape, np.float32) for shape in compiled.outputs.values()]
+        self.call = compiled.bind(self.inputs, self.outputs)
+        self.call.run()
+
+    def ms(self) -> float:
+        """Milliseconds of one run, from the caller's memory and back."""
+        start = time.perf_counter_ns()
+        self.call.run()
+        return (time.perf_counter_ns() - start) / 1e6
+
+
+def opencl(model: Path, core: int, **options: Any) -> Runner:
+    """A network on our kernels, PoCL's thread on one core."""
+    half = bool(options.pop("half", False))
+    return Runner(OpenCLDelegate((core,), half=half, options=Options(**options)).build(model))
+
+
+def onnxruntime(model: Path, cores: Sequence[int] = ()) -> Runner:
+    """A network on ONNX Runtime, one thread wherever the caller is, or one on each of `cores`."""
+    return Runner(CpuDelegate(tuple(cores)).compile(model))
+
+
+def difference(one: Runner, other: Runner) -> float:
+    """Largest difference of their outputs, relative to the largest element."""
+    return max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in zip(one.outputs, other.outputs, strict=True))
