@@ -29,6 +29,7 @@ KEYS = {
     "predict": {"": "processors", "processors{}": "latency_ms low_ms high_ms precision calibrated kernels"},
     "explain": {"": "ops", "ops[]": "name subgraph processor delegate reason ms"},
     "verify": {"": "ok problems"},
+    "tune": {"": "kernels", "kernels[]": "name before_ms after_ms choice"},
     "devices": {"": "items"},
     "models": {"": "items"},
     "delegates": {"": "items"},
@@ -55,6 +56,7 @@ def words(verb, bundle):
         "predict": ("tiny_resnet", "--device", "pixel6", "--kernels"),
         "explain": (bundle,),
         "verify": (bundle,),
+        "tune": (bundle, "--mode", "fast", "--budget", 1, "--map", "gpu=opencl"),
         "models": ("tiny*",),
     }.get(verb, ())
 

@@ -19,6 +19,7 @@ from scheduler.delegates.opencl.programs import BuildError, programs_of
 from scheduler.delegates.opencl.schedule import Options, Schedules
 from scheduler.delegates.opencl.simplify import simplify
 from scheduler.delegates.opencl.tuner import ScheduleTuner, Tuned, cached_schedules, entries, open_cache
+from scheduler.delegates.opencl.workgroups import GroupTuner, Mode, TunedGroup, apply_groups, group_entries
 
 
 @delegates.register("opencl")
@@ -101,8 +102,9 @@ class OpenCLDelegate(Delegate):
         device = open_device(self._cores)
         traits = device.traits
         self._prepare(graph)
-        schedules = Schedules(traits, cached_schedules(open_cache(device, self._half)))
-        return lower(graph, traits.layout(self._half), traits, self._options, schedules)
+        cache = open_cache(device, self._half)
+        launches = lower(graph, traits.layout(self._half), traits, self._options, Schedules(traits, cached_schedules(cache)))
+        return apply_groups(launches, cache)
 
     def tune(self, model: Path, budget_s: float, step: Callable[[], None] | None = None) -> list[Tuned]:
         """Measure schedules for the convolutions of a subgraph that were not tuned yet, and keep what was found in the user's cache.
@@ -118,6 +120,20 @@ class OpenCLDelegate(Delegate):
         cache = open_cache(device, self._half)
         found = ScheduleTuner(device, half=self._half, options=self._options).tune(graph, cached_schedules(cache), budget_s, step)
         cache.save(entries(found))
+        return found
+
+    def tune_groups(self, model: Path, mode: Mode, budget_s: float, step: Callable[[], None] | None = None) -> list[TunedGroup]:
+        """Choose the work-group of every launch of a subgraph by FAST or EXHAUSTIVE, and keep what is better than the templates' own.
+
+        Args:
+            model: ONNX file of the subgraph.
+            mode: Which candidates are measured.
+            budget_s: Seconds after which no further launch is begun.
+            step: Called after each launch.
+        """
+        device = open_device(self._cores)
+        found = GroupTuner(device, self.build(model), mode).tune(budget_s, step)
+        open_cache(device, self._half).save(group_entries(found))
         return found
 
     def _prepare(self, graph: Graph) -> None:

@@ -1,0 +1,53 @@
+"""`stretch tune`: schedules and work-groups of a bundle's OpenCL kernels."""
+
+import pytest
+
+from scheduler.delegates import OpenCLDelegate
+
+if problem := OpenCLDelegate.unavailable():
+    pytest.skip(problem, allow_module_level=True)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    """Tuned parameters of this test alone."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def test_every_kernel_is_told_with_its_shape_and_times(stretch, bundle_dir):
+    code, data, _ = stretch("tune", bundle_dir, "--mode", "fast", "--budget", 5, "--map", "gpu=opencl", "--json")
+    assert code == 0, data
+    assert data["source"] == "measured"
+    assert {row["subgraph"] for row in data["kernels"]} == {"s1.gpu", "s2.gpu"}
+    convolutions = [row for row in data["kernels"] if row["macs"]]
+    assert len(convolutions) == 2
+    for row in convolutions:
+        assert "k3x3" in row["shape"]
+        assert row["before_ms"] > 0
+        assert row["after_ms"] > 0
+    assert data["after_ms"] == pytest.approx(sum(row["after_ms"] or 0 for row in data["kernels"]))
+
+
+def test_people_read_a_table_and_the_sum(stretch, bundle_dir):
+    code, out, _ = stretch("tune", bundle_dir, "--mode", "fast", "--budget", 5, "--map", "gpu=opencl")
+    assert code == 0
+    assert "all kernels:" in out
+
+
+@pytest.mark.slow
+def test_schedules_are_tuned_once_and_kept(stretch, bundle_dir):
+    first = stretch("tune", bundle_dir, "--budget", 120, "--map", "gpu=opencl", "--json")[1]
+    assert any(row["choice"] for row in first["kernels"])
+    again = stretch("tune", bundle_dir, "--budget", 120, "--map", "gpu=opencl", "--json")[1]
+    assert not any(row["choice"] for row in again["kernels"])
+
+
+def test_bundle_without_a_subgraph_on_opencl_is_a_usage_error(stretch, bundle_dir):
+    code, data, _ = stretch("tune", bundle_dir, "--map", "gpu=cpu", "--json")
+    assert code == 2
+    assert "no subgraph" in data["error"]
+    assert "--map gpu=opencl" in data["hint"]
+
+
+def test_unknown_mode_is_a_usage_error(stretch, bundle_dir):
+    assert stretch("tune", bundle_dir, "--mode", "slow", "--json")[0] == 2
