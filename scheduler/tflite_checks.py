@@ -16,8 +16,9 @@ MAX_ELEMENTS = 1 << 28
 #: Scales of int8 tensors: beyond them LiteRT's fixed-point factors leave their range, and it stops the process.
 LEAST_SCALE, MAX_SCALE = 2.0**-24, 2.0**24
 
-#: Largest factor between the integers of an operator's inputs and those of its result; an addition allows twice that.
-MAX_FACTOR = 2.0**18
+#: Largest factor between the integers of an operator's inputs and those of its result: LiteRT stops the process
+#: at twice that for products with weights, and for additions.
+MAX_FACTORS = {"weights": 2.0**7, "others": 2.0**18}
 
 #: Operators whose int8 result has the same scale whatever they read.
 _BOUNDED = ("LOGISTIC", "TANH", "SOFTMAX")
@@ -177,7 +178,10 @@ def _check_factor(code: str, name: str, letters: str, reads: list[dict[str, Any]
     else:
         factor = math.prod(scales) if code == "MUL" else max(scales)
     factor /= float(writes["quantization"]["scale"][0])
-    _need(factor <= MAX_FACTOR, f"{code} of subgraph `{name}` makes its integers {factor:.1g} times as large")
+    _need(
+        factor <= MAX_FACTORS["weights" if "w" in letters else "others"],
+        f"{code} of subgraph `{name}` makes its integers {factor:.1g} times as large",
+    )
 
 
 def _check_growth(code: str, name: str, reads: list[dict[str, Any]], writes: dict[str, Any], buffers: list[Mapping[str, Any]]) -> None:

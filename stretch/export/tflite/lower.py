@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from predictors.errors import StretchError
 from predictors.graph import Op
 from predictors.kinds import kind_of
+from scheduler.tflite_checks import MAX_FACTORS
 from stretch.export.tflite import elementwise, shapes, weights
 from stretch.export.tflite.builder import Builder, Value, to_nhwc
 from stretch.export.tflite.elementwise import RELU, RELU6, Lower
@@ -124,6 +125,8 @@ def _lowered(builder: Builder, source: Source, op: Op, ins: list[Value]) -> Valu
     scale = source.scales.get(op.name)
     several = op.kind in ("add", "mul") and len(ins) > 2  # parts of the result have no scale of their own
     builder.rounded = op.kind in ROUNDED and scale is not None and all(value.quant for value in ins) and not several
+    if builder.rounded and op.kind in ("conv", "linear"):
+        builder.rounded = weights.growth(source, op, ins[0], scale) <= MAX_FACTORS["weights"]
     made = LOWER[op.kind](builder, source, op, ins)
     made.name = op.name
     if builder.rounded and made.quant != scale:

@@ -10,6 +10,7 @@ from predictors.kinds import integer, ints, number
 from stretch.export.tflite.builder import TOP, Array, Builder, Value, to_nhwc
 from stretch.export.tflite.padding import window
 from stretch.export.tflite.source import Rounded, Source
+from stretch.export.tflite.writer import Quant
 
 Own = Mapping[str, Array]
 
@@ -103,6 +104,17 @@ def prelu(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
     """A slope a channel, whose shape is that of an image without its batch."""
     slope = source.weights[op.name]["weight"].reshape(-1)
     return b.apply("PRELU", op.name, [ins[0], slope.reshape(*[1] * (len(ins[0].shape) - 2), -1)])
+
+
+def growth(source: Source, op: Op, x: Value, result: Quant | None) -> float:
+    """How many times larger the integers of a convolution's or matrix's result are than the products they come from.
+
+    It is below 1 but for a result that is nearly nothing everywhere, such as that of a dead activation.
+    """
+    assert x.quant is not None
+    assert result is not None
+    rounded = source.integers.get(op.name) or _symmetric(source.weights[op.name]["weight"])
+    return float(rounded.scales.max()) * x.quant.scale / result.scale
 
 
 def _scale(b: Builder, op: Op):

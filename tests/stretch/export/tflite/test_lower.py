@@ -11,7 +11,7 @@ from scheduler.delegates.reference import ReferenceDelegate
 from stretch.export.tflite import lower
 from stretch.export.tflite.lower import LOWER, ROUNDED, join_to_tflite, to_tflite
 from stretch.export.tflite.source import Source
-from stretch.export.tflite.writer import Writer
+from stretch.export.tflite.writer import Quant, Writer
 from tests.scheduler.delegates import graphs
 from tests.stretch.export.tflite.rounded import codes, rounded_source, run, snr_db
 
@@ -63,6 +63,17 @@ def test_between_the_conversions_at_the_border_nothing_is_real(tmp_path, kind, d
         return  # parts of a sum have no scale of their own
     assert written[-1] == ("DEQUANTIZE", "float32")
     assert all(dtype == "int8" for _, dtype in written[:-1])
+
+
+def test_convolution_whose_result_is_nearly_nothing_computes_in_reals(tmp_path):
+    """In integers its result would have to be millions of times larger than its products, which LiteRT does not survive."""
+    graph = chain(Op("y", "conv", ("x",), CONV))
+    weights = graphs.weights_of(graph, np.random.default_rng(0))
+    x = np.random.default_rng(1).standard_normal((1, 6, 5, 5)).astype(np.float32)
+    source, values = rounded_source(graph, weights, x, tmp_path)
+    source.scales["y"] = Quant(2.0**-20, 0)
+    assert codes(source) == [("CONV_2D", "float32")]
+    assert np.allclose(run(source, tmp_path, x), values["y"], atol=1e-4)
 
 
 def chain(*ops, shape=(1, 6, 5, 5)):
