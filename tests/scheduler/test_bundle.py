@@ -182,3 +182,9 @@ def test_three_branches_of_any_batch_load(bundles, tmp_path):
     shapes = {t.name: t.shape for t in load_bundle(path).manifest.tensors}
     assert shapes["t1"] == (2, 4 + 6 + 8, bundles.SIDE, bundles.SIDE)
     assert np.prod(shapes["y"]) == 10
+
+
+def test_tflite_file_must_be_one_of_the_hashed_files(bundles, bundle_dir):
+    bundles.edit(bundle_dir, lambda m: m.update(tflite="model.tflite"))
+    with pytest.raises(StretchError, match=r"uses the file `model\.tflite` without stating its size and hash"):
+        load_bundle(bundle_dir)

@@ -1,3 +1,4 @@
+import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
@@ -62,3 +63,39 @@ def test_clip_that_is_no_relu6_is_refused(tmp_path):
     bounds = [helper.make_tensor(n, TensorProto.FLOAT, [], [v]) for n, v in (("low", 0.0), ("high", 5.0))]
     with pytest.raises(StretchError, match="clips to"):
         read_graph(model(tmp_path / "m.onnx", [helper.make_node("Clip", ["x", "low", "high"], ["y"], name="n")], bounds))
+
+
+def conv_net(eps):
+    """A batch-norm that nothing takes up, and a convolution."""
+    from predictors.graph import Op, OpGraph
+
+    window = {"kernel": (3, 3), "stride": (1, 1), "padding": (1,) * 4, "dilation": (1, 1), "groups": 1, "out_channels": 3, "bias": True}
+    ops = [
+        Op("x", "input", attrs={"shape": (1, 4, 5, 5)}),
+        Op("b", "batch_norm", ("x",), {"eps": eps, "momentum": 0.1, "affine": True}),
+        Op("r", "relu", ("b",)),
+        Op("y", "conv", ("r",), window),
+    ]
+    return OpGraph.build("net", ops, "y")
+
+
+@pytest.mark.parametrize("precision", ["fp16", "int8"])
+def test_subgraph_in_a_lower_precision_comes_back_as_if_in_reals(tmp_path, precision):
+    from stretch.export.onnx import to_onnx
+    from stretch.quantize.half import to_half
+    from stretch.quantize.qdq import quantise
+
+    graph = conv_net(1e-5)
+    random = np.random.default_rng(0)
+    weights = {
+        op.name: {key: np.abs(random.normal(size=s)).astype(np.float32) for key, s in graph.op_weights(op).items()} for op in graph.ops
+    }
+    floats = to_onnx(graph, {name: own for name, own in weights.items() if own})
+    samples = [random.normal(size=(1, 4, 5, 5)).astype(np.float32) for _ in range(8)]
+    onnx.save(to_half(floats) if precision == "fp16" else quantise(floats, samples), str(tmp_path / "m.onnx"))
+    back = read_graph(tmp_path / "m.onnx")
+    # the lone batch-norm has become a depthwise convolution, and int8 takes activations into scales
+    kinds = [op.kind for op in back.ops if op.kind != "relu"]
+    assert kinds == ["input", "conv", "conv"]
+    assert (back.input.name, back.output) == ("x", "y")
+    assert back.by_name["y"].attrs["padding"] == (1, 1, 1, 1)
