@@ -19,6 +19,9 @@ INSTALL = "pip install 'nn-stretch[opencl]'"
 #: Part of the name of the device or platform to use; the first GPU if not set, else the first device.
 DEVICE_VARIABLE = "NN_STRETCH_OPENCL_DEVICE"
 
+#: How many threads PoCL makes.
+UNITS_VARIABLE = "POCL_MAX_PTHREAD_COUNT"
+
 _LOCK = threading.Lock()
 
 
@@ -99,6 +102,8 @@ def find_device() -> Any:
     """
     cl = _pyopencl()
     with _LOCK:
+        # PoCL wakes all its threads after each kernel, which costs 10 µs: none is made for the scheduler's own core.
+        os.environ.setdefault(UNITS_VARIABLE, str(max(1, len(available_cores()) - 1)))
         before = _threads()
         try:
             found = [device for platform in cl.get_platforms() for device in platform.get_devices()]
@@ -121,13 +126,11 @@ def is_cpu_device() -> bool:
     return bool(find_device().type & cl.device_type.CPU)
 
 
-@cache
 def open_device(cores: tuple[int, ...]) -> OpenDevice:
     """A context and a queue of the device to use.
 
     On a CPU device one thread a core computes, pinned to it; the device is cut
-    to as many of its units. One driver thread serves one unit, so two branches
-    on different cores need different units.
+    to as many of its units, of which one driver thread serves each.
 
     Args:
         cores: Cores that a CPU device uses; empty for the last one this process
@@ -137,15 +140,19 @@ def open_device(cores: tuple[int, ...]) -> OpenDevice:
         MissingBackendError: If there is no device.
         StretchError: If the driver refuses a context.
     """
+    if not device_traits(find_device()).cpu:
+        return _open(())
+    return _open(cores or available_cores()[-1:])
+
+
+@cache
+def _open(cores: tuple[int, ...]) -> OpenDevice:
     cl = _pyopencl()
     device = find_device()
     traits = device_traits(device)
     try:
-        if traits.cpu:
-            cores = cores or available_cores()[-1:]
+        if cores:
             device = _part(cl, device, cores)
-        else:
-            cores = ()
         context = cl.Context([device])
         queue = cl.CommandQueue(context, device, properties=cl.command_queue_properties.PROFILING_ENABLE)
     except cl.Error as error:
@@ -182,27 +189,27 @@ def _entries() -> list[dict[str, Any]]:
 
 #: Threads that PoCL made, one a unit of its CPU device, in the units' order.
 _WORKERS: list[int] = []
+#: First unit given to each set of cores.
+_GIVEN: dict[tuple[int, ...], int] = {}
 
 
 def _part(cl: Any, device: Any, cores: tuple[int, ...]) -> Any:
-    """As many units of a CPU device as there are cores, their threads pinned to them."""
+    """As many units of a CPU device as there are cores, their threads pinned to them; no unit is given twice."""
     units = device.max_compute_units
-    first = min(cores[0], units - len(cores))
-    if first < 0:
-        raise StretchError(f"the OpenCL device `{device.name.strip()}` has {units} units, {len(cores)} cores were asked for")
+    first = sum(len(given) for given in _GIVEN)
+    if first + len(cores) > units:
+        raise StretchError(
+            f"the OpenCL device `{device.name.strip()}` has {units} units, {first} are in use and {len(cores)} more were asked for",
+            f"set {UNITS_VARIABLE} to the number of cores that OpenCL may use",
+        )
     if len(_WORKERS) == units and hasattr(os, "sched_setaffinity"):
         for worker, core in zip(_WORKERS[first : first + len(cores)], cores, strict=True):
             os.sched_setaffinity(worker, {core})
+    _GIVEN[cores] = first
     if len(cores) == units:
         return device
     counts = [count for count in (first, len(cores), units - first - len(cores)) if count]
-    try:
-        parts = device.create_sub_devices([cl.device_partition_property.BY_COUNTS, *counts, 0])
-    except cl.Error:
-        if len(cores) > 1:
-            return device
-        parts = device.create_sub_devices([cl.device_partition_property.EQUALLY, 1])
-        return parts[first]
+    parts = device.create_sub_devices([cl.device_partition_property.BY_COUNTS, *counts, 0])
     return parts[1 if first else 0]
 
 

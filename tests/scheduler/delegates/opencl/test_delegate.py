@@ -50,7 +50,7 @@ def test_places_tell_why_a_subgraph_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("op", "half", "limit"), [("Conv", False, 1e-5), ("Conv", True, 1e-2), ("Gemm", False, 1e-5), ("AveragePool", False, 1e-5)]
 )
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_operator_is_within_its_precision_of_the_reference(cases, tmp_path, op, half, limit, data):
     case = data.draw(cases.OPS[op])

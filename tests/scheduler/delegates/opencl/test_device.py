@@ -5,9 +5,8 @@ import sys
 import pyopencl as cl
 import pytest
 
-from predictors.errors import StretchError
 from scheduler.cores import available_cores
-from scheduler.delegates.opencl.device import Traits, device_traits, find_device, is_cpu_device, missing, open_device
+from scheduler.delegates.opencl.device import Traits, device_traits, is_cpu_device, missing, open_device
 
 
 class Named:
@@ -47,22 +46,39 @@ def test_device_is_found_and_opened_once():
     assert isinstance(open_device(()).traits, Traits)
 
 
-def test_cpu_device_computes_on_the_core_that_is_asked_for():
-    if not is_cpu_device():
-        pytest.skip("the device is no CPU")
-    for core in available_cores():
-        device = open_device((core,))
-        assert device.cores == (core,)
-        assert device.queue.device.max_compute_units == 1
-        threads = [os.sched_getaffinity(int(t)) for t in os.listdir("/proc/self/task") if int(t) != os.getpid()]
-        assert {core} in threads
+PINNED = """
+import os, sys
+from scheduler.delegates.opencl.device import open_device
+devices = [open_device((int(core),)) for core in sys.argv[1:]]
+print([d.queue.device.max_compute_units for d in devices])
+print(sorted(sorted(os.sched_getaffinity(int(t))) for t in os.listdir("/proc/self/task") if int(t) != os.getpid()))
+"""
 
 
-def test_more_cores_than_the_device_has_are_refused():
+def opened(*cores, **environment):
+    """What a process of its own prints that opens the device on some cores."""
+    command = [sys.executable, "-c", PINNED, *map(str, cores)]
+    return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
+
+
+@pytest.mark.parametrize("core", available_cores()[:2])
+def test_cpu_device_computes_on_the_core_that_is_asked_for(core):
     if not is_cpu_device():
         pytest.skip("the device is no CPU")
-    with pytest.raises(StretchError, match="units"):
-        open_device(tuple(range(find_device().max_compute_units + 1)))
+    units, threads = opened(core).stdout.splitlines()
+    assert units == "[1]"
+    assert f"[{core}]" in threads
+
+
+def test_two_branches_get_units_of_their_own_and_no_unit_is_given_twice():
+    if not is_cpu_device() or len(available_cores()) < 2:
+        pytest.skip("the device is no CPU, or there is one core")
+    first, second = available_cores()[:2]
+    units, threads = opened(first, second, POCL_MAX_PTHREAD_COUNT="2").stdout.splitlines()
+    assert units == "[1, 1]"
+    assert f"[{first}]" in threads
+    assert f"[{second}]" in threads
+    assert "1 units, 1 are in use and 1 more were asked for" in opened(first, second, POCL_MAX_PTHREAD_COUNT="1").stderr
 
 
 def test_device_that_is_not_there_is_an_unknown_name():
