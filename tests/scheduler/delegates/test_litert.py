@@ -53,6 +53,18 @@ def test_branches_run_on_interpreters_of_their_own_and_give_the_models_numbers(b
     assert max_error(got, whole(bundle, x)) < 1e-5
 
 
+def test_conversions_at_the_border_are_spans_within_their_subgraph(bundle):
+    with Session(bundle, EVERYWHERE) as session:
+        session(random_input(bundle))
+        spans = {span.name: span for span in session.trace.spans}
+        for name in session.plan.subgraphs:
+            into, out = spans[f"{name} to NHWC"], spans[f"{name} to NCHW"]
+            assert into.kind == out.kind == "conversion"
+            assert spans[name].start_ns <= into.start_ns <= into.end_ns <= out.start_ns <= out.end_ns <= spans[name].end_ns
+        session.submit(random_input(bundle)).result(60)
+        assert {span.name for span in session.submitted_traces[0].spans} == set(spans)
+
+
 def test_several_inferences_in_flight_do_not_mix(bundle):
     inputs = [random_input(bundle, seed) for seed in range(6)]
     with Session(bundle, EVERYWHERE) as session:
