@@ -1,0 +1,126 @@
+"""Whole networks on OpenCL (PoCL) and on ONNX Runtime, both on the same one core: `python -m experiments.opencl_networks.run`."""
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+from experiments.opencl_networks.networks import NETWORKS, Runner, difference, onnxruntime, opencl, save_network
+from experiments.records import Value, write_record
+from scheduler.cores import available_cores, pinned
+
+HERE = Path(__file__).parent
+
+#: Other ways of compiling a network, each a switch of the delegate.
+VARIANTS: dict[str, dict[str, object]] = {
+    "as it is": {},
+    "without Winograd": {"winograd": "off"},
+    "Winograd wherever it can": {"winograd": "on"},
+    "nothing fused": {"fuse": False},
+    "padded copies instead of border checks": {"borders": "pad"},
+    "tiles of paper 004 (VH 1, VW 4, VC 4 as half a vector)": {"schedule": "tvm"},
+}
+
+
+def interleaved(runners: dict[str, Runner], rounds: int) -> dict[str, list[float]]:
+    """Times of all contestants in milliseconds, each running once a round, in an order that rotates."""
+    names = list(runners)
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for i in range(rounds):
+        for name in names[i % len(names) :] + names[: i % len(names)]:
+            times[name].append(runners[name].ms())
+    return times
+
+
+def p90(times: list[float]) -> float:
+    """The 90th percentile."""
+    return statistics.quantiles(times, n=10)[-1]
+
+
+def measure(core: int, rounds: int) -> tuple[list[dict[str, Value]], list[dict[str, Value]], list[dict[str, Value]]]:
+    """Rows of networks, of variants, and of what each kind of kernel costs."""
+    networks: list[dict[str, Value]] = []
+    variants: list[dict[str, Value]] = []
+    kinds: list[dict[str, Value]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in NETWORKS:
+            model = save_network(name, Path(folder))
+            known = onnxruntime(model)
+            runners = {"ONNX Runtime": known} | {what: opencl(model, core, **options) for what, options in VARIANTS.items()}
+            times = interleaved(runners, rounds)
+            base, ours = statistics.median(times["ONNX Runtime"]), statistics.median(times["as it is"])
+            best = runners["as it is"].compiled
+            networks.append(
+                {
+                    "network": name,
+                    "OpenCL_ms": round(ours, 2),
+                    "OpenCL_p90_ms": round(p90(times["as it is"]), 2),
+                    "ONNX_Runtime_ms": round(base, 2),
+                    "ONNX_Runtime_p90_ms": round(p90(times["ONNX Runtime"]), 2),
+                    "speed_over_ONNX_Runtime": round(base / ours, 3),
+                    "max_error": difference(runners["as it is"], known),
+                    "launches": len(best.launches),
+                    "intermediates_MB": round(best.arena_bytes / 1e6, 2),
+                }
+            )
+            for what in VARIANTS:
+                median = statistics.median(times[what])
+                variants.append(
+                    {
+                        "network and variant": f"{name}, {what}",
+                        "median_ms": round(median, 2),
+                        "speed_over_as_it_is": round(ours / median, 3),
+                        "speed_over_ONNX_Runtime": round(base / median, 3),
+                        "max_error": difference(runners[what], known),
+                    }
+                )
+            kinds += by_kind(name, runners["as it is"])
+    return networks, variants, kinds
+
+
+def by_kind(name: str, runner: Runner) -> list[dict[str, Value]]:
+    """Time and rate of each kernel of a network, by the device's clock."""
+    total: dict[str, tuple[int, float, int]] = {}
+    for each in runner.compiled.profile(5):
+        count, ms, macs = total.get(each.launch.kernel, (0, 0.0, 0))
+        total[each.launch.kernel] = (count + 1, ms + each.ms, macs + each.launch.macs)
+    whole = sum(ms for _, ms, _ in total.values())
+    return [
+        {
+            "network and kernel": f"{name}, {kernel}",
+            "launches": count,
+            "ms": round(ms, 3),
+            "share": round(ms / whole, 3),
+            "GFLOP_per_s": round(2 * macs / ms / 1e6, 1) if macs else None,
+        }
+        for kernel, (count, ms, macs) in sorted(total.items(), key=lambda item: -item[1][1])
+    ]
+
+
+def main(words: list[str] | None = None) -> int:
+    """Measure and write ``results/host.json``."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.opencl_networks.run", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--core", type=int, default=available_cores()[-1])
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "host.json")
+    options = parser.parse_args(words)
+    load = os.getloadavg()[0]
+    with pinned((options.core,)):
+        networks, variants, kinds = measure(options.core, options.rounds)
+    write_record(
+        options.out,
+        {"networks": networks, "variants": variants, "kernels": kinds},
+        source="measured",
+        command="python -m experiments.opencl_networks.run",
+        runs=options.rounds,
+        load=load,
+        notes=["fp32, batch 1, one thread of each on the same core, random weights, contestants interleaved, no schedule tuned."],
+    )
+    sys.stderr.write(f"{options.out} written; fill the pages with python -m experiments.render\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
