@@ -3,6 +3,7 @@
 // The VW pixels may lie in different rows or images, so no tile is wasted at the end of a row, and a pixel outside the
 // image reads zeros: borders need no padded copy of the input and no code of their own. Without pads nothing is CHECKED. Weights: [tile][kh][kw][input
 // block][input lane][VC][L]. BATCHED runs one 1×1 product for each z of the grid (Winograd's 36 matrices).
+// SPLIT work-items of a group share the input channels of one tile and add up their sums, where a GPU would have too few.
 //
 // VH, VW, VC of paper 004's template with VH folded into VW; XPLAIN reads channel by channel from NCHW, YPLAIN writes it.
 
@@ -42,9 +43,18 @@ __kernel void conv(X_IN, __global const STORE *restrict zero, __global const STO
 #endif
                    Y_OUT, const int4 image, const int4 result, const int4 window, const int4 border, const int2 tiles, const int4 z, ACT_ARGS) {
   // image: H, W, input blocks (XPLAIN: channels) of a tile, C; result: OH, OW, blocks, channels; window: KH, KW, strides
-  const int t = get_global_id(CHANNELS_FIRST ? 0 : 1);
-  const int q = get_global_id(CHANNELS_FIRST ? 1 : 0);
+  int t = get_global_id(CHANNELS_FIRST ? 0 : 1);
+  int q = get_global_id(CHANNELS_FIRST ? 1 : 0);
+#if SPLIT > 1
+  __local VEC sums[(SPLIT - 1) * GROUP * VW * VC];
+  const int part = get_local_id(2);
+  const int live = q < tiles.s0 && t < tiles.s1;
+  // All work-items of a group meet at the barrier below, so none may leave before it.
+  if (!live) t = 0, q = 0;
+#else
+  const int part = 0;
   if (q >= tiles.s0 || t >= tiles.s1) return;
+#endif
   const int pixels = z.s3;
   const int o = t * VC;
   int p0 = q * VW;
@@ -55,7 +65,7 @@ __kernel void conv(X_IN, __global const STORE *restrict zero, __global const STO
   for (int i = 0; i < VW; i++)
 #pragma unroll
     for (int j = 0; j < VC; j++)
-      acc[i][j] = BATCHED ? (VEC)0.0f : *(__global const VEC *)(bias + (o + j) * L);
+      acc[i][j] = (BATCHED | part) ? (VEC)0.0f : *(__global const VEC *)(bias + (o + j) * L);
 
   __global const STORE *w = weight + (long)t * image.s2 * window.s0 * window.s1 * (XPLAIN ? 1 : L) * VC * L;
   x += x_o;
@@ -119,7 +129,8 @@ __kernel void conv(X_IN, __global const STORE *restrict zero, __global const STO
         w += VC * L;
       }
 #else
-      for (int c = 0, k = 0; c < image.s2; c++, k += x_s.s1) {
+      __global const STORE *wc = w + part * (L * VC * L);
+      for (int c = part, k = part * x_s.s1; c < image.s2; c += SPLIT, k += SPLIT * x_s.s1) {
 #if XVEC
         VEC a[VW];
 #pragma unroll
@@ -129,7 +140,7 @@ __kernel void conv(X_IN, __global const STORE *restrict zero, __global const STO
         for (int l = 0; l < L; l++) {
           VEC u[VC];
 #pragma unroll
-          for (int j = 0; j < VC; j++) u[j] = LOADV(w + (l * VC + j) * L);
+          for (int j = 0; j < VC; j++) u[j] = LOADV(wc + (l * VC + j) * L);
 #pragma unroll
           for (int i = 0; i < VW; i++) {
 #if XVEC
@@ -141,10 +152,27 @@ __kernel void conv(X_IN, __global const STORE *restrict zero, __global const STO
             for (int j = 0; j < VC; j++) acc[i][j] += s * u[j];
           }
         }
-        w += L * VC * L;
+        wc += SPLIT * (L * VC * L);
       }
+      w += image.s2 * (L * VC * L);
 #endif
     }
+
+#if SPLIT > 1
+  const int slot = (get_local_id(1) * get_local_size(0) + get_local_id(0)) * VW * VC;
+  if (part)
+#pragma unroll
+    for (int i = 0; i < VW; i++)
+#pragma unroll
+      for (int j = 0; j < VC; j++) sums[(part - 1) * GROUP * VW * VC + slot + i * VC + j] = acc[i][j];
+  barrier(CLK_LOCAL_MEM_FENCE);
+  if (part || !live) return;
+  for (int s = 0; s < SPLIT - 1; s++)
+#pragma unroll
+    for (int i = 0; i < VW; i++)
+#pragma unroll
+      for (int j = 0; j < VC; j++) acc[i][j] += sums[s * GROUP * VW * VC + slot + i * VC + j];
+#endif
 
 #if !FLAT
   int n = p0 / (result.s0 * result.s1);

@@ -7,7 +7,7 @@ import numpy as np
 from scheduler.delegates.opencl.graph import Node
 from scheduler.delegates.opencl.launch import Argument, Ints, Launch, Size, Tensor, Weights, Zeros
 from scheduler.delegates.opencl.lower import Lowering, UnsupportedError, as_float
-from scheduler.delegates.opencl.schedule import Parameters, Problem, rank_tiles
+from scheduler.delegates.opencl.schedule import GPU_WORK_ITEMS, Parameters, Problem, rank_tiles
 from scheduler.delegates.opencl.templates import depthwise, stem, winograd
 from scheduler.delegates.opencl.templates.move import move_launch
 from scheduler.delegates.opencl.templates.packing import pack_dense, pack_grouped
@@ -15,6 +15,8 @@ from scheduler.delegates.opencl.templates.parts import activation, activation_ar
 from scheduler.delegates.opencl.templates.window import Convolution, pad_to, read_bias, read_convolution
 from scheduler.delegates.opencl.tensors import View
 
+#: Most work-items that share one tile.
+MAX_SPLIT = 16
 #: Largest input that is read channel by channel from NCHW; more channels are brought into blocks first.
 PLAIN_CHANNELS = 4
 
@@ -69,8 +71,14 @@ def direct(state: Lowering, conv: Convolution) -> None:
     residual = conv.residual_argument(state)
     y = state.result(conv.node.output, may_be_plain=True)
     tiles = -(-conv.pixels // vw), -(-blocks // vc)
+    grid, local = tile_grid(state, tile, tiles)
+    split = 1 if from_plain else split_of(state, tiles[0] * tiles[1], reads, local)
+    if split > 1:
+        grid, local = (*grid[:2], split), (*local[:2], split)
     macros = defines(
         **tile,
+        SPLIT=split,
+        GROUP=local[0] * local[1],
         ACT=conv.activation.macro,
         RESIDUAL=len(residual),
         RESIDUAL_LAST=conv.residual_last,
@@ -98,8 +106,18 @@ def direct(state: Lowering, conv: Convolution) -> None:
         Ints((0, 0, 0, conv.pixels)),
         *activation_arguments(conv.activation),
     )
-    grid, local = tile_grid(state, tile, tiles)
     state.add(Launch("conv", conv.node.name, macros, arguments, grid, conv.shape, conv.macs, local))
+
+
+def split_of(state: Lowering, items: int, blocks: int, local: Size) -> int:
+    """How many work-items share one tile: as many as fill a GPU, while each has channels left and the group is legal."""
+    split = 1
+    if state.traits.cpu:
+        return split
+    room = min(state.traits.max_local // (local[0] * local[1]), state.traits.max_sizes[2])
+    while split < MAX_SPLIT and 2 * split <= room and items * split < GPU_WORK_ITEMS and blocks >= 4 * split:
+        split *= 2
+    return split
 
 
 def _even(view: View) -> bool:

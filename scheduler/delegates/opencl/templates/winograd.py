@@ -106,6 +106,8 @@ def winograd(state: Lowering, conv: Convolution) -> None:
         YPLAIN=0,
         XVEC=not state.traits.cpu,
         BATCHED=1,
+        SPLIT=1,
+        GROUP=1,
         CHECKED=0,
         FLAT=1,
     )

@@ -115,3 +115,30 @@ def launches(path, *, half=False, **options):
 def kernels(path, **options):
     """Names of the kernels a model is lowered to."""
     return [launch.kernel for launch in launches(path, **options)]
+
+
+def as_gpu(path, **options):
+    """Outputs of a model with the layout, work-groups and split sums of a GPU, computed by whatever device there is, and its launches."""
+    from dataclasses import replace
+
+    from scheduler.delegates.opencl.compiled import OpenCLCompiled
+    from scheduler.delegates.opencl.device import Traits, open_device
+    from scheduler.delegates.opencl.fuse import fuse
+    from scheduler.delegates.opencl.lower import lower
+    from scheduler.delegates.opencl.programs import programs_of
+    from scheduler.delegates.opencl.schedule import Schedules
+    from scheduler.delegates.opencl.simplify import simplify
+
+    device = open_device(())
+    traits = replace(device.traits, id="gpu", lanes=4, blocks_inside=False, registers=24, cpu=False, local=(16, 4, 1))
+    assert isinstance(traits, Traits)
+    device = replace(device, traits=traits)
+    graph = read_graph(path)
+    simplify(graph)
+    fuse(graph)
+    found = lower(graph, traits.layout(False), traits, Options(**options), Schedules(traits))
+    inputs, outputs = ({name: graph.shapes[name] for name in names} for names in (graph.inputs, graph.outputs))
+    compiled = OpenCLCompiled(device, programs_of(device, False), found, inputs, outputs)
+    results = [np.full(shape, np.nan, np.float32) for shape in outputs.values()]
+    compiled.run([numbers(*shape, seed=9 + i) for i, shape in enumerate(inputs.values())], results)
+    return results, found

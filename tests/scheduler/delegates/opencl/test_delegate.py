@@ -16,7 +16,7 @@ def test_network_agrees_with_onnx_runtime(tmp_path, network):
     assert networks.error(network(tmp_path / "m.onnx")) <= 1e-5
 
 
-@pytest.mark.parametrize("network", NETWORKS, ids=lambda make: make.__name__)
+@pytest.mark.parametrize("network", [NETWORKS[0], *(pytest.param(make, marks=pytest.mark.slow) for make in NETWORKS[1:])])
 def test_network_stored_in_half_precision_is_close_and_chooses_the_same_class(tmp_path, network):
     path = network(tmp_path / "m.onnx")
     assert networks.error(path, half=True) <= 1e-2
@@ -47,10 +47,16 @@ def test_places_tell_why_a_subgraph_is_refused(tmp_path):
     )
 
 
-@pytest.mark.parametrize(
-    ("op", "half", "limit"), [("Conv", False, 1e-5), ("Conv", True, 1e-2), ("Gemm", False, 1e-5), ("AveragePool", False, 1e-5)]
-)
-@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
+PRECISE = [
+    pytest.param("Conv", False, 1e-5, marks=pytest.mark.slow),
+    pytest.param("Conv", True, 1e-2, marks=pytest.mark.slow),
+    ("Gemm", False, 1e-5),
+    ("AveragePool", False, 1e-5),
+]
+
+
+@pytest.mark.parametrize(("op", "half", "limit"), PRECISE)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_operator_is_within_its_precision_of_the_reference(cases, tmp_path, op, half, limit, data):
     case = data.draw(cases.OPS[op])

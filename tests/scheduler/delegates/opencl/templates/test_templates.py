@@ -123,3 +123,28 @@ def test_setting_that_no_kernel_computes_is_refused_with_the_reason(tmp_path, no
     path = networks.save(tmp_path / "m.onnx", nodes, {"x": (1, 3, 4, 4), "m": (2, 5), "m2": (5, 2)}, ["y"], weights)
     with pytest.raises(UnsupportedError, match=says):
         networks.launches(path)
+
+
+GPU = [
+    (networks.residual_block, "off"),
+    pytest.param(networks.residual_block, "on", marks=pytest.mark.slow),
+    pytest.param(networks.squeeze_excite, "off", marks=pytest.mark.slow),
+    pytest.param(networks.classifier, "off", marks=pytest.mark.slow),
+    pytest.param(networks.classifier, "on", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("network", "winograd"), GPU)
+def test_network_agrees_in_the_layout_and_work_groups_of_a_gpu(tmp_path, network, winograd):
+    path = network(tmp_path / "m.onnx")
+    results, _ = networks.as_gpu(path, winograd=winograd)
+    (expected,) = networks.run(networks.CpuDelegate(), path)
+    assert np.abs(results[0] - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
+def test_few_tiles_of_many_channels_share_their_sums_on_a_gpu(tmp_path):
+    path = one_conv(tmp_path / "m.onnx", (1, 80, 5, 5), (30, 80, 3, 3), **THREE)
+    results, found = networks.as_gpu(path, winograd="off")
+    assert [dict(each.defines)["SPLIT"] for each in found if each.kernel == "conv"] == ["8"]
+    (expected,) = networks.run(networks.CpuDelegate(), path)
+    assert np.abs(results[0] - expected).max() <= 1e-5 * np.abs(expected).max()
