@@ -1,7 +1,7 @@
 """Does branching keep the accuracy of ResNet-56 on CIFAR-10 at equal cost?
 
-``job VARIANT SEED`` trains one network, ``queue DESIGN:SEED:EPOCHS[:soft|:weighted] …``
-one a GPU at a time, ``record FOLDER`` makes the record of what they left there.
+``job VARIANT SEEDS`` trains one network, ``queue DESIGN:SEEDS:EPOCHS[:soft|:weighted] …``
+one job a GPU at a time, its seeds (0+1+2) side by side; ``record FOLDER`` makes the record of what they left there.
 """
 
 import argparse
@@ -64,8 +64,8 @@ def teacher_file(out: Path) -> Path:
     return out / "teacher.safetensors"
 
 
-def job(variant: str, seed: int, data: Path, out: Path, epochs: int, branches_beside: bool, kd: str = "") -> None:
-    """Train one variant from scratch with one seed and write what came out."""
+def job(variant: str, seeds: list[int], data: Path, out: Path, epochs: int, branches_beside: bool, kd: str = "") -> None:
+    """Train one variant from scratch, once for each seed, side by side on one GPU, and write what came out."""
     import torch
     from safetensors.torch import load_file, save_file
 
@@ -75,64 +75,68 @@ def job(variant: str, seed: int, data: Path, out: Path, epochs: int, branches_be
     from stretch.planning.resolve import resolve_design
     from stretch.train.config import TrainConfig
     from stretch.train.data import load_arrays
-    from stretch.train.loop import train
+    from stretch.train.loop import Run, train_side_by_side
     from stretch.transform import BranchedModel
 
     torch.backends.cudnn.benchmark = True
-    torch.manual_seed(seed)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    train_set, test_set = (part.to(device) for part in load_arrays(data, 10))
+    out.mkdir(parents=True, exist_ok=True)
     original = CifarFamily().build(MODEL)
     graph = capture(original, (1, 3, 32, 32), MODEL).graph
-    design = VARIANTS[variant]
-    model: torch.nn.Module = original
-    built = graph
-    if design is not None:
-        draft = load_draft(HERE / "designs" / f"{design}.toml")
-        model = BranchedModel(graph, resolve_design(draft, graph, "mi9", ALIGN, "cpu"))
-        built = model.graph
-        initialise(model)
-    else:
-        initialise(model)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    config = TrainConfig(
-        epochs=epochs,
-        weight_decay=5e-4,
-        warmup_epochs=min(5, epochs / 10),
-        seed=seed,
-        parallel_branches=branches_beside,
-        distill=SHARE if kd else 0.0,
-        distill_kind="weighted" if kd == "weighted" else "soft",
-        temperature=TEMPERATURE,
-    )
+    name = VARIANTS[variant]
+    design = resolve_design(load_draft(HERE / "designs" / f"{name}.toml"), graph, "mi9", ALIGN, "cpu") if name else None
     teacher = None
     if kd:
         teacher = CifarFamily().build(MODEL)
         teacher.load_state_dict(load_file(teacher_file(out)), strict=False)
     start = time.perf_counter()
-    history = train(model.to(device), *load_arrays(data, 10), config, teacher=teacher)
-    out.mkdir(parents=True, exist_ok=True)
-    if design is None and seed == 0 and not teacher_file(out).exists():
-        partial = out / f".teacher.{os.getpid()}"
-        save_file({k: v.contiguous() for k, v in model.state_dict().items()}, partial)
-        partial.replace(teacher_file(out))
-    result = {
-        "variant": variant,
-        "kd": kd,
-        "seed": seed,
-        "epochs": epochs,
-        "accuracy": history.accuracy,
-        "macs": built.macs,
-        "macs_ratio": built.macs / graph.macs,
-        "params_ratio": built.params / graph.params,
-        "seconds_per_epoch": float(np.median([e.seconds for e in history.epochs])),
-        "minutes": (time.perf_counter() - start) / 60,
-        "branches_beside": branches_beside,
-        "gpu": torch.cuda.get_device_name() if device.type == "cuda" else "none",
-        "cpu_load": os.getloadavg()[0],
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        "log": history.rows(),
-    }
-    name = f"{short(variant)}-{epochs}-{seed}{f'-{kd}' if kd else ''}{'' if branches_beside else '-one_stream'}.json"
-    (out / name).write_text(json.dumps(result))
+    runs, built = [], graph
+    for seed in seeds:
+        torch.manual_seed(seed)
+        model: torch.nn.Module = BranchedModel(graph, design) if design else CifarFamily().build(MODEL)
+        built = model.graph if isinstance(model, BranchedModel) else graph
+        initialise(model)
+        config = TrainConfig(
+            epochs=epochs,
+            weight_decay=5e-4,
+            warmup_epochs=min(5, epochs / 10),
+            seed=seed,
+            parallel_branches=branches_beside,
+            distill=SHARE if kd else 0.0,
+            distill_kind="weighted" if kd == "weighted" else "soft",
+            temperature=TEMPERATURE,
+        )
+        runs.append(Run(model.to(device), train_set, test_set, config, teacher=teacher))
+    train_side_by_side(runs)
+    for seed, run in zip(seeds, runs, strict=True):
+        if design is None and seed == 0 and not teacher_file(out).exists():
+            partial = out / f".teacher.{os.getpid()}"
+            save_file({k: v.contiguous() for k, v in run.model.state_dict().items()}, partial)
+            partial.replace(teacher_file(out))
+        result = {
+            "variant": variant,
+            "kd": kd,
+            "seed": seed,
+            "epochs": epochs,
+            "accuracy": run.history.accuracy,
+            "macs": built.macs,
+            "macs_ratio": built.macs / graph.macs,
+            "params_ratio": built.params / graph.params,
+            "side_by_side": len(seeds),
+            "seconds_per_epoch": float(np.median([e.seconds for e in run.history.epochs])),
+            "minutes": (time.perf_counter() - start) / 60 / len(seeds),
+            "branches_beside": branches_beside,
+            "gpu": torch.cuda.get_device_name() if device.type == "cuda" else "none",
+            "cores": os.cpu_count(),
+            "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+            "cpu_load": os.getloadavg()[0],
+            "versions": {"python": platform.python_version(), "torch": torch.__version__},
+            "log": run.history.rows(),
+        }
+        label = f"{short(variant)}-{epochs}-{seed}{f'-{kd}' if kd else ''}{'' if branches_beside else '-one_stream'}"
+        (out / f"{label}.json").write_text(json.dumps(result))
+        sys.stderr.write(f"{label}: {result['accuracy']:.4f}, {result['minutes']:.2f} GPU min\n")
 
 
 def initialise(model: Any) -> None:
@@ -147,9 +151,9 @@ def initialise(model: Any) -> None:
 
 
 def result_file(out: Path, token: str) -> Path:
-    """Where a job writes its result."""
-    design, seed, epochs, *kd = token.split(":")
-    return out / f"{'-'.join([design, epochs, seed, *kd])}.json"
+    """Where a job writes the result of its last seed."""
+    design, seeds, epochs, *kd = token.split(":")
+    return out / f"{'-'.join([design, epochs, seeds.split('+')[-1], *kd])}.json"
 
 
 def command(token: str, data: Path, out: Path) -> list[str]:
@@ -174,10 +178,11 @@ def queue(jobs: list[str], data: Path, out: Path, minutes: float) -> int:
     """
     import torch
 
-    gpus = list(range(max(1, torch.cuda.device_count())))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    gpus = visible.split(",") if visible else [str(number) for number in range(max(1, torch.cuda.device_count()))]
     start = time.monotonic()
     waiting = [token for token in jobs if not result_file(out, token).exists()]
-    running: dict[int, subprocess.Popen[bytes]] = {}
+    running: dict[str, subprocess.Popen[bytes]] = {}
     failed = 0
     while waiting or running:
         late = time.monotonic() - start > minutes * 60
@@ -185,7 +190,7 @@ def queue(jobs: list[str], data: Path, out: Path, minutes: float) -> int:
         for gpu in [g for g in gpus if g not in running][: len(ready)]:
             token = ready.pop(0)
             waiting.remove(token)
-            running[gpu] = subprocess.Popen(command(token, data, out), env=os.environ | {"CUDA_VISIBLE_DEVICES": str(gpu)})
+            running[gpu] = subprocess.Popen(command(token, data, out), env=os.environ | {"CUDA_VISIBLE_DEVICES": gpu})
         for gpu, process in list(running.items()):
             if process.poll() is not None:
                 failed += process.returncode != 0
@@ -262,7 +267,15 @@ def main() -> int:
     parser.add_argument("--one-stream", action="store_true", help="branches one after another on the GPU")
     options = parser.parse_args()
     if options.what == "job":
-        job(options.names[0], int(options.names[1]), options.data, options.out, options.epochs, not options.one_stream, options.kd)
+        job(
+            options.names[0],
+            [int(seed) for seed in options.names[1].split("+")],
+            options.data,
+            options.out,
+            options.epochs,
+            not options.one_stream,
+            options.kd,
+        )
     elif options.what == "queue":
         return queue(options.names, options.data, options.out, options.minutes)
     else:

@@ -67,3 +67,22 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     features: _NotNegative = 0.0
     augment: Literal["crop", "mirror", "none"] = "crop"
     seed: int = 0
+
+
+class SandwichConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How a supernet is sampled.
+
+    Args:
+        random: Subnets of the pool in every step, beside the largest and the smallest.
+        largest: Whether the largest takes part and teaches the others; without it the
+            run's teacher does, which for a start from a trained original is as good and cheaper.
+        smallest: Whether the smallest takes part: it bounds the pool from below, and is never used.
+        inplace: Weight of the scores of the largest (or the teacher) in the loss of the others; the rest is labels.
+        temperature: Of those scores.
+    """
+
+    random: Annotated[int, msgspec.Meta(ge=1)] = 2
+    largest: bool = True
+    smallest: bool = True
+    inplace: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
+    temperature: Annotated[float, msgspec.Meta(gt=0)] = 1.0

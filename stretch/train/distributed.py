@@ -4,11 +4,11 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.nn.functional import all_reduce
 
 from predictors.errors import StretchError
 
@@ -79,6 +79,22 @@ def join_world(device: str = "auto") -> Iterator[World]:
         dist.destroy_process_group()
 
 
+class _Sum(torch.autograd.Function):
+    """The sum over all processes; so is the gradient of a sum."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        total = tensor.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        total = gradient.clone()
+        dist.all_reduce(total)
+        return total
+
+
 class SharedNorm(nn.BatchNorm2d):
     """Batch-norm whose statistics are those of all processes' images, on any device.
 
@@ -91,11 +107,11 @@ class SharedNorm(nn.BatchNorm2d):
         if not self.training or not dist.is_initialized():
             return super().forward(input)
         dims = [0, *range(2, input.dim())]
-        sums = torch.stack([input.sum(dims), input.square().sum(dims), input.new_full((input.shape[1],), input.numel() / input.shape[1])])
-        total, squares, count = all_reduce(sums)
-        mean = total / count
-        variance = (squares / count - mean.square()).clamp_min(0)
         shape = (1, -1, *[1] * (input.dim() - 2))
+        total, count = _Sum.apply(torch.stack([input.sum(dims), input.new_full((input.shape[1],), input.numel() / input.shape[1])]))
+        mean = total / count
+        # Of the deviations, since a mean of squares less a squared mean loses digits.
+        variance = _Sum.apply((input - mean.view(shape)).square().sum(dims)) / count
         out = (input - mean.view(shape)) * torch.rsqrt(variance.view(shape) + self.eps)
         if self.track_running_stats:
             assert self.running_mean is not None

@@ -19,6 +19,7 @@ from stretch.train.distill import WithFeatures
 from stretch.train.distributed import World, share_statistics
 from stretch.train.schedule import learning_rate
 from stretch.train.step import GraphStep, Prepare, Step, autocast, unwrapped
+from stretch.train.supernet import Supernet
 from stretch.transform.model import BranchedModel, Segment
 
 #: Steps between looks at the loss within an epoch: a look waits for the device.
@@ -189,9 +190,9 @@ class Run:
                 self.done += 1
                 if self.done < self.per_epoch:
                     if self.done % _LOOK == 0:
-                        self._check()
+                        self.check()
                     yield None
-            self._check()
+            self.check()
             if self.done < self.per_epoch:
                 raise StretchError(f"epoch {self.epoch + 1} had {self.done} batches, expected were {self.per_epoch}", "images were skipped")
             loss = float(self.world.sum_(self.losses.mean())) / self.world.size
@@ -201,7 +202,12 @@ class Run:
             self.history.epochs.append(Epoch(self.epoch, loss, accuracy, seconds))
             yield self.history.epochs[-1]
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Look at the losses of this epoch.
+
+        Raises:
+            Diverged: If one is no number.
+        """
         values = self.losses[: self.done].tolist()
         bad = next((i for i, value in enumerate(values) if not math.isfinite(value)), None)
         if bad is not None:
@@ -209,6 +215,18 @@ class Run:
             raise Diverged(
                 f"the loss is {values[bad]} in epoch {self.epoch + 1} (step {step})", "lower the learning rate or lengthen the warm-up"
             )
+
+    def check_weights(self) -> None:
+        """Look at the weights, which the last step may have broken without a loss that tells.
+
+        Raises:
+            Diverged: If one is no finite number.
+        """
+        for name, value in unwrapped(self.model).state_dict().items():
+            if value.is_floating_point() and not bool(value.isfinite().all()):
+                step = self.epoch * self.per_epoch + self.done
+                where = f"epoch {self.epoch + (self.done > 0)} (step {step})"
+                raise Diverged(f"`{name}` has values that are no numbers in {where}", "lower the learning rate or lengthen the warm-up")
 
     def evaluate(self) -> float:
         """Top-1 on the test set, of the mean weights where the run keeps them."""
@@ -299,7 +317,9 @@ def evaluate(model: nn.Module, data: Source, normalise: Normalise, config: Train
 
 
 def set_parallel_branches(model: nn.Module, parallel: bool) -> None:
-    """Whether segments of a branched model run their branches on CUDA streams of their own."""
-    for module in model.modules():
-        if isinstance(module, Segment):
-            module.parallel = parallel
+    """Whether segments of a branched model, or of a supernet's, run their branches on CUDA streams of their own."""
+    networks = [subnet.model for subnet in model.subnets] if isinstance(model, Supernet) else [model]
+    for network in networks:
+        for module in network.modules():
+            if isinstance(module, Segment):
+                module.parallel = parallel

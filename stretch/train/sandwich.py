@@ -4,33 +4,17 @@ import random
 from collections.abc import Callable
 from contextlib import nullcontext
 
-import msgspec
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from stretch.train.config import TrainConfig
+from predictors.errors import StretchError
+from stretch.train.config import SandwichConfig, TrainConfig
 from stretch.train.distill import distill_loss, with_teacher
 from stretch.train.distributed import World
 from stretch.train.optimise import clip_
 from stretch.train.step import Prepare, Step, autocast
 from stretch.train.supernet import Subnet, Supernet
-
-
-class SandwichConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How a supernet is sampled.
-
-    Args:
-        random: Subnets of the pool in every step, beside the largest and the smallest.
-        smallest: Whether the smallest takes part: it bounds the pool from below, and is never used.
-        inplace: Weight of the largest subnet's scores in the loss of the others; the rest is labels.
-        temperature: Of those scores.
-    """
-
-    random: int = 2
-    smallest: bool = True
-    inplace: float = 1.0
-    temperature: float = 1.0
 
 
 class Work:
@@ -123,10 +107,14 @@ class SandwichStep(Step):
         self.supernet, self.sandwich, self.world, self.count = model, sandwich, world, 0
         self.works: list[Work] = []
         self._streams: list[torch.cuda.Stream] = []
+        self._soft: torch.Tensor | None = None
+        self._teach: torch.cuda.CUDAGraph | None = None
+        if not sandwich.largest and sandwich.inplace > 0 and teacher is None:
+            raise StretchError("without its largest subnet a supernet needs a teacher", "set sandwich.largest = true, or name a teacher")
         model.flat.grad = torch.zeros_like(model.flat)
 
     def __call__(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Train on one batch; returns the largest subnet's mean loss."""
+        """Train on one batch; returns the mean loss of the largest subnet, or of the first where it takes no part."""
         x = self.prepare(images, self.generator)
         if self.config.channels_last:
             x = x.contiguous(memory_format=torch.channels_last)
@@ -137,9 +125,10 @@ class SandwichStep(Step):
         else:
             self._x = x
         self._labels.copy_(labels)
-        if self.teacher is not None:
-            with torch.no_grad(), autocast(self.device, self.config.amp):
-                self._soft.copy_(self.teacher(self._x))
+        if self._teach is not None:
+            self._teach.replay()
+        else:
+            self._ask()
         grad = self.supernet.flat.grad
         assert grad is not None
         grad.zero_()
@@ -161,27 +150,42 @@ class SandwichStep(Step):
         """Which subnets this step trains: the largest, the smallest, and random ones of the pool, this process's own."""
         draw = random.Random((self.config.seed * 1_000_003 + self.count) * 1009 + self.world.rank)
         pool = range(2, len(self.supernet.subnets))
-        always = [0, 1] if self.sandwich.smallest else [0]
+        always = [0] * self.sandwich.largest + [1] * self.sandwich.smallest
         return always + draw.sample(pool, min(self.sandwich.random, len(pool)))
 
     def _start(self, x: torch.Tensor, labels: torch.Tensor) -> None:
         self._x, self._labels = x.clone(), labels.clone()
-        if self.teacher is not None:
-            with torch.no_grad(), autocast(self.device, self.config.amp):
-                self._soft = self.teacher(self._x).float()
+        self._ask()
         flat = self.supernet.flat.detach()
         largest = Work(self.supernet.subnets[0], flat, self._loss_on_labels, self.config)
-        self.works = [largest, *(Work(s, flat, self._loss_on_largest, self.config) for s in self.supernet.subnets[1:])]
+        self.works = [largest, *(Work(s, flat, self._loss_of_taught, self.config) for s in self.supernet.subnets[1:])]
         if self.device.type == "cuda":
             self._streams = [torch.cuda.Stream(self.device) for _ in range(self.sandwich.random + 2)]
             if self.config.graph:
-                for work in self.works:
+                for work in self.works if self.sandwich.largest else self.works[1:]:
                     work.capture(self._x)
+                if self.teacher is not None:
+                    self._teach = torch.cuda.CUDAGraph()
+                    with torch.cuda.graph(self._teach):
+                        self._ask()
+
+    @torch.no_grad()
+    def _ask(self) -> None:
+        """Put the teacher's scores where the losses read them."""
+        if self.teacher is None:
+            return
+        with autocast(self.device, self.config.amp):
+            scores = self.teacher(self._x).float()
+        if self._soft is None:
+            self._soft = scores
+        else:
+            self._soft.copy_(scores)
 
     def _run(self, works: list[Work]) -> None:
         """Forward and backward of every subnet; those behind the largest start when its scores are there."""
-        largest, *others = works
-        largest.forward(self._x)
+        others = works[1:] if self.sandwich.largest else works
+        if self.sandwich.largest:
+            works[0].forward(self._x)
         here = torch.cuda.current_stream(self.device) if self._streams else None
         for work, stream in zip(others, self._streams or [None] * len(others), strict=False):
             if stream is not None:
@@ -189,20 +193,23 @@ class SandwichStep(Step):
             with torch.cuda.stream(stream) if stream is not None else nullcontext():
                 work.forward(self._x)
                 work.backward()
-        largest.backward()
+        if self.sandwich.largest:
+            works[0].backward()
         for stream in self._streams:
             here.wait_stream(stream)
 
     def _loss_on_labels(self, scores: torch.Tensor) -> torch.Tensor:
         c = self.config
         loss = F.cross_entropy(scores, self._labels, label_smoothing=c.label_smoothing)
-        if self.teacher is not None:
-            loss = with_teacher(
-                loss, scores, self._soft.float(), self._labels, kind=c.distill_kind, share=c.distill, temperature=c.temperature
-            )
+        if self._soft is not None and c.distill > 0:
+            loss = with_teacher(loss, scores, self._soft, self._labels, kind=c.distill_kind, share=c.distill, temperature=c.temperature)
         return loss
 
-    def _loss_on_largest(self, scores: torch.Tensor) -> torch.Tensor:
+    def _loss_of_taught(self, scores: torch.Tensor) -> torch.Tensor:
         share = self.sandwich.inplace
-        soft = distill_loss(scores, self.works[0].scores.detach(), self.sandwich.temperature)
-        return share * soft + (1 - share) * F.cross_entropy(scores, self._labels) if share < 1 else soft
+        loss = F.cross_entropy(scores, self._labels) if share < 1 else scores.new_zeros(())
+        if share == 0:
+            return loss
+        taught = self.works[0].scores.detach() if self.sandwich.largest else self._soft
+        assert taught is not None
+        return share * distill_loss(scores, taught, self.sandwich.temperature) + (1 - share) * loss

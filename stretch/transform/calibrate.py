@@ -65,7 +65,7 @@ def calibrate(model: BranchedModel, captured: Captured, images: Sequence[torch.T
     """
     _check(captured, images)
     device = next(model.parameters()).device
-    original = build(captured, _whole_design(captured, model.design)).to(device)
+    original = build(captured, whole_design(captured, model.design)).to(device)
     model.eval()
     arriving = [batch.to(device) for batch in images]
     targets = list(arriving)
@@ -95,7 +95,7 @@ def _check(captured: Captured, images: Sequence[torch.Tensor]) -> None:
         raise StretchError(f"{count} calibration images are too few", f"give at least {MIN_IMAGES}, better some hundreds")
 
 
-def _whole_design(captured: Captured, design: BranchDesign) -> BranchDesign:
+def whole_design(captured: Captured, design: BranchDesign) -> BranchDesign:
     """The original with the segments of `design`, so that its meeting points can be looked at."""
     parts = [
         SegmentDesign(s.name, s.start, s.end, (BranchScale("cpu", s.depth, s.width),)) for s in design_segments(captured.graph, design)

@@ -7,6 +7,7 @@ import pytest
 from stretch.cli import VERBS
 from stretch.cli.output import SCHEMA
 from tests.stretch.cli.commands import LOOSE, call, spawn
+from tests.stretch.train.recipes import network
 
 pytestmark = pytest.mark.torch
 
@@ -21,6 +22,8 @@ KEYS = {
         ),
         "weights.": "source",
     },
+    "train": {"": "run checkpoint metrics"},
+    "extract": {"": "checkpoint accuracy", "accuracy.": "supernet extracted"},
     "export": {"": "files checks"},
     "run": {
         "": "median_ms p90_ms runs sequential ratio macs_ratio same_net_whole_graph_ms efficiency max_error trace processors",
@@ -44,6 +47,8 @@ def bundle(tmp_path_factory):
     """A bundle of a tiny network."""
     out = tmp_path_factory.mktemp("json") / "bundle"
     assert spawn("", "branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", *LOOSE, "--out", out).code == 0
+    recipe = network(out.parent)
+    assert spawn("", "train", recipe, "--out", out.parent / "run", "--set", "train.epochs=1").code == 0
     return out
 
 
@@ -51,6 +56,8 @@ def words(verb, bundle):
     """A command line of each verb."""
     return {
         "branch": ("tiny_resnet", "--device", "pixel6", "--weights", "none", *LOOSE, "--out", bundle.parent / "again"),
+        "train": (bundle.parent / "network.toml", "--out", bundle.parent / "train", "--set", "train.epochs=1"),
+        "extract": (bundle.parent / "run", "--no-export"),
         "export": (bundle, "--precision", "cpu=int8", "--out", bundle.parent / "int8"),
         "run": (bundle, "--repeat", 2, "--warmup", 0),
         "predict": ("tiny_resnet", "--device", "pixel6", "--kernels"),

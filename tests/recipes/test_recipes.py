@@ -1,22 +1,30 @@
-"""Every recipe is a design that fits its model and device."""
+"""Every recipe trains; every design fits its model and device."""
 
+import json
+import tomllib
+
+import msgspec
 import pytest
 
 from predictors.devices import load_device
 from stretch.planning.design import load_draft
+from stretch.train.recipe import Recipe, find_recipe, is_recipe, load_recipe
 from tests.contracts.repository import ROOT
+from tests.stretch.cli.commands import call
 
-RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
+FILES = sorted((ROOT / "recipes").glob("*.toml"))
+DESIGNS = [path for path in FILES if not is_recipe(path)]
+RECIPES = [path for path in FILES if is_recipe(path)]
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_recipe_is_named_after_its_model_and_device(path):
+@pytest.mark.parametrize("path", DESIGNS, ids=lambda path: path.stem)
+def test_design_is_named_after_its_model_and_device(path):
     draft = load_draft(path)
     assert path.stem == f"{draft.model}_{draft.device}"
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_recipe_uses_processors_of_its_device(path):
+@pytest.mark.parametrize("path", DESIGNS, ids=lambda path: path.stem)
+def test_design_uses_processors_of_its_device(path):
     draft = load_draft(path)
     device = load_device(draft.device)
     for segment in draft.segments:
@@ -25,8 +33,8 @@ def test_recipe_uses_processors_of_its_device(path):
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_recipe_applied_to_its_model_keeps_the_amount_of_computation(path):
+@pytest.mark.parametrize("path", DESIGNS, ids=lambda path: path.stem)
+def test_design_applied_to_its_model_keeps_the_amount_of_computation(path):
     from stretch.capture import capture
     from stretch.models import load_model
     from stretch.planning.resolve import resolve_design
@@ -41,8 +49,48 @@ def test_recipe_applied_to_its_model_keeps_the_amount_of_computation(path):
     assert 0.97 <= scaled.macs / graph.macs <= 1.03
 
 
-def test_there_is_a_recipe_for_the_demo():
+def test_there_is_a_design_for_the_demo():
     makefile = (ROOT / "Makefile").read_text()
     assert "MODEL ?= resnet50" in makefile
     assert "DEVICE ?= pixel6" in makefile
-    assert "resnet50_pixel6" in [path.stem for path in RECIPES]
+    assert "resnet50_pixel6" in [path.stem for path in DESIGNS]
+
+
+def test_recipes_are_those_of_the_paper_and_of_the_experiments():
+    named = {"resnet50_mi9", "resnet34_mi9", "regnet_x_1_6gf_mi9", "efficientnet_lite4_mi9", "efficientnet_b5_pixel6"}
+    assert named | {"resnet56_cifar10", "resnet56_cifar10_supernet"} <= {path.stem for path in RECIPES}
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_recipe_states_only_what_differs_from_the_defaults(path):
+    recipe = load_recipe(path)
+    assert path.stem.removesuffix("_supernet") in (f"{recipe.model.removeprefix('timm:')}_{recipe.device}", recipe.model)
+    plain = msgspec.to_builtins(Recipe(model="", device=""))
+    for key, value in tomllib.loads(path.read_text()).items():
+        if isinstance(value, dict) and key != "supernet":
+            for name, own in value.items():
+                assert plain[key][name] != own, f"{key}.{name}"
+        else:
+            assert plain[key] != value, key
+
+
+@pytest.mark.parametrize(
+    ("name", "rate", "decay"), [("resnet50_mi9", 0.2, 5e-5), ("resnet34_mi9", 0.2, 5e-5), ("efficientnet_b5_pixel6", 0.4, 1e-5)]
+)
+def test_imagenet_recipe_has_the_settings_of_the_paper(name, rate, decay):
+    train = load_recipe(find_recipe(name)).train
+    assert (train.epochs, train.batch, train.momentum, train.optimizer) == (100, 256, 0.9, "sgd")
+    assert (train.learning_rate, train.weight_decay) == (rate, decay)
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_recipe_dry_runs_on_synthetic_images(path, capsys, tmp_path):
+    result = call(capsys, "train", path, "--dry-run", "--json", "--quiet", "--set", "weights=none", "--out", tmp_path / "run")
+    assert result.code == 0, result.out
+    data = json.loads(result.out)
+    assert data["run"] is None
+    assert data["metrics"]["loss"] > 0
+    assert all(0.97 <= ratio <= 1.03 for ratio in data["metrics"]["macs_ratio"])
+    assert not (tmp_path / "run").exists()

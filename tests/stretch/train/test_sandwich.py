@@ -3,11 +3,11 @@ import pytest
 torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402 - torch may be missing
 
-from stretch.train.config import TrainConfig  # noqa: E402
+from stretch.train.config import SandwichConfig, TrainConfig  # noqa: E402
 from stretch.train.data import synthetic  # noqa: E402
 from stretch.train.distributed import World  # noqa: E402
 from stretch.train.loop import Run  # noqa: E402
-from stretch.train.sandwich import SandwichConfig, SandwichStep  # noqa: E402
+from stretch.train.sandwich import SandwichStep  # noqa: E402
 from stretch.train.supernet import Supernet  # noqa: E402
 from tests.stretch.train.supernets import pool  # noqa: E402
 
@@ -20,6 +20,7 @@ def step_of(supernet, config, sandwich=None, rank=0, size=1):
     return SandwichStep(supernet.train(), config, prepare, None, CPU, sandwich or SandwichConfig(random=1), World(rank, size))
 
 
+@pytest.mark.slow
 def test_gradient_is_the_sum_over_the_sampled_subnets(captured):
     network = captured("tiny_resnet")
     config = TrainConfig(learning_rate=1e-12, momentum=0, nesterov=False, weight_decay=0, channels_last=False)
@@ -57,6 +58,7 @@ def test_processes_draw_subnets_of_their_own_beside_the_largest_and_smallest(cap
     assert any(len({sample[2] for sample in row}) > 1 for row in drawn)
 
 
+@pytest.mark.slow
 def test_supernet_learns_and_its_subnets_with_it(captured):
     network = captured("tiny_resnet")
     torch.manual_seed(0)

@@ -1,0 +1,190 @@
+"""Subnets of one supernet against the same designs trained alone: accuracy and GPU minutes.
+
+``job SEED`` trains a supernet and evaluates every subnet as an extracted network;
+``record FOLDER ALONE`` makes the record, ALONE being the folder of `experiments.cifar_accuracy`.
+"""
+
+import argparse
+import copy
+import json
+import os
+import platform
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from stretch.train.config import SandwichConfig
+
+HERE = Path(__file__).parent
+FOLDER = HERE.parent / "cifar_accuracy" / "designs"
+MODEL = "resnet56_cifar10"
+#: Two processors, the same three meeting points, 0.98 to 1.02 of the original's cost.
+POOL = ("depth_only", "third", "two_thirds", "seven_ninths", "eight_ninths", "width_only", "quarter_width", "deep_narrow_shallow_wide")
+#: Images for the batch-norm statistics of an extracted subnet.
+IMAGES = 4096
+
+
+def job(seed: int, data: Path, out: Path, epochs: int, parent: Path | None, rate: float, sandwich: SandwichConfig) -> None:
+    """Train one supernet and write what its subnets reach."""
+    import torch
+    from safetensors.torch import load_file
+
+    from experiments.cifar_accuracy.run import ALIGN
+    from stretch.capture import capture
+    from stretch.models.cifar import CifarFamily
+    from stretch.planning.design import load_draft
+    from stretch.planning.resolve import resolve_design
+    from stretch.train.config import TrainConfig
+    from stretch.train.data import load_arrays
+    from stretch.train.distributed import World
+    from stretch.train.loop import Run, evaluate
+    from stretch.train.sandwich import SandwichStep
+    from stretch.train.supernet import Supernet
+
+    torch.backends.cudnn.benchmark = True
+    torch.manual_seed(seed)
+    original = CifarFamily().build(MODEL)
+    if parent is not None:
+        original.load_state_dict(load_file(parent), strict=False)
+    captured = capture(original, (1, 3, 32, 32), MODEL)
+    designs = [resolve_design(load_draft(FOLDER / f"{name}.toml"), captured.graph, "mi9", ALIGN, "cpu") for name in POOL]
+    world = World(device=torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    config = TrainConfig(
+        epochs=epochs, weight_decay=5e-4, learning_rate=rate, warmup_epochs=0 if parent else min(5, epochs / 10), seed=seed
+    )
+    start = time.perf_counter()
+    supernet = Supernet(captured, designs, world.device, scratch=parent is None, channels_last=True).train()
+    teacher = copy.deepcopy(original) if not sandwich.largest else None
+    run = Run(
+        supernet,
+        *load_arrays(data, 10),
+        config,
+        evaluate_every=1000,
+        teacher=teacher,
+        make_step=lambda prepare, device: SandwichStep(supernet, config, prepare, teacher, device, sandwich, world),
+    )
+    prepared = time.perf_counter() - start
+    for row in run.steps():
+        if row is not None and row.epoch % 5 == 1:
+            sys.stderr.write(f"supernet seed {seed}: epoch {row.epoch}, loss {row.loss:.3f}, {row.seconds:.2f} s\n")
+    trained = time.perf_counter() - start
+    choice = torch.randperm(len(run.train_set), generator=torch.Generator().manual_seed(seed))[:IMAGES]
+    batches = [run.normalise(part) for part in run.train_set.images[choice.to(world.device)].split(256)]
+    plain = TrainConfig(channels_last=False)
+    rows = []
+    for name, subnet in zip(("largest", "smallest", *POOL), supernet.subnets, strict=True):
+        model = supernet.extract(subnet.design, batches)
+        subnet.load(supernet.flat)
+        rows.append(
+            {
+                "design": name,
+                "macs_ratio": model.graph.macs / captured.graph.macs,
+                "extracted": evaluate(model, run.test_set, run.normalise, plain),
+                "inside": evaluate(subnet.model, run.test_set, run.normalise, config),
+            }
+        )
+    result = {
+        "seed": seed,
+        "start": "parent" if parent else "scratch",
+        "epochs": epochs,
+        "random": sandwich.random,
+        "largest": sandwich.largest,
+        "smallest": sandwich.smallest,
+        "rate": rate,
+        "rows": rows,
+        "seconds_per_epoch": float(np.median([e.seconds for e in run.history.epochs])),
+        "minutes": trained / 60,
+        "prepared_minutes": prepared / 60,
+        "memory_gib": torch.cuda.max_memory_allocated() / 2**30 if world.device.type == "cuda" else 0.0,
+        "gpu": torch.cuda.get_device_name() if world.device.type == "cuda" else "none",
+        "cores": os.cpu_count(),
+        "machine_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "cpu_load": os.getloadavg()[0],
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    (out / f"supernet-{result['start']}-{epochs}-{'' if sandwich.largest else 'taught-'}{seed}.json").write_text(json.dumps(result))
+    best = " ".join(f"{row['design']} {row['extracted']:.4f}/{row['inside']:.4f}" for row in rows)
+    sys.stderr.write(f"supernet seed {seed}: {trained / 60:.2f} min, {result['memory_gib']:.1f} GiB; extracted/inside: {best}\n")
+
+
+def record(folder: Path, alone: Path) -> None:
+    """Make the record of the supernets in one folder and the stand-alone runs in another."""
+    from experiments.cifar_accuracy.run import short
+    from experiments.cifar_accuracy.scaling import BEFORE
+    from experiments.records import Machine, Row, read_record, write_record
+
+    runs = [json.loads(file.read_text()) for file in sorted(folder.glob("supernet-*.json"))]
+    single = [json.loads(file.read_text()) for file in sorted(alone.glob("*.json"))]
+    before = next(r for r in read_record(FOLDER.parent / "results" / "h200.json").tables["accuracy"] if r["variant"] == BEFORE)
+    kinds = {"largest teaches": [r for r in runs if r["largest"]], "original teaches": [r for r in runs if not r["largest"]]}
+    rows: list[Row] = []
+    minutes = []
+    for name in POOL:
+        own = [r for r in single if short(r["variant"]) == name and not r["kd"] and r["epochs"] == 40]
+        accuracy = float(np.mean([100 * r["accuracy"] for r in own])) if own else before["top-1 %"] if name == "depth_only" else None
+        minutes.append(float(np.median([r["minutes"] for r in own])) if own else float(before["GPU minutes a run"] or 0))
+        found: Row = {"design": name, "alone, 40 epochs": round(float(accuracy), 2) if accuracy is not None else None}
+        found["seeds alone"] = len(own) or (3 if name == "depth_only" else 0)
+        for kind, those in kinds.items():
+            values = [100 * next(r["inside"] for r in run["rows"] if r["design"] == name) for run in those]
+            found[f"subnet, {kind}"] = round(float(np.mean(values)), 2)
+            found[f"± of {len(values)}"] = round((max(values) - min(values)) / 2, 2)
+        again = [100 * next(r["extracted"] for r in run["rows"] if r["design"] == name) for run in kinds["largest teaches"]]
+        found["statistics of plain images"] = round(float(np.mean(again)), 2)
+        rows.append(found)
+    mean = float(np.mean([m for m in minutes if m]))
+    cost: list[Row] = [{"training": "one design alone, 40 epochs (mean of those above)", "GPU minutes": round(mean, 2), "over one": 1.0}]
+    for kind, those in kinds.items():
+        total = float(np.median([run["minutes"] for run in those]))
+        cost.append(
+            {
+                "training": f"supernet of 8, 20 epochs from the original, {kind}",
+                "GPU minutes": round(total, 2),
+                "over one": round(total / mean, 2),
+            }
+        )
+    cost.append({"training": "the original, 100 epochs, where it is not there yet", "GPU minutes": 2.59, "over one": round(2.59 / mean, 2)})
+    write_record(
+        HERE / "results" / "h200.json",
+        {"subnets": rows, "cost": cost},
+        source="measured",
+        command="python -m experiments.supernet.run job 0 --parent PARENT --epochs 20 --random 1 && python -m experiments.supernet.run record OUT ALONE",
+        runs=min(len(those) for those in kinds.values()),
+        load=max(run["cpu_load"] for run in runs),
+        machine=Machine(runs[0]["gpu"], runs[0]["cores"], runs[0]["machine_gib"], "Linux x86_64"),
+        versions=runs[0]["versions"],
+        notes=[
+            "resnet56_cifar10 on CIFAR-10 re-encoded as JPEG; every supernet starts from one original with 90.1 % top-1 after 100 epochs",
+            "± is half the range over seeds; subnets are evaluated with the batch-norm statistics of training",
+            "stand-alone minutes are of seeds trained side by side, which share the GPU; supernets trained alone",
+        ],
+    )
+
+
+def main() -> int:
+    """Run one of the commands."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["job", "record"])
+    parser.add_argument("names", nargs="+")
+    parser.add_argument("--data", type=Path, default=Path("cifar.npz"))
+    parser.add_argument("--out", type=Path, default=Path("runs/supernet"))
+    parser.add_argument("--epochs", type=int, default=40)
+    parser.add_argument("--parent", type=Path, help="weights of the original to start from; from scratch without")
+    parser.add_argument("--rate", type=float, default=0.1, help="largest learning rate")
+    parser.add_argument("--random", type=int, default=2, help="random subnets in every step")
+    parser.add_argument("--taught", action="store_true", help="by the original, without the largest subnet")
+    parser.add_argument("--smallest", action="store_true", help="train the smallest subnet, too")
+    options = parser.parse_args()
+    if options.what == "record":
+        record(Path(options.names[0]), Path(options.names[1]))
+        return 0
+    sandwich = SandwichConfig(random=options.random, largest=not options.taught, smallest=options.smallest)
+    job(int(options.names[0]), options.data, options.out, options.epochs, options.parent, options.rate, sandwich)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

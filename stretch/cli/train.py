@@ -1,0 +1,104 @@
+"""`stretch train`: a recipe, on one processor, one GPU or many."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stretch.cli.output import Output, verb
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from stretch.train.loop import Epoch
+
+
+@verb
+def train(
+    out: Output,
+    recipe: Annotated[str, typer.Argument(help="A recipe: a TOML file, or the name of one that came with the installation.")],
+    folder: Annotated[Path | None, typer.Option("--out", help="Folder of the run; runs/RECIPE by default.")] = None,
+    change: Annotated[list[str] | None, typer.Option("--set", help="Replace a value of the recipe, such as train.epochs=5.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest whole checkpoint of the run.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Build everything, train one step on made-up images, write nothing.")] = False,
+    gpus: Annotated[int, typer.Option(help="Processes, a GPU each; torchrun is started for more than one.", min=1, max=64)] = 1,
+) -> None:
+    """Train a branched network, or a supernet of many designs, as a recipe says."""
+    from stretch.train.recipe import find_recipe, load_recipe
+
+    path = find_recipe(recipe)
+    loaded = load_recipe(path, tuple(change or ()))
+    target = folder or Path("runs") / path.stem
+    if gpus > 1 and "RANK" not in os.environ:
+        raise typer.Exit(_torchrun(gpus, out))
+    import_torch()
+    from stretch.train.distributed import join_world
+    from stretch.train.session import train_recipe
+
+    with join_world(loaded.data.device) as world:
+        if not world.first:
+            out.quiet = True
+
+        def on_epoch(row: "Epoch") -> None:
+            accuracy = "" if row.accuracy is None else f", accuracy {row.accuracy:.2%}"
+            out.note(f"epoch {row.epoch}: loss {row.loss:.4f}{accuracy}, {row.seconds:.1f} s")
+
+        done = train_recipe(loaded, path.parent, target, resume=resume, dry_run=dry_run, world=world, on_epoch=on_epoch, say=out.note)
+        if not world.first:
+            return
+    for warning in done.warnings:
+        out.warn(warning)
+    data: dict[str, Any] = {
+        "run": str(done.run) if done.run else None,
+        "checkpoint": str(done.checkpoint) if done.checkpoint else None,
+        "metrics": done.metrics,
+        "warnings": out.warnings,
+    }
+    out.emit(data, lambda console: _print(console, data))
+
+
+def import_torch() -> None:
+    """Import what training needs.
+
+    Raises:
+        MissingBackendError: If it is not installed.
+    """
+    from predictors.errors import MissingBackendError
+
+    try:
+        import safetensors
+        import torch  # noqa: F401 - only to have it loaded
+    except ModuleNotFoundError as error:
+        raise MissingBackendError(f"training needs {error.name}, which is not installed", 'pip install "nn-stretch[train]"') from error
+    del safetensors
+
+
+def _torchrun(gpus: int, out: Output) -> int:
+    """Start this command again, once a GPU."""
+    import_torch()
+    words = [*sys.argv[1:]]
+    start = words.index("train") + 1 if "train" in words else 0
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={gpus}", "-m", "stretch.train"]
+    out.note(f"starting {gpus} processes")
+    return subprocess.run([*command, *words[start:]], check=False).returncode
+
+
+def _print(console: "Console", data: dict[str, Any]) -> None:
+    metrics = data["metrics"]
+    ratios = ", ".join(f"{ratio:.3f}" for ratio in metrics["macs_ratio"])
+    console.print(f"MACs over the original's: {ratios}")
+    if data["run"] is None:
+        console.print(f"dry run: one step in {metrics['seconds']:.1f} s, loss {metrics['loss']:.4f}, {metrics['memory_mib']:.0f} MiB")
+        return
+    console.print(f"accuracy {metrics['accuracy']:.2%}, best {metrics['best_accuracy']:.2%}, loss {metrics['loss']:.4f}")
+    console.print(
+        f"{metrics['epochs']} epochs in {metrics['seconds']:.1f} s on {metrics['device']}: "
+        f"{metrics['images_per_second']:.0f} images/s, {metrics['memory_mib']:.0f} MiB"
+    )
+    if metrics.get("unreadable_images"):
+        console.print(f"{metrics['unreadable_images']} images could not be read")
+    # not wrapped: this line is there to be copied
+    console.print(f"take it out with: stretch extract {data['run']}", soft_wrap=True)

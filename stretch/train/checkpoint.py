@@ -1,0 +1,172 @@
+"""Checkpoints of runs: tensors in safetensors, the rest as JSON in its header, whole or not at all."""
+
+import errno
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from predictors.errors import StretchError
+from stretch.train.loop import Epoch, Run
+from stretch.train.sandwich import SandwichStep
+from stretch.train.step import unwrapped
+
+CHECKPOINT_VERSION = 1
+
+
+class State(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What a checkpoint says beside its tensors.
+
+    Args:
+        version: Of this format.
+        identity: Fingerprints of what the run is: ``recipe``, ``design``, ``model``.
+        epoch: Epochs that are complete.
+        done: Steps of the epoch under way.
+        history: Rows of the log.
+        best: Highest accuracy so far, or None.
+        scaler: State of the fp16 loss scale.
+        processes: How many processes the run had.
+    """
+
+    version: int
+    identity: dict[str, str]
+    epoch: int
+    done: int
+    history: list[dict[str, float | int | None]]
+    best: float | None = None
+    scaler: dict[str, float] = {}
+    processes: int = 1
+
+
+def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> None:
+    """Write a safetensors file under a temporary name, then rename it.
+
+    Raises:
+        StretchError: If the disk is full or the folder cannot be written; the old file is kept.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, partial, metadata=dict(metadata or {}))
+        with partial.open("rb") as stream:
+            os.fsync(stream.fileno())
+        partial.replace(path)
+    except (OSError, SafetensorError) as error:
+        full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or "No space left" in str(error)
+        reason = "the disk is full" if full else str(error).splitlines()[0]
+        hint = "free some space, then go on with --resume: the last checkpoint is whole" if full else "choose a writable folder with --out"
+        raise StretchError(f"cannot write {path}: {reason}", hint) from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def save_checkpoint(path: Path, run: Run, identity: Mapping[str, str], best: float | None) -> None:
+    """Write everything a run needs to go on as if it had never stopped.
+
+    Raises:
+        StretchError: If it cannot be written.
+    """
+    step = run.step
+    tensors = {f"model.{k}": v for k, v in unwrapped(run.model).state_dict().items()}
+    for index, parameter in enumerate(step.parameters):
+        for key, value in step.optimizer.state.get(parameter, {}).items():
+            if isinstance(value, torch.Tensor):
+                tensors[f"optimizer.{index}.{key}"] = value
+    if step.mean is not None:
+        tensors |= {f"mean.{k}": v for k, v in step.mean.mean.items()}
+    tensors["random.cpu"] = torch.get_rng_state()
+    tensors["random.own"] = step.generator.get_state()
+    if step.device.type == "cuda":
+        tensors["random.cuda"] = torch.cuda.get_rng_state(step.device)
+    tensors["losses"] = run.losses
+    # Tensors of a channels-last network share memory with nothing else, but safetensors insists on it being plain.
+    tensors = {k: v.detach().clone(memory_format=torch.contiguous_format) for k, v in tensors.items()}
+    state = State(
+        version=CHECKPOINT_VERSION,
+        identity=dict(identity),
+        epoch=run.epoch,
+        done=run.done,
+        history=[asdict(row) for row in run.history.epochs],
+        best=best,
+        scaler={k: float(v) for k, v in step.scaler.state_dict().items()} if step.scaler else {},
+        processes=run.world.size,
+    )
+    write_tensors(path, tensors, {"state": msgspec.json.encode(state).decode()})
+
+
+def read_state(path: Path) -> State:
+    """What a checkpoint says of itself.
+
+    Raises:
+        StretchError: If it is damaged or of a newer version.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            state = msgspec.json.decode((file.metadata() or {})["state"], type=State)
+    except (OSError, SafetensorError, KeyError, msgspec.MsgspecError, ValueError) as error:
+        raise StretchError(f"{path} is no whole checkpoint: {str(error).splitlines()[0]}", "resume from an older one") from error
+    if state.version > CHECKPOINT_VERSION:
+        raise StretchError(
+            f"{path} has checkpoint version {state.version}, this nn-stretch reads up to {CHECKPOINT_VERSION}", "upgrade nn-stretch"
+        )
+    return state
+
+
+def load_checkpoint(path: Path, run: Run, identity: Mapping[str, str]) -> State:
+    """Put a run where a checkpoint was written.
+
+    Raises:
+        StretchError: If the checkpoint is damaged, or of another recipe, design or number of processes.
+    """
+    state = read_state(path)
+    for what, own in identity.items():
+        if state.identity.get(what) != own:
+            raise StretchError(f"{path} belongs to another {what}", f"resume with the {what} it was made with, or start a new run folder")
+    if state.processes != run.world.size:
+        raise StretchError(f"{path} is of a run with {state.processes} processes, this one has {run.world.size}", "start as many processes")
+    with safe_open(path, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - the file is no mapping
+    step = run.step
+    try:
+        unwrapped(run.model).load_state_dict(_under(tensors, "model."))
+    except RuntimeError as error:
+        raise StretchError(f"{path} does not fit this network: {str(error).splitlines()[0]}", "start a new run folder") from error
+    _load_optimizer(step.optimizer, step.parameters, tensors)
+    with torch.no_grad():
+        if step.mean is not None:
+            for name, value in _under(tensors, "mean.").items():
+                step.mean.mean[name].copy_(value)
+        run.losses.copy_(tensors["losses"])
+    if step.scaler is not None and state.scaler:
+        step.scaler.load_state_dict(dict(state.scaler) | {k: int(state.scaler[k]) for k in ("growth_interval", "_growth_tracker")})
+    torch.set_rng_state(tensors["random.cpu"])
+    step.generator.set_state(tensors["random.own"])
+    if step.device.type == "cuda" and "random.cuda" in tensors:
+        torch.cuda.set_rng_state(tensors["random.cuda"], step.device)
+    run.epoch, run.done = state.epoch, state.done
+    run.history.epochs = [Epoch(**row) for row in state.history]  # type: ignore[arg-type]
+    if isinstance(step, SandwichStep):
+        step.count = run.epoch * run.per_epoch + run.done
+    return state
+
+
+def _under(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def _load_optimizer(optimizer: torch.optim.Optimizer, parameters: list[torch.Tensor], tensors: Mapping[str, torch.Tensor]) -> None:
+    states: dict[int, dict[str, Any]] = {}
+    for name, value in _under(tensors, "optimizer.").items():
+        index, _, key = name.partition(".")
+        parameter = parameters[int(index)]
+        # The layout of the parameter, so that every sum has the order it would have had.
+        like = torch.empty_like(parameter) if value.shape == parameter.shape else torch.empty_like(value, device=parameter.device)
+        states.setdefault(int(index), {})[key] = like.copy_(value)
+    for index, state in states.items():
+        optimizer.state[parameters[index]].update(state)

@@ -1,0 +1,139 @@
+"""A trained design as a network of its own, and as a bundle."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from safetensors.torch import load_file
+
+from predictors.errors import StretchError
+from stretch import __version__
+from stretch.planning.design import BranchDesign, design_to_toml, load_draft
+from stretch.planning.plan import evaluate as evaluate_plan
+from stretch.planning.resolve import resolve_design
+from stretch.train.augment import Normalise
+from stretch.train.checkpoint import write_tensors
+from stretch.train.folder import BEST, RunFolder
+from stretch.train.loop import evaluate
+from stretch.train.prepare import Prepared, prepare, sample
+from stretch.train.supernet import Subnet, Supernet
+from stretch.transform.build import build
+from stretch.transform.model import BranchedModel
+
+if TYPE_CHECKING:
+    from scheduler.manifest import Manifest
+
+WEIGHTS, DESIGN = "model.safetensors", "design.toml"
+
+
+@dataclass(frozen=True)
+class Extracted:
+    """A design taken out of a run.
+
+    Args:
+        model: The network.
+        design: Its design.
+        checkpoint: Its weights.
+        bundle: The bundle, if one was written.
+        inside: Top-1 of the same weights within the supernet, or in the run.
+        extracted: Top-1 of the network.
+        manifest: Of the bundle.
+    """
+
+    model: BranchedModel
+    design: BranchDesign
+    checkpoint: Path
+    bundle: Path | None
+    inside: float
+    extracted: float
+    manifest: "Manifest | None"
+
+
+def extract(folder: Path, out: Path, *, design: Path | None = None, bundle: bool = True, controls: bool = True) -> Extracted:
+    """Take a design out of a run, evaluate it, and write its weights and a bundle.
+
+    Args:
+        folder: Of the run.
+        out: Folder for ``model.safetensors``, ``design.toml`` and ``bundle``.
+        design: A design file: of the supernet's pool or within it. A run of one network knows its own.
+        bundle: Whether to write the bundle.
+        controls: Whether the bundle has the sequential controls.
+
+    Raises:
+        StretchError: If the run has no weights yet, its model or images are not what they were,
+            the design is outside the supernet, or a file cannot be written.
+    """
+    run = RunFolder(folder)
+    recipe = run.recipe()
+    if not (folder / BEST).is_file():
+        raise StretchError(f"the run in {folder} has no weights yet", "wait for its first epoch, or go on with `stretch train --resume`")
+    import msgspec
+
+    stored = tuple(str(path.relative_to(folder)) for path in run.designs())
+    net = recipe.supernet
+    again = (
+        msgspec.structs.replace(recipe, design=stored[0])
+        if net is None
+        else msgspec.structs.replace(recipe, supernet=msgspec.structs.replace(net, designs=stored))
+    )
+    ready = prepare(again, folder)
+    if run.facts().get("model") != ready.identity["model"]:
+        raise StretchError(f"the weights of `{recipe.model}` are not those the run in {folder} started from", "restore the weights file")
+    wanted = ready.designs[0] if design is None else _read(ready, design)
+    train_set, test_set = ready.images()
+    normalise = Normalise(*train_set.moments(), torch.device("cpu"))
+    plain = msgspec.structs.replace(recipe.train, channels_last=False)
+    weights = load_file(folder / BEST)
+    if net is None:
+        if wanted != ready.designs[0]:
+            raise StretchError("the run trained one network, of another design", "leave --design out")
+        model = BranchedModel(ready.captured.graph, wanted)
+        model.load_state_dict(weights)
+        inside = extracted = evaluate(model.eval(), test_set, normalise, plain)
+    else:
+        supernet = Supernet(ready.captured, ready.designs, channels_last=False)
+        supernet.load_state_dict(weights)
+        model = supernet.extract(wanted, sample(train_set, net.images, recipe.train.seed, torch.device("cpu")))
+        subnet = next((s for s in supernet.pool if s.design == wanted), None)
+        subnet = subnet or Subnet(wanted, supernet.sharing, torch.device("cpu"), channels_last=False)
+        subnet.load(supernet.flat)
+        _copy_statistics(model, subnet.model)
+        inside = evaluate(subnet.model, test_set, normalise, plain)
+        extracted = evaluate(model, test_set, normalise, plain)
+    write_tensors(out / WEIGHTS, model.state_dict())
+    (out / DESIGN).write_text(design_to_toml(wanted))
+    manifest = _bundle(ready, wanted, model, out / "bundle", folder, controls) if bundle else None
+    return Extracted(model, wanted, out / WEIGHTS, out / "bundle" if bundle else None, inside, extracted, manifest)
+
+
+def _copy_statistics(source: BranchedModel, target: BranchedModel) -> None:
+    """Batch-norm statistics of one network for another of the same design."""
+    buffers = dict(target.named_buffers())
+    for name, value in source.named_buffers():
+        buffers[name].copy_(value)
+
+
+def _read(ready: Prepared, path: Path) -> BranchDesign:
+    profile = ready.profile
+    align = {name: profile.processor(name).width_slice for name in (*profile.processors, *profile.variants)}
+    return resolve_design(load_draft(path), ready.captured.graph, profile.id, align, next(iter(profile.processors)))
+
+
+def _bundle(ready: Prepared, design: BranchDesign, model: BranchedModel, out: Path, folder: Path, controls: bool) -> "Manifest":
+    from stretch.export.bundle import BundleFacts, export_bundle
+
+    profile = ready.profile
+    planned = evaluate_plan(ready.captured.graph, profile, design, ready.recipe.plan)
+    sequential = build(ready.captured, planned.sequential.design) if planned.sequential is not None and controls else None
+    facts = BundleFacts(
+        profile.id,
+        profile.calibrated,
+        "file",
+        f"trained by nn-stretch, run {folder.name}",
+        planned.predicted(),
+        planned.recommended,
+        {(row.design.name, b.scale.processor): b.ms for row in planned.run.segments for b in row.branches},
+        planned.config.precision,
+    )
+    return export_bundle(out, ready.captured, model, sequential, facts, __version__, controls=controls)

@@ -1,0 +1,168 @@
+"""The folder of a run: recipe, designs, checkpoints, log."""
+
+import csv
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from predictors.errors import MissingBackendError, StretchError
+from stretch.planning.design import BranchDesign, design_to_toml, load_draft
+from stretch.train.checkpoint import State, read_state, write_tensors
+from stretch.train.loop import Epoch
+from stretch.train.recipe import Recipe, load_recipe, recipe_to_toml
+
+RECIPE, FACTS, LOG, BEST, LAST = "recipe.toml", "run.json", "log.csv", "best.safetensors", "last.safetensors"
+
+
+class RunFolder:
+    """One run on disk.
+
+    Args:
+        path: The folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def exists(self) -> bool:
+        """Whether a run was started here."""
+        return (self.path / RECIPE).is_file()
+
+    def start(self, recipe: Recipe, designs: list[BranchDesign], facts: dict[str, Any]) -> None:
+        """Write what the run is.
+
+        Raises:
+            StretchError: If the folder holds something else or cannot be written.
+        """
+        try:
+            if self.path.exists() and not self.exists and (not self.path.is_dir() or any(self.path.iterdir())):
+                raise StretchError(f"cannot train into {self.path}: it holds something else", "choose a new folder with --out")
+            (self.path / "designs").mkdir(parents=True, exist_ok=True)
+            for number, design in enumerate(designs):
+                _write(self.path / "designs" / f"{number:03d}.toml", design_to_toml(design))
+            _write(self.path / FACTS, json.dumps(facts, indent=1))
+            _write(self.path / RECIPE, recipe_to_toml(recipe))
+        except OSError as error:
+            raise StretchError(f"cannot train into {self.path}: {error.strerror}", "choose a writable folder with --out") from error
+
+    def recipe(self) -> Recipe:
+        """The recipe of the run, every value written out.
+
+        Raises:
+            StretchError: If there is no run here.
+        """
+        if not self.exists:
+            raise StretchError(f"there is no run in {self.path}", "give the folder that `stretch train` wrote")
+        return load_recipe(self.path / RECIPE)
+
+    def designs(self) -> list[Path]:
+        """Design files, that of the run or those of the pool, in order."""
+        return sorted((self.path / "designs").glob("*.toml"))
+
+    def facts(self) -> dict[str, Any]:
+        """What `start` was told."""
+        try:
+            found = json.loads((self.path / FACTS).read_text())
+        except (OSError, ValueError) as error:
+            raise StretchError(f"{self.path / FACTS} cannot be read: {error}", "start the run again") from error
+        if not isinstance(found, dict):
+            raise StretchError(f"{self.path / FACTS} is no object")
+        return found
+
+    def checkpoints(self) -> list[Path]:
+        """Checkpoints, oldest first."""
+        return sorted((self.path / "checkpoints").glob("step-*.safetensors"))
+
+    def checkpoint(self, epoch: int, done: int) -> Path:
+        """Where the checkpoint after so many epochs and steps goes; names sort by age."""
+        return self.path / "checkpoints" / f"step-{epoch:05d}-{done:07d}.safetensors"
+
+    def newest(self) -> tuple[Path, State] | None:
+        """The newest checkpoint that is whole."""
+        for path in reversed(self.checkpoints()):
+            try:
+                return path, read_state(path)
+            except StretchError:
+                continue
+        return None
+
+    def rotate(self, keep: int) -> None:
+        """Remove all but the newest checkpoints."""
+        for path in self.checkpoints()[:-keep]:
+            path.unlink(missing_ok=True)
+
+    def weights(self, name: str, tensors: dict[str, torch.Tensor]) -> None:
+        """Write weights that others may load, such as the best so far."""
+        write_tensors(self.path / name, tensors)
+
+
+def load_designs(folder: RunFolder) -> list[Any]:
+    """The designs of a run, as drafts."""
+    return [load_draft(path) for path in folder.designs()]
+
+
+class Log:
+    """Rows of a run as CSV, and as TensorBoard events where asked for.
+
+    Args:
+        folder: Of the run.
+        tensorboard: Whether to write events.
+
+    Raises:
+        MissingBackendError: If events are asked for and TensorBoard is not installed.
+    """
+
+    COLUMNS = ("epoch", "loss", "accuracy", "seconds", "images_per_second", "memory_mib", "rate")
+
+    def __init__(self, folder: RunFolder, tensorboard: bool) -> None:
+        self.path = folder.path / LOG
+        self._events = None
+        if tensorboard:
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ModuleNotFoundError as error:
+                raise MissingBackendError(
+                    "TensorBoard is not installed", 'pip install "nn-stretch[train]", or --set keep.tensorboard=false'
+                ) from error
+            self._events = SummaryWriter(str(folder.path / "tensorboard"))
+
+    def restart(self, rows: list[Epoch]) -> None:
+        """Keep only the rows of epochs that a resumed run has behind it."""
+        if not self.path.is_file():
+            return
+        known = {row.epoch for row in rows}
+        with self.path.open(newline="") as file:
+            kept = [row for row in csv.reader(file) if row and (row[0] == "epoch" or (row[0].isdigit() and int(row[0]) in known))]
+        partial = self.path.with_suffix(".part")
+        with partial.open("w", newline="") as file:
+            csv.writer(file).writerows(kept)
+        partial.replace(self.path)
+
+    def add(self, row: Epoch, **more: float) -> None:
+        """Write one epoch."""
+        values = {"epoch": row.epoch, "loss": row.loss, "accuracy": row.accuracy, "seconds": row.seconds} | more
+        new = not self.path.exists()
+        with self.path.open("a", newline="") as file:
+            writer = csv.writer(file)
+            if new:
+                writer.writerow(self.COLUMNS)
+            writer.writerow(["" if values.get(c) is None else values[c] for c in self.COLUMNS])
+        if self._events is not None:
+            for name, value in values.items():
+                if name != "epoch" and value is not None:
+                    self._events.add_scalar(name, value, row.epoch)
+
+    def close(self) -> None:
+        """Write what is left."""
+        if self._events is not None:
+            self._events.close()
+
+
+def _write(path: Path, text: str) -> None:
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    partial.write_text(text)
+    partial.replace(path)

@@ -1,0 +1,227 @@
+"""A recipe made ready: model, design or pool, images, teacher."""
+
+import copy
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import torch
+from torch import nn
+
+from predictors.devices import DeviceProfile, load_device
+from predictors.errors import StretchError
+from predictors.graph import OpGraph
+from stretch.capture import Captured, capture
+from stretch.models.load import load_model
+from stretch.planning.design import BranchDesign, design_to_toml, load_draft
+from stretch.planning.plan import plan
+from stretch.planning.resolve import resolve_design
+from stretch.planning.scale import scaled_graph
+from stretch.train.datasets import load_data
+from stretch.train.pool import random_designs
+from stretch.train.recipe import Recipe
+from stretch.train.supernet import Supernet
+from stretch.transform.build import build
+from stretch.transform.calibrate import calibrate, whole_design
+from stretch.transform.model import BranchedModel
+
+if TYPE_CHECKING:
+    from stretch.train.loop import Source
+
+
+@dataclass
+class Prepared:
+    """What a recipe trains.
+
+    Args:
+        recipe: The recipe.
+        profile: The device's profile.
+        captured: The original.
+        weights_source: Of the original, as `LoadedModel` says.
+        designs: The design, or the pool of a supernet.
+        warnings: What a person should know.
+    """
+
+    recipe: Recipe
+    profile: DeviceProfile
+    captured: Captured
+    weights_source: str
+    designs: list[BranchDesign]
+    warnings: list[str]
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """Fingerprints that a checkpoint must share to be gone on with."""
+        # Where files are, how often they are written and where it computes may change between two halves of a run.
+        own = msgspec.to_builtins(self.recipe)
+        for key in ("path", "workers", "device", "bad_limit"):
+            own["data"].pop(key)
+        own.pop("keep")
+        return {
+            "recipe": _digest(msgspec.json.encode(own, order="sorted")),
+            "design": _digest("".join(design_to_toml(d) for d in self.designs).encode()),
+            "model": _weights_digest(self.captured),
+        }
+
+    @property
+    def size(self) -> int:
+        """Height and width of the input."""
+        return self.captured.graph.input.shape[2]
+
+    def images(self) -> "tuple[Source, Source]":
+        """Training and test set.
+
+        Raises:
+            StretchError: If they are missing or do not fit the model.
+        """
+        graph = self.captured.graph
+        return load_data(self.recipe.data, graph.by_name[graph.output].shape[1], self.size)
+
+    def network(self, device: torch.device, images: "Source | None") -> nn.Module:
+        """What is trained, on a device: a branched network, or a supernet.
+
+        Args:
+            device: Where.
+            images: To calibrate with, if the recipe starts so.
+        """
+        recipe, scratch = self.recipe, self.recipe.start == "scratch"
+        torch.manual_seed(recipe.train.seed)
+        if recipe.supernet is not None:
+            nhwc = recipe.train.channels_last
+            return Supernet(self.captured, self.designs, device, scratch=scratch, channels_last=nhwc).train()
+        if scratch:
+            return initialise(BranchedModel(self.captured.graph, self.designs[0])).to(device)
+        model = build(self.captured, self.designs[0]).to(device)
+        if recipe.start == "calibrate" and images is not None:
+            calibrate(model, self.captured, sample(images, 512, recipe.train.seed, device))
+        return model
+
+    def teacher(self) -> nn.Module | None:
+        """The original, if the recipe learns from it; cut at the meeting points if features are matched."""
+        train, net = self.recipe.train, self.recipe.supernet
+        if train.features > 0:
+            return build(self.captured, whole_design(self.captured, self.designs[0]))
+        if train.distill > 0 or (net is not None and not net.largest):
+            return copy.deepcopy(self.captured.module)
+        return None
+
+
+def prepare(recipe: Recipe, folder: Path) -> Prepared:
+    """Load and capture the model, decide the design.
+
+    Args:
+        recipe: The recipe.
+        folder: Its folder, which design files are relative to.
+
+    Raises:
+        StretchError: Or one of its kinds: unknown names, networks that cannot be
+            captured, designs that do not fit.
+    """
+    profile = load_device(recipe.device)
+    if ":" in recipe.model and not recipe.model.startswith("timm:"):
+        raise StretchError(
+            f"a recipe cannot name Python code such as `{recipe.model}`", "register the model by the entry point nn_stretch.families"
+        )
+    loaded = load_model(recipe.model, weights=recipe.weights, seed=recipe.train.seed)
+    warnings = list(loaded.warnings)
+    if recipe.classes:
+        _replace_head(loaded.module, recipe.classes)
+    shape = loaded.input_shape
+    if recipe.data.size:
+        shape = (1, shape[1], recipe.data.size, recipe.data.size)
+    captured = capture(loaded.module, shape, loaded.name)
+    taught = recipe.train.distill > 0 or recipe.train.features > 0
+    if loaded.weights_source == "random" and (taught or recipe.start != "scratch"):
+        warnings.append("the original has random weights: there is nothing to inherit or to learn from it")
+    return Prepared(recipe, profile, captured, loaded.weights_source, _designs(recipe, folder, captured.graph, profile), warnings)
+
+
+def initialise(model: nn.Module) -> nn.Module:
+    """He et al. 2015's initial weights for every convolution, whatever built the model."""
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+    return model
+
+
+def sample(images: "Source", count: int, seed: int, device: torch.device) -> list[torch.Tensor]:
+    """Batches of training images as the network reads them while training, without labels.
+
+    Statistics of batch-norms are to fit what the network met: images are shifted and
+    mirrored as in training, and normalised.
+
+    Args:
+        images: The training set.
+        count: Images, at most.
+        seed: Of the choice.
+        device: Where the batches go.
+    """
+    from stretch.train.augment import Normalise, crop_and_flip
+
+    source = images.to(device)
+    size = min(256, max(1, len(source) // 2))
+    normalise = Normalise(*source.moments(), device)
+    generator = torch.Generator(device).manual_seed(seed)
+    batches: list[torch.Tensor] = []
+    for found, _ in source.epoch(0, size, seed):
+        x = normalise(found)
+        batches.append(x if source.augmented else crop_and_flip(x, 4, generator))
+        if sum(len(b) for b in batches) >= count:
+            break
+    return batches
+
+
+def _designs(recipe: Recipe, folder: Path, graph: OpGraph, profile: DeviceProfile) -> list[BranchDesign]:
+    align = {name: profile.processor(name).width_slice for name in (*profile.processors, *profile.variants)}
+    default = next(iter(profile.processors))
+
+    def read(name: str) -> BranchDesign:
+        return resolve_design(load_draft(folder / name), graph, profile.id, align, default)
+
+    net = recipe.supernet
+    if net is None:
+        return [read(recipe.design) if recipe.design else plan(graph, profile, recipe.plan).design]
+    if net.designs:
+        designs = [read(name) for name in net.designs]
+        for name, design in zip(net.designs, designs, strict=True):
+            ratio = scaled_graph(graph, design).macs / graph.macs
+            if not net.macs[0] <= ratio <= net.macs[1]:
+                raise StretchError(f"the design {name} has {ratio:.3f} of the original's MACs", "widen supernet.macs, or change the design")
+        return designs
+    processors = recipe.plan.processors or tuple(profile.processors)
+    return random_designs(graph, profile.id, processors, align, net.pool, net.macs, seed=recipe.train.seed)
+
+
+def _replace_head(module: nn.Module, classes: int) -> None:
+    """Give a network's last linear layer another number of outputs."""
+    linear = [(name, part) for name, part in module.named_modules() if isinstance(part, nn.Linear)]
+    if not linear:
+        raise StretchError("the model has no linear layer that could be given other classes", "leave `classes` out of the recipe")
+    name, last = linear[-1]
+    where, _, key = name.rpartition(".")
+    setattr(module.get_submodule(where), key, nn.Linear(last.in_features, classes, bias=last.bias is not None))
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _weights_digest(captured: Captured) -> str:
+    """Fingerprint of the original's weights: what is inherited, ranked and learned from."""
+    digest = hashlib.sha256()
+    for name, tensors in captured.weights.items():
+        for key, tensor in tensors.items():
+            digest.update(f"{name}.{key}".encode())
+            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def macs_ratios(prepared: Prepared) -> Sequence[float]:
+    """Multiply-accumulates of each design over the original's."""
+    graph = prepared.captured.graph
+    return [scaled_graph(graph, design).macs / graph.macs for design in prepared.designs]

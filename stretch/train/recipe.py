@@ -1,0 +1,217 @@
+"""Recipes: what a training run is, as a TOML file that states only what differs from the defaults."""
+
+import difflib
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from predictors.errors import StretchError, UnknownNameError, UsageError
+from stretch.planning.config import PlanConfig
+from stretch.train.config import SandwichConfig, TrainConfig
+
+RECIPE_VERSION = 1
+
+_Count = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Which images.
+
+    Args:
+        name: ``synthetic``, ``cifar10``, ``cifar100``, ``arrays`` (an .npz), ``images`` (a folder with
+            ``train`` and ``val``, a folder a class), ``imagenet`` (the same) or ``shards`` (WebDataset).
+        path: Folder or file; relative paths are relative to where the command runs.
+        size: Height and width; 0 for the model's usual input.
+        count: Images of a synthetic training set; the test set has a quarter of it.
+        workers: Processes that decode images.
+        bad_limit: Images that may be unreadable before the run stops.
+        device: Where to train.
+    """
+
+    name: Literal["synthetic", "cifar10", "cifar100", "arrays", "images", "imagenet", "shards"] = "synthetic"
+    path: str = ""
+    size: Annotated[int, msgspec.Meta(ge=0)] = 0
+    count: _Count = 2048
+    workers: Annotated[int, msgspec.Meta(ge=0)] = 8
+    bad_limit: Annotated[int, msgspec.Meta(ge=0)] = 100
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+
+
+class SupernetConfig(SandwichConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A supernet instead of one network.
+
+    Args:
+        designs: Design files of the pool, relative to the recipe; drawn at random if empty.
+        pool: How many designs to draw.
+        macs: Range of their multiply-accumulates over the original's.
+        images: Training images for the statistics of an extracted subnet.
+    """
+
+    designs: tuple[str, ...] = ()
+    pool: _Count = 8
+    macs: tuple[float, float] = (0.97, 1.03)
+    images: _Count = 2048
+
+
+class KeepConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a run writes.
+
+    Args:
+        every: Epochs between checkpoints.
+        steps: Steps between checkpoints within an epoch; 0 for none.
+        last: Checkpoints to keep, beside the best weights.
+        evaluate: Epochs between evaluations.
+        tensorboard: Whether to write TensorBoard events.
+    """
+
+    every: _Count = 1
+    steps: Annotated[int, msgspec.Meta(ge=0)] = 0
+    last: _Count = 2
+    evaluate: _Count = 1
+    tensorboard: bool = True
+
+
+class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A training run.
+
+    Args:
+        model: A name of `stretch models`.
+        device: Profile the design is planned for.
+        version: Of this format.
+        weights: Of the original: ``default``, ``none`` or a file.
+        classes: Classes of the data where they are others than the model's: its last linear layer is made anew.
+        design: A design file, relative to the recipe; planned if empty.
+        start: Weights of the branched network: ``inherit`` from the original, ``calibrate``
+            (inherit, then fit joins and statistics to training images), or ``scratch``.
+        plan: Constraints of the planner.
+        data: Images.
+        train: Optimiser, schedule, numerics, distillation.
+        supernet: Train many designs at once.
+        keep: Checkpoints and logs.
+    """
+
+    model: str
+    device: str
+    version: int = RECIPE_VERSION
+    weights: str = "default"
+    classes: Annotated[int, msgspec.Meta(ge=0)] = 0
+    design: str = ""
+    start: Literal["inherit", "calibrate", "scratch"] = "inherit"
+    plan: PlanConfig = PlanConfig()
+    data: DataConfig = DataConfig()
+    train: TrainConfig = TrainConfig()
+    supernet: SupernetConfig | None = None
+    keep: KeepConfig = KeepConfig()
+
+
+def recipe_folder() -> Path:
+    """Where the recipes of this installation are."""
+    installed = Path(__file__).parents[1] / "_recipes"
+    return installed if installed.is_dir() else Path(__file__).parents[2] / "recipes"
+
+
+def find_recipe(name: str) -> Path:
+    """The file of a recipe.
+
+    Args:
+        name: A path, or the name of a recipe that came with the installation.
+
+    Raises:
+        UnknownNameError: If there is no such file or name.
+    """
+    path = Path(name)
+    if path.is_file():
+        return path
+    known = {file.stem: file for file in recipe_folder().glob("*.toml") if is_recipe(file)}
+    if path.stem in known and path.parent.name in ("", "recipes"):
+        return known[path.stem]
+    raise UnknownNameError.among("recipe", name, known)
+
+
+def is_recipe(path: Path) -> bool:
+    """Whether a TOML file is a training recipe rather than a design."""
+    return "segments" not in tomllib.loads(path.read_text())
+
+
+def load_recipe(path: Path, changes: tuple[str, ...] = ()) -> Recipe:
+    """Read a recipe.
+
+    Args:
+        path: The file.
+        changes: ``key=value`` pairs that replace what it says, such as ``train.epochs=5``;
+            values are TOML, and words may stand without quotes.
+
+    Raises:
+        StretchError: If the file cannot be read or is no recipe.
+        UsageError: If a key is unknown (the closest one is named) or a value out of range.
+    """
+    try:
+        raw = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise StretchError(f"cannot read the recipe {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise StretchError(f"{path} is no recipe: {error}") from error
+    if "segments" in raw:
+        raise UsageError(f"{path} is a design, not a recipe", f"branch a model with it: stretch branch MODEL --device D --design {path}")
+    for change in changes:
+        _change(raw, change)
+    version = raw.get("version", RECIPE_VERSION)
+    if isinstance(version, int) and version > RECIPE_VERSION:
+        raise StretchError(f"{path} has recipe version {version}, this nn-stretch reads up to {RECIPE_VERSION}", "upgrade nn-stretch")
+    _check_keys(raw, Recipe, "", path)
+    try:
+        return msgspec.convert(raw, Recipe)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"the recipe {path} cannot be used: {str(error).replace('`$.', '`')}") from error
+
+
+def recipe_to_toml(recipe: Recipe) -> str:
+    """The recipe as TOML, every value written out."""
+    top, tables = [], []
+    for key, value in msgspec.to_builtins(recipe).items():
+        if isinstance(value, dict):
+            tables += ["", f"[{key}]", *(f"{k} = {_toml(v)}" for k, v in value.items() if v is not None)]
+        elif value is not None:
+            top.append(f"{key} = {_toml(value)}")
+    return "\n".join([*top, *tables]) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_toml(k)} = {_toml(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml(v) for v in value) + "]"
+    # TOML's strings, numbers and booleans are JSON's; it forbids a bare DEL.
+    return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")
+
+
+def _change(raw: dict[str, Any], change: str) -> None:
+    key, equals, text = change.partition("=")
+    if not equals or not key.strip():
+        raise UsageError(f"--set {change} is not understood", "write it as --set train.epochs=5")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    at = raw
+    *parents, last = key.strip().split(".")
+    for name in parents:
+        at = at.setdefault(name, {})
+        if not isinstance(at, dict):
+            raise UsageError(f"--set {change}: `{name}` is no table")
+    at[last] = value
+
+
+def _check_keys(raw: dict[str, Any], kind: Any, prefix: str, path: Path) -> None:
+    """Refuse keys that a struct does not have, naming the closest."""
+    fields = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    for key, value in raw.items():
+        if key not in fields:
+            close = difflib.get_close_matches(key, fields, n=1, cutoff=0.5)
+            hint = f"did you mean `{prefix}{close[0]}`?" if close else f"known: {', '.join(sorted(fields))}"
+            raise UsageError(f"the recipe {path} has the unknown key `{prefix}{key}`", hint)
+        inner = SupernetConfig if key == "supernet" and not prefix else fields[key]
+        if isinstance(value, dict) and isinstance(inner, type) and issubclass(inner, msgspec.Struct):
+            _check_keys(value, inner, f"{prefix}{key}.", path)

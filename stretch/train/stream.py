@@ -1,0 +1,219 @@
+"""Images that do not fit in memory: folders and tar shards, decoded by worker processes."""
+
+import io
+import tarfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset
+from torchvision.transforms.v2 import RandomResizedCrop
+from torchvision.transforms.v2 import functional as F
+
+from predictors.errors import StretchError
+
+#: Colours of ImageNet, in 0 to 255, which every streamed set is normalised with.
+MEAN, DEVIATION = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
+
+
+@dataclass(frozen=True)
+class Item:
+    """One encoded image.
+
+    Args:
+        path: File, or shard that holds it.
+        label: Its class.
+        offset: First byte in the shard.
+        size: Bytes; 0 for the whole file.
+    """
+
+    path: Path
+    label: int
+    offset: int = 0
+    size: int = 0
+
+    def read(self) -> bytes:
+        """The encoded bytes."""
+        if not self.size:
+            return self.path.read_bytes()
+        with self.path.open("rb") as stream:
+            stream.seek(self.offset)
+            return stream.read(self.size)
+
+
+def folder_items(folder: Path, classes: list[str] | None = None) -> tuple[list[Item], list[str]]:
+    """Images of a folder with one folder a class, and the class names in order.
+
+    Args:
+        folder: The folder.
+        classes: Names to number by; those of the folder if None.
+
+    Raises:
+        StretchError: If it is missing, has no classes or a class that is not among `classes`.
+    """
+    if not folder.is_dir():
+        raise StretchError(f"there is no folder of images {folder}", "it holds `train` and `val`, each with one folder a class")
+    names = sorted(part.name for part in folder.iterdir() if part.is_dir())
+    known = classes if classes is not None else names
+    if not names:
+        raise StretchError(f"{folder} has no folder for any class", "put the images of each class into a folder of its own")
+    for name in names:
+        if name not in known:
+            raise StretchError(f"{folder} has the class `{name}`, the training images have not")
+    numbers = {name: number for number, name in enumerate(known)}
+    items = [Item(file, numbers[name]) for name in names for file in sorted((folder / name).rglob("*")) if file.suffix.lower() in SUFFIXES]
+    return items, known
+
+
+def shard_items(shards: Sequence[Path]) -> list[Item]:
+    """Images of WebDataset shards: files ``KEY.jpg`` (or png …) beside ``KEY.cls``, the class as a number.
+
+    The headers are read once; images are then read at random from where they are, so that
+    order and resuming are those of any other set.
+
+    Raises:
+        StretchError: If a shard is no tar file or an image has no class.
+    """
+    items = []
+    for shard in shards:
+        images: dict[str, tuple[int, int]] = {}
+        labels: dict[str, int] = {}
+        try:
+            with tarfile.open(shard, "r:") as tar:
+                for member in tar:
+                    key, _, suffix = member.name.rpartition(".")
+                    if f".{suffix.lower()}" in SUFFIXES:
+                        images[key] = (member.offset_data, member.size)
+                    elif suffix == "cls":
+                        content = tar.extractfile(member)
+                        labels[key] = int(content.read(16)) if content is not None else -1
+        except (OSError, tarfile.TarError, ValueError) as error:
+            raise StretchError(f"cannot read the shard {shard}: {error}", "shards are tar files with KEY.jpg beside KEY.cls") from error
+        for key, (offset, size) in images.items():
+            if key not in labels:
+                raise StretchError(f"image `{key}` of the shard {shard} has no `{key}.cls`")
+            items.append(Item(shard, labels[key], offset, size))
+    return items
+
+
+class _Decoded(Dataset[tuple[torch.Tensor, int, int]]):
+    """Items by position of an epoch's order; the third value is the item that could not be read, or -1."""
+
+    def __init__(self, items: Sequence[Item], order: Sequence[int], size: int, seeds: tuple[int, int] | None) -> None:
+        self.items, self.order, self.size, self.seeds = items, order, size, seeds
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __getitem__(self, position: int) -> tuple[torch.Tensor, int, int]:
+        index, bad = self.order[position], -1
+        for _ in range(64):
+            item = self.items[index]
+            try:
+                picture = Image.open(io.BytesIO(item.read())).convert("RGB")
+            except Exception:
+                # Whatever is wrong with the file, the next image takes its place and the loop counts it.
+                bad, index = index, (index + 1) % len(self.items)
+                continue
+            image = torch.from_numpy(np.asarray(picture).copy()).permute(2, 0, 1)
+            return self._view(image, position), item.label, bad
+        raise StretchError(
+            f"64 images in a row cannot be read, the first is {self.items[self.order[position]].path}", "check the data folder"
+        )
+
+    def _view(self, image: torch.Tensor, position: int) -> torch.Tensor:
+        if self.seeds is None:
+            short = round(self.size * 256 / 224)
+            return F.center_crop(F.resize(image, [short], antialias=True), [self.size, self.size])
+        # Seeded by what the image is, not by who decodes it: resuming and the number of workers change nothing.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(hash((*self.seeds, position)) & 0x7FFFFFFF)
+            cut = RandomResizedCrop([self.size, self.size], antialias=True)(image)
+            return F.horizontal_flip(cut) if torch.rand(()) < 0.5 else cut
+
+
+@dataclass
+class ImageStream:
+    """Images decoded as they are needed: random crops while training, the middle for evaluation.
+
+    Args:
+        items: The images.
+        size: Height and width.
+        workers: Processes that decode.
+        bad_limit: Images that may be unreadable before `epoch` stops.
+        device: Where batches go.
+        bad: Images found unreadable so far, by number.
+    """
+
+    items: list[Item]
+    size: int
+    workers: int
+    bad_limit: int
+    device: torch.device
+    bad: set[int]
+    augmented: bool = True
+
+    @classmethod
+    def of(cls, items: list[Item], size: int, classes: int, workers: int = 0, bad_limit: int = 100) -> "ImageStream":
+        """The set, checked.
+
+        Raises:
+            StretchError: If it is empty or a label is not below `classes`.
+        """
+        if not items:
+            raise StretchError("an image set is empty", "check the data folder")
+        highest = max(item.label for item in items)
+        if highest >= classes or min(item.label for item in items) < 0:
+            raise StretchError(
+                f"the images have {highest + 1} classes, the model has {classes}", "choose the model or the data of as many classes"
+            )
+        return cls(items, size, workers, bad_limit, torch.device("cpu"), set())
+
+    def __len__(self) -> int:
+        """Number of images."""
+        return len(self.items)
+
+    def to(self, device: torch.device) -> "ImageStream":
+        """The same set, its batches on another device."""
+        return replace(self, device=device)
+
+    def moments(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mean and deviation of ImageNet's colours."""
+        return torch.tensor(MEAN), torch.tensor(DEVIATION)
+
+    def epoch(
+        self, number: int, batch: int, seed: int, skip: int = 0, share: tuple[int, int] = (0, 1)
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Full batches of one epoch; see `ImageSet.epoch`.
+
+        Raises:
+            StretchError: If more than `bad_limit` images cannot be read; names one.
+        """
+        order = torch.randperm(len(self.items), generator=torch.Generator().manual_seed(seed * 1_000_003 + number)).tolist()
+        part, parts = share
+        own = batch // parts
+        starts = range(skip * batch, len(self.items) - batch + 1, batch)
+        sampler = [list(range(start + part * own, start + (part + 1) * own)) for start in starts]
+        yield from self._load(_Decoded(self.items, order, self.size, (seed, number)), sampler)
+
+    def batches(self, size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """All images in order, their middle."""
+        count = len(self.items)
+        # Whole images are larger than those of small sets: a quarter of the batch will do.
+        size = max(1, size // 4)
+        sampler = [list(range(start, min(start + size, count))) for start in range(0, count, size)]
+        yield from self._load(_Decoded(self.items, range(count), self.size, None), sampler)
+
+    def _load(self, data: _Decoded, sampler: list[list[int]]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        pinned = self.device.type == "cuda"
+        for images, labels, bad in DataLoader(data, batch_sampler=sampler, num_workers=self.workers, pin_memory=pinned):
+            self.bad.update(int(number) for number in bad if number >= 0)
+            if len(self.bad) > self.bad_limit:
+                raise StretchError(
+                    f"{len(self.bad)} images cannot be read, such as {self.items[min(self.bad)].path}", "mend them, or raise data.bad_limit"
+                )
+            yield images.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)

@@ -1,0 +1,68 @@
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from safetensors.torch import load_file  # noqa: E402 - torch may be missing
+
+from predictors.errors import StretchError  # noqa: E402
+from stretch.train.distributed import SharedNorm, World, join_world, share_statistics  # noqa: E402
+from tests.contracts.repository import ROOT  # noqa: E402
+from tests.stretch.train.ddp_worker import work  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+def processes(count, path, what):
+    """Real processes that meet over gloo."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    shared = os.environ | {"WORLD_SIZE": str(count), "MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "tests.stretch.train.ddp_worker", str(path), what]
+    running = [subprocess.Popen(command, cwd=ROOT, env=shared | {"RANK": str(r), "LOCAL_RANK": str(r)}) for r in range(count)]
+    assert [process.wait(300) for process in running] == [0] * count
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["network", "supernet"])
+def test_two_processes_train_what_one_does_with_the_same_batch(tmp_path, what):
+    processes(2, tmp_path / "two.safetensors", what)
+    work(tmp_path / "one.safetensors", World(), what)
+    one, two = (load_file(tmp_path / f"{name}.safetensors") for name in ("one", "two"))
+    assert one.keys() == two.keys()
+    start = one.pop("start")
+    for name, value in one.items():
+        torch.testing.assert_close(value, two[name], atol=5e-6, rtol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
+    # Training moved the weights by far more than the processes differ.
+    assert (one["moved"] - start).abs().max() > 0.01
+
+
+def test_shared_norm_alone_is_batch_norm():
+    own, theirs = SharedNorm(4), torch.nn.BatchNorm2d(4)
+    x = torch.randn(3, 4, 5, 5)
+    torch.testing.assert_close(own(x), theirs(x))
+    torch.testing.assert_close(own.running_var, theirs.running_var)
+
+
+def test_sharing_statistics_keeps_names_and_weights():
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 1), torch.nn.BatchNorm2d(4))
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    shared = share_statistics(model, World(0, 2))
+    assert isinstance(shared[1], SharedNorm)
+    assert shared.state_dict().keys() == before.keys()
+
+
+def test_gpu_that_is_not_there_is_refused():
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    with pytest.raises(StretchError, match="no GPU"), join_world("cuda"):
+        pass
+
+
+def test_process_that_was_started_alone_is_the_first_of_one():
+    with join_world("cpu") as world:
+        assert (world.first, world.size, world.device.type) == (True, 1, "cpu")

@@ -1,0 +1,52 @@
+import pytest
+
+torch = pytest.importorskip("torch")
+from safetensors.torch import load_file  # noqa: E402 - torch may be missing
+
+from predictors.errors import StretchError  # noqa: E402
+from scheduler.session import Session  # noqa: E402
+from stretch.train.extract import extract  # noqa: E402
+from stretch.train.recipe import load_recipe  # noqa: E402
+from stretch.train.session import train_recipe  # noqa: E402
+from tests.stretch.train.recipes import network, supernet  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+def trained(tmp_path, make):
+    path = make(tmp_path)
+    return train_recipe(load_recipe(path, ("train.epochs=1",)), path.parent, tmp_path / "run").run
+
+
+@pytest.mark.slow
+def test_subnet_taken_out_has_the_accuracy_it_had_inside(tmp_path):
+    run = trained(tmp_path, supernet)
+    done = extract(run, tmp_path / "out", design=tmp_path / "b.toml", bundle=False)
+    assert done.extracted == done.inside
+    assert done.design.segments[2].branches[0].depth == 2
+    weights = load_file(done.checkpoint)
+    assert weights.keys() == done.model.state_dict().keys()
+
+
+@pytest.mark.slow
+def test_bundle_of_a_trained_network_runs_and_computes_what_torch_does(tmp_path):
+    done = extract(trained(tmp_path, network), tmp_path / "out", controls=False)
+    assert done.bundle is not None
+    x = torch.randn(1, 3, 16, 16)
+    with torch.no_grad():
+        expected = done.model(x)
+    with Session(done.bundle) as session:
+        torch.testing.assert_close(torch.from_numpy(session.run(x.numpy())), expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_folder_without_a_run_and_design_of_no_member_are_refused(tmp_path):
+    with pytest.raises(StretchError, match="no run"):
+        extract(tmp_path, tmp_path / "out")
+    run = trained(tmp_path, network)
+    (tmp_path / "other.toml").write_text('[[segments]]\nname = "s1"\nbranches = [{ processor = "cpu" }, { processor = "gpu" }]\n')
+    with pytest.raises(StretchError, match="of another design"):
+        extract(run, tmp_path / "out", design=tmp_path / "other.toml", bundle=False)
+    (run / "best.safetensors").unlink()
+    with pytest.raises(StretchError, match="no weights yet"):
+        extract(run, tmp_path / "out")

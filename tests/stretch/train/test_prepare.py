@@ -1,0 +1,53 @@
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from predictors.errors import StretchError  # noqa: E402 - torch may be missing
+from stretch.train.prepare import macs_ratios, prepare, sample  # noqa: E402
+from stretch.train.recipe import load_recipe  # noqa: E402
+from stretch.train.supernet import Supernet  # noqa: E402
+from tests.stretch.train.recipes import network, supernet  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+def ready(path, *changes):
+    return prepare(load_recipe(path, changes), path.parent)
+
+
+def test_identity_tells_recipes_designs_and_weights_apart_but_not_where_files_are(tmp_path):
+    path = network(tmp_path)
+    one = ready(path).identity
+    assert ready(path, "data.workers=3", "keep.last=9", "data.path=elsewhere").identity == one
+    other = ready(path, "train.seed=5").identity
+    assert other["recipe"] != one["recipe"]
+    assert other["model"] != one["model"]
+    assert other["design"] == one["design"]
+
+
+def test_calibrated_start_differs_from_the_inherited_one_and_scratch_from_both(tmp_path):
+    path = network(tmp_path)
+    weights = []
+    for start in ("inherit", "calibrate", "scratch"):
+        made = ready(path, f"start={start}")
+        net = made.network(torch.device("cpu"), made.images()[0])
+        weights.append(net.branch("s2", "cpu").get_submodule("join_conv").weight)
+    assert not torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+def test_pool_of_a_supernet_is_that_of_its_design_files_and_within_its_range(tmp_path):
+    path = supernet(tmp_path)
+    made = ready(path)
+    assert isinstance(made.network(torch.device("cpu"), None), Supernet)
+    assert all(0.8 <= ratio <= 1.2 for ratio in macs_ratios(made))
+    with pytest.raises(StretchError, match="of the original's MACs"):
+        ready(path, "supernet.macs=[0.1, 0.2]")
+
+
+def test_images_for_statistics_are_prepared_as_in_training(tmp_path):
+    made = ready(network(tmp_path))
+    batches = sample(made.images()[0], 40, 0, torch.device("cpu"))
+    assert 40 <= sum(len(b) for b in batches) <= 64
+    # Shifted images have borders of zeros, which is the mean.
+    assert any(bool((b[:, :, 0] == 0).all(1).all(1).any()) for b in batches)

@@ -1,0 +1,67 @@
+import pytest
+
+from predictors.errors import StretchError, UnknownNameError, UsageError
+from stretch.train.recipe import Recipe, find_recipe, load_recipe, recipe_to_toml
+
+
+def save(tmp_path, text):
+    path = tmp_path / "r.toml"
+    path.write_text(text)
+    return path
+
+
+HEAD = 'model = "tiny_resnet"\ndevice = "mi9"\n'
+
+
+def test_what_a_recipe_leaves_out_is_the_default(tmp_path):
+    assert load_recipe(save(tmp_path, HEAD)) == Recipe(model="tiny_resnet", device="mi9")
+
+
+def test_written_recipe_reads_back_as_itself(tmp_path):
+    text = HEAD + 'start = "scratch"\n[train]\nepochs = 3\namp = "none"\n[plan]\nprocessors = ["cpu", "gpu"]\n[supernet]\npool = 2\n'
+    recipe = load_recipe(save(tmp_path, text))
+    assert load_recipe(save(tmp_path, recipe_to_toml(recipe))) == recipe
+
+
+def test_set_replaces_values_of_every_depth_and_kind(tmp_path):
+    changes = ("train.epochs=7", "train.nesterov=false", "data.name=cifar10", "supernet.pool=3", "weights=none")
+    recipe = load_recipe(save(tmp_path, HEAD), changes)
+    assert (recipe.train.epochs, recipe.train.nesterov, recipe.data.name, recipe.weights) == (7, False, "cifar10", "none")
+    assert recipe.supernet is not None
+    assert recipe.supernet.pool == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [("modle = 1\n", "model"), ("[train]\nepoch = 3\n", "train.epochs"), ("[supernet]\npol = 3\n", "supernet.pool"), ("[dta]\n", "data")],
+)
+def test_unknown_key_is_refused_with_the_closest(tmp_path, text, hint):
+    with pytest.raises(UsageError, match="unknown key") as error:
+        load_recipe(save(tmp_path, HEAD + text))
+    assert f"`{hint}`" in error.value.hint
+
+
+@pytest.mark.parametrize("change", ["train.epochs=0", "train.amp=fp8", "data.name=mnist", "keep.last=-1"])
+def test_value_out_of_range_is_refused(tmp_path, change):
+    with pytest.raises(UsageError, match="cannot be used"):
+        load_recipe(save(tmp_path, HEAD), (change,))
+
+
+@pytest.mark.parametrize("change", ["epochs", "=3", "model.name=3"])
+def test_change_that_is_no_pair_is_refused(tmp_path, change):
+    with pytest.raises(UsageError, match="--set"):
+        load_recipe(save(tmp_path, HEAD), (change,))
+
+
+def test_newer_version_and_designs_are_refused(tmp_path):
+    with pytest.raises(StretchError, match="version 9"):
+        load_recipe(save(tmp_path, HEAD + "version = 9\n"))
+    with pytest.raises(UsageError, match="is a design"):
+        load_recipe(save(tmp_path, "[[segments]]\n"))
+
+
+def test_recipe_is_found_by_name_and_a_wrong_name_names_the_closest():
+    assert find_recipe("resnet56_cifar10").name == "resnet56_cifar10.toml"
+    with pytest.raises(UnknownNameError) as error:
+        find_recipe("resnet56_cifar11")
+    assert "resnet56_cifar10" in error.value.hint
