@@ -126,6 +126,7 @@ def _file_problems(bundle: Bundle, *, hashes: bool) -> Iterator[str]:
     if manifest.tflite is not None:
         used.append(manifest.tflite)
     used += [name for files in manifest.contexts.values() for name in files.values()]
+    used += manifest.aot.values()
     for name in used:
         if name not in manifest.files:
             yield f"{bundle.path / MANIFEST} uses the file `{name}` without stating its size and hash"

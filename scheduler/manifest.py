@@ -156,6 +156,7 @@ class Manifest(_Part, frozen=True):
         contexts: Files with code for the DSP of named chips, by chip and subgraph.
         little_cores: The device's cores for threads that only wait for another processor.
         tflite: TFLite file with a signature for each subgraph and join, if there is one.
+        aot: Copies of that file whose int8 signatures of the DSP are code for named chips, by chip.
     """
 
     schema: int
@@ -180,3 +181,4 @@ class Manifest(_Part, frozen=True):
     contexts: dict[str, dict[str, str]] = {}
     little_cores: tuple[int, ...] = ()
     tflite: str | None = None
+    aot: dict[str, str] = {}

@@ -57,6 +57,13 @@ def export(
     ] = 0.99,
     repair: Annotated[bool, typer.Option("--repair", help="Keep in fp32 what would be refused.")] = False,
     chips: Annotated[str, typer.Option(help="Chips to compile for with --format qnn, separated by commas.")] = "sm8350,sm8450,sm8550",
+    aot: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CHIPS",
+            help="For experts, not supported: with --format tflite, compile the int8 dsp signatures of a bundle's TFLite file for these chips.",
+        ),
+    ] = None,
 ) -> None:
     """Write a bundle again with some processors in int8 or fp16, with a TFLite file, or with code for a DSP, and compare."""
     from predictors.errors import UsageError
@@ -68,12 +75,20 @@ def export(
     loaded = load_bundle(bundle, check_hashes=True)
     manifest = loaded.manifest
     check_target(folder)
+    if aot is not None:
+        if file_format is not Format.tflite or precision is not None or images is not None:
+            raise UsageError(
+                "--aot compiles signatures of a TFLite file that is there already",
+                "give it with --format tflite alone, on a bundle that has one",
+            )
+        _export_aot(out, loaded, folder, _names(aot))
+        return
     if file_format is Format.qnn:
         if precision is not None or images is not None:
             raise UsageError(
                 "--format qnn compiles subgraphs that are int8 already", "make them int8 first, with --precision dsp=int8 and --images"
             )
-        _export_qnn(out, loaded, folder, [chip.strip() for chip in chips.split(",")])
+        _export_qnn(out, loaded, folder, _names(chips))
         return
     tflite = file_format is Format.tflite
     wanted = _precision(precision) if precision is not None else {} if tflite else planned_precision(manifest)
@@ -125,6 +140,31 @@ def _export_qnn(out: Output, bundle: "Bundle", folder: Path, chips: list[str]) -
         "warnings": out.warnings,
     }
     out.emit(data, lambda console: _print_chips(console, data))
+
+
+def _export_aot(out: Output, bundle: "Bundle", folder: Path, chips: list[str]) -> None:
+    """Copies of the TFLite file with code in place of its int8 DSP signatures, each compared with its int8 subgraph."""
+    from stretch.export.tflite.aot import export_aot
+
+    with out.progress("compiling") as step:
+        made = export_aot(bundle, folder, chips, step)
+    data: dict[str, Any] = {
+        "bundle": folder,
+        "files": _files(made.manifest),
+        "format": Format.tflite.value,
+        "subgraphs": [
+            {"name": name, "chip": chip, "operators": each.operators, "cosine": each.loss.cosine, "snr_db": each.loss.snr_db}
+            for chip, found in made.compiled.items()
+            for name, each in found.items()
+        ],
+        "checks": made.manifest.checks["aot"],
+        "warnings": out.warnings,
+    }
+    out.emit(data, lambda console: _print_signatures(console, data))
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",")]
 
 
 def _files(manifest: "Manifest") -> list[dict[str, Any]]:
@@ -193,3 +233,17 @@ def _print_chips(console: "Console", data: dict[str, Any]) -> None:
         table.add_row(sub["chip"], sub["name"], f"{sub['cosine']:.5f}", f"{sub['snr_db']:.1f}")
     console.print(table)
     console.print(f"bundle: {data['bundle']}; run its code with: stretch run {data['bundle']} --dsp-code CHIP --trust-code")
+
+
+def _print_signatures(console: "Console", data: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for title in ("chip", "signature"):
+        table.add_column(title)
+    for title in ("operators", "cosine with int8", "SNR dB"):
+        table.add_column(title, justify="right")
+    for sub in data["subgraphs"]:
+        table.add_row(sub["chip"], sub["name"], str(sub["operators"]), f"{sub['cosine']:.5f}", f"{sub['snr_db']:.1f}")
+    console.print(table)
+    console.print(f"bundle: {data['bundle']}; every operator of these signatures was taken; compared on the simulator of this machine")

@@ -113,19 +113,24 @@ def _export(
     content = write_tflite(bundle, step=step)
     with staged(out) as folder:
         files: dict[str, FileEntry] = {}
+        # Code of an earlier TFLite file may be that of other scales.
         for name, entry in manifest.files.items():
+            if name in manifest.aot.values():
+                continue
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(bundle.file(name), path)
             files[name] = entry
         (folder / FILE).write_bytes(content)
         files[FILE] = FileEntry(len(content), hashlib.sha256(content).hexdigest())
-        made = msgspec.structs.replace(manifest, files=files, tflite=FILE)
+        made = msgspec.structs.replace(manifest, files=files, tflite=FILE, aot={})
         step("comparison")
         comparison = compare(Bundle(folder, made), images[:COMPARED])
         comparison.refuse()
         record = {"images": {"source": images_source, "count": len(images[:COMPARED])}, **comparison.to_json()}
-        made = msgspec.structs.replace(made, checks=dict(manifest.checks) | {"tflite": record})
+        made = msgspec.structs.replace(
+            made, checks={key: value for key, value in manifest.checks.items() if key != "aot"} | {"tflite": record}
+        )
         (folder / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(made), indent=1))
     return TfliteExport(made, comparison.losses, kept, moved)
 

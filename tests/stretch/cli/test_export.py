@@ -260,3 +260,36 @@ def test_code_for_a_chip_is_written_and_run_by_those_who_trust_it(stretch, float
 def test_code_is_compiled_of_int8_alone(stretch, floats, tmp_path):
     code, data, _ = stretch("export", floats, "--format", "qnn", "--precision", "dsp=int8", "--out", tmp_path / "out", "--json")
     assert (code, "int8 already" in data["error"]) == (2, True)
+
+
+@pytest.mark.qnn
+@pytest.mark.slow
+def test_signatures_are_compiled_for_a_chip_beside_the_tflite_file(stretch, tflite, tmp_path):
+    words = ("export", tflite, "--format", "tflite", "--aot", "sm8450", "--out", tmp_path / "out")
+    code, data, _ = stretch(*words, "--json")
+    assert code == 0, data
+    assert [(sub["chip"], sub["name"], sub["operators"]) for sub in data["subgraphs"]] == [("sm8450", "s1.dsp", 3), ("sm8450", "s2.dsp", 3)]
+    assert data["checks"]["sm8450"]["s1.dsp"]["cosine"] > 0.9999
+    assert "aot/sm8450.tflite" in {file["file"] for file in data["files"]}
+    assert stretch("verify", tmp_path / "out")[0] == 0
+    code, out, _ = stretch(*words)
+    assert code == 0
+    assert ["sm8450", "s1.dsp", "3"] in [line.split()[:3] for line in out.splitlines()]
+    assert stretch("run", tmp_path / "out", *LITERT, "--repeat", 1, "--warmup", 0)[0] == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--aot", "sm8450"), ("--format", "qnn", "--aot", "sm8450"), ("--format", "tflite", "--precision", "dsp=int8", "--aot", "sm8450")],
+)
+def test_signatures_are_compiled_of_a_tflite_file_that_is_there_alone(stretch, floats, tmp_path, words):
+    code, data, _ = stretch("export", floats, *words, "--out", tmp_path / "out", "--json")
+    assert (code, "there already" in data["error"]) == (2, True)
+
+
+def test_compiling_signatures_without_qualcomms_libraries_ends_with_the_install_line(tflite, tmp_path):
+    code = "import sys; sys.modules['onnxruntime_qnn'] = None"
+    result = spawn(code, "export", tflite, "--format", "tflite", "--aot", "sm8450", "--out", tmp_path / "out")
+    assert result.code == 5
+    assert "pip install 'nn-stretch[litert,qnn]'" in result.message + result.hint
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,141 @@
+"""A bundle with the int8 DSP signatures of its TFLite file compiled ahead of time for named chips."""
+
+import hashlib
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from predictors.errors import InfeasibleError, UsageError
+from scheduler.bundle import Bundle
+from scheduler.delegates.qnn_context import find_chip
+from scheduler.manifest import FileEntry, Manifest
+from scheduler.tflite_file import check_belongs, load_tflite
+from scheduler.verify import random_input
+from stretch.export.staging import MANIFEST, check_target, staged
+from stretch.export.tflite.aot_compiler import compile_signatures, find_toolchain
+from stretch.export.tflite.aot_simulator import Case, simulate
+from stretch.quantize.compare import Loss, loss
+from stretch.quantize.replay import replay, runner
+
+Array = NDArray[Any]
+Step = Callable[[str], None]
+
+#: Cosine with the int8 subgraph on ONNX Runtime below which compiled code counts as wrong.
+MIN_COSINE = 0.999
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """One signature for one chip.
+
+    Args:
+        operators: Operators that LiteRT's tool took: all that the signature has.
+        loss: Its code on the simulator against the int8 subgraph on ONNX Runtime.
+    """
+
+    operators: int
+    loss: Loss
+
+    def to_json(self) -> dict[str, float]:
+        """All numbers."""
+        return {"operators": self.operators, **self.loss.to_json()}
+
+
+@dataclass
+class AotExport:
+    """What `export_aot` wrote.
+
+    Args:
+        manifest: The new bundle's description.
+        compiled: By chip and signature.
+    """
+
+    manifest: Manifest
+    compiled: dict[str, dict[str, Compiled]]
+
+
+def export_aot(bundle: Bundle, out: Path, chips: Sequence[str], step: Step = lambda what: None) -> AotExport:
+    """Write a bundle again with copies of its TFLite file whose int8 DSP signatures are code for a chip.
+
+    The TFLite file itself and all other signatures of the copies stay as they are.
+
+    Args:
+        bundle: A bundle with a TFLite file and int8 subgraphs on a dsp.
+        out: Folder of the new one; an earlier bundle there is replaced.
+        chips: Keys of `scheduler.delegates.qnn_context.CHIPS`.
+        step: Told which file comes next.
+
+    Raises:
+        UsageError: If there is nothing to compile, or `out` is the bundle itself.
+        UnknownNameError: If a chip is not known.
+        MissingBackendError: If LiteRT's compiler or Qualcomm's libraries are missing.
+        InfeasibleError: If a signature is not taken whole, or its code computes something else.
+        StretchError: If the compiler fails or the folder cannot be written.
+    """
+    manifest = bundle.manifest
+    for chip in chips:
+        find_chip(chip)
+    if out.resolve() == bundle.path.resolve():
+        raise UsageError(f"the new bundle cannot replace {bundle.path}, which it is made from", "choose another folder with --out")
+    if manifest.tflite is None:
+        raise UsageError(
+            f"{bundle.path} has no TFLite file whose signatures could be compiled",
+            "write one first: stretch export BUNDLE --format tflite --precision dsp=int8 --out NEW_BUNDLE",
+        )
+    chosen = [sub for sub in manifest.subgraphs if sub.processor == "dsp" and sub.precision == "int8"]
+    if not chosen:
+        raise UsageError(
+            f"{bundle.path} has no int8 subgraph on a dsp, so there is no signature to compile",
+            "make it int8 first: stretch export BUNDLE --format tflite --precision dsp=int8 --out NEW_BUNDLE",
+        )
+    find_toolchain()
+    check_target(out)
+    model = load_tflite(bundle.file(manifest.tflite))
+    check_belongs(model, manifest)
+    tensors = replay(manifest, {sub.name: runner(str(bundle.file(sub.file))) for sub in manifest.subgraphs}, random_input(bundle))
+    compiled: dict[str, dict[str, Compiled]] = {}
+    with staged(out) as folder:
+        files = dict(manifest.files)
+        for name in files:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(bundle.file(name), folder / name)
+        for chip in dict.fromkeys(chips):
+            step(chip)
+            name = f"aot/{chip}.tflite"
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            code = compile_signatures(folder / manifest.tflite, [sub.name for sub in chosen], chip, path)
+            got = simulate(
+                {sub.name: Case(code[sub.name], _last(tensors[sub.input]), _last(tensors[sub.output]).shape) for sub in chosen}, chip
+            )
+            compiled[chip] = {
+                sub.name: Compiled(code[sub.name].operators, loss([(_last(tensors[sub.output]), got[sub.name])])) for sub in chosen
+            }
+            for signature, each in compiled[chip].items():
+                if not each.loss.cosine >= MIN_COSINE:
+                    raise InfeasibleError(
+                        f"signature `{signature}` compiled for {chip} has a cosine of {each.loss.cosine:.4f} with its int8 subgraph, {MIN_COSINE} is asked for",
+                        "compile it with --format qnn instead",
+                    )
+            content = path.read_bytes()
+            files[name] = FileEntry(len(content), hashlib.sha256(content).hexdigest())
+        record = {chip: {name: each.to_json() for name, each in found.items()} for chip, found in compiled.items()}
+        made = msgspec.structs.replace(
+            manifest,
+            files=files,
+            aot={**manifest.aot, **{chip: f"aot/{chip}.tflite" for chip in compiled}},
+            checks=dict(manifest.checks) | {"aot": {**manifest.checks.get("aot", {}), **record}},
+        )
+        (folder / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(made), indent=1))
+    return AotExport(made, compiled)
+
+
+def _last(x: Array) -> Array:
+    """An array whose channels stand last, in one piece."""
+    return np.ascontiguousarray(np.moveaxis(x, 1, -1)) if x.ndim == 4 else x
