@@ -71,7 +71,7 @@ class Gate(Delegate):
 
     def __init__(self, stem, error=None):
         self.stem, self.error = stem, error
-        self.reached, self.open = threading.Event(), threading.Event()
+        self.reached, self.open = threading.Semaphore(0), threading.Event()
 
     def compile(self, model):
         inner, outer = get_delegate("cpu")().compile(model), self
@@ -82,7 +82,7 @@ class Gate(Delegate):
 
             def run(self):
                 if model.stem == outer.stem:
-                    outer.reached.set()
+                    outer.reached.release()
                     assert outer.open.wait(60)
                     if outer.error is not None:
                         error, outer.error = outer.error, None
@@ -97,11 +97,14 @@ class Gate(Delegate):
 
 
 def test_an_inference_starts_while_another_waits_for_a_processor(bundle_dir):
-    gate = Gate("s1.gpu")
-    with Session(bundle_dir, {"gpu": "reference"}, delegates={"reference": gate}) as session:
+    gate, stems = Gate("s1.gpu"), Gate("stem")
+    stems.open.set()
+    with Session(bundle_dir, {"gpu": "reference"}, delegates={"reference": gate, "cpu": stems}) as session:
         first = session.submit(numbers(1))
-        assert gate.reached.wait(60)
+        assert gate.reached.acquire(timeout=60)
         second = session.submit(numbers(2))
+        for _ in range(2):
+            assert stems.reached.acquire(timeout=60)
         assert not first.done()
         gate.open.set()
         assert np.allclose(first.result(60), whole(bundle_dir, numbers(1)), atol=1e-6)
