@@ -26,6 +26,7 @@ SLOW = {
     "docs/guides/precision-and-the-dsp.md",
     "docs/guides/run-a-bundle.md",
     "docs/guides/tflite.md",
+    "docs/guides/train.md",
     "docs/reference/design-files.md",
     "docs/reference/device-profiles.md",
     "docs/reference/models.md",
