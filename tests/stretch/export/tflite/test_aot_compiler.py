@@ -103,10 +103,10 @@ def test_libraries_that_others_asked_for_are_still_found(model, tmp_path, monkey
     tool = tmp_path / "tool"
     tool.write_text(f'#!/bin/sh\necho "$LD_LIBRARY_PATH" > {tmp_path}/paths\n')
     tool.chmod(0o755)
-    monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/mine")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path / "mine"))
     with pytest.raises(StretchError):
         module._apply(replace(find_toolchain(), tool=tool), tmp_path, model, [2], "sm8450", tmp_path / "out.tflite")
-    assert (tmp_path / "paths").read_text().strip() == os.pathsep.join([str(tmp_path), "/opt/mine"])
+    assert (tmp_path / "paths").read_text().strip() == os.pathsep.join([str(tmp_path), str(tmp_path / "mine")])
 
 
 def test_folder_of_links_has_every_name_that_the_plug_in_is_linked_with(tmp_path):
