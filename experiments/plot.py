@@ -1,0 +1,129 @@
+"""Plots of records as SVG: `python -m experiments.plot` draws those listed in `PLOTS`.
+
+One kind is enough: a dot a row on a shared axis, with its interval where there is one, so
+that rows can be compared without colour.
+"""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+from experiments.records import read_record
+from experiments.render import ROOT
+
+WIDTH, LEFT, RIGHT, ROW, TOP = 860, 330, 40, 26, 64
+
+
+@dataclass(frozen=True)
+class Plot:
+    """One picture.
+
+    Args:
+        record: Path of the record.
+        table: Its table.
+        value: Column of the dots.
+        spread: Column of half the interval, if there is one.
+        other: Column of a second dot, drawn as a ring, if there is one.
+        title: What the picture shows.
+        out: Path of the picture.
+    """
+
+    record: str
+    table: str
+    value: str
+    title: str
+    out: str
+    spread: str = ""
+    other: str = ""
+
+
+_SCALING = "experiments/cifar_accuracy/results/h200_scaling.json"
+_SUPERNET = "experiments/supernet/results/h200.json"
+PLOTS = (
+    Plot(
+        _SCALING,
+        "ratios",
+        "top-1 %",
+        "Scaling ratios at equal cost: top-1 %, 95 % interval",
+        "experiments/cifar_accuracy/ratios.svg",
+        "95 % interval ±",
+    ),
+    Plot(
+        _SCALING,
+        "distillation",
+        "top-1 %",
+        "Distillation: top-1 %, 95 % interval",
+        "experiments/cifar_accuracy/distillation.svg",
+        "95 % interval ±",
+    ),
+    Plot(
+        _SUPERNET,
+        "subnets",
+        "subnet, largest teaches",
+        "Top-1 %: subnet of the supernet (dot), trained alone (ring)",
+        "experiments/supernet/subnets.svg",
+        "± of 3",
+        "alone, 40 epochs",
+    ),
+)
+
+
+def draw(plot: Plot, root: Path = ROOT) -> str:
+    """The picture as SVG.
+
+    Args:
+        plot: What to draw.
+        root: Folder that the record's path is relative to.
+
+    Raises:
+        StretchError: If there is no such record.
+    """
+    rows = read_record(root / plot.record).tables[plot.table]
+    points = [(str(next(iter(row.values()))), row[plot.value], row.get(plot.spread), row.get(plot.other)) for row in rows]
+    numbers = [float(value) + sign * float(spread or 0) for _, value, spread, _ in points if value is not None for sign in (-1, 1)]
+    numbers += [float(other) for *_, other in points if other is not None]
+    low, high = min(numbers), max(numbers)
+    margin = (high - low) * 0.05 or 1.0
+    low, high = low - margin, high + margin
+    height = TOP + ROW * len(points) + 40
+
+    def x(value: float) -> float:
+        return round(LEFT + (value - low) / (high - low) * (WIDTH - LEFT - RIGHT), 1)
+
+    bottom = TOP + ROW * len(points)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" role="img" '
+        'aria-labelledby="title" font-family="sans-serif" font-size="13" fill="#1a1a1a">',
+        f'  <title id="title">{escape(plot.title)}</title>',
+        f'  <rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
+        f'  <text x="20" y="28" font-weight="bold">{escape(plot.title)}</text>',
+    ]
+    for step in range(5):
+        value = low + (high - low) * step / 4
+        parts.append(f'  <path d="M{x(value)} {TOP - 14}V{bottom}" stroke="#dddddd"/>')
+        parts.append(f'  <text x="{x(value)}" y="{bottom + 20}" text-anchor="middle">{value:.1f}</text>')
+    for number, (name, value, spread, other) in enumerate(points):
+        y = TOP + ROW * number
+        parts.append(f'  <text x="{LEFT - 16}" y="{y + 5}" text-anchor="end">{escape(name)}</text>')
+        if value is not None:
+            if spread:
+                parts.append(
+                    f'  <path d="M{x(float(value) - float(spread))} {y}H{x(float(value) + float(spread))}" stroke="#1f5fa8" stroke-width="2"/>'
+                )
+            parts.append(f'  <circle cx="{x(float(value))}" cy="{y}" r="5" fill="#1f5fa8"/>')
+        if other is not None:
+            parts.append(f'  <circle cx="{x(float(other))}" cy="{y}" r="5" fill="none" stroke="#b3541e" stroke-width="2"/>')
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def main() -> int:
+    """Draw every picture."""
+    for plot in PLOTS:
+        (ROOT / plot.out).write_text(draw(plot))
+        sys.stdout.write(f"{plot.out}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
