@@ -141,13 +141,9 @@ def job(variant: str, seeds: list[int], data: Path, out: Path, epochs: int, bran
 
 def initialise(model: Any) -> None:
     """He et al. 2015's initial weights for every convolution, whatever built the model."""
-    from torch import nn
+    from stretch.train.prepare import initialise as fresh
 
-    for module in model.modules():
-        if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
+    fresh(model)
 
 
 def result_file(out: Path, token: str) -> Path:
