@@ -112,6 +112,8 @@ def job(seed: int, data: Path, out: Path, epochs: int, parent: Path | None, rate
 
 def record(folder: Path, alone: Path) -> None:
     """Make the record of the supernets in one folder and the stand-alone runs in another."""
+    from scipy import stats
+
     from experiments.cifar_accuracy.run import short
     from experiments.cifar_accuracy.scaling import BEFORE
     from experiments.records import Machine, Row, read_record, write_record
@@ -135,6 +137,18 @@ def record(folder: Path, alone: Path) -> None:
         again = [100 * next(r["extracted"] for r in run["rows"] if r["design"] == name) for run in kinds["largest teaches"]]
         found["statistics of plain images"] = round(float(np.mean(again)), 2)
         rows.append(found)
+    both = [row for row in rows if row["alone, 40 epochs"] is not None]
+    agreement: list[Row] = []
+    for kind in kinds:
+        found_rank = stats.spearmanr([row[f"subnet, {kind}"] for row in both], [row["alone, 40 epochs"] for row in both])
+        agreement.append(
+            {
+                "subnets": kind,
+                "designs": len(both),
+                "rank correlation": round(float(found_rank.statistic), 2),
+                "p": round(float(found_rank.pvalue), 3),
+            }
+        )
     mean = float(np.mean([m for m in minutes if m]))
     cost: list[Row] = [{"training": "one design alone, 40 epochs (mean of those above)", "GPU minutes": round(mean, 2), "over one": 1.0}]
     for kind, those in kinds.items():
@@ -149,7 +163,7 @@ def record(folder: Path, alone: Path) -> None:
     cost.append({"training": "the original, 100 epochs, where it is not there yet", "GPU minutes": 2.59, "over one": round(2.59 / mean, 2)})
     write_record(
         HERE / "results" / "h200.json",
-        {"subnets": rows, "cost": cost},
+        {"subnets": rows, "agreement": agreement, "cost": cost},
         source="measured",
         command="python -m experiments.supernet.run job 0 --parent PARENT --epochs 20 --random 1 && python -m experiments.supernet.run record OUT ALONE",
         runs=min(len(those) for those in kinds.values()),
