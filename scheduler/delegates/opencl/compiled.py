@@ -11,8 +11,10 @@ from scheduler.delegates.base import Array, Compiled
 from scheduler.delegates.opencl.device import OpenDevice
 from scheduler.delegates.opencl.invocation import Command, OpenCLInvocation
 from scheduler.delegates.opencl.launch import Argument, Float, Ints, Launch, Tensor, Weights, Zeros
-from scheduler.delegates.opencl.memory import Allocation, Intermediate, Planner, intermediates, plan_by_size
+from scheduler.delegates.opencl.memory import intermediates
 from scheduler.delegates.opencl.programs import Programs
+from scheduler.memory import Lifetimes, MemoryPlan, Planner
+from scheduler.memory.offset import plan_offset
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class OpenCLCompiled(Compiled):
         outputs: Mapping[str, tuple[int, ...]],
         *,
         half: bool = False,
-        planner: Planner = plan_by_size,
+        planner: Planner = plan_offset,
     ) -> None:
         super().__init__(inputs, outputs)
         self.device = device
@@ -64,7 +66,9 @@ class OpenCLCompiled(Compiled):
         self._constants: dict[int, Any] = {}
         self._kept: list[Array] = []
         try:
-            self.allocation = self._allocate(planner)
+            self.intermediates: Lifetimes = intermediates(self.launches)
+            self.allocation: MemoryPlan = planner(self.intermediates, self.device.traits.alignment)
+            self._regions()
             self._zeros = self._buffer(
                 np.zeros(max([4, *(a.elements for s in launches for a in s.arguments if isinstance(a, Zeros))]), np.float32)
             )
@@ -78,14 +82,9 @@ class OpenCLCompiled(Compiled):
             self.run([np.zeros(s, np.float32) for s in self.inputs.values()], [np.zeros(s, np.float32) for s in self.outputs.values()])
 
     @property
-    def intermediates(self) -> list[Intermediate]:
-        """Every intermediate tensor with its size and the launches that use it first and last."""
-        return intermediates(self.launches)
-
-    @property
     def arena_bytes(self) -> int:
         """Memory of all intermediate tensors."""
-        return sum(self.allocation.sizes)
+        return self.allocation.total_bytes
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> OpenCLInvocation:
         """Set every kernel's arguments, with the caller's memory as inputs and outputs."""
@@ -114,20 +113,21 @@ class OpenCLCompiled(Compiled):
             external: Buffers of the inputs and outputs by name; kernels do not keep them alive.
         """
         commands = []
+        regions = self._regions()
         for launch in self.launches:
             kernel = self._programs.kernel(launch.kernel, launch.defines)
             arguments: list[Any] = []
             for argument in launch.arguments:
-                arguments += self._values(argument, external)
+                arguments += self._values(argument, external, regions)
             kernel.set_args(*arguments)
-            commands.append(Command(launch, kernel, launch.global_size, launch.local))
+            commands.append(Command(launch, kernel, launch.global_size, launch.local, regions))
         return commands
 
-    def _values(self, argument: Argument, external: Mapping[str, Any]) -> list[Any]:
+    def _values(self, argument: Argument, external: Mapping[str, Any], regions: Mapping[str, Any]) -> list[Any]:
         match argument:
             case Tensor(view):
                 if view.where == "device":
-                    memory = self._buffers[view.buffer]
+                    memory = regions[view.buffer]
                 else:
                     memory = self._constants[id(argument)] if view.where == "constant" else external[view.buffer]
                 return [memory] if argument.bare else [memory, np.int32(view.offset), np.array(view.strides, np.int32)]
@@ -152,18 +152,13 @@ class OpenCLCompiled(Compiled):
 
         return cl.Buffer(self.device.context, cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR, hostbuf=np.ascontiguousarray(values))
 
-    def _allocate(self, planner: Planner) -> Allocation:
-        """Buffers of the intermediate tensors: regions of the arenas that the planner asks for."""
-        import pyopencl as cl
-
-        tensors = self.intermediates
-        allocation = planner(tensors, self.device.traits.alignment)
-        arenas = [cl.Buffer(self.device.context, cl.mem_flags.READ_WRITE, size) if size else None for size in allocation.sizes]
-        self._buffers: dict[str, Any] = {}
-        for tensor in tensors:
-            arena = arenas[allocation.arenas[tensor.name]]
-            self._buffers[tensor.name] = arena.get_sub_region(allocation.offsets[tensor.name], tensor.bytes) if arena is not None else None
-        return allocation
+    def _regions(self) -> dict[str, Any]:
+        """A region of the queue's arenas for each intermediate tensor."""
+        arenas = self.device.arenas.take(self.allocation.sizes)
+        return {
+            tensor.name: arenas[self.allocation.arenas[tensor.name]].get_sub_region(self.allocation.offsets[tensor.name], tensor.bytes)
+            for tensor in self.intermediates.tensors
+        }
 
 
 def _error_type() -> type[Exception]:

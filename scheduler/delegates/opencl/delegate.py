@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from scheduler.cores import available_cores
 from scheduler.delegates.base import Compiled, Delegate, NodePlace, delegates
@@ -14,12 +14,16 @@ from scheduler.delegates.opencl.fuse import fuse
 from scheduler.delegates.opencl.graph import Graph, read_graph
 from scheduler.delegates.opencl.launch import Launch
 from scheduler.delegates.opencl.lower import UnsupportedError, lower
-from scheduler.delegates.opencl.memory import Planner, plan_by_size
 from scheduler.delegates.opencl.programs import BuildError, programs_of
 from scheduler.delegates.opencl.schedule import Options, Schedules
 from scheduler.delegates.opencl.simplify import simplify
 from scheduler.delegates.opencl.tuner import ScheduleTuner, Tuned, cached_schedules, entries, open_cache
 from scheduler.delegates.opencl.workgroups import GroupTuner, Mode, TunedGroup, apply_groups, group_entries
+from scheduler.memory import Planner
+from scheduler.memory.offset import plan_offset
+
+if TYPE_CHECKING:
+    from scheduler.bundle import Bundle
 
 
 @delegates.register("opencl")
@@ -36,7 +40,7 @@ class OpenCLDelegate(Delegate):
 
     summary: ClassVar[str] = "OpenCL kernels on a GPU, or on CPU cores through PoCL"
     asynchronous: ClassVar[bool] = True
-    precisions: ClassVar[tuple[str, ...]] = ("fp32",)
+    precisions: ClassVar[tuple[str, ...]] = ("fp32", "fp16")
 
     def __init__(
         self,
@@ -44,7 +48,7 @@ class OpenCLDelegate(Delegate):
         *,
         half: bool = False,
         options: Options | None = None,
-        planner: Planner = plan_by_size,
+        planner: Planner = plan_offset,
         fallback: bool = False,
     ) -> None:
         self._cores = cores
@@ -81,6 +85,26 @@ class OpenCLDelegate(Delegate):
                 raise
             warnings.warn(f"a subgraph of the gpu runs on the CPU: {error.message}", stacklevel=2)
             return FallbackCompiled(model, self._cores or available_cores()[-1:], error.message)
+
+    def compile_from(self, bundle: "Bundle", name: str) -> Compiled:
+        """Make a bundle's subgraph ready, one in fp16 with half-precision storage.
+
+        Raises:
+            StretchError: As `compile`.
+        """
+        entry = bundle.subgraph(name)
+        return self._for(entry.precision).compile(bundle.file(entry.file))
+
+    def places_from(self, bundle: "Bundle", name: str) -> list[NodePlace]:
+        """As `places`, in the subgraph's precision."""
+        entry = bundle.subgraph(name)
+        return self._for(entry.precision).places(bundle.file(entry.file))
+
+    def _for(self, precision: str) -> "OpenCLDelegate":
+        """This delegate, or one like it that stores tensors in half precision."""
+        if precision != "fp16" or self._half:
+            return self
+        return OpenCLDelegate(self._cores, half=True, options=self._options, planner=self._planner, fallback=self._fallback)
 
     def build(self, model: Path) -> OpenCLCompiled:
         """Choose and build the kernels of a subgraph.

@@ -12,6 +12,7 @@ from typing import Any
 
 from predictors.errors import MissingBackendError, StretchError, UnknownNameError
 from scheduler.cores import available_cores
+from scheduler.delegates.opencl.memory import Arenas
 from scheduler.delegates.opencl.tensors import Layout
 
 INSTALL = "pip install 'nn-stretch[opencl]'"
@@ -69,6 +70,7 @@ class OpenDevice:
         name: Name of the device.
         driver: Platform, version and driver, which decide whether tuned schedules fit.
         cores: CPU cores that it computes on; empty for a device of its own.
+        arenas: Memory that the subgraphs of the queue take turns in.
         lock: Held while the commands of one run are put into the queue, for runs share memory one after the other.
     """
 
@@ -78,6 +80,7 @@ class OpenDevice:
     name: str
     driver: str
     cores: tuple[int, ...]
+    arenas: Arenas
     lock: Any = field(default_factory=threading.Lock, compare=False)
 
 
@@ -158,7 +161,9 @@ def _open(cores: tuple[int, ...]) -> OpenDevice:
     except cl.Error as error:
         raise StretchError(f"the OpenCL device `{device.name.strip()}` cannot be opened: {_first_line(error)}") from error
     platform = find_device().platform
-    return OpenDevice(context, queue, traits, device.name.strip(), f"{platform.name} {device.version} {device.driver_version}", cores)
+    return OpenDevice(
+        context, queue, traits, device.name.strip(), f"{platform.name} {device.version} {device.driver_version}", cores, Arenas(context)
+    )
 
 
 def device_traits(device: Any) -> Traits:

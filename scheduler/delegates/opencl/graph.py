@@ -5,6 +5,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from predictors.errors import StretchError
 from scheduler.delegates.base import Array
 from scheduler.onnx_file import graph_shapes, load_onnx
@@ -17,6 +19,8 @@ MIN_OPSET = 18
 INFERENCE_OPSET = 22
 #: Constants with more elements are known to shape inference by their shape alone.
 LARGE = 1024
+#: Element types of ONNX for 32-bit and 16-bit reals.
+_REALS = (1, 10)
 
 
 @dataclass(frozen=True)
@@ -99,22 +103,29 @@ def read_graph(model: Path) -> Graph:
         if opset.domain in ("", "ai.onnx") and opset.version < MIN_OPSET:
             raise StretchError(f"{model} uses opset {opset.version}, the opencl delegate reads {MIN_OPSET} and later")
     inputs, outputs = graph_shapes(proto, model)
-    constants: dict[str, Array] = {tensor.name: numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
+    constants: dict[str, Array] = {tensor.name: _real(numpy_helper.to_array(tensor)) for tensor in proto.graph.initializer}
     nodes: list[Node] = []
     for i, node in enumerate(proto.graph.node):
         name = node.name or f"{node.op_type}_{i}"
         attrs = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         if node.op_type == "Constant" and "value" in attrs:
-            constants[node.output[0]] = numpy_helper.to_array(attrs["value"])
+            constants[node.output[0]] = _real(numpy_helper.to_array(attrs["value"]))
             continue
         if sum(bool(output) for output in node.output) != 1 or node.domain not in ("", "ai.onnx"):
             raise StretchError(f"node `{name}` of {model} is a {node.op_type} that the opencl delegate does not run")
-        nodes.append(Node(name, node.op_type, tuple(node.input), node.output[0], attrs, (name,)))
+        # Precision is the delegate's: a cast between reals only says where half precision begins and ends.
+        op = "Identity" if node.op_type == "Cast" and attrs["to"] in _REALS else node.op_type
+        nodes.append(Node(name, op, tuple(node.input), node.output[0], attrs, (name,)))
     shapes = _shapes(proto, model) | {name: array.shape for name, array in constants.items()} | inputs | outputs
     for each in nodes:
         if each.output not in shapes:
             raise StretchError(f"`{each.output}` of {model} has no fixed shape", "export the model with fixed shapes")
     return Graph(nodes, constants, shapes, tuple(inputs), tuple(outputs))
+
+
+def _real(values: Array) -> Array:
+    """Weights in single precision, whatever they are stored in."""
+    return values.astype(np.float32) if values.dtype == np.float16 else values
 
 
 def _shapes(proto: Any, model: Path) -> dict[str, Shape]:

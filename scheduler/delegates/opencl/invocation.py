@@ -22,12 +22,14 @@ class Command:
         kernel: The `pyopencl.Kernel`.
         grid: Its global size.
         local: Its work-group size, or None.
+        regions: Memory of the intermediate tensors; kernels do not keep their arguments.
     """
 
     launch: Launch
     kernel: Any
     grid: Size
     local: Size | None
+    regions: Mapping[str, Any]
 
 
 @dataclass(frozen=True)

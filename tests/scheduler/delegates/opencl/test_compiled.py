@@ -3,6 +3,7 @@ import pytest
 
 from predictors.errors import StretchError
 from scheduler.delegates.opencl import OpenCLDelegate
+from scheduler.memory import MemoryPlan
 from tests.scheduler.delegates.opencl import networks
 
 
@@ -35,9 +36,9 @@ def test_times_of_all_launches_are_known(compiled):
 
 def test_intermediates_lie_inside_the_arena(compiled):
     offsets = compiled.allocation.offsets
-    assert {t.name for t in compiled.intermediates} == set(offsets)
-    assert all(offsets[t.name] + t.bytes <= compiled.arena_bytes for t in compiled.intermediates)
-    assert compiled.arena_bytes <= sum(t.bytes for t in compiled.intermediates)
+    assert {t.name for t in compiled.intermediates.tensors} == set(offsets)
+    assert all(offsets[t.name] + t.bytes <= compiled.arena_bytes for t in compiled.intermediates.tensors)
+    assert compiled.arena_bytes <= sum(t.bytes for t in compiled.intermediates.tensors)
 
 
 @pytest.mark.parametrize(("shape", "dtype", "says"), [((1, 3, 30, 30), np.float32, "shape"), ((2, 3, 30, 30), np.float64, "type float64")])
@@ -48,9 +49,7 @@ def test_buffer_of_another_shape_or_type_is_refused(compiled, shape, dtype, says
 
 def test_memory_that_the_device_does_not_have_is_an_error(tmp_path):
     def huge(tensors, alignment):
-        from scheduler.delegates.opencl.memory import Allocation
-
-        return Allocation({t.name: 0 for t in tensors}, {t.name: 0 for t in tensors}, (1 << 60,))
+        return MemoryPlan({t.name: 0 for t in tensors.tensors}, {t.name: 0 for t in tensors.tensors}, (1 << 60,))
 
     with pytest.raises(StretchError, match="has no memory"):
         OpenCLDelegate(planner=huge).build(networks.residual_block(tmp_path / "m.onnx"))

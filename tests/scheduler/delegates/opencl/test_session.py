@@ -1,11 +1,14 @@
 import numpy as np
 import pytest
 
+from scheduler.bundle import load_bundle
 from scheduler.cores import available_cores
 from scheduler.delegates.opencl.device import is_cpu_device
 from scheduler.mapping import place_processors
 from scheduler.session import Session
 from scheduler.verify import random_input
+from stretch.export.precision import export_precision
+from stretch.quantize.images import synthetic_images
 from tests.scheduler.bundles import two_branches
 
 
@@ -56,3 +59,12 @@ def test_failing_device_fails_the_inference_and_not_the_session(tmp_path, driven
             with pytest.raises(StretchError, match="OUT_OF_RESOURCES"):
                 session(x)
         assert np.array_equal(session(x), before)
+
+
+def test_fp16_subgraphs_are_stored_in_half_precision_and_meet_the_others_in_reals(tmp_path):
+    floats = load_bundle(two_branches(tmp_path / "floats"))
+    export_precision(floats, tmp_path / "half", {"gpu": "fp16"}, synthetic_images((1, 3, 8, 8), 8), "synthetic")
+    x = random_input(floats)
+    with Session(tmp_path / "half", {"gpu": "opencl"}) as half, Session(floats, {"gpu": "opencl"}) as single:
+        difference = np.abs(half(x) - single(x)).max() / np.abs(single(x)).max()
+    assert 0 < difference < 1e-2
