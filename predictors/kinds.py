@@ -88,7 +88,10 @@ def _window(ins: Sequence[Shape], attrs: Attrs, channels: int) -> Shape:
     dilation = ints(attrs, "dilation") if "dilation" in attrs else (1, 1)
     rounding = ceil if attrs.get("ceil_mode") else floor
     out = []
-    for size, k, s, d, before, after in ((h, kernel[0], stride[0], dilation[0], top, bottom), (w, kernel[1], stride[1], dilation[1], left, right)):
+    for size, k, s, d, before, after in (
+        (h, kernel[0], stride[0], dilation[0], top, bottom),
+        (w, kernel[1], stride[1], dilation[1], left, right),
+    ):
         o = rounding((size + before + after - d * (k - 1) - 1) / s) + 1
         # A window that starts in the far padding is dropped, as torch and ONNX do.
         if attrs.get("ceil_mode") and (o - 1) * s >= size + before:
