@@ -1,7 +1,7 @@
 """The `opencl` delegate: kernels of our own on a GPU, or on CPU cores through PoCL."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
 
@@ -17,7 +17,7 @@ from scheduler.delegates.opencl.lower import UnsupportedError, lower
 from scheduler.delegates.opencl.programs import BuildError, programs_of
 from scheduler.delegates.opencl.schedule import Options, Schedules
 from scheduler.delegates.opencl.simplify import simplify
-from scheduler.delegates.opencl.tuner import ScheduleTuner, Tuned, cached_schedules, entries, open_cache
+from scheduler.delegates.opencl.tuner import ScheduleTuner, Tuned, cached_schedules, entries, faster, open_cache
 from scheduler.delegates.opencl.workgroups import GroupTuner, Mode, TunedGroup, apply_groups, group_entries
 from scheduler.memory import Planner
 from scheduler.memory.offset import plan_offset
@@ -131,7 +131,7 @@ class OpenCLDelegate(Delegate):
         return apply_groups(launches, cache)
 
     def tune(self, model: Path, budget_s: float, step: Callable[[], None] | None = None) -> list[Tuned]:
-        """Measure schedules for the convolutions of a subgraph that were not tuned yet, and keep what was found in the user's cache.
+        """Measure schedules for the convolutions of a subgraph that were not tuned yet, and keep what makes the subgraph faster in the user's cache.
 
         Args:
             model: ONNX file of the subgraph.
@@ -142,9 +142,22 @@ class OpenCLDelegate(Delegate):
         graph = read_graph(model)
         self._prepare(graph)
         cache = open_cache(device, self._half)
-        found = ScheduleTuner(device, half=self._half, options=self._options).tune(graph, cached_schedules(cache), budget_s, step)
-        cache.save(entries(found))
+        known = cached_schedules(cache)
+        found = ScheduleTuner(device, half=self._half, options=self._options).tune(graph, known, budget_s, step)
+        if found:
+            chosen = {**known, **{(each.kernel, each.shape): each.choice for each in found}}
+            found = faster(found, self._scheduled(model, known), self._scheduled(model, chosen))
+            cache.save(entries(found))
         return found
+
+    def _scheduled(self, model: Path, schedules: Mapping[tuple[str, str], Mapping[str, int]]) -> OpenCLCompiled:
+        """A subgraph compiled with these schedules, whatever the cache holds."""
+        device, graph = open_device(self._cores), read_graph(model)
+        self._prepare(graph)
+        traits = device.traits
+        launches = lower(graph, traits.layout(self._half), traits, self._options, Schedules(traits, schedules))
+        inputs, outputs = ({name: graph.shapes[name] for name in names} for names in (graph.inputs, graph.outputs))
+        return OpenCLCompiled(device, programs_of(device, self._half), launches, inputs, outputs, half=self._half, planner=self._planner)
 
     def tune_groups(self, model: Path, mode: Mode, budget_s: float, step: Callable[[], None] | None = None) -> list[TunedGroup]:
         """Choose the work-group of every launch of a subgraph by FAST or EXHAUSTIVE, and keep what is better than the templates' own.

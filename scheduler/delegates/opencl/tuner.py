@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from predictors.errors import StretchError
 from scheduler.delegates.opencl.compiled import OpenCLCompiled
@@ -33,6 +33,8 @@ class Tuned:
         after_ms: Time with the one that was chosen.
         choice: The parameters chosen.
         tried: Number of candidates measured.
+        node: Node at which it was found; others of its shape take the same.
+        default: The parameters that are taken untuned.
     """
 
     kernel: str
@@ -41,6 +43,8 @@ class Tuned:
     after_ms: float
     choice: Parameters
     tried: int
+    node: str = ""
+    default: Parameters = field(default_factory=dict)
 
 
 def open_cache(device: OpenDevice, half: bool) -> TuningCache:
@@ -92,7 +96,7 @@ class ScheduleTuner:
         for node in graph.nodes:
             if node.op in ("Conv", "Gemm") and time.monotonic() < end:
                 for found in self._tune_node(alone(graph, node), dict(known) | {key: each.choice for key, each in done.items()}):
-                    done[found.kernel, found.shape] = found
+                    done[found.kernel, found.shape] = replace(found, node=node.name)
             if step is not None:
                 step()
         return list(done.values())
@@ -128,9 +132,10 @@ class ScheduleTuner:
             return []
         times = {use: min(_conv_ms(one) for _ in range(self._rounds)) for use, one in compiled.items()}
         automatic = self._compile(graph, self._options, Schedules(self._device.traits, known))
-        before = times["on" if any(launch.kernel == "winograd_in" for launch in automatic.launches) else "off"]
+        use_untuned = int(any(launch.kernel == "winograd_in" for launch in automatic.launches))
+        before = times["on" if use_untuned else "off"]
         use = int(times["on"] < BETTER * times["off"])
-        return [Tuned("winograd", shape, before, times["on" if use else "off"], {"USE": use}, 2)]
+        return [Tuned("winograd", shape, before, times["on" if use else "off"], {"USE": use}, 2, default={"USE": use_untuned})]
 
     def _choose(
         self, graph: Graph, options: Options, known: dict[tuple[str, str], Parameters], key: tuple[str, str], candidates: list[Parameters]
@@ -153,13 +158,40 @@ class ScheduleTuner:
         chosen = min(range(len(best)), key=best.__getitem__)
         if best[chosen] > BETTER * best[0]:
             chosen = 0
-        return Tuned(*key, before_ms=best[0], after_ms=best[chosen], choice=dict(trials[chosen][0]), tried=len(trials))
+        return Tuned(
+            *key, before_ms=best[0], after_ms=best[chosen], choice=dict(trials[chosen][0]), tried=len(trials), default=dict(trials[0][0])
+        )
 
     def _compile(self, graph: Graph, options: Options, schedules: Schedules) -> OpenCLCompiled:
         copy = Graph(list(graph.nodes), dict(graph.constants), dict(graph.shapes), graph.inputs, graph.outputs)
         launches = lower(copy, self._device.traits.layout(self._half), self._device.traits, options, schedules)
         inputs, outputs = ({name: graph.shapes[name] for name in names} for names in (graph.inputs, graph.outputs))
         return OpenCLCompiled(self._device, programs_of(self._device, self._half), launches, inputs, outputs, half=self._half)
+
+
+def faster(found: list[Tuned], before: OpenCLCompiled, after: OpenCLCompiled, rounds: int = 3) -> list[Tuned]:
+    """What was found, with the untuned choice where the subgraph itself is not faster with it: there other kernels have used the caches before.
+
+    Args:
+        found: What was found for nodes by themselves.
+        before: The subgraph without it.
+        after: The subgraph with all of it.
+        rounds: Times that both are profiled, in turns.
+    """
+    times: list[dict[str, float]] = [{}, {}]
+    for _ in range(rounds):
+        for best, compiled in zip(times, (before, after), strict=True):
+            total: dict[str, float] = {}
+            for each in compiled.profile(2):
+                total[each.launch.node] = total.get(each.launch.node, 0.0) + each.ms
+            for node, ms in total.items():
+                best[node] = min(ms, best.get(node, ms))
+    return [
+        each
+        if times[1].get(each.node, 0.0) <= BETTER * times[0].get(each.node, 0.0)
+        else replace(each, choice=each.default, after_ms=each.before_ms)
+        for each in found
+    ]
 
 
 def _conv_ms(compiled: OpenCLCompiled) -> float:
