@@ -1,0 +1,73 @@
+"""What tuning brings on this machine: `python -m experiments.opencl_tuning.run BUNDLE`."""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from experiments.records import Value, write_record
+
+HERE = Path(__file__).parent
+MODES = ("fast", "exhaustive", "schedule")
+
+
+def tuned(bundle: Path, mode: str, budget: float, cache: str) -> tuple[dict[str, Value], str]:
+    """One mode from an empty cache: the sums over all kernels before and after, and the device."""
+    start = time.monotonic()
+    command = [
+        sys.executable,
+        "-c",
+        "from stretch.cli import app; app()",
+        "tune",
+        str(bundle),
+        "--mode",
+        mode,
+        "--budget",
+        str(budget),
+        "--json",
+    ]
+    done = subprocess.run(command, env={**os.environ, "XDG_CACHE_HOME": cache}, capture_output=True, text=True, check=True)
+    data = json.loads(done.stdout)
+    row: dict[str, Value] = {
+        "mode": mode,
+        "kernels": len(data["kernels"]),
+        "changed": sum(bool(kernel["choice"]) and any(kernel["choice"].values()) for kernel in data["kernels"]),
+        "before_ms": round(data["before_ms"], 2),
+        "after_ms": round(data["after_ms"], 2),
+        "before_over_after": round(data["before_ms"] / data["after_ms"], 3),
+        "seconds": round(time.monotonic() - start, 1),
+        "budget_s": budget,
+    }
+    return row, data["device"]
+
+
+def main(words: list[str] | None = None) -> int:
+    """Tune a bundle in each mode and write ``results/host.json``."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.opencl_tuning.run", description=__doc__)
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("--budget", type=float, default=100.0, help="seconds for each mode")
+    options = parser.parse_args(words)
+    load = os.getloadavg()[0]
+    rows = []
+    for mode in MODES:
+        with tempfile.TemporaryDirectory() as cache:
+            row, device = tuned(options.bundle, mode, options.budget, cache)
+            rows.append(row)
+    write_record(
+        HERE / "results" / "host.json",
+        {"modes": rows},
+        source="measured",
+        command=f"python -m experiments.opencl_tuning.run {options.bundle.name} --budget {options.budget:g}",
+        runs=5,
+        load=load,
+        notes=[f"{device}; sums of the least of five times of every kernel of the gpu's subgraphs, each mode from an empty cache."],
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
