@@ -14,6 +14,11 @@ if TYPE_CHECKING:
 
     from scheduler.bundle import Bundle
     from scheduler.delegates.opencl import OpenCLDelegate
+    from scheduler.delegates.opencl.compiled import OpenCLCompiled
+
+
+#: Turns in which a subgraph is measured before and after tuning.
+TURNS = 7
 
 
 class Mode(StrEnum):
@@ -52,10 +57,10 @@ def tune(
         raise UsageError(f"no subgraph of {bundle} runs on OpenCL here ({where})", "map a processor to it, as --map gpu=opencl")
     made = {entry.processor: OpenCLDelegate.create(placements[entry.processor].cores) for entry in chosen}
     files = [(entry.name, made[entry.processor]) for entry in chosen]
-    before = _times(loaded, files)
+    before = _built(loaded, files)
     end = time.monotonic() + budget
     choices: dict[tuple[str, str], Any] = {}
-    with out.progress("tuning", total=sum(len(rows) for rows in before.values())) as step:
+    with out.progress("tuning", total=sum(len(compiled.launches) for compiled in before.values())) as step:
         for name, delegate in files:
             file = loaded.file(loaded.subgraph(name).file)
             left = max(0.0, end - time.monotonic())
@@ -67,8 +72,8 @@ def tune(
                     choices[group.launch.kernel, group.launch.shape] = None if group.local is None else {"local": list(group.local)}
     if time.monotonic() > end:
         out.warn(f"the budget of {budget:g} s was spent before every kernel was measured; run it again to go on")
-    after = _times(loaded, files)
-    kernels = [_row(name, old, new, choices) for name, _ in files for old, new in _pairs(before[name], after[name])]
+    after = _built(loaded, files)
+    kernels = [_row(name, old, new, choices) for name, _ in files for old, new in _pairs(*_times(before[name], after[name]))]
     totals = [sum(row[key] or 0.0 for row in kernels) for key in ("before_ms", "after_ms")]
     data: dict[str, Any] = {
         "bundle": bundle,
@@ -83,9 +88,18 @@ def tune(
     out.emit(data, lambda console: _print(console, data))
 
 
-def _times(bundle: "Bundle", files: "list[tuple[str, OpenCLDelegate]]") -> dict[str, list[Any]]:
-    """Each launch of each subgraph with its time as it would run now."""
-    return {name: delegate.build(bundle.file(bundle.subgraph(name).file)).profile(5) for name, delegate in files}
+def _built(bundle: "Bundle", files: "list[tuple[str, OpenCLDelegate]]") -> "dict[str, OpenCLCompiled]":
+    """Each subgraph as it would run now."""
+    return {name: delegate.build(bundle.file(bundle.subgraph(name).file)) for name, delegate in files}
+
+
+def _times(before: "OpenCLCompiled", after: "OpenCLCompiled") -> tuple[list[Any], list[Any]]:
+    """The least time of each launch before and after tuning, both measured in turns."""
+    found: list[list[Any]] = [before.profile(1), after.profile(1)]
+    for _ in range(TURNS):
+        for i, compiled in enumerate((before, after)):
+            found[i] = [min(one, other, key=lambda each: each.ms) for one, other in zip(found[i], compiled.profile(1), strict=True)]
+    return found[0], found[1]
 
 
 def _pairs(before: list[Any], after: list[Any]) -> list[tuple[Any, Any]]:

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
 
@@ -17,8 +18,8 @@ from scheduler.delegates.opencl.lower import UnsupportedError, lower
 from scheduler.delegates.opencl.programs import BuildError, programs_of
 from scheduler.delegates.opencl.schedule import Options, Schedules
 from scheduler.delegates.opencl.simplify import simplify
-from scheduler.delegates.opencl.tuner import ScheduleTuner, Tuned, cached_schedules, entries, faster, open_cache
-from scheduler.delegates.opencl.workgroups import GroupTuner, Mode, TunedGroup, apply_groups, group_entries
+from scheduler.delegates.opencl.tuner import ScheduleTuner, Tuned, cached_schedules, entries, faster, faster_nodes, open_cache
+from scheduler.delegates.opencl.workgroups import GroupTuner, Mode, TunedGroup, apply_groups, group_entries, group_key
 from scheduler.memory import Planner
 from scheduler.memory.offset import plan_offset
 
@@ -169,8 +170,18 @@ class OpenCLDelegate(Delegate):
             step: Called after each launch.
         """
         device = open_device(self._cores)
-        found = GroupTuner(device, self.build(model), mode).tune(budget_s, step)
-        open_cache(device, self._half).save(group_entries(found))
+        compiled = self.build(model)
+        found = GroupTuner(device, compiled, mode).tune(budget_s, step)
+        chosen = {(each.launch.kernel, group_key(each.launch)): each.local for each in found if each.local is not None}
+        if chosen:
+            launches = [replace(launch, local=chosen.get((launch.kernel, group_key(launch)), launch.local)) for launch in compiled.launches]
+            trial = OpenCLCompiled(
+                device, programs_of(device, self._half), launches, compiled.inputs, compiled.outputs, half=self._half, planner=self._planner
+            )
+            # By itself a kernel finds other data in the caches than in the subgraph.
+            nodes = faster_nodes(compiled, trial)
+            found = [each if each.launch.node in nodes else replace(each, local=None, after_ms=each.before_ms) for each in found]
+            open_cache(device, self._half).save(group_entries(found))
         return found
 
     def _prepare(self, graph: Graph) -> None:

@@ -178,6 +178,12 @@ def faster(found: list[Tuned], before: OpenCLCompiled, after: OpenCLCompiled, ro
         after: The subgraph with all of it.
         rounds: Times that both are profiled, in turns.
     """
+    nodes = faster_nodes(before, after, rounds)
+    return [each if each.node in nodes else replace(each, choice=each.default, after_ms=each.before_ms) for each in found]
+
+
+def faster_nodes(before: OpenCLCompiled, after: OpenCLCompiled, rounds: int = 3) -> set[str]:
+    """Nodes of a subgraph whose launches take less time in its second form, both profiled in turns."""
     times: list[dict[str, float]] = [{}, {}]
     for _ in range(rounds):
         for best, compiled in zip(times, (before, after), strict=True):
@@ -186,12 +192,7 @@ def faster(found: list[Tuned], before: OpenCLCompiled, after: OpenCLCompiled, ro
                 total[each.launch.node] = total.get(each.launch.node, 0.0) + each.ms
             for node, ms in total.items():
                 best[node] = min(ms, best.get(node, ms))
-    return [
-        each
-        if times[1].get(each.node, 0.0) <= BETTER * times[0].get(each.node, 0.0)
-        else replace(each, choice=each.default, after_ms=each.before_ms)
-        for each in found
-    ]
+    return {node for node, ms in times[1].items() if ms <= BETTER * times[0].get(node, 0.0)}
 
 
 def _conv_ms(compiled: OpenCLCompiled) -> float:
