@@ -12,7 +12,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No deadline: the machines that run the tests are shared, and time is never what a test asserts.
 settings.register_profile("dev", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("ci", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, print_blob=True)
+settings.register_profile("ci", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, print_blob=True)
 settings.register_profile("thorough", max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 

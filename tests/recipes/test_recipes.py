@@ -33,6 +33,7 @@ def test_design_uses_processors_of_its_device(path):
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 @pytest.mark.parametrize("path", DESIGNS, ids=lambda path: path.stem)
 def test_design_applied_to_its_model_keeps_the_amount_of_computation(path):
     from stretch.capture import capture

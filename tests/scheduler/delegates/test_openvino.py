@@ -1,4 +1,5 @@
 import os
+import sys
 
 import numpy as np
 import onnx
@@ -6,7 +7,7 @@ import onnxruntime
 import pytest
 from onnx import helper
 
-from predictors.errors import StretchError
+from predictors.errors import MissingBackendError, StretchError
 from scheduler.delegates.openvino import OpenVinoDelegate
 from scheduler.session import Session
 
@@ -57,3 +58,10 @@ def test_places_account_for_every_operator(bundle_dir):
     nodes = {n.name or f"{n.op_type}_{i}" for i, n in enumerate(onnx.load(bundle_dir / "model.onnx").graph.node)}
     assert nodes <= {place.name for place in places}
     assert any(place.ms is not None for place in places)
+
+
+def test_missing_package_is_told_with_the_install_line(bundle_dir, monkeypatch):
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    with pytest.raises(MissingBackendError, match="needs OpenVINO, which is not installed") as error:
+        OpenVinoDelegate().compile(bundle_dir / "stem.onnx")
+    assert (error.value.exit_code, error.value.hint) == (5, "pip install 'nn-stretch[openvino]'")

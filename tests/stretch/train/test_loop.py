@@ -40,6 +40,7 @@ def test_network_learns_a_set_that_can_be_learned():
     assert history.epochs[-1].loss < history.epochs[0].loss
 
 
+@pytest.mark.slow
 def test_branched_network_learns_it_too(captured):
     history = train(branched(captured), *synthetic(4, 16, 320), SHORT)
     assert history.epochs[-1].loss < 0.3 < history.epochs[0].loss
