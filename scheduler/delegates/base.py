@@ -192,6 +192,22 @@ class Delegate(ABC):
         return [NodePlace(name, op, "runs as it stands") for name, op in node_names(model)]
 
 
+class CoreDelegate(Delegate):
+    """A delegate that computes on CPU cores, one thread on each.
+
+    Args:
+        cores: Cores to use; empty for one thread, wherever the caller is.
+    """
+
+    def __init__(self, cores: tuple[int, ...] = ()) -> None:
+        self._cores = cores
+
+    @classmethod
+    def create(cls, cores: tuple[int, ...]) -> Self:
+        """A delegate with one thread on each of `cores`."""
+        return cls(cores)
+
+
 delegates: Registry[type[Delegate]] = Registry("delegate")
 
 

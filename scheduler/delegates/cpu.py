@@ -3,10 +3,10 @@
 import importlib.util
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Self
+from typing import Any
 
 from predictors.errors import MissingBackendError, StretchError
-from scheduler.delegates.base import Delegate, NodePlace, delegates
+from scheduler.delegates.base import CoreDelegate, NodePlace, delegates
 from scheduler.delegates.cpu_profile import place_kernels, profile_kernels
 from scheduler.delegates.ort_session import SessionCompiled
 from scheduler.onnx_file import graph_shapes, load_onnx
@@ -15,7 +15,7 @@ INSTALL = "pip install onnxruntime"
 
 
 @delegates.register("cpu")
-class CpuDelegate(Delegate):
+class CpuDelegate(CoreDelegate):
     """ONNX Runtime on the CPU.
 
     One thread a core: a session runs on the thread that calls it, which the
@@ -29,14 +29,6 @@ class CpuDelegate(Delegate):
     summary = "ONNX Runtime on CPU cores"
     precisions = ("fp32", "fp16", "int8")
     reentrant = True
-
-    def __init__(self, cores: tuple[int, ...] = ()) -> None:
-        self._cores = cores
-
-    @classmethod
-    def create(cls, cores: tuple[int, ...]) -> Self:
-        """A delegate with one thread on each of `cores`."""
-        return cls(cores)
 
     @classmethod
     def unavailable(cls) -> str | None:

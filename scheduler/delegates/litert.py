@@ -6,12 +6,12 @@ import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from predictors.errors import MissingBackendError, StretchError
-from scheduler.delegates.base import Array, Compiled, Delegate, Invocation, NodePlace, delegates
+from scheduler.delegates.base import Array, Compiled, CoreDelegate, Invocation, NodePlace, delegates
 from scheduler.delegates.litert_layout import to_nchw, to_nhwc
 from scheduler.delegates.litert_log import quiet
 from scheduler.tflite_file import TfliteFile, check_belongs, load_tflite, parse_tflite
@@ -96,7 +96,7 @@ class LiteRtCompiled(Compiled):
 
 
 @delegates.register("litert")
-class LiteRtDelegate(Delegate):
+class LiteRtDelegate(CoreDelegate):
     """Runs signatures of the bundle's TFLite file, in any precision, one thread a core.
 
     Args:
@@ -108,13 +108,8 @@ class LiteRtDelegate(Delegate):
     form = "tflite"
 
     def __init__(self, cores: tuple[int, ...] = ()) -> None:
-        self._cores = cores
+        super().__init__(cores)
         self._files: dict[Path, TfliteFile] = {}
-
-    @classmethod
-    def create(cls, cores: tuple[int, ...]) -> Self:
-        """A delegate with one thread on each of `cores`."""
-        return cls(cores)
 
     @classmethod
     def unavailable(cls) -> str | None:

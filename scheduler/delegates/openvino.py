@@ -4,12 +4,12 @@ import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from predictors.errors import MissingBackendError, StretchError
-from scheduler.delegates.base import Array, Compiled, Delegate, Invocation, NodePlace, delegates
+from scheduler.delegates.base import Array, Compiled, CoreDelegate, Invocation, NodePlace, delegates
 from scheduler.onnx_file import graph_shapes, load_onnx, node_names
 
 INSTALL = "pip install 'nn-stretch[openvino]'"
@@ -70,7 +70,7 @@ class OpenVinoCompiled(Compiled):
 
 
 @delegates.register("openvino")
-class OpenVinoDelegate(Delegate):
+class OpenVinoDelegate(CoreDelegate):
     """OpenVINO's CPU plug-in, one thread a core, in fp32 unless the file is int8.
 
     Args:
@@ -80,14 +80,6 @@ class OpenVinoDelegate(Delegate):
     summary = "OpenVINO on CPU cores"
     precisions = ("fp32", "fp16", "int8")
     reentrant = True
-
-    def __init__(self, cores: tuple[int, ...] = ()) -> None:
-        self._cores = cores
-
-    @classmethod
-    def create(cls, cores: tuple[int, ...]) -> Self:
-        """A delegate with one thread on each of `cores`."""
-        return cls(cores)
 
     @classmethod
     def unavailable(cls) -> str | None:
