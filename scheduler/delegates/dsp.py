@@ -16,7 +16,7 @@ from scheduler.delegates.base import Delegate, NodePlace, delegates
 from scheduler.delegates.ort_session import SessionCompiled
 from scheduler.delegates.qnn_cache import cached_context
 from scheduler.delegates.qnn_context import find_chip, open_context
-from scheduler.delegates.qnn_library import INSTALL, PROVIDER, load_library, missing
+from scheduler.delegates.qnn_library import INSTALL, PROVIDER, load_library, missing, session_options
 from scheduler.onnx_file import external_locations, graph_shapes, load_onnx
 
 #: Carry a scale; what is between two of them is computed in integers.
@@ -167,25 +167,11 @@ def _miscomputed(node: Any) -> bool:
     return attributes.get("ceil_mode") == 1 or (counts_padding and any(size % 2 == 0 for size in attributes["kernel_shape"]))
 
 
-def _options(library: Any, more: dict[str, str]) -> Any:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.inter_op_num_threads = 1
-    # Failures come as exceptions; ONNX Runtime would print them as well.
-    options.log_severity_level = 4
-    for key, value in more.items():
-        options.add_session_config_entry(key, value)
-    options.add_provider_for_devices(library.devices, {"backend_path": library.backend})
-    return options
-
-
 def _session(library: Any, file: str, name: str, more: dict[str, str] | None = None) -> Any:
     """A session of which every operator is on the DSP."""
     import onnxruntime
 
-    options = _options(library, {"session.disable_cpu_ep_fallback": "1", **(more or {})})
+    options = session_options(library, {"session.disable_cpu_ep_fallback": "1", **(more or {})})
     try:
         with _LOCK:  # the provider's set-up of its backend is global
             return onnxruntime.InferenceSession(file, options)
@@ -207,7 +193,7 @@ def _left_to_the_cpu(library: Any, file: str) -> list[str]:
     import onnxruntime
 
     try:
-        session = onnxruntime.InferenceSession(file, _options(library, {"session.record_ep_graph_assignment_info": "1"}))
+        session = onnxruntime.InferenceSession(file, session_options(library, {"session.record_ep_graph_assignment_info": "1"}))
     except Exception:
         return []
     return [

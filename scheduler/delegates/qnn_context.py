@@ -15,7 +15,7 @@ import numpy as np
 
 from predictors.errors import StretchError, UnknownNameError
 from scheduler.delegates.base import Array
-from scheduler.delegates.qnn_library import load_library
+from scheduler.delegates.qnn_library import load_library, session_options
 
 #: Longest time that one subgraph may take to compile and run once, s.
 LIMIT = 900
@@ -102,14 +102,8 @@ def open_context(file: Path, chip: str) -> Any:
 def _session(file: Path, chip: Chip, settings: dict[str, str]) -> Any:
     import onnxruntime
 
-    library = load_library()
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 4
-    for key, value in {"session.disable_cpu_ep_fallback": "1", **settings}.items():
-        options.add_session_config_entry(key, value)
-    wanted = {"backend_path": library.backend, "soc_model": str(chip.soc_model), "htp_arch": str(chip.htp_arch)}
-    options.add_provider_for_devices(library.devices, wanted)
+    provider = {"soc_model": str(chip.soc_model), "htp_arch": str(chip.htp_arch)}
+    options = session_options(load_library(), {"session.disable_cpu_ep_fallback": "1", **settings}, provider)
     try:
         return onnxruntime.InferenceSession(str(file), options)
     # ONNX Runtime's exceptions share no base class of their own.

@@ -4,6 +4,7 @@ import ctypes
 import os
 import sys
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -58,6 +59,27 @@ def load_library() -> QnnLibrary:
         raise MissingBackendError(f"the `dsp` delegate cannot run: {problem}", INSTALL)
     with _LOCK:
         return _load()
+
+
+def session_options(library: QnnLibrary, settings: Mapping[str, str], provider: Mapping[str, str] | None = None) -> Any:
+    """Options of an ONNX Runtime session on this provider, one thread.
+
+    Args:
+        library: The loaded provider.
+        settings: Entries of the session's configuration.
+        provider: Options of the provider beside its backend, such as the chip.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    # Failures come as exceptions; ONNX Runtime would print them as well.
+    options.log_severity_level = 4
+    for key, value in settings.items():
+        options.add_session_config_entry(key, value)
+    options.add_provider_for_devices(library.devices, {"backend_path": library.backend, **(provider or {})})
+    return options
 
 
 def _package() -> ModuleType | None:

@@ -83,7 +83,8 @@ def run(
             with out.progress("measuring throughput", total=1 + repeat) as step:
                 rates = throughput(session, x, in_flight, rounds=repeat, step=step)
         placements, moved = session.placements, session.moved
-        tracks, depths = _tracks(session, result, out), {"in flight": session.queue_depths}
+        tracks = _tracks(session, result, out) if trace is not None or table is not None else {}
+        depths = {"in flight": session.queue_depths}
     if trace is not None:
         write_perfetto(trace, tracks, depths)
     if table is not None:

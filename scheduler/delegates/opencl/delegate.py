@@ -1,7 +1,7 @@
 """The `opencl` delegate: kernels of our own on a GPU, or on CPU cores through PoCL."""
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
@@ -115,21 +115,14 @@ class OpenCLDelegate(Delegate):
             UnsupportedError: If no kernel computes one of its operators.
             BuildError: If the driver does not compile a kernel.
         """
-        device = open_device(self._cores)
         graph = read_graph(model)
-        launches = self.lowered(graph)
-        inputs = {name: graph.shapes[name] for name in graph.inputs}
-        outputs = {name: graph.shapes[name] for name in graph.outputs}
-        return OpenCLCompiled(device, programs_of(device, self._half), launches, inputs, outputs, half=self._half, planner=self._planner)
+        return self._compiled(graph, self.lowered(graph))
 
     def lowered(self, graph: Graph) -> list[Launch]:
         """The launches that compute a graph; the graph is simplified and fused in place."""
-        device = open_device(self._cores)
-        traits = device.traits
         self._prepare(graph)
-        cache = open_cache(device, self._half)
-        launches = lower(graph, traits.layout(self._half), traits, self._options, Schedules(traits, cached_schedules(cache)))
-        return apply_groups(launches, cache)
+        cache = open_cache(open_device(self._cores), self._half)
+        return apply_groups(self._launches(graph, cached_schedules(cache)), cache)
 
     def tune(self, model: Path, budget_s: float, step: Callable[[], None] | None = None) -> list[Tuned]:
         """Measure schedules for the convolutions of a subgraph that were not tuned yet, and keep what makes the subgraph faster in the user's cache.
@@ -153,10 +146,17 @@ class OpenCLDelegate(Delegate):
 
     def _scheduled(self, model: Path, schedules: Mapping[tuple[str, str], Mapping[str, int]]) -> OpenCLCompiled:
         """A subgraph compiled with these schedules, whatever the cache holds."""
-        device, graph = open_device(self._cores), read_graph(model)
+        graph = read_graph(model)
         self._prepare(graph)
-        traits = device.traits
-        launches = lower(graph, traits.layout(self._half), traits, self._options, Schedules(traits, schedules))
+        return self._compiled(graph, self._launches(graph, schedules))
+
+    def _launches(self, graph: Graph, schedules: Mapping[tuple[str, str], Mapping[str, int]]) -> list[Launch]:
+        """The launches of a graph that is simplified and fused."""
+        traits = open_device(self._cores).traits
+        return lower(graph, traits.layout(self._half), traits, self._options, Schedules(traits, schedules))
+
+    def _compiled(self, graph: Graph, launches: Sequence[Launch]) -> OpenCLCompiled:
+        device = open_device(self._cores)
         inputs, outputs = ({name: graph.shapes[name] for name in names} for names in (graph.inputs, graph.outputs))
         return OpenCLCompiled(device, programs_of(device, self._half), launches, inputs, outputs, half=self._half, planner=self._planner)
 
@@ -170,16 +170,14 @@ class OpenCLDelegate(Delegate):
             step: Called after each launch.
         """
         device = open_device(self._cores)
-        compiled = self.build(model)
+        graph = read_graph(model)
+        compiled = self._compiled(graph, self.lowered(graph))
         found = GroupTuner(device, compiled, mode).tune(budget_s, step)
         chosen = {(each.launch.kernel, group_key(each.launch)): each.local for each in found if each.local is not None}
         if chosen:
             launches = [replace(launch, local=chosen.get((launch.kernel, group_key(launch)), launch.local)) for launch in compiled.launches]
-            trial = OpenCLCompiled(
-                device, programs_of(device, self._half), launches, compiled.inputs, compiled.outputs, half=self._half, planner=self._planner
-            )
             # By itself a kernel finds other data in the caches than in the subgraph.
-            nodes = faster_nodes(compiled, trial)
+            nodes = faster_nodes(compiled, self._compiled(graph, launches))
             found = [each if each.launch.node in nodes else replace(each, local=None, after_ms=each.before_ms) for each in found]
             open_cache(device, self._half).save(group_entries(found))
         return found
