@@ -1,6 +1,5 @@
 """Write a branched model as a bundle: ONNX per subgraph, the whole, the controls, `bundle.json`."""
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +12,7 @@ from scheduler.manifest import SCHEMA, Alternative, FileEntry, JoinEntry, Manife
 from stretch.capture import Captured
 from stretch.export.checks import check_export
 from stretch.export.onnx import Arrays, save_onnx, to_numpy, to_onnx
-from stretch.export.staging import MANIFEST, staged
+from stretch.export.staging import file_entry, staged, write_manifest
 from stretch.planning.scale import host_processor
 from stretch.transform.model import BranchedModel, op_weights
 
@@ -102,7 +101,7 @@ def export_bundle(
         step("checks")
         checks = check_export(folder, manifest, original, model, sequential if controls else None)
         manifest = msgspec.structs.replace(manifest, checks=checks)
-        (folder / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+        write_manifest(folder, manifest)
     return manifest
 
 
@@ -117,9 +116,7 @@ def _write(folder: Path, name: str, graph: OpGraph, weights: Arrays, properties:
     path = folder / name
     path.parent.mkdir(exist_ok=True)
     for written in save_onnx(to_onnx(graph, weights, properties), path):
-        with written.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        files[str(written.relative_to(folder))] = FileEntry(bytes=written.stat().st_size, sha256=digest)
+        files[str(written.relative_to(folder))] = file_entry(written)
 
 
 def _subgraph_names(graph: OpGraph) -> list[str]:

@@ -1,7 +1,5 @@
 """A bundle in other precisions: subgraphs quantised one by one, compared with their float form, refused or repaired."""
 
-import hashlib
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,8 +12,8 @@ from numpy.typing import NDArray
 from predictors.errors import InfeasibleError, StretchError, UsageError
 from scheduler.bundle import Bundle
 from scheduler.int8_edges import Edge, edges
-from scheduler.manifest import FileEntry, Manifest, SubgraphEntry
-from stretch.export.staging import MANIFEST, staged
+from scheduler.manifest import Manifest, SubgraphEntry
+from stretch.export.staging import copy_files, file_entry, staged, write_manifest
 from stretch.quantize.compare import Loss, least_snr_db, loss, top1_agreement
 from stretch.quantize.half import to_half
 from stretch.quantize.layers import layer_losses
@@ -277,20 +275,16 @@ def _write(bundle: Bundle, out: Path, candidates: Mapping[str, _Candidate], move
         for sub in manifest.subgraphs
     )
     replaced = {sub.file: candidates[sub.name].model for sub in manifest.subgraphs if sub.name in candidates}
-    files: dict[str, FileEntry] = {}
+    # Float weights may have lain outside of their file.
+    outdated = {*replaced, *(f"{file}.data" for file in replaced)}
     with staged(out) as folder:
-        for name, entry in manifest.files.items():
-            if any(name == f"{file}.data" for file in replaced):
-                continue  # float weights that lay outside of their file
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if name in replaced:
-                content = replaced[name].SerializeToString()
-                path.write_bytes(content)
-                files[name] = FileEntry(len(content), hashlib.sha256(content).hexdigest())
-            else:
-                shutil.copyfile(bundle.file(name), path)
-                files[name] = entry
+        kept = copy_files(bundle, folder, leave=outdated)
+        for name, model in replaced.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(model.SerializeToString())
+        files = {
+            name: kept[name] if name in kept else file_entry(folder / name) for name in manifest.files if name in kept or name in replaced
+        }
         made = msgspec.structs.replace(manifest, subgraphs=entries, files=files, checks=dict(manifest.checks) | {"precision": record})
-        (folder / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(made), indent=1))
+        write_manifest(folder, made)
     return made

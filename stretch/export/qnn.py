@@ -1,7 +1,5 @@
 """A bundle with its int8 DSP subgraphs compiled for named chips (QNN EPContext files)."""
 
-import hashlib
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +9,9 @@ import msgspec
 from predictors.errors import InfeasibleError, UsageError
 from scheduler.bundle import Bundle
 from scheduler.delegates.qnn_context import compile_context, find_chip
-from scheduler.manifest import FileEntry, Manifest
+from scheduler.manifest import Manifest
 from scheduler.verify import random_input
-from stretch.export.staging import MANIFEST, staged
+from stretch.export.staging import copy_files, file_entry, staged, write_manifest
 from stretch.quantize.compare import Loss, loss
 from stretch.quantize.replay import replay, runner
 
@@ -67,10 +65,7 @@ def export_contexts(bundle: Bundle, out: Path, chips: Sequence[str], step: Step 
     losses: dict[str, dict[str, Loss]] = {}
     contexts: dict[str, dict[str, str]] = {}
     with staged(out) as folder:
-        files = dict(manifest.files)
-        for name in files:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(bundle.file(name), folder / name)
+        files = copy_files(bundle, folder)
         for chip in chips:
             for sub in compiled:
                 step(f"{sub.name} for {chip}")
@@ -86,11 +81,10 @@ def export_contexts(bundle: Bundle, out: Path, chips: Sequence[str], step: Step 
                     )
                 losses.setdefault(chip, {})[sub.name] = found
                 contexts.setdefault(chip, {})[sub.name] = name
-                content = path.read_bytes()
-                files[name] = FileEntry(len(content), hashlib.sha256(content).hexdigest())
+                files[name] = file_entry(path)
         record = {chip: {name: each.to_json() for name, each in found.items()} for chip, found in losses.items()}
         made = msgspec.structs.replace(
             manifest, files=files, contexts={**manifest.contexts, **contexts}, checks=dict(manifest.checks) | {"contexts": record}
         )
-        (folder / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(made), indent=1))
+        write_manifest(folder, made)
     return ContextExport(made, losses)

@@ -2,12 +2,17 @@
 
 import contextlib
 import errno
+import hashlib
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 
+import msgspec
+
 from predictors.errors import StretchError
+from scheduler.bundle import Bundle
+from scheduler.manifest import FileEntry, Manifest
 
 #: What marks a folder as ours to replace.
 MANIFEST = "bundle.json"
@@ -58,6 +63,36 @@ def staged(out: Path) -> Iterator[Path]:
         raise StretchError(f"cannot write the bundle to {out}: {error.strerror or error}", hint) from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def copy_files(bundle: Bundle, folder: Path, leave: Container[str] = ()) -> dict[str, FileEntry]:
+    """Copy a bundle's files into the folder of a new one.
+
+    Args:
+        bundle: Where they are.
+        folder: Where they go, such as what `staged` gives.
+        leave: Names of files that the new bundle does not have, or writes itself.
+
+    Returns:
+        Size and hash of each file copied, by name.
+    """
+    copied = {name: entry for name, entry in bundle.manifest.files.items() if name not in leave}
+    for name in copied:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(bundle.file(name), folder / name)
+    return copied
+
+
+def file_entry(path: Path) -> FileEntry:
+    """Size and hash of a file that was just written."""
+    with path.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    return FileEntry(path.stat().st_size, digest)
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write `bundle.json`."""
+    (folder / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
 
 
 def _swap(staging: Path, out: Path) -> None:

@@ -1,7 +1,5 @@
 """A bundle with the int8 DSP signatures of its TFLite file compiled ahead of time for named chips."""
 
-import hashlib
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +12,10 @@ from numpy.typing import NDArray
 from predictors.errors import InfeasibleError, UsageError
 from scheduler.bundle import Bundle
 from scheduler.delegates.qnn_context import find_chip
-from scheduler.manifest import FileEntry, Manifest
+from scheduler.manifest import Manifest
 from scheduler.tflite_file import check_belongs, load_tflite
 from scheduler.verify import random_input
-from stretch.export.staging import MANIFEST, check_target, staged
+from stretch.export.staging import check_target, copy_files, file_entry, staged, write_manifest
 from stretch.export.tflite.aot_compiler import compile_signatures, find_toolchain
 from stretch.export.tflite.aot_simulator import Case, simulate
 from stretch.quantize.compare import Loss, loss
@@ -101,10 +99,7 @@ def export_aot(bundle: Bundle, out: Path, chips: Sequence[str], step: Step = lam
     tensors = replay(manifest, {sub.name: runner(str(bundle.file(sub.file))) for sub in manifest.subgraphs}, random_input(bundle))
     compiled: dict[str, dict[str, Compiled]] = {}
     with staged(out) as folder:
-        files = dict(manifest.files)
-        for name in files:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(bundle.file(name), folder / name)
+        files = copy_files(bundle, folder)
         for chip in dict.fromkeys(chips):
             step(chip)
             name = f"aot/{chip}.tflite"
@@ -123,8 +118,7 @@ def export_aot(bundle: Bundle, out: Path, chips: Sequence[str], step: Step = lam
                         f"signature `{signature}` compiled for {chip} has a cosine of {each.loss.cosine:.4f} with its int8 subgraph, {MIN_COSINE} is asked for",
                         "compile it with --format qnn instead",
                     )
-            content = path.read_bytes()
-            files[name] = FileEntry(len(content), hashlib.sha256(content).hexdigest())
+            files[name] = file_entry(path)
         record = {chip: {name: each.to_json() for name, each in found.items()} for chip, found in compiled.items()}
         made = msgspec.structs.replace(
             manifest,
@@ -132,7 +126,7 @@ def export_aot(bundle: Bundle, out: Path, chips: Sequence[str], step: Step = lam
             aot={**manifest.aot, **{chip: f"aot/{chip}.tflite" for chip in compiled}},
             checks=dict(manifest.checks) | {"aot": {**manifest.checks.get("aot", {}), **record}},
         )
-        (folder / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(made), indent=1))
+        write_manifest(folder, made)
     return AotExport(made, compiled)
 
 

@@ -1,7 +1,5 @@
 """A bundle again with a TFLite file: one signature for each subgraph and join, each compared with its ONNX file."""
 
-import hashlib
-import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,11 +12,11 @@ from numpy.typing import NDArray
 from predictors.errors import MissingBackendError, StretchError, UsageError
 from scheduler.bundle import Bundle
 from scheduler.delegates.litert import INSTALL, LiteRtDelegate
-from scheduler.manifest import FileEntry, Manifest, Tensor
+from scheduler.manifest import Manifest, Tensor
 from scheduler.tflite_file import METADATA, SCHEMA, Plan, nhwc, parse_tflite
 from stretch.export.precision import MIN_COSINE as QUANTISED_MIN_COSINE
 from stretch.export.precision import export_precision
-from stretch.export.staging import MANIFEST, check_target, staged
+from stretch.export.staging import check_target, copy_files, file_entry, staged, write_manifest
 from stretch.export.tflite.compare import compare
 from stretch.export.tflite.lower import join_to_tflite, to_tflite
 from stretch.export.tflite.source import read_source
@@ -112,17 +110,10 @@ def _export(
     manifest = bundle.manifest
     content = write_tflite(bundle, step=step)
     with staged(out) as folder:
-        files: dict[str, FileEntry] = {}
         # Code of an earlier TFLite file may be that of other scales.
-        for name, entry in manifest.files.items():
-            if name in manifest.aot.values():
-                continue
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(bundle.file(name), path)
-            files[name] = entry
+        files = copy_files(bundle, folder, leave=set(manifest.aot.values()))
         (folder / FILE).write_bytes(content)
-        files[FILE] = FileEntry(len(content), hashlib.sha256(content).hexdigest())
+        files[FILE] = file_entry(folder / FILE)
         made = msgspec.structs.replace(manifest, files=files, tflite=FILE, aot={})
         step("comparison")
         comparison = compare(Bundle(folder, made), images[:COMPARED])
@@ -131,7 +122,7 @@ def _export(
         made = msgspec.structs.replace(
             made, checks={key: value for key, value in manifest.checks.items() if key != "aot"} | {"tflite": record}
         )
-        (folder / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(made), indent=1))
+        write_manifest(folder, made)
     return TfliteExport(made, comparison.losses, kept, moved)
 
 

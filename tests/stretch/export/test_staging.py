@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from predictors.errors import StretchError
-from stretch.export.staging import check_target, staged
+from scheduler.bundle import load_bundle
+from stretch.export.staging import check_target, copy_files, file_entry, staged
+from tests.scheduler.bundles import two_branches
 
 
 def test_folder_appears_whole_when_the_block_ends(tmp_path):
@@ -106,3 +108,11 @@ def test_error_of_the_file_system_becomes_one_sentence(tmp_path, code, hint):
         write()
     assert hint in caught.value.hint
     assert os.listdir(tmp_path) == []
+
+
+def test_files_of_a_bundle_are_copied_with_their_hashes_but_those_left_out(tmp_path):
+    bundle = load_bundle(two_branches(tmp_path / "b"))
+    copied = copy_files(bundle, tmp_path / "copy", leave={"stem.onnx"})
+    assert copied == {name: entry for name, entry in bundle.manifest.files.items() if name != "stem.onnx"}
+    assert copied == {name: file_entry(tmp_path / "copy" / name) for name in copied}
+    assert not (tmp_path / "copy" / "stem.onnx").exists()
