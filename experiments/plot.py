@@ -40,22 +40,41 @@ class Plot:
 
 _SCALING = "experiments/cifar_accuracy/results/h200_scaling.json"
 _SUPERNET = "experiments/supernet/results/h200.json"
+_TOP1, _INTERVAL, _CIFAR = "top-1 %", "95 % interval ±", "experiments/cifar_accuracy"
 PLOTS = (
+    Plot(
+        f"{_CIFAR}/results/h200.json",
+        "accuracy",
+        _TOP1,
+        "Branched and sequential ResNet-56 at equal cost: top-1 %, 95 % interval",
+        f"{_CIFAR}/accuracy.svg",
+        _INTERVAL,
+    ),
+    Plot(
+        f"{_CIFAR}/results/latency.json",
+        "meeting_points",
+        _TOP1,
+        "Number of meeting points: top-1 %, 95 % interval",
+        f"{_CIFAR}/meeting_points.svg",
+        _INTERVAL,
+    ),
+    Plot(_SCALING, "strategies", _TOP1, "Ways to scale: top-1 %, 95 % interval", f"{_CIFAR}/strategies.svg", _INTERVAL),
+    Plot(_SCALING, "replication", _TOP1, "Replicated, before scaling: top-1 %, 95 % interval", f"{_CIFAR}/replication.svg", _INTERVAL),
     Plot(
         _SCALING,
         "ratios",
-        "top-1 %",
+        _TOP1,
         "Scaling ratios at equal cost: top-1 %, 95 % interval",
-        "experiments/cifar_accuracy/ratios.svg",
-        "95 % interval ±",
+        f"{_CIFAR}/ratios.svg",
+        _INTERVAL,
     ),
     Plot(
         _SCALING,
         "distillation",
-        "top-1 %",
+        _TOP1,
         "Distillation: top-1 %, 95 % interval",
-        "experiments/cifar_accuracy/distillation.svg",
-        "95 % interval ±",
+        f"{_CIFAR}/distillation.svg",
+        _INTERVAL,
     ),
     Plot(
         _SUPERNET,

@@ -1,0 +1,59 @@
+"""Predicted latency beside accuracy, by number of meeting points: `python -m experiments.cifar_accuracy.latency`.
+
+The accuracies are those of the measured record; the latencies are the planner's for the mi9 profile (paper 003, table 3).
+"""
+
+import os
+
+from experiments.cifar_accuracy.run import ALIGN, HERE, MAIN, MEETS, MODEL
+from experiments.records import Row, read_record, write_record
+from predictors.devices import load_device
+from stretch.capture import capture
+from stretch.models.cifar import CifarFamily
+from stretch.planning.design import load_draft
+from stretch.planning.plan import evaluate
+from stretch.planning.resolve import resolve_design
+
+DEVICE = "mi9"
+EPOCHS = 40
+
+
+def main() -> None:
+    """Make the record."""
+    measured = {str(row["variant"]): row for row in read_record(HERE / "results" / "h200.json").tables["accuracy"]}
+    graph = capture(CifarFamily().build(MODEL), (1, 3, 32, 32), MODEL).graph
+    profile = load_device(DEVICE)
+    rows: list[Row] = []
+    three = "branched, depth only"
+    order = ["9 meeting points", "6 meeting points", three, *list(MEETS)[2:]]
+    for variant in order:
+        name = (MAIN | MEETS)[variant]
+        planned = evaluate(graph, profile, resolve_design(load_draft(HERE / "designs" / f"{name}.toml"), graph, DEVICE, ALIGN, "cpu"))
+        row = measured[f"{variant}, {EPOCHS} epochs"]
+        rows.append(
+            {
+                "design": "3 meeting points" if variant == three else variant,
+                "top-1 %": row["top-1 %"],
+                "95 % interval ±": row["95 % interval ±"],
+                "predicted ms": round(planned.run.makespan_ms, 3),
+                "of it exchange ms": round(planned.run.communication_ms, 3),
+                "original, best processor ms": round(planned.best_single.ms, 3),
+                "MACs ratio": round(planned.macs_ratio, 3),
+            }
+        )
+    write_record(
+        HERE / "results" / "latency.json",
+        {"meeting_points": rows},
+        source="simulated",
+        command="python -m experiments.cifar_accuracy.latency",
+        runs=1,
+        load=os.getloadavg()[0],
+        notes=[
+            f"accuracy measured after {EPOCHS} epochs (h200.json); ms predicted for the profile {DEVICE}, which is not calibrated",
+            "the branches are on CPU and GPU in fp32; 32×32 images, so an exchange costs more than it does for a larger network",
+        ],
+    )
+
+
+if __name__ == "__main__":
+    main()
