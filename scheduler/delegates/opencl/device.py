@@ -5,6 +5,7 @@ import os
 import re
 import threading
 import tomllib
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -22,6 +23,9 @@ DEVICE_VARIABLE = "NN_STRETCH_OPENCL_DEVICE"
 
 #: How many threads PoCL makes.
 UNITS_VARIABLE = "POCL_MAX_PTHREAD_COUNT"
+
+#: Instructions of CPUs that compute with half: x86's and ARM's.
+HALF_FLAGS = frozenset({"avx512_fp16", "asimdhp"})
 
 _LOCK = threading.Lock()
 
@@ -41,6 +45,7 @@ class Traits:
         max_local: Most work-items of a work-group.
         max_sizes: Most work-items in each dimension of a work-group.
         alignment: Alignment of a part of a buffer, in bytes.
+        fp16: Whether the device states `cl_khr_fp16`, and so computes with half.
     """
 
     id: str
@@ -53,6 +58,7 @@ class Traits:
     max_local: int = 1
     max_sizes: tuple[int, ...] = (1, 1, 1)
     alignment: int = 128
+    fp16: bool = False
 
     def layout(self, half: bool) -> Layout:
         """How blocked tensors lie in memory."""
@@ -169,9 +175,10 @@ def _open(cores: tuple[int, ...]) -> OpenDevice:
 def device_traits(device: Any) -> Traits:
     """The entry of devices.toml that fits a device, with the limits that the device states."""
     named = f"{device.name} {device.version}"
+    extensions = device.extensions.split()
     for entry in _entries():
-        if re.search(entry["platform"], device.platform.name, re.IGNORECASE) and re.search(entry["device"], named, re.IGNORECASE):
-            known = {key: value for key, value in entry.items() if key not in ("platform", "device", "local")}
+        if _fits(entry, device):
+            known = {key: value for key, value in entry.items() if key not in ("platform", "device", "flag", "local")}
             limit = device.max_work_group_size
             local = tuple(entry["local"])
             while local[0] * local[1] * local[2] > limit:
@@ -182,8 +189,27 @@ def device_traits(device: Any) -> Traits:
                 max_local=limit,
                 max_sizes=tuple(device.max_work_item_sizes),
                 alignment=max(128, device.mem_base_addr_align // 8),
+                # A CPU's driver states it as well where every operation goes through floats.
+                fp16="cl_khr_fp16" in extensions and (not entry["cpu"] or bool(cpu_flags() & HALF_FLAGS)),
             )
     raise StretchError(f"devices.toml has no entry for the OpenCL device `{named}`")
+
+
+def _fits(entry: dict[str, Any], device: Any) -> bool:
+    """Whether an entry of devices.toml is for a device: its names, and for a CPU that no name tells apart, its type and instructions."""
+    patterns = ((entry["platform"], device.platform.name), (entry["device"], f"{device.name} {device.version}"))
+    if not all(re.search(pattern, text, re.IGNORECASE) for pattern, text in patterns):
+        return False
+    return "flag" not in entry or (bool(device.type & _pyopencl().device_type.CPU) and (not entry["flag"] or entry["flag"] in cpu_flags()))
+
+
+@cache
+def cpu_flags() -> frozenset[str]:
+    """Instructions of this machine's CPU, as Linux names them; none elsewhere."""
+    with suppress(OSError):
+        found = re.search(r"^(?:flags|Features)\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        return frozenset(found[1].split()) if found else frozenset()
+    return frozenset()
 
 
 @cache

@@ -115,9 +115,15 @@ class Lowering:
             raise UnsupportedError(f"`{name}` is computed, the kernels take a constant in its place")
         return self.graph.constants[name]
 
+    @property
+    def native(self) -> bool:
+        """Whether kernels compute with half: the device has it and tensors are stored in it, unless the switch says otherwise."""
+        wanted = self.options.arithmetic
+        return self.layout.half and (self.traits.fp16 if wanted == "auto" else wanted == "half")
+
     def add(self, launch: Launch) -> None:
         """Append a launch."""
-        self.launches.append(launch)
+        self.launches.append(replace(launch, defines=(*launch.defines, ("NATIVE", str(int(self.native))))))
 
     def move(self, source: View, target: View, name: str) -> None:
         """Copy elements between layouts."""

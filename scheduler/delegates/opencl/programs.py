@@ -59,7 +59,7 @@ class Programs:
         import pyopencl
 
         traits = self._device.traits
-        macros = [("L", str(traits.lanes)), ("HALF", str(int(self._half))), ("POCL", str(int(traits.cpu))), *defines]
+        macros = [("L", str(traits.lanes)), ("HALF", str(int(self._half))), ("CPU", str(int(traits.cpu))), *defines]
         options = ["-cl-mad-enable", "-cl-finite-math-only", *(f"-D{key}={value}" for key, value in macros)]
         try:
             with warnings.catch_warnings():

@@ -23,12 +23,17 @@ class Options:
         fuse: Merge activations and additions into convolutions.
         borders: `regions` checks bounds where a tile meets the border alone; `pad` copies the input into a padded image.
         schedule: `best` ranks tiles; `tvm` takes the template that paper 004 gives as its example, VH 1, VW 4, VC 4.
+        tuned: Take schedules and work-groups that were tuned, by the user or for the package.
+        arithmetic: Of tensors stored in half precision: `auto` computes with half where the device states `cl_khr_fp16`, `half` and `float`
+            say which.
     """
 
     winograd: str = "auto"
     fuse: bool = True
     borders: str = "regions"
     schedule: str = "best"
+    tuned: bool = True
+    arithmetic: str = "auto"
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,7 @@ class Schedules:
     Args:
         traits: Of the device.
         tuned: Parameters by problem, from a tuner's cache.
-        asked: The problems that were asked for so far, with their candidates.
+        asked: The problems that were asked for so far, with their candidates, the one that is taken first.
     """
 
     traits: Traits
@@ -73,9 +78,10 @@ class Schedules:
             problem: What is computed.
             candidates: Legal parameters, the best first.
         """
-        self.asked.append((problem, list(candidates)))
         found = self.tuned.get((problem.kernel, problem.shape))
-        return found if found is not None and dict(found) in [dict(c) for c in candidates] else candidates[0]
+        ordered = sorted(candidates, key=lambda candidate: dict(candidate) != found)
+        self.asked.append((problem, ordered))
+        return ordered[0]
 
     @cached_property
     def tiles(self) -> tuple[tuple[int, int], ...]:

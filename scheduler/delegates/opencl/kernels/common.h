@@ -7,21 +7,33 @@
 #define CAT_(a, b) a##b
 #define CAT(a, b) CAT_(a, b)
 
-#if L == 1
-typedef float VEC;
-typedef int IVEC;
-#else
 typedef CAT(float, L) VEC;
 typedef CAT(int, L) IVEC;
+
+#if NATIVE
+#pragma OPENCL EXTENSION cl_khr_fp16 : enable
+#endif
+
+#if CPU
+// Vectors of half without built-in functions, and so even for compilers that take half for a type of memory alone.
+typedef half HALVES __attribute__((ext_vector_type(L)));
+#define HALF_TO_VEC(v) __builtin_convertvector((v), VEC)
+#define VEC_TO_HALF(v) __builtin_convertvector((v), HALVES)
+#define HALF_LANE(v, l) __builtin_astype((CAT(ushort, L))(((const ushort *)&(v))[l]), HALVES)
+#elif NATIVE
+typedef CAT(half, L) HALVES;
+#define HALF_TO_VEC(v) CAT(convert_float, L)(v)
+#define VEC_TO_HALF(v) CAT(convert_half, L)(v)
+#define HALF_LANE(v, l) ((HALVES)(((const half *)&(v))[l]))
 #endif
 
 #if HALF
 #define STORE half
 #define LOADS(p, i) vload_half((i), (p))
 #define STORES(p, i, v) vstore_half((v), (i), (p))
-#if L == 1
-#define LOADV(p) vload_half(0, (p))
-#define STOREV(p, v) vstore_half((v), 0, (p))
+#if CPU || NATIVE
+#define LOADV(p) HALF_TO_VEC(*(__global const HALVES *)(p))
+#define STOREV(p, v) (*(__global HALVES *)(p) = VEC_TO_HALF(v))
 #else
 #define LOADV(p) CAT(vload_half, L)(0, (p))
 #define STOREV(p, v) CAT(vstore_half, L)((v), 0, (p))
@@ -34,6 +46,19 @@ typedef CAT(int, L) IVEC;
 #define STOREV(p, v) (*(__global VEC *)(p) = (v))
 #endif
 
+// What products are made of: halves where the device computes with them (NATIVE), else floats.
+#if NATIVE
+typedef HALVES TERM;
+#define LOADT(p) (*(__global const TERM *)(p))
+#define SPREAD(v, l) HALF_LANE(v, l)
+// Products that are added up in half: their error stays below 16 · 2^-11 of the sum of their sizes.
+#define PRODUCTS 16
+#else
+typedef VEC TERM;
+#define LOADT(p) LOADV(p)
+#define SPREAD(v, l) ((TERM)LANE(v, l))
+#endif
+
 #define LANE(v, l) (((const float *)&(v))[l])
 
 // Arguments of a tensor called x: pointer, offset, strides.
@@ -43,7 +68,7 @@ typedef CAT(int, L) IVEC;
 #define OUT_FLOAT(x) __global float *restrict x, const int x##_o, const int4 x##_s
 #define AT(x, n, b, h, w) (x + x##_o + (n) * x##_s.s0 + (b) * x##_s.s1 + (h) * x##_s.s2 + (w) * x##_s.s3)
 
-#if POCL
+#if CPU
 // 2^(x·log2 e): adding 1.5·2^23 rounds to a whole number, whose bits then raise the exponent of a polynomial in what is left,
 // fitted to a relative error of 2e-7 over ±1/2.
 static inline VEC exp_(VEC x) {

@@ -27,6 +27,19 @@
 #else
 #define PIXEL(t, b) AT(t, n, b, oh, ow)
 #endif
+// Where sums of products go: in half precision a few of them are added up before they join the others, in floats.
+#if NATIVE
+#define SUMS terms
+#define JOIN_TERMS                                                                                                                          \
+  _Pragma("unroll") for (int i = 0; i < VW; i++) {                                                                                          \
+    _Pragma("unroll") for (int j = 0; j < VC; j++) {                                                                                        \
+      acc[i][j] += HALF_TO_VEC(terms[i][j]);                                                                                                \
+      terms[i][j] = (TERM)0;                                                                                                                \
+    }                                                                                                                                       \
+  }
+#else
+#define SUMS acc
+#endif
 // A division takes as long as ten multiply-adds, so there is one a tile.
 #define NEXT_PIXEL                                                                                                                          \
   if (++ow == result.s1) {                                                                                                                  \
@@ -66,6 +79,14 @@ __kernel void conv(X_IN, __global const STORE *restrict zero, __global const STO
 #pragma unroll
     for (int j = 0; j < VC; j++)
       acc[i][j] = (BATCHED | part) ? (VEC)0.0f : *(__global const VEC *)(bias + (o + j) * L);
+#if NATIVE && !XPLAIN
+  TERM terms[VW][VC];
+#pragma unroll
+  for (int i = 0; i < VW; i++)
+#pragma unroll
+    for (int j = 0; j < VC; j++) terms[i][j] = (TERM)0;
+  int held = 0;
+#endif
 
   __global const STORE *w = weight + (long)t * image.s2 * window.s0 * window.s1 * (XPLAIN ? 1 : L) * VC * L;
   x += x_o;
@@ -132,31 +153,40 @@ __kernel void conv(X_IN, __global const STORE *restrict zero, __global const STO
       __global const STORE *wc = w + part * (L * VC * L);
       for (int c = part, k = part * x_s.s1; c < image.s2; c += SPLIT, k += SPLIT * x_s.s1) {
 #if XVEC
-        VEC a[VW];
+        TERM a[VW];
 #pragma unroll
-        for (int i = 0; i < VW; i++) a[i] = inside[i] ? LOADV(xp[i] + k) : (VEC)0.0f;
+        for (int i = 0; i < VW; i++) a[i] = inside[i] ? LOADT(xp[i] + k) : (TERM)0;
 #endif
 #pragma unroll
         for (int l = 0; l < L; l++) {
-          VEC u[VC];
+          TERM u[VC];
 #pragma unroll
-          for (int j = 0; j < VC; j++) u[j] = LOADV(wc + (l * VC + j) * L);
+          for (int j = 0; j < VC; j++) u[j] = LOADT(wc + (l * VC + j) * L);
 #pragma unroll
           for (int i = 0; i < VW; i++) {
 #if XVEC
-            const float s = LANE(a[i], l);
+            const TERM s = SPREAD(a[i], l);
 #else
             const float s = LOADS(xp[i], k + l);
 #endif
 #pragma unroll
-            for (int j = 0; j < VC; j++) acc[i][j] += s * u[j];
+            for (int j = 0; j < VC; j++) SUMS[i][j] += s * u[j];
           }
         }
+#if NATIVE
+        if (++held == PRODUCTS / L) {
+          held = 0;
+          JOIN_TERMS
+        }
+#endif
         wc += SPLIT * (L * VC * L);
       }
       w += image.s2 * (L * VC * L);
 #endif
     }
+#if NATIVE && !XPLAIN
+  JOIN_TERMS
+#endif
 
 #if SPLIT > 1
   const int slot = (get_local_id(1) * get_local_size(0) + get_local_id(0)) * VW * VC;

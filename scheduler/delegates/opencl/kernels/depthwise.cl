@@ -8,6 +8,12 @@
 #else
 #define Y_OUT OUT(y)
 #endif
+#if NATIVE
+// Products of one row of the window; MAX_WIDTH of depthwise.py keeps them few.
+#define SUMS terms
+#else
+#define SUMS acc
+#endif
 #define SPAN ((VW - 1) * SW + (KW - 1) * DW + 1)
 
 __kernel void depthwise(IN(x), __global const STORE *restrict zero, __global const STORE *restrict weight, __global const float *restrict bias,
@@ -33,23 +39,32 @@ __kernel void depthwise(IN(x), __global const STORE *restrict zero, __global con
     const int h = top + kh * image.s2;
     if ((uint)h >= (uint)image.s0) continue;
     __global const STORE *line = AT(x, n, b, h, 0);
-    VEC a[SPAN];
+    TERM a[SPAN];
     if (interior) {
 #pragma unroll
-      for (int k = 0; k < SPAN; k++) a[k] = LOADV(line + (left + k) * x_s.s3);
+      for (int k = 0; k < SPAN; k++) a[k] = LOADT(line + (left + k) * x_s.s3);
     } else {
 #pragma unroll
       for (int k = 0; k < SPAN; k++) {
         const int v = left + k;
-        a[k] = LOADV((uint)v < (uint)image.s1 ? line + v * x_s.s3 : zero);
+        a[k] = LOADT((uint)v < (uint)image.s1 ? line + v * x_s.s3 : zero);
       }
     }
+#if NATIVE
+    TERM terms[VW];
+#pragma unroll
+    for (int i = 0; i < VW; i++) terms[i] = (TERM)0;
+#endif
 #pragma unroll
     for (int kw = 0; kw < KW; kw++) {
-      const VEC u = LOADV(w + kw * L);
+      const TERM u = LOADT(w + kw * L);
 #pragma unroll
-      for (int i = 0; i < VW; i++) acc[i] += a[i * SW + kw * DW] * u;
+      for (int i = 0; i < VW; i++) SUMS[i] += a[i * SW + kw * DW] * u;
     }
+#if NATIVE
+#pragma unroll
+    for (int i = 0; i < VW; i++) acc[i] += HALF_TO_VEC(terms[i]);
+#endif
   }
 
 #pragma unroll

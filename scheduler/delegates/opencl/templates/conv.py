@@ -85,7 +85,7 @@ def direct(state: Lowering, conv: Convolution) -> None:
         GROUPED=conv.groups > 1,
         XPLAIN=from_plain,
         YPLAIN=y.plain,
-        XVEC=not state.traits.cpu,
+        XVEC=state.layout.half or not state.traits.cpu,
         BATCHED=0,
         CHECKED=any(conv.pads),
         FLAT=conv.kernel == conv.stride == (1, 1) and not any(conv.pads) and all(_even(t.view) for t in (Tensor(x), Tensor(y), *residual)),
@@ -128,8 +128,11 @@ def _even(view: View) -> bool:
 
 
 def candidates(state: Lowering, problem: Problem) -> list[Parameters]:
-    """Legal tiles, the best first; the one that paper 004 gives as its example where that is asked for."""
-    ranked = rank_tiles(state.schedules, problem)
+    """Legal tiles, the best first; the one that paper 004 gives as its example where that is asked for.
+
+    Computing with half takes registers for sums in floats and, of half the size, for those in half that join them.
+    """
+    ranked = rank_tiles(state.schedules, problem, lambda vw, vc: not state.native or 3 * vw * vc + vc + vw <= 2 * state.traits.registers)
     if state.options.schedule == "tvm":
         # VH 1, VW 4, VC 4: four neighbouring pixels and four channels, so a vector is no wider than that.
         example = [tile for tile in ranked if tile["VW"] == min(4, problem.pixels) and tile["VC"] == 1]

@@ -6,16 +6,21 @@ import pyopencl as cl
 import pytest
 
 from scheduler.cores import available_cores
-from scheduler.delegates.opencl.device import Traits, device_traits, is_cpu_device, missing, open_device
+from scheduler.delegates.opencl import device
+from scheduler.delegates.opencl.device import Traits, cpu_flags, device_traits, find_device, missing, open_device
+
+#: Which threads compute is known of PoCL alone.
+POCL = missing() is None and device_traits(find_device()).id.startswith("pocl")
 
 
 class Named:
     """The little that `device_traits` asks of a device."""
 
-    def __init__(self, platform, name, version="", limit=1024):
+    def __init__(self, platform, name, version="", limit=1024, cpu=False, extensions=""):
         self.platform = type("Platform", (), {"name": platform})
         self.name, self.version, self.max_work_group_size = name, version, limit
         self.max_work_item_sizes, self.mem_base_addr_align = [limit] * 3, 1024
+        self.type, self.extensions = cl.device_type.CPU if cpu else cl.device_type.GPU, extensions
 
 
 @pytest.mark.parametrize(
@@ -32,6 +37,27 @@ class Named:
 )
 def test_kind_of_device_is_recognised(platform, name, version, id):
     assert device_traits(Named(platform, name, version)).id == id
+
+
+@pytest.mark.parametrize(("flags", "id", "lanes"), [(("avx2", "avx512f"), "cpu-avx512", 16), (("avx2",), "cpu-avx2", 8), ((), "cpu", 4)])
+def test_cpu_of_another_driver_is_told_apart_by_its_instructions(monkeypatch, flags, id, lanes):
+    monkeypatch.setattr(device, "cpu_flags", lambda: frozenset(flags))
+    traits = device_traits(Named("Intel(R) OpenCL", "AMD EPYC", cpu=True))
+    assert (traits.id, traits.lanes, traits.cpu) == (id, lanes, True)
+    assert device_traits(Named("Intel(R) OpenCL", "Intel(R) Arc(TM)")).id == "gpu"
+
+
+def test_half_arithmetic_needs_the_extension_and_on_a_cpu_the_instructions(monkeypatch):
+    half = "cl_khr_byte_addressable_store cl_khr_fp16 "
+    assert device_traits(Named("ARM Platform", "Mali-G78", extensions=half)).fp16
+    assert not device_traits(Named("NVIDIA CUDA", "NVIDIA H200", extensions="cl_khr_fp64 cl_nv_fp16")).fp16
+    for flags, wanted in (((), False), (("avx512_fp16",), True), (("asimdhp",), True)):
+        monkeypatch.setattr(device, "cpu_flags", lambda flags=flags: frozenset(flags))
+        assert device_traits(Named("Intel(R) OpenCL", "CPU", cpu=True, extensions=half)).fp16 == wanted
+
+
+def test_instructions_of_this_cpu_are_read_where_the_system_tells_them():
+    assert cpu_flags() == frozenset() or cpu_flags() & {"sse2", "fp", "asimd"}
 
 
 @pytest.mark.parametrize("limit", [1, 2, 16, 100])
@@ -63,16 +89,16 @@ def opened(*cores, **environment):
 
 @pytest.mark.parametrize("core", available_cores()[:2])
 def test_cpu_device_computes_on_the_core_that_is_asked_for(core):
-    if not is_cpu_device():
-        pytest.skip("the device is no CPU")
+    if not POCL:
+        pytest.skip("the device is not PoCL's")
     units, threads = opened(core).stdout.splitlines()
     assert units == "[1]"
     assert f"[{core}]" in threads
 
 
 def test_two_branches_get_units_of_their_own_and_no_unit_is_given_twice():
-    if not is_cpu_device() or len(available_cores()) < 2:
-        pytest.skip("the device is no CPU, or there is one core")
+    if not POCL or len(available_cores()) < 2:
+        pytest.skip("the device is not PoCL's, or there is one core")
     first, second = available_cores()[:2]
     units, threads = opened(first, second, POCL_MAX_PTHREAD_COUNT="2").stdout.splitlines()
     assert units == "[1, 1]"

@@ -125,6 +125,38 @@ def test_setting_that_no_kernel_computes_is_refused_with_the_reason(tmp_path, no
         networks.launches(path)
 
 
+NATIVE = [
+    ((2, 40, 5, 6), (12, 40, 1, 1), ONE),
+    ((1, 9, 6, 5), (17, 9, 3, 3), THREE | {"strides": [2, 1]}),
+    ((1, 12, 6, 6), (24, 3, 3, 3), THREE | {"group": 4}),
+    ((1, 11, 9, 7), (11, 1, 5, 5), {"kernel_shape": [5, 5], "pads": [2, 2, 2, 2], "strides": [2, 2], "group": 11}),
+]
+
+
+@pytest.mark.parametrize(("shape", "weight", "attrs"), NATIVE)
+def test_convolution_computed_with_half_is_within_its_precision(tmp_path, shape, weight, attrs):
+    path = one_conv(tmp_path / "m.onnx", shape, weight, **attrs)
+    for launch in networks.launches(path, half=True, arithmetic="half"):
+        assert dict(launch.defines)["NATIVE"] == "1"
+    assert networks.error(path, half=True, arithmetic="half") <= 1e-2
+    assert networks.error(path, half=True, arithmetic="float") <= 2e-3
+
+
+def test_half_sums_join_floats_before_they_lose_what_is_added(tmp_path):
+    """Adding ones in half stops at 2048."""
+    weights = {"w": np.ones((8, 4096, 1, 1), np.float32)}
+    path = networks.save(tmp_path / "m.onnx", [networks.conv("x", "y", "w", **ONE)], {"x": (1, 4096, 1, 2)}, ["y"], weights)
+    compiled = networks.OpenCLDelegate(half=True, options=networks.Options(arithmetic="half")).build(path)
+    y = np.zeros((1, 8, 1, 2), np.float32)
+    compiled.run([np.ones((1, 4096, 1, 2), np.float32)], [y])
+    assert np.all(y == 4096)
+
+
+def test_floats_are_never_computed_with_half(tmp_path):
+    path = one_conv(tmp_path / "m.onnx", (1, 8, 4, 4), (8, 8, 1, 1), **ONE)
+    assert {dict(launch.defines)["NATIVE"] for launch in networks.launches(path, arithmetic="half")} == {"0"}
+
+
 GPU = [
     (networks.residual_block, "off"),
     pytest.param(networks.residual_block, "on", marks=pytest.mark.slow),
