@@ -54,6 +54,12 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     entries: Annotated[list[Entry], msgspec.Meta(max_length=MAX_ENTRIES)]
 
 
+class _Schema(msgspec.Struct):
+    """What a file of any version has."""
+
+    schema: int
+
+
 def tuning_folder() -> Path:
     """``$XDG_CACHE_HOME/nn-stretch/tuning``, below ``~/.cache`` by default."""
     base = os.environ.get("XDG_CACHE_HOME")
@@ -99,34 +105,60 @@ class TuningCache:
         """
         new = {entry.key: entry for entry in found}
         self._entries = {entry.key: entry for entry in self._read()} | self._entries | new
-        content = _File(SCHEMA, self._device, self._driver, sorted(self._entries.values(), key=lambda entry: entry.key))
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            handle, partial = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.")
-            try:
-                with os.fdopen(handle, "wb") as stream:
-                    stream.write(msgspec.json.format(msgspec.json.encode(content), indent=1))
-                os.replace(partial, self.path)
-            except BaseException:
-                Path(partial).unlink(missing_ok=True)
-                raise
+            write_entries(self.path, self._device, self._driver, self._entries.values())
         except OSError as error:
             warnings.warn(f"the tuning cache {self.path} cannot be written: {error.strerror}", stacklevel=2)
 
     def _read(self) -> list[Entry]:
-        try:
-            if self.path.stat().st_size > MAX_BYTES:
-                raise msgspec.ValidationError("it is too large")
-            content = msgspec.json.decode(self.path.read_bytes(), type=_File)
-        except FileNotFoundError:
-            return []
-        except (OSError, msgspec.MsgspecError, ValueError) as error:
-            warnings.warn(f"the tuning cache {self.path} is ignored, it cannot be read: {error}", stacklevel=3)
-            return []
-        if content.schema != SCHEMA:
-            warnings.warn(f"the tuning cache {self.path} is ignored, it has schema {content.schema} and not {SCHEMA}", stacklevel=3)
-            return []
-        if (content.device, content.driver) != (self._device, self._driver):
-            warnings.warn(f"the tuning cache {self.path} is ignored, it was made on {content.device} ({content.driver})", stacklevel=3)
-            return []
-        return content.entries
+        return read_entries(self.path, self._device, self._driver)
+
+
+def read_entries(path: Path, device: str, driver: str) -> list[Entry]:
+    """The entries of a file; none where it is missing, and none with a warning where it is damaged, too new or of another device or driver.
+
+    Args:
+        path: The file.
+        device: What it must have been made on.
+        driver: Same.
+    """
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise msgspec.ValidationError("it is too large")
+        content = path.read_bytes()
+        schema = msgspec.json.decode(content, type=_Schema).schema
+        if schema != SCHEMA:
+            raise msgspec.ValidationError(f"it has schema {schema} and not {SCHEMA}")
+        found = msgspec.json.decode(content, type=_File)
+        if (found.device, found.driver) != (device, driver):
+            raise msgspec.ValidationError(f"it was made on {found.device} ({found.driver})")
+    except FileNotFoundError:
+        return []
+    except (OSError, msgspec.MsgspecError, ValueError) as error:
+        warnings.warn(f"the tuning cache {path} is ignored, for it cannot be used: {error}", stacklevel=4)
+        return []
+    return found.entries
+
+
+def write_entries(path: Path, device: str, driver: str, entries: Iterable[Entry]) -> None:
+    """Write a file of entries whole or not at all.
+
+    Args:
+        path: The file.
+        device: What they were measured on.
+        driver: Same.
+        entries: What was found.
+
+    Raises:
+        OSError: If it cannot be written; nothing is left behind then.
+    """
+    content = _File(SCHEMA, device, driver, sorted(entries, key=lambda entry: entry.key))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(msgspec.json.format(msgspec.json.encode(content), indent=1))
+        os.replace(partial, path)
+    except BaseException:
+        Path(partial).unlink(missing_ok=True)
+        raise

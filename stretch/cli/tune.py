@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from scheduler.bundle import Bundle
     from scheduler.delegates.opencl import OpenCLDelegate
     from scheduler.delegates.opencl.compiled import OpenCLCompiled
+    from scheduler.manifest import SubgraphEntry
 
 
 #: Turns in which a subgraph is measured before and after tuning.
@@ -37,7 +38,12 @@ def tune(
         Mode,
         typer.Option(help="fast: one work-group by formula a kernel; exhaustive: every work-group; schedule: tiles of the convolutions."),
     ] = Mode.schedule,
-    budget: Annotated[float, typer.Option(help="Seconds after which no further kernel is begun.", min=1.0, max=1e6)] = 120.0,
+    budget: Annotated[
+        float,
+        typer.Option(
+            help="Seconds after which no further kernel is begun; an interruption (Ctrl-C) keeps what was found, too.", min=1.0, max=1e6
+        ),
+    ] = 120.0,
     mapping: Annotated[
         list[str] | None, typer.Option("--map", help="Where a processor runs here, as gpu=opencl1; repeat or separate by commas.")
     ] = None,
@@ -55,14 +61,17 @@ def tune(
     if not chosen:
         where = ", ".join(f"{name} on {place.delegate}" for name, place in placements.items())
         raise UsageError(f"no subgraph of {bundle} runs on OpenCL here ({where})", "map a processor to it, as --map gpu=opencl")
-    made = {entry.processor: OpenCLDelegate.create(placements[entry.processor].cores) for entry in chosen}
-    files = [(entry.name, made[entry.processor]) for entry in chosen]
+    files = [(entry, OpenCLDelegate.create(placements[entry.processor].cores).in_precision(entry.precision)) for entry in chosen]
     before = _built(loaded, files)
     end = time.monotonic() + budget
     choices: dict[tuple[str, str], Any] = {}
-    with out.progress("tuning", total=sum(len(compiled.launches) for compiled in before.values())) as step:
-        for name, delegate in files:
-            file = loaded.file(loaded.subgraph(name).file)
+    with out.progress("tuning", total=sum(_steps(compiled, mode) for compiled in before.values())) as bar:
+
+        def step(kernel: str) -> None:
+            bar(f"{kernel}, {max(0.0, end - time.monotonic()):.0f} s left")
+
+        for entry, delegate in files:
+            file = loaded.file(entry.file)
             left = max(0.0, end - time.monotonic())
             if mode is Mode.schedule:
                 for each in delegate.tune(file, left, step):
@@ -73,7 +82,11 @@ def tune(
     if time.monotonic() > end:
         out.warn(f"the budget of {budget:g} s was spent before every kernel was measured; run it again to go on")
     after = _built(loaded, files)
-    kernels = [_row(name, old, new, choices) for name, _ in files for old, new in _pairs(*_times(before[name], after[name]))]
+    kernels = [
+        _row(entry, old, new, choices, delegate.item_bytes)
+        for entry, delegate in files
+        for old, new in _pairs(*_times(before[entry.name], after[entry.name]))
+    ]
     totals = [sum(row[key] or 0.0 for row in kernels) for key in ("before_ms", "after_ms")]
     data: dict[str, Any] = {
         "bundle": bundle,
@@ -88,9 +101,18 @@ def tune(
     out.emit(data, lambda console: _print(console, data))
 
 
-def _built(bundle: "Bundle", files: "list[tuple[str, OpenCLDelegate]]") -> "dict[str, OpenCLCompiled]":
+def _built(bundle: "Bundle", files: "list[tuple[SubgraphEntry, OpenCLDelegate]]") -> "dict[str, OpenCLCompiled]":
     """Each subgraph as it would run now."""
-    return {name: delegate.build(bundle.file(bundle.subgraph(name).file)) for name, delegate in files}
+    return {entry.name: delegate.build(bundle.file(entry.file)) for entry, delegate in files}
+
+
+def _steps(compiled: "OpenCLCompiled", mode: Mode) -> int:
+    """Steps in which a subgraph is tuned: launches, or convolutions where their schedules are tuned."""
+    from scheduler.delegates.opencl.workgroups import CONVOLUTIONS
+
+    if mode is not Mode.schedule:
+        return len(compiled.launches)
+    return len({launch.node for launch in compiled.launches if launch.kernel in CONVOLUTIONS})
 
 
 def _times(before: "OpenCLCompiled", after: "OpenCLCompiled") -> tuple[list[Any], list[Any]]:
@@ -115,17 +137,21 @@ def _pairs(before: list[Any], after: list[Any]) -> list[tuple[Any, Any]]:
     return found
 
 
-def _row(subgraph: str, old: Any, new: Any, choices: dict[tuple[str, str], Any]) -> dict[str, Any]:
+def _row(entry: "SubgraphEntry", old: Any, new: Any, choices: dict[tuple[str, str], Any], item_bytes: int) -> dict[str, Any]:
+    from scheduler.delegates.opencl.tuner import tuned_key
+
     launch = (new or old).launch
     return {
         "name": launch.node,
-        "subgraph": subgraph,
+        "subgraph": entry.name,
         "kernel": launch.kernel,
         "shape": launch.shape,
         "macs": launch.macs,
+        "bytes": launch.traffic(item_bytes),
+        "precision": "fp16" if item_bytes == 2 else "fp32",
         "before_ms": None if old is None else old.ms,
         "after_ms": None if new is None else new.ms,
-        "choice": choices.get((launch.kernel, launch.shape)),
+        "choice": choices.get(tuned_key(launch)),
     }
 
 

@@ -32,7 +32,7 @@ KEYS = {
     "predict": {"": "processors", "processors{}": "latency_ms low_ms high_ms precision calibrated kernels"},
     "explain": {"": "ops", "ops[]": "name subgraph processor delegate reason ms"},
     "verify": {"": "ok problems"},
-    "tune": {"": "kernels", "kernels[]": "name before_ms after_ms choice"},
+    "tune": {"": "kernels", "kernels[]": "name kernel shape macs bytes precision before_ms after_ms choice"},
     "devices": {"": "items"},
     "models": {"": "items"},
     "delegates": {"": "items"},

@@ -18,10 +18,20 @@ from scheduler.delegates.opencl.lower import UnsupportedError, lower
 from scheduler.delegates.opencl.programs import BuildError, programs_of
 from scheduler.delegates.opencl.schedule import Options, Schedules
 from scheduler.delegates.opencl.simplify import simplify
-from scheduler.delegates.opencl.tuner import ScheduleTuner, Tuned, cached_schedules, entries, faster, faster_nodes, open_cache
+from scheduler.delegates.opencl.tuner import (
+    ScheduleTuner,
+    Tuned,
+    cached_schedules,
+    entries,
+    faster,
+    faster_nodes,
+    open_cache,
+    shipped_schedules,
+)
 from scheduler.delegates.opencl.workgroups import GroupTuner, Mode, TunedGroup, apply_groups, group_entries, group_key
 from scheduler.memory import Planner
 from scheduler.memory.offset import plan_offset
+from scheduler.tuning.interrupt import interruption_waits
 
 if TYPE_CHECKING:
     from scheduler.bundle import Bundle
@@ -63,6 +73,11 @@ class OpenCLDelegate(Delegate):
         """Whether pyopencl or an OpenCL device is missing."""
         return missing()
 
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of an element as tensors are stored."""
+        return 2 if self._half else 4
+
     @classmethod
     def create(cls, cores: tuple[int, ...]) -> Self:
         """A delegate whose CPU device computes on `cores`; what it refuses runs on the CPU."""
@@ -94,15 +109,19 @@ class OpenCLDelegate(Delegate):
             StretchError: As `compile`.
         """
         entry = bundle.subgraph(name)
-        return self._for(entry.precision).compile(bundle.file(entry.file))
+        return self.in_precision(entry.precision).compile(bundle.file(entry.file))
 
     def places_from(self, bundle: "Bundle", name: str) -> list[NodePlace]:
         """As `places`, in the subgraph's precision."""
         entry = bundle.subgraph(name)
-        return self._for(entry.precision).places(bundle.file(entry.file))
+        return self.in_precision(entry.precision).places(bundle.file(entry.file))
 
-    def _for(self, precision: str) -> "OpenCLDelegate":
-        """This delegate, or one like it that stores tensors in half precision."""
+    def in_precision(self, precision: str) -> "OpenCLDelegate":
+        """This delegate, or one like it that stores tensors in half precision.
+
+        Args:
+            precision: Of a subgraph.
+        """
         if precision != "fp16" or self._half:
             return self
         return OpenCLDelegate(self._cores, half=True, options=self._options, planner=self._planner, fallback=self._fallback)
@@ -121,27 +140,38 @@ class OpenCLDelegate(Delegate):
     def lowered(self, graph: Graph) -> list[Launch]:
         """The launches that compute a graph; the graph is simplified and fused in place."""
         self._prepare(graph)
-        cache = open_cache(open_device(self._cores), self._half)
-        return apply_groups(self._launches(graph, cached_schedules(cache)), cache)
+        if not self._options.tuned:
+            return self._launches(graph, {})
+        device = open_device(self._cores)
+        cache = open_cache(device, self._half)
+        return apply_groups(self._launches(graph, {**shipped_schedules(device, self._half), **cached_schedules(cache)}), cache)
 
-    def tune(self, model: Path, budget_s: float, step: Callable[[], None] | None = None) -> list[Tuned]:
+    def tune(self, model: Path, budget_s: float, step: Callable[[str], None] | None = None) -> list[Tuned]:
         """Measure schedules for the convolutions of a subgraph that were not tuned yet, and keep what makes the subgraph faster in the user's cache.
+
+        What was found until an interruption is kept as well.
 
         Args:
             model: ONNX file of the subgraph.
             budget_s: Seconds after which no further kernel is begun.
-            step: Called after each operator.
+            step: Called after each convolution with the name of the next.
         """
         device = open_device(self._cores)
         graph = read_graph(model)
         self._prepare(graph)
         cache = open_cache(device, self._half)
-        known = cached_schedules(cache)
-        found = ScheduleTuner(device, half=self._half, options=self._options).tune(graph, known, budget_s, step)
-        if found:
-            chosen = {**known, **{(each.kernel, each.shape): each.choice for each in found}}
-            found = faster(found, self._scheduled(model, known), self._scheduled(model, chosen))
-            cache.save(entries(found))
+        shipped, known = shipped_schedules(device, self._half), cached_schedules(cache)
+        found: list[Tuned] = []
+        try:
+            for each in ScheduleTuner(device, half=self._half, options=self._options).tune(graph, known, budget_s, step, shipped):
+                found.append(each)  # noqa: PERF402 - an interruption leaves what was found so far
+        finally:
+            if found:
+                with interruption_waits():
+                    before = {**shipped, **known}
+                    after = {**before, **{(each.kernel, each.shape): each.choice for each in found}}
+                    found = faster(found, self._scheduled(model, before), self._scheduled(model, after))
+                    cache.save(entries(found))
         return found
 
     def _scheduled(self, model: Path, schedules: Mapping[tuple[str, str], Mapping[str, int]]) -> OpenCLCompiled:
@@ -160,26 +190,33 @@ class OpenCLDelegate(Delegate):
         inputs, outputs = ({name: graph.shapes[name] for name in names} for names in (graph.inputs, graph.outputs))
         return OpenCLCompiled(device, programs_of(device, self._half), launches, inputs, outputs, half=self._half, planner=self._planner)
 
-    def tune_groups(self, model: Path, mode: Mode, budget_s: float, step: Callable[[], None] | None = None) -> list[TunedGroup]:
+    def tune_groups(self, model: Path, mode: Mode, budget_s: float, step: Callable[[str], None] | None = None) -> list[TunedGroup]:
         """Choose the work-group of every launch of a subgraph by FAST or EXHAUSTIVE, and keep what is better than the templates' own.
+
+        What was found until an interruption is kept as well.
 
         Args:
             model: ONNX file of the subgraph.
             mode: Which candidates are measured.
             budget_s: Seconds after which no further launch is begun.
-            step: Called after each launch.
+            step: Called after each launch with the kernel of the next.
         """
         device = open_device(self._cores)
         graph = read_graph(model)
         compiled = self._compiled(graph, self.lowered(graph))
-        found = GroupTuner(device, compiled, mode).tune(budget_s, step)
-        chosen = {(each.launch.kernel, group_key(each.launch)): each.local for each in found if each.local is not None}
-        if chosen:
-            launches = [replace(launch, local=chosen.get((launch.kernel, group_key(launch)), launch.local)) for launch in compiled.launches]
-            # By itself a kernel finds other data in the caches than in the subgraph.
-            nodes = faster_nodes(compiled, self._compiled(graph, launches))
-            found = [each if each.launch.node in nodes else replace(each, local=None, after_ms=each.before_ms) for each in found]
-            open_cache(device, self._half).save(group_entries(found))
+        found: list[TunedGroup] = []
+        try:
+            for each in GroupTuner(device, compiled, mode).tune(budget_s, step):
+                found.append(each)  # noqa: PERF402 - an interruption leaves what was found so far
+        finally:
+            chosen = {(each.launch.kernel, group_key(each.launch)): each.local for each in found if each.local is not None}
+            if chosen:
+                with interruption_waits():
+                    launches = [replace(each, local=chosen.get((each.kernel, group_key(each)), each.local)) for each in compiled.launches]
+                    # By itself a kernel finds other data in the caches than in the subgraph.
+                    nodes = faster_nodes(compiled, self._compiled(graph, launches))
+                    found = [each if each.launch.node in nodes else replace(each, local=None, after_ms=each.before_ms) for each in found]
+                    open_cache(device, self._half).save(group_entries(found))
         return found
 
     def _prepare(self, graph: Graph) -> None:

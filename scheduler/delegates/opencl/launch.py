@@ -107,6 +107,24 @@ class Launch:
         """Work-items that have work."""
         return prod(self.grid)
 
+    def traffic(self, item_bytes: int) -> int:
+        """Bytes that it moves if it reads every input and weight and writes every result once.
+
+        Args:
+            item_bytes: Bytes of an element of a blocked tensor and of its weights.
+        """
+        total = 0
+        for argument in self.arguments:
+            match argument:
+                case Tensor(view):
+                    elements = (
+                        prod(view.shape) if view.plain else -(-view.image[1] // view.lanes) * view.lanes * prod(view.image) // view.image[1]
+                    )
+                    total += elements * (4 if view.plain else item_bytes)
+                case Weights(values, kind):
+                    total += values.size * (item_bytes if kind == "store" else 4)
+        return total
+
     def buffers(self) -> tuple[set[str], set[str]]:
         """Device buffers that it reads and that it writes."""
         tensors = [a for a in self.arguments if isinstance(a, Tensor) and a.view.where == "device"]

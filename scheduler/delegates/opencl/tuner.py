@@ -1,7 +1,9 @@
 """Finds the quickest schedule of each convolution by measuring, and keeps it for later compilations."""
 
+import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from predictors.errors import StretchError
@@ -9,14 +11,15 @@ from scheduler.delegates.opencl.compiled import OpenCLCompiled
 from scheduler.delegates.opencl.device import OpenDevice
 from scheduler.delegates.opencl.fuse import Activation
 from scheduler.delegates.opencl.graph import Graph, Node
+from scheduler.delegates.opencl.launch import Launch
 from scheduler.delegates.opencl.lower import lower
 from scheduler.delegates.opencl.programs import programs_of, source_hash
 from scheduler.delegates.opencl.schedule import Options, Parameters, Schedules
-from scheduler.tuning import Entry, TuningCache
+from scheduler.tuning import Entry, TuningCache, shipped_entries
 
 #: File of the kernel whose schedule a problem of this name asks for.
 SOURCES = {"product": "conv", "winograd": "winograd_in"}
-#: A candidate that took this many times the best one in its first run is not run again.
+#: A candidate that took this many times the best one in its first two runs is not run again.
 HOPELESS = 1.3
 #: Part of the default's time that a candidate must stay below: noise must not replace a choice.
 BETTER = 0.97
@@ -49,21 +52,38 @@ class Tuned:
 
 def open_cache(device: OpenDevice, half: bool) -> TuningCache:
     """The tuned schedules of a device and storage type."""
-    return TuningCache(f"{device.name} {device.traits.id}{' half' if half else ''}", device.driver)
+    return TuningCache(f"{device.name} {device_kind(device, half)}", device.driver)
 
 
-def cached_schedules(cache: TuningCache) -> dict[tuple[str, str], Mapping[str, int]]:
-    """Schedules of kernels whose source has not changed since they were tuned."""
-    return {
-        (e.kernel, e.shape): e.parameters for e in cache.entries("schedule") if e.source == source_hash(SOURCES.get(e.kernel, e.kernel))
-    }
+def cached_schedules(cache: TuningCache) -> dict[tuple[str, str], Parameters]:
+    """The user's schedules of kernels whose source has not changed since they were tuned."""
+    return _current(cache.entries("schedule"))
+
+
+def shipped_schedules(device: OpenDevice, half: bool) -> dict[tuple[str, str], Parameters]:
+    """The package's schedules for devices of this kind, of kernels whose source has not changed since."""
+    return _current(shipped_entries(device_kind(device, half)))
+
+
+def device_kind(device: OpenDevice, half: bool) -> str:
+    """What schedules are shipped for: a kind of device and a storage type."""
+    return f"{device.traits.id}{' half' if half else ''}"
+
+
+def _current(found: Iterable[Entry]) -> dict[tuple[str, str], Parameters]:
+    return {(e.kernel, e.shape): e.parameters for e in found if e.kind == "schedule" and e.source == kernel_hash(e.kernel)}
+
+
+def kernel_hash(kernel: str) -> str:
+    """Hash of the source whose schedule a problem of this name asks for."""
+    return source_hash(SOURCES.get(kernel, kernel))
 
 
 class ScheduleTuner:
     """Times candidates of each convolution of a graph by themselves, on the device's clock.
 
     Candidates take turns, the least of at least three runs counts, and what is
-    hopeless in its first run is dropped.
+    hopeless in its first two runs is dropped.
 
     Args:
         device: Where to measure.
@@ -81,86 +101,118 @@ class ScheduleTuner:
         self._rounds = max(3, rounds)
 
     def tune(
-        self, graph: Graph, known: Mapping[tuple[str, str], Parameters], budget_s: float, step: Callable[[], None] | None = None
-    ) -> list[Tuned]:
-        """Tune every convolution of a simplified and fused graph, until the budget is spent.
+        self,
+        graph: Graph,
+        known: Mapping[tuple[str, str], Parameters],
+        budget_s: float,
+        step: Callable[[str], None] | None = None,
+        start: Mapping[tuple[str, str], Parameters] | None = None,
+    ) -> Iterator[Tuned]:
+        """Tune every convolution of a simplified and fused graph, until the budget is spent; what is found is given away at once.
 
         Args:
             graph: What `fuse` left.
             known: Schedules found before, which are not measured again.
             budget_s: Seconds after which no further kernel is begun.
-            step: Called after each node.
+            step: Called after each convolution with the name of the next.
+            start: Schedules that are taken untuned, where they are not the first of the ranking.
         """
         end = time.monotonic() + budget_s
-        done: dict[tuple[str, str], Tuned] = {}
-        for node in graph.nodes:
-            if node.op in ("Conv", "Gemm") and time.monotonic() < end:
-                for found in self._tune_node(alone(graph, node), dict(known) | {key: each.choice for key, each in done.items()}):
-                    done[found.kernel, found.shape] = replace(found, node=node.name)
+        taken = {**(start or {}), **known}
+        done = set(known)
+        convolutions = [node for node in graph.nodes if node.op in ("Conv", "Gemm")]
+        for node, after in itertools.zip_longest(convolutions, convolutions[1:]):
+            if time.monotonic() < end:
+                for found in self._tune_node(alone(graph, node), taken, done):
+                    key = found.kernel, found.shape
+                    taken[key] = found.choice
+                    done.add(key)
+                    yield replace(found, node=node.name)
             if step is not None:
-                step()
-        return list(done.values())
+                step(after.name if after else "")
 
-    def _tune_node(self, graph: Graph, known: dict[tuple[str, str], Parameters]) -> list[Tuned]:
-        found: list[Tuned] = []
+    def _tune_node(self, graph: Graph, taken: Mapping[tuple[str, str], Parameters], done: AbstractSet[tuple[str, str]]) -> Iterator[Tuned]:
+        """What is found for one convolution; `taken` and `done` grow while the caller takes it."""
         options = self._options
-        direct, winograd = replace(options, winograd="off"), replace(options, winograd="on")
-        for each in (direct, winograd):
-            schedules = Schedules(self._device.traits, known)
+        for each in (replace(options, winograd="off"), replace(options, winograd="on")):
+            schedules = Schedules(self._device.traits, taken)
             self._compile(graph, each, schedules)
             for problem, candidates in schedules.asked:
-                if (problem.kernel, problem.shape) in known:
-                    continue
-                tuned = self._choose(graph, each, known, (problem.kernel, problem.shape), candidates[: self._top])
-                known[problem.kernel, problem.shape] = tuned.choice
-                found.append(tuned)
-        node = graph.nodes[0]
-        if options.winograd == "auto" and node.op == "Conv":
-            found += self._algorithm(graph, known)
-        return found
+                if (problem.kernel, problem.shape) not in done:
+                    yield self._choose(graph, each, taken, (problem.kernel, problem.shape), candidates[: self._top])
+        if options.winograd == "auto" and graph.nodes[0].op == "Conv":
+            yield from self._algorithm(graph, taken, done)
 
-    def _algorithm(self, graph: Graph, known: dict[tuple[str, str], Parameters]) -> list[Tuned]:
+    def _algorithm(self, graph: Graph, taken: Mapping[tuple[str, str], Parameters], done: AbstractSet[tuple[str, str]]) -> Iterator[Tuned]:
         """Whether Winograd's algorithm or the direct one is quicker, each with its best schedule."""
         compiled = {
-            use: self._compile(graph, replace(self._options, winograd=use), Schedules(self._device.traits, known)) for use in ("off", "on")
+            use: self._compile(graph, replace(self._options, winograd=use), Schedules(self._device.traits, taken)) for use in ("off", "on")
         }
         launches = [launch for launch in compiled["on"].launches if launch.kernel == "winograd_in"]
         if not launches:
-            return []
-        shape = launches[0].shape.removesuffix(" input")
-        if ("winograd", shape) in known:
-            return []
+            return
+        kernel, shape = tuned_key(launches[0])
+        if (kernel, shape) in done:
+            return
         times = {use: min(_conv_ms(one) for _ in range(self._rounds)) for use, one in compiled.items()}
-        automatic = self._compile(graph, self._options, Schedules(self._device.traits, known))
+        automatic = self._compile(graph, self._options, Schedules(self._device.traits, taken))
         use_untuned = int(any(launch.kernel == "winograd_in" for launch in automatic.launches))
         before = times["on" if use_untuned else "off"]
         use = int(times["on"] < BETTER * times["off"])
-        return [Tuned("winograd", shape, before, times["on" if use else "off"], {"USE": use}, 2, default={"USE": use_untuned})]
+        yield Tuned(kernel, shape, before, times["on" if use else "off"], {"USE": use}, 2, default={"USE": use_untuned})
 
     def _choose(
-        self, graph: Graph, options: Options, known: dict[tuple[str, str], Parameters], key: tuple[str, str], candidates: list[Parameters]
+        self,
+        graph: Graph,
+        options: Options,
+        known: Mapping[tuple[str, str], Parameters],
+        key: tuple[str, str],
+        candidates: list[Parameters],
     ) -> Tuned:
+        times = self.measure(graph, options, known, key, candidates)
+        (default, before), *_ = times
+        choice, after = min(times, key=lambda trial: trial[1])
+        if after > BETTER * before:
+            choice, after = default, before
+        return Tuned(*key, before_ms=before, after_ms=after, choice=dict(choice), tried=len(times), default=dict(default))
+
+    def measure(
+        self,
+        graph: Graph,
+        options: Options,
+        known: Mapping[tuple[str, str], Parameters],
+        key: tuple[str, str],
+        candidates: Sequence[Parameters],
+    ) -> list[tuple[Parameters, float]]:
+        """The least time in milliseconds of each candidate that the driver compiles, measured in turns.
+
+        Args:
+            graph: One convolution, as `alone` makes it.
+            options: Switches of the compilation.
+            known: Schedules of its other kernels.
+            key: Kernel and shape that the candidates are for.
+            candidates: Parameters, what they replace first; that one is measured in every round.
+
+        Raises:
+            StretchError: If the driver compiles none of them.
+        """
         trials: list[tuple[Parameters, OpenCLCompiled]] = []
         for candidate in candidates:
             try:
-                trials.append((candidate, self._compile(graph, options, Schedules(self._device.traits, known | {key: candidate}))))
+                trials.append((candidate, self._compile(graph, options, Schedules(self._device.traits, {**known, key: candidate}))))
             except StretchError:
                 # The driver does not compile it, or it needs more than the device has.
                 continue
         if not trials:
             raise StretchError(f"no schedule of the kernel `{key[0]}` for {key[1]} can be compiled on `{self._device.name}`")
-        best = [_conv_ms(one) for _, one in trials]
-        for _ in range(self._rounds - 1):
-            hopeful = HOPELESS * min(best)
+        best = [float("inf")] * len(trials)
+        for turn in range(self._rounds):
+            # One run alone may have been interrupted.
+            hopeful = HOPELESS * min(best) if turn > 1 else float("inf")
             best = [
                 min(ms, _conv_ms(one)) if ms <= hopeful or i == 0 else ms for i, (ms, (_, one)) in enumerate(zip(best, trials, strict=True))
             ]
-        chosen = min(range(len(best)), key=best.__getitem__)
-        if best[chosen] > BETTER * best[0]:
-            chosen = 0
-        return Tuned(
-            *key, before_ms=best[0], after_ms=best[chosen], choice=dict(trials[chosen][0]), tried=len(trials), default=dict(trials[0][0])
-        )
+        return [(candidate, ms) for (candidate, _), ms in zip(trials, best, strict=True)]
 
     def _compile(self, graph: Graph, options: Options, schedules: Schedules) -> OpenCLCompiled:
         copy = Graph(list(graph.nodes), dict(graph.constants), dict(graph.shapes), graph.inputs, graph.outputs)
@@ -195,6 +247,14 @@ def faster_nodes(before: OpenCLCompiled, after: OpenCLCompiled, rounds: int = 3)
     return {node for node, ms in times[1].items() if ms <= BETTER * times[0].get(node, 0.0)}
 
 
+def tuned_key(launch: Launch) -> tuple[str, str]:
+    """Kernel and shape under which the schedule of a launch is kept: of a Winograd transform of the input, whether that algorithm is used."""
+    if launch.kernel == "winograd_in":
+        return "winograd", launch.shape.removesuffix(" input")
+    batched = dict(launch.defines).get("BATCHED") == "1"
+    return ("product" if batched else launch.kernel), launch.shape
+
+
 def _conv_ms(compiled: OpenCLCompiled) -> float:
     """Time of the convolution in a graph of `alone`: all launches but conversions and the activation after it."""
     return sum(each.ms for each in compiled.profile(1) if each.launch.kernel not in ("move", "elementwise"))
@@ -216,7 +276,7 @@ def entries(found: list[Tuned]) -> list[Entry]:
         Entry(
             "schedule",
             each.kernel,
-            source_hash(SOURCES.get(each.kernel, each.kernel)),
+            kernel_hash(each.kernel),
             each.shape,
             dict(each.choice),
             each.after_ms,

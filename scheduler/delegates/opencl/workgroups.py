@@ -1,7 +1,8 @@
 """Work-group sizes of launches: tuned by FAST or EXHAUSTIVE, kept, and applied when a subgraph is compiled again."""
 
+import itertools
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -123,26 +124,27 @@ class GroupTuner:
         self._compiled = compiled
         self._mode = mode
 
-    def tune(self, budget_s: float, step: Callable[[], None] | None = None) -> list[TunedGroup]:
+    def tune(self, budget_s: float, step: Callable[[str], None] | None = None) -> Iterator[TunedGroup]:
         """Choose a work-group for each launch; launches that are alike share one, and so does what the budget leaves out.
 
         Args:
             budget_s: Seconds after which no further candidate is measured.
-            step: Called after each launch.
+            step: Called after each launch with the kernel of the next.
 
         Raises:
             StretchError: If a launch fails with its own work-group.
         """
         end = time.monotonic() + budget_s
-        found: dict[tuple[str, str], TunedGroup] = {}
+        done: set[tuple[str, str]] = set()
         timer = LaunchTimer(self._device, self._compiled)
-        for i, launch in enumerate(self._compiled.launches):
+        launches = self._compiled.launches
+        for i, (launch, after) in enumerate(itertools.zip_longest(launches, launches[1:])):
             key = (launch.kernel, group_key(launch))
-            if key not in found and time.monotonic() < end:
-                found[key] = self._tune(timer, i, launch, end)
+            if key not in done and time.monotonic() < end:
+                done.add(key)
+                yield self._tune(timer, i, launch, end)
             if step is not None:
-                step()
-        return list(found.values())
+                step(after.kernel if after else "")
 
     def _tune(self, timer: "LaunchTimer", index: int, launch: Launch, end: float) -> TunedGroup:
         limits = Limits(timer.most_items(index), _three(self._device.traits.max_sizes))

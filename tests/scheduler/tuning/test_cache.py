@@ -101,3 +101,28 @@ def test_nothing_half_written_is_left(tmp_path, monkeypatch):
 def test_folder_follows_the_users_cache_setting(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert tuning_folder() == tmp_path / "nn-stretch" / "tuning"
+
+
+def test_newer_file_with_fields_that_are_not_known_is_said_to_be_newer(tmp_path):
+    cache = TuningCache("d", "v", tmp_path)
+    cache.path.write_text(json.dumps({"schema": 2, "device": "d", "driver": "v", "machine": "x", "entries": [{"kind": "image"}]}))
+    with pytest.warns(UserWarning, match="schema 2 and not 1"):
+        assert len(TuningCache("d", "v", tmp_path)) == 0
+
+
+def test_too_large_file_is_not_read(tmp_path, monkeypatch):
+    TuningCache("d", "v", tmp_path).save([entry()])
+    monkeypatch.setattr("scheduler.tuning.cache.MAX_BYTES", 10)
+    with pytest.warns(UserWarning, match="too large"):
+        assert len(TuningCache("d", "v", tmp_path)) == 0
+
+
+@pytest.mark.parametrize("wrong", [{"VW": -1}, {"VW": 1.5}, {"VW": "6"}, {str(i): 1 for i in range(40)}])
+def test_file_with_parameters_out_of_range_is_ignored(tmp_path, wrong):
+    cache = TuningCache("d", "v", tmp_path)
+    cache.save([entry()])
+    content = json.loads(cache.path.read_text())
+    content["entries"][0]["parameters"] = wrong
+    cache.path.write_text(json.dumps(content))
+    with pytest.warns(UserWarning, match="is ignored"):
+        assert len(TuningCache("d", "v", tmp_path)) == 0

@@ -1,5 +1,12 @@
 """`stretch tune`: schedules and work-groups of a bundle's OpenCL kernels."""
 
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
 import pytest
 
 from scheduler.delegates import OpenCLDelegate
@@ -25,6 +32,7 @@ def test_every_kernel_is_told_with_its_shape_and_times(stretch, bundle_dir):
         assert "k3x3" in row["shape"]
         assert row["before_ms"] > 0
         assert row["after_ms"] > 0
+        assert row["precision"] == "fp32"
     assert data["after_ms"] == pytest.approx(sum(row["after_ms"] or 0 for row in data["kernels"]))
 
 
@@ -51,3 +59,64 @@ def test_bundle_without_a_subgraph_on_opencl_is_a_usage_error(stretch, bundle_di
 
 def test_unknown_mode_is_a_usage_error(stretch, bundle_dir):
     assert stretch("tune", bundle_dir, "--mode", "slow", "--json")[0] == 2
+
+
+def test_rows_suffice_to_fit_a_profile(stretch, bundle_dir):
+    """ms ≈ a + b·macs + c·bytes over all launches, convolutions and the rest."""
+    rows = stretch("tune", bundle_dir, "--mode", "fast", "--budget", 5, "--map", "gpu=opencl", "--json")[1]["kernels"]
+    measured = [row for row in rows if row["after_ms"] is not None]
+    assert {row["kernel"] for row in measured} > {"conv"}
+    assert all(row["bytes"] > 0 and row["shape"] for row in measured)
+    features = np.array([[1.0, row["macs"] / 1e6, row["bytes"] / 1e6] for row in measured])
+    ms = np.array([row["after_ms"] for row in measured])
+    line, _, rank, _ = np.linalg.lstsq(features, ms, rcond=None)
+    assert rank == 3, "macs and bytes vary by themselves, so that both their costs are determined"
+    assert np.isfinite(line).all()
+    assert ((features @ line - ms) ** 2).sum() < ((ms - ms.mean()) ** 2).sum()
+
+
+@pytest.mark.slow
+def test_subgraph_in_half_precision_is_tuned_in_it(stretch, bundles, tmp_path):
+    bundle = bundles.two_branches(tmp_path / "half")
+    manifest = json.loads((bundle / "bundle.json").read_text())
+    for entry in manifest["subgraphs"]:
+        if entry["processor"] == "gpu":
+            entry["precision"] = "fp16"
+    (bundle / "bundle.json").write_text(json.dumps(manifest))
+    code, data, _ = stretch("tune", bundle, "--mode", "fast", "--budget", 5, "--map", "gpu=opencl", "--json")
+    assert code == 0, data
+    assert {row["precision"] for row in data["kernels"]} == {"fp16"}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_interrupted_on_a_terminal_it_has_shown_what_is_next_and_keeps_what_was_found(bundle_dir, tmp_path):
+    import pty
+
+    terminal, end = pty.openpty()
+    command = [
+        sys.executable,
+        "-c",
+        "from stretch.cli import app; app()",
+        "tune",
+        str(bundle_dir),
+        "--map",
+        "gpu=opencl",
+        "--budget",
+        "300",
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=end, env={**os.environ, "TERM": "xterm", "COLUMNS": "120"})
+    os.close(end)
+    seen = b""
+    while b" s left" not in seen:
+        seen += os.read(terminal, 4096)
+    process.send_signal(signal.SIGINT)
+    try:
+        while part := os.read(terminal, 4096):
+            seen += part
+    except OSError:  # the other end is closed
+        os.close(terminal)
+    assert process.wait() == 130
+    assert b"error: interrupted" in seen
+    (kept,) = (tmp_path / "cache" / "nn-stretch" / "tuning").iterdir()
+    assert json.loads(kept.read_text())["entries"]

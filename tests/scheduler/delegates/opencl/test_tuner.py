@@ -2,7 +2,22 @@ import pytest
 
 from scheduler.delegates.opencl import OpenCLDelegate
 from scheduler.delegates.opencl.device import open_device
-from scheduler.delegates.opencl.tuner import ScheduleTuner, Tuned, cached_schedules, entries, open_cache
+from scheduler.delegates.opencl.launch import Launch
+from scheduler.delegates.opencl.schedule import Options
+from scheduler.delegates.opencl.tuner import (
+    ScheduleTuner,
+    Tuned,
+    cached_schedules,
+    device_kind,
+    entries,
+    kernel_hash,
+    open_cache,
+    shipped_schedules,
+    tuned_key,
+)
+from scheduler.tuning import Entry
+from scheduler.tuning.cache import write_entries
+from scheduler.tuning.shipped import ANY_DRIVER, shipped_path
 from tests.scheduler.delegates.opencl import networks
 
 
@@ -44,3 +59,87 @@ def test_schedule_of_another_version_of_a_kernel_is_not_taken():
     other = open_cache(open_device(()), True)
     other.save([type(entry)(entry.kind, entry.kernel, "another", entry.shape, entry.parameters, 1.0, 2.0)])
     assert cached_schedules(other) == {}
+
+
+@pytest.fixture
+def ship(tmp_path, monkeypatch):
+    """Ships schedules for the device of this machine."""
+    monkeypatch.setattr("scheduler.tuning.shipped.FOLDER", tmp_path / "tables")
+
+    def write(*entries):
+        kind = device_kind(open_device(()), False)
+        write_entries(shipped_path(kind), kind, ANY_DRIVER, entries)
+
+    return write
+
+
+SHAPE = "1x16x9x9->16x9x9 k3x3 s1x1"
+
+
+def shipped(shape=SHAPE, source=None, **parameters):
+    return Entry("schedule", "conv", source or kernel_hash("conv"), shape, parameters or {"VW": 2, "VC": 1, "CHANNELS_FIRST": 0}, 1.0, 2.0)
+
+
+def tile(path, **options):
+    """The tile of the network's 3×3 convolution."""
+    compiled = OpenCLDelegate(options=Options(winograd="off", **options)).build(path)
+    macros = next(dict(launch.defines) for launch in compiled.launches if tuned_key(launch) == ("conv", SHAPE))
+    return {key: int(macros[key]) for key in ("VW", "VC", "CHANNELS_FIRST")}
+
+
+def test_shipped_schedule_is_taken_until_the_user_has_tuned(tmp_path, ship):
+    path = networks.residual_block(tmp_path / "m.onnx")
+    untuned = tile(path)
+    ship(shipped())
+    assert tile(path) == {"VW": 2, "VC": 1, "CHANNELS_FIRST": 0} != untuned
+    assert tile(path, tuned=False) == untuned
+    own = {"VW": 1, "VC": 1, "CHANNELS_FIRST": 1}
+    open_cache(open_device(()), False).save(entries([Tuned("conv", SHAPE, 2.0, 1.0, own, 2)]))
+    assert tile(path) == own
+
+
+def test_shipped_schedule_of_another_kernel_source_or_one_that_is_not_legal_is_not_taken(tmp_path, ship):
+    path = networks.residual_block(tmp_path / "m.onnx")
+    untuned = tile(path)
+    ship(shipped(source="another"))
+    assert shipped_schedules(open_device(()), False) == {}
+    ship(shipped(VW=97, VC=1, CHANNELS_FIRST=0))
+    assert tile(path) == untuned
+
+
+def test_shipped_schedule_is_what_tuning_starts_from(tmp_path, ship, few):
+    ship(shipped())
+    found = OpenCLDelegate().tune(networks.residual_block(tmp_path / "m.onnx"), 60)
+    assert next(each for each in found if (each.kernel, each.shape) == ("conv", SHAPE)).default == shipped().parameters
+
+
+def test_interrupted_tuning_keeps_what_was_found(tmp_path, few):
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    path = networks.residual_block(tmp_path / "m.onnx")
+    with pytest.raises(KeyboardInterrupt):
+        OpenCLDelegate().tune(path, 60, interrupt)
+    kept = cached_schedules(open_cache(open_device(()), False))
+    assert kept
+    assert len(OpenCLDelegate().tune(path, 60)) + len(kept) == len(cached_schedules(open_cache(open_device(()), False)))
+
+
+def test_steps_are_convolutions_and_name_the_next_one(tmp_path):
+    told = []
+    OpenCLDelegate().tune(networks.residual_block(tmp_path / "m.onnx"), 0, told.append)
+    assert all(told[:-1])
+    assert told[-1] == ""
+
+
+@pytest.mark.parametrize(
+    ("kernel", "shape", "batched", "key"),
+    [
+        ("conv", "a->b", "0", ("conv", "a->b")),
+        ("conv", "36x4x8x8", "1", ("product", "36x4x8x8")),
+        ("winograd_in", "a->b input", "0", ("winograd", "a->b")),
+        ("stem", "a->b", "0", ("stem", "a->b")),
+    ],
+)
+def test_launch_is_known_by_the_problem_whose_schedule_it_takes(kernel, shape, batched, key):
+    assert tuned_key(Launch(kernel, "n", (("BATCHED", batched),), (), (1,), shape)) == key
