@@ -32,6 +32,7 @@ class Named:
         ("NVIDIA CUDA", "NVIDIA H200", "OpenCL 3.0 CUDA", "nvidia"),
         ("ARM Platform", "Mali-G78", "OpenCL 2.0", "mali"),
         ("QUALCOMM Snapdragon(TM)", "QUALCOMM Adreno(TM)", "OpenCL 2.0", "adreno"),
+        ("rusticl", "llvmpipe (LLVM 15.0.6, 256 bits)", "OpenCL 3.0", "mesa"),
         ("Another", "GPU", "OpenCL 1.2", "gpu"),
     ],
 )
