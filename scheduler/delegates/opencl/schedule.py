@@ -1,8 +1,10 @@
-"""Template parameters of a kernel: candidates, an analytic ranking, and what a tuner found."""
+"""Template parameters of a kernel: candidates, their ranking by a learned or an analytic estimate, and what a tuner found."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 
 from scheduler.delegates.opencl.device import Traits
 
@@ -12,6 +14,8 @@ Parameters = Mapping[str, int]
 WEIGHT_BYTES_A_CYCLE = 4.0
 #: Work-items that a large GPU runs at once.
 GPU_WORK_ITEMS = 65536
+#: Pixels and blocks of a tile that are tried.
+TILE_PIXELS, TILE_BLOCKS = (1, 2, 3, 4, 5, 6, 8, 10), (1, 2, 3, 4, 8)
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,7 @@ class Problem:
         blocks: Blocks of output channels.
         depth: Multiply-accumulates of one output element.
         batch: Products of one launch, 36 for Winograd's.
+        depths: Multiply-accumulates of one output element by blocks of a tile, where it depends on them.
     """
 
     kernel: str
@@ -55,11 +60,12 @@ class Problem:
     blocks: int
     depth: int
     batch: int = 1
+    depths: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass
 class Schedules:
-    """The schedule of each problem: what was tuned, else the best by the analytic ranking.
+    """The schedule of each problem: what was tuned, else the best by the ranking.
 
     Args:
         traits: Of the device.
@@ -87,14 +93,45 @@ class Schedules:
     def tiles(self) -> tuple[tuple[int, int], ...]:
         """Tiles (VW pixels, VC blocks) whose sums stay in registers, with those for weights and inputs."""
         limit = self.traits.registers
-        fits = [
-            (vw, vc) for vw in (1, 2, 3, 4, 5, 6, 8, 10) for vc in (1, 2, 3, 4, 8) if vw * vc + vc + (1 if self.traits.cpu else vw) <= limit
-        ]
+        fits = [(vw, vc) for vw in TILE_PIXELS for vc in TILE_BLOCKS if vw * vc + vc + (1 if self.traits.cpu else vw) <= limit]
         return tuple(fits)
 
 
 def rank_tiles(schedules: Schedules, problem: Problem, legal: Callable[[int, int], bool] = lambda vw, vc: True) -> list[Parameters]:
-    """Tiles of a convolution, the one with the least estimated time first.
+    """Tiles of a convolution, the one with the least estimated time first, each in both orders of the grid."""
+    traits = schedules.traits
+    estimates = [
+        (tile_cycles(traits, problem, vw, vc), -vw, -vc)
+        for vw, vc in schedules.tiles
+        if vw <= problem.pixels and vc <= max(1, problem.blocks) and legal(vw, vc)
+    ]
+    orders = (1, 0) if traits.cpu else (0, 1)
+    ordered = [{"VW": -vw, "VC": -vc, "CHANNELS_FIRST": first} for _, vw, vc in sorted(estimates) for first in orders]
+    return list[Parameters](ordered) or [{"VW": 1, "VC": 1, "CHANNELS_FIRST": 0}]
+
+
+def least_cycles(schedules: Schedules, problem: Problem) -> float:
+    """Estimated time of the best tile, with that of reading the weights once."""
+    best = min(
+        tile_cycles(schedules.traits, problem, vw, vc)
+        for vw, vc in schedules.tiles
+        if vw <= problem.pixels and vc <= max(1, problem.blocks)
+    )
+    lanes = schedules.traits.lanes
+    weight_bytes = problem.batch * problem.blocks * lanes * problem.depth * 4
+    return best + weight_bytes / WEIGHT_BYTES_A_CYCLE
+
+
+def tile_cycles(traits: Traits, problem: Problem, vw: int, vc: int) -> float:
+    """Estimated time of a convolution in tiles of VW pixels and VC blocks: learned for the device's kind, else analytic."""
+    costs = COSTS.get(traits.id)
+    if costs is None:
+        return analytic_cycles(traits, problem, vw, vc)
+    return costs.cycles(problem, vw, vc, traits.local[1])
+
+
+def analytic_cycles(traits: Traits, problem: Problem, vw: int, vc: int) -> float:
+    """An estimate for devices that nothing was learned on.
 
     For each input channel a tile of VW pixels and VC blocks does VW·VC vector
     multiply-adds and VW + VC loads. The estimate counts the slower of the two
@@ -103,31 +140,46 @@ def rank_tiles(schedules: Schedules, problem: Problem, legal: Callable[[int, int
     it, and the tiles at the end that are only partly used; the numbers were
     fitted to 18 tiles on a Zen 4. On a GPU too few work-items leave it idle.
     """
-    estimates = []
-    for vw, vc in schedules.tiles:
-        if vw <= problem.pixels and vc <= max(1, problem.blocks) and legal(vw, vc):
-            estimates.append((_cycles(schedules.traits, problem, vw, vc), -vw, -vc, int(schedules.traits.cpu)))
-    estimates.sort()
-    ordered = [{"VW": -vw, "VC": -vc, "CHANNELS_FIRST": first} for _, vw, vc, first in estimates]
-    ordered += [tile | {"CHANNELS_FIRST": 1 - tile["CHANNELS_FIRST"]} for tile in ordered]
-    return list[Parameters](ordered) or [{"VW": 1, "VC": 1, "CHANNELS_FIRST": 0}]
-
-
-def least_cycles(schedules: Schedules, problem: Problem) -> float:
-    """Estimated time of the best tile, with that of reading the weights once."""
-    best = min(
-        _cycles(schedules.traits, problem, vw, vc) for vw, vc in schedules.tiles if vw <= problem.pixels and vc <= max(1, problem.blocks)
-    )
-    lanes = schedules.traits.lanes
-    weight_bytes = problem.batch * problem.blocks * lanes * problem.depth * 4
-    return best + weight_bytes / WEIGHT_BYTES_A_CYCLE
-
-
-def _cycles(traits: Traits, problem: Problem, vw: int, vc: int) -> float:
     across, down = -(-problem.pixels // vw), -(-problem.blocks // vc)
+    depth = problem.depths.get(vc, problem.depth)
     if traits.cpu:
         cycles = max(0.52 * vw * vc, 0.56 * (vw + vc), 1.05 * vc, 4.3)
         # Setting up a tile, and writing it.
-        return problem.batch * across * down * (cycles * problem.depth + 5 * vw * vc + 15)
+        return problem.batch * across * down * (cycles * depth + 5 * vw * vc + 15)
     waves = max(1.0, across * down * problem.batch / GPU_WORK_ITEMS)
-    return waves * (max(vw * vc, 8.0 * (vw + vc) / traits.lanes) * problem.depth + 40)
+    return waves * (max(vw * vc, 8.0 * (vw + vc) / traits.lanes) * depth + 40)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What tiles cost on a kind of device, learned from measurements by ``experiments/opencl_tuning/cost_model.py``.
+
+    Args:
+        steps: Cycles of a tile of VW pixels and VC blocks for one input channel.
+        load: Cycles in which one block's weights for one input channel come into the first cache, once a work-group.
+    """
+
+    steps: Mapping[tuple[int, int], float]
+    load: float
+
+    def cycles(self, problem: Problem, vw: int, vc: int, group: int) -> float:
+        """Estimated time.
+
+        Args:
+            problem: What is computed.
+            vw: Pixels of a tile.
+            vc: Blocks of a tile.
+            group: Tiles of pixels in a work-group.
+        """
+        across, down = -(-problem.pixels // vw), -(-problem.blocks // vc)
+        channel = across * self.steps[vw, vc] + -(-across // group) * vc * self.load
+        return problem.batch * down * problem.depths.get(vc, problem.depth) * channel
+
+
+def read_costs() -> dict[str, Costs]:
+    """The learned costs by kind of device."""
+    kinds = json.loads(Path(__file__).with_name("costs.json").read_text())
+    return {kind: Costs({(vw, vc): cycles for vw, vc, cycles in each["steps"]}, each["load"]) for kind, each in kinds.items()}
+
+
+COSTS = read_costs()

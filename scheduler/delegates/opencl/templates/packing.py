@@ -31,6 +31,27 @@ def pack_stem(weight: Array, lanes: int, vc: int) -> Array:
     return np.ascontiguousarray(padded.reshape(tiles, vc * lanes, c, kh, kw).transpose(0, 2, 3, 4, 1))
 
 
+def input_blocks(weight: Array, groups: int, lanes: int, vc: int) -> list[tuple[int, int]]:
+    """The blocks of input channels that each tile of a grouped convolution reads, those of all groups that it has a part of.
+
+    Args:
+        weight: M×(C/groups)×KH×KW.
+        groups: Groups.
+        lanes: Channels of a block.
+        vc: Blocks of a tile.
+
+    Returns:
+        The first block of each tile, and the one behind the last.
+    """
+    m, per_group, size = weight.shape[0], weight.shape[1], vc * lanes
+    step = m // groups
+    ranges = []
+    for first in range(0, m, size):
+        low, high = first // step, (min(m, first + size) - 1) // step
+        ranges.append((low * per_group // lanes, ((high + 1) * per_group - 1) // lanes + 1))
+    return ranges
+
+
 def pack_grouped(weight: Array, groups: int, channels: int, lanes: int, vc: int) -> tuple[Array, Array]:
     """Weights of a grouped convolution, a tile of output blocks reading only the input blocks of its groups.
 
@@ -51,12 +72,9 @@ def pack_grouped(weight: Array, groups: int, channels: int, lanes: int, vc: int)
     m, per_group, kh, kw = weight.shape
     step = m // groups
     size = vc * lanes
-    tiles = -(-m // size)
     blocks = -(-channels // lanes)
-    ranges = []
-    for t in range(tiles):
-        low, high = t * size // step, (min(m, (t + 1) * size) - 1) // step
-        ranges.append((low * per_group // lanes, ((high + 1) * per_group - 1) // lanes + 1))
+    ranges = input_blocks(weight, groups, lanes, vc)
+    tiles = len(ranges)
     count = max(stop - start for start, stop in ranges)
     first = [min(start, blocks - count) for start, _ in ranges]
     packed = np.zeros((tiles, kh, kw, count * lanes, size), np.float32)

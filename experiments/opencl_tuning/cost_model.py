@@ -1,0 +1,166 @@
+"""Learns what tiles cost from measurements, and judges the ranking on networks left out: `python -m experiments.opencl_tuning.cost_model TILES`.
+
+TILES is what `gather.py` wrote. Least squares with no coefficient below zero,
+of relative errors, in which slow tiles count little: what matters is which one is first.
+"""
+
+import argparse
+import csv
+import json
+import math
+import statistics
+import sys
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from scipy.optimize import nnls
+from scipy.stats import spearmanr
+
+from experiments.opencl_networks.networks import NETWORKS
+from experiments.opencl_tuning.gather import HELD_OUT
+from experiments.records import Value, write_record
+from scheduler.delegates.opencl import schedule
+from scheduler.delegates.opencl.device import Traits, open_device
+from scheduler.delegates.opencl.schedule import Costs, Problem, analytic_cycles
+
+HERE = Path(__file__).parent
+COSTS_FILE = Path(schedule.__file__).with_name("costs.json")
+
+#: Turns milliseconds of this machine into cycles, in which other parts of the delegate count; a ranking does not depend on it.
+CYCLES_A_MS = 3.7e6
+#: A tile that takes t times the best one counts t to the power of minus this.
+SLOW_COUNTS_LESS = 3
+KERNELS = ("conv", "product")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """All tiles of one problem.
+
+    Args:
+        network: Where it is first met.
+        problem: What is computed.
+        times: Milliseconds by (VW, VC, CHANNELS_FIRST).
+    """
+
+    network: str
+    problem: Problem
+    times: dict[tuple[int, int, int], float]
+
+
+def read_tiles(path: Path) -> list[Measured]:
+    """The measurements of `gather.py`, problems with a choice of tiles alone."""
+    found: dict[tuple[str, str], Measured] = {}
+    with path.open(newline="") as stream:
+        for row in csv.DictReader(stream):
+            if row["kernel"] not in KERNELS:
+                continue
+            sizes = (int(row[key]) for key in ("pixels", "blocks", "depth", "batch"))
+            key = row["kernel"], row["shape"]
+            one = found.setdefault(key, Measured(row["network"], Problem(*key, *sizes), {}))
+            vw, vc, first = (int(row[key]) for key in ("VW", "VC", "CHANNELS_FIRST"))
+            one.times[vw, vc, first] = float(row["ms"])
+            one.problem.depths[vc] = int(row["tile_depth"])
+    return [one for one in found.values() if len(one.times) > 1]
+
+
+def fit(measured: list[Measured], group: int) -> Costs:
+    """The costs that explain times best.
+
+    Args:
+        measured: Of some networks.
+        group: Tiles of pixels in a work-group.
+    """
+    tiles = sorted({(vw, vc) for one in measured for vw, vc, _ in one.times})
+    # Costs are linear in each of its numbers: the features of a time are its cycles with one of them 1 and the others 0.
+    units = [Costs({tile: float(tile == unit) for tile in tiles}, float(unit is None)) for unit in (*tiles, None)]
+    features, weights = [], []
+    for one in measured:
+        best = min(one.times.values())
+        for (vw, vc, _), ms in one.times.items():
+            features.append([unit.cycles(one.problem, vw, vc, group) / (ms * CYCLES_A_MS) for unit in units])
+            weights.append((best / ms) ** (SLOW_COUNTS_LESS / 2))
+    found, _ = nnls(np.array(features) * np.array(weights)[:, None], np.array(weights))
+    return Costs(dict(zip(tiles, (round(float(x), 3) for x in found), strict=False)), round(float(found[-1]), 3))
+
+
+def judge(name: str, measured: list[Measured], cycles: Callable[[Problem, int, int], float]) -> dict[str, Value]:
+    """How well an estimate ranks: each tile in both orders of the grid, channels first before pixels first, as `rank_tiles` does."""
+    correlations, first, of_four, of_eight, sums = [], [], [], [], [0.0, 0.0]
+    for one in measured:
+        ranked = sorted(one.times, key=lambda tile: (cycles(one.problem, tile[0], tile[1]), -tile[0], -tile[1], -tile[2]))
+        times = [one.times[tile] for tile in ranked]
+        best = min(times)
+        if len({cycles(one.problem, vw, vc) for vw, vc, _ in ranked}) > 1:
+            correlations.append(float(spearmanr([cycles(one.problem, vw, vc) for vw, vc, _ in ranked], times).statistic))
+        first.append(times[0] / best)
+        of_four.append(min(times[:4]) / best)
+        of_eight.append(min(times[:8]) / best)
+        sums = [sums[0] + times[0], sums[1] + best]
+    return {
+        "ranking": name,
+        "problems": len(measured),
+        "rank_correlation": round(statistics.median(correlations), 3),
+        "first_over_best": round(_mean(first), 3),
+        "largest": round(max(first), 2),
+        "first_over_best_of_sums": round(sums[0] / sums[1], 3),
+        "best_of_4_over_best": round(_mean(of_four), 3),
+        "best_of_8_over_best": round(_mean(of_eight), 3),
+    }
+
+
+def _mean(ratios: list[float]) -> float:
+    return math.exp(statistics.mean(map(math.log, ratios)))
+
+
+def rows(measured: list[Measured], traits: Traits, costs: Costs) -> list[dict[str, Value]]:
+    """The analytic ranking and the learned one, on networks it was fitted to and on others."""
+    estimates: dict[str, Callable[[Problem, int, int], float]] = {
+        "in no order": lambda problem, vw, vc: zlib.crc32(f"{problem.shape} {vw} {vc}".encode()),
+        "analytic": lambda problem, vw, vc: analytic_cycles(traits, replace(problem, depths={}), vw, vc),
+        "analytic, groups counted": lambda problem, vw, vc: analytic_cycles(traits, problem, vw, vc),
+        "learned": lambda problem, vw, vc: costs.cycles(problem, vw, vc, traits.local[1]),
+    }
+    found = []
+    for where, networks in (("fitted to", NETWORKS), ("held out", HELD_OUT)):
+        for kernel in KERNELS:
+            chosen = [one for one in measured if one.network in networks and one.problem.kernel == kernel]
+            found += [judge(f"{name}, {kernel}, networks {where}", chosen, cycles) for name, cycles in estimates.items()]
+    return found
+
+
+def main(words: list[str] | None = None) -> int:
+    """Fit, write the costs into the package and ``results/cost_model.json``."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.opencl_tuning.cost_model", description=__doc__)
+    parser.add_argument("tiles", type=Path)
+    parser.add_argument("--load", type=float, default=0.0, help="mean number of busy processes while tiles were measured")
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "cost_model.json")
+    options = parser.parse_args(words)
+    traits = open_device(()).traits
+    measured = read_tiles(options.tiles)
+    costs = fit([one for one in measured if one.network in NETWORKS], traits.local[1])
+    kinds = json.loads(COSTS_FILE.read_text())
+    kinds[traits.id] = {"load": costs.load, "steps": [[vw, vc, cycles] for (vw, vc), cycles in costs.steps.items()]}
+    partial = COSTS_FILE.with_suffix(".part")
+    partial.write_text(json.dumps(kinds, indent=1) + "\n")
+    partial.replace(COSTS_FILE)
+    write_record(
+        options.out,
+        {"rankings": rows(measured, traits, costs)},
+        source="measured",
+        command="python -m experiments.opencl_tuning.cost_model tiles.csv",
+        runs=5,
+        load=options.load,
+        notes=[
+            f"{sum(len(one.times) for one in measured)} tiles of {len(measured)} problems, the least of five runs of each, one core. "
+            f"Fitted to {', '.join(NETWORKS)}; held out: {', '.join(HELD_OUT)}."
+        ],
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""Times every tile of every convolution of some networks, as a tuner without a ranking would: `python -m experiments.opencl_tuning.gather`.
+
+What it writes is the material that a cost model is fitted to and judged with; see `cost_model.py`.
+"""
+
+import argparse
+import csv
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from experiments.opencl_networks.networks import NETWORKS, save_network
+from scheduler.cores import available_cores, pinned
+from scheduler.delegates.opencl.device import OpenDevice, open_device
+from scheduler.delegates.opencl.fuse import fuse
+from scheduler.delegates.opencl.graph import Graph, read_graph
+from scheduler.delegates.opencl.lower import lower
+from scheduler.delegates.opencl.schedule import Options, Parameters, Problem, Schedules
+from scheduler.delegates.opencl.simplify import simplify
+from scheduler.delegates.opencl.tuner import ScheduleTuner, alone
+
+#: Networks that no constant of the cost model was fitted to.
+HELD_OUT = ("resnet18", "googlenet", "mobilenet_v3_large", "shufflenet_v2_x1_0", "regnet_y_800mf", "squeezenet1_1", "densenet121")
+COLUMNS = ("network", "kernel", "shape", "pixels", "blocks", "depth", "batch", "VW", "VC", "CHANNELS_FIRST", "tile_depth", "ms")
+
+
+def problems(graph: Graph, device: OpenDevice) -> dict[tuple[str, str], tuple[Graph, Options, Problem, list[Parameters]]]:
+    """Every problem of a simplified and fused graph whose tile is to be chosen, with its convolution alone and its candidates."""
+    found: dict[tuple[str, str], tuple[Graph, Options, Problem, list[Parameters]]] = {}
+    for node in graph.nodes:
+        if node.op not in ("Conv", "Gemm"):
+            continue
+        for options in (Options(winograd="off"), Options(winograd="on")):
+            one = alone(graph, node)
+            copy = replace(one, nodes=list(one.nodes), constants=dict(one.constants), shapes=dict(one.shapes))
+            schedules = Schedules(device.traits)
+            lower(copy, device.traits.layout(False), device.traits, options, schedules)
+            for problem, candidates in schedules.asked:
+                found.setdefault((problem.kernel, problem.shape), (one, options, problem, candidates))
+    return found
+
+
+def main(words: list[str] | None = None) -> int:
+    """Measure and write a table with a row a tile."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.opencl_tuning.gather", description=__doc__)
+    parser.add_argument("networks", nargs="*", default=[*NETWORKS, *HELD_OUT])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--core", type=int, default=available_cores()[-1])
+    parser.add_argument("--out", type=Path, default=Path("tiles.csv"))
+    options = parser.parse_args(words)
+    seen: set[tuple[str, str]] = set()
+    with tempfile.TemporaryDirectory() as folder, pinned((options.core,)), options.out.open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(COLUMNS)
+        device = open_device((options.core,))
+        tuner = ScheduleTuner(device, rounds=options.rounds)
+        for network in options.networks:
+            graph = read_graph(save_network(network, Path(folder)))
+            simplify(graph)
+            fuse(graph)
+            todo = {key: value for key, value in problems(graph, device).items() if key not in seen}
+            for key, (one, switches, problem, candidates) in todo.items():
+                for tile, ms in tuner.measure(one, switches, {}, key, candidates):
+                    sizes = (problem.pixels, problem.blocks, problem.depth, problem.batch)
+                    vc = tile.get("VC", 1)
+                    depth = problem.depths.get(vc, problem.depth)
+                    writer.writerow((network, *key, *sizes, tile["VW"], vc, tile["CHANNELS_FIRST"], depth, f"{ms:.5f}"))
+                stream.flush()
+            seen.update(todo)
+            sys.stderr.write(f"{network}: {len(todo)} problems\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

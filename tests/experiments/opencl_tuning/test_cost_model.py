@@ -1,0 +1,36 @@
+"""The fit of the tiles' costs, on times that are made from known costs."""
+
+import pytest
+
+from experiments.opencl_tuning.cost_model import CYCLES_A_MS, Measured, fit, judge
+from scheduler.delegates.opencl.schedule import Costs, Problem
+
+COSTS = Costs({(1, 1): 2.0, (4, 2): 5.0, (6, 2): 7.0}, 3.0)
+SIZES = [(3136, 8, 64), (784, 16, 128), (196, 32, 1024), (49, 64, 512), (49, 8, 2048)]
+
+
+def measured(costs):
+    found = []
+    for pixels, blocks, depth in SIZES:
+        problem = Problem("conv", f"{pixels} {blocks} {depth}", pixels, blocks, depth)
+        times = {(vw, vc, first): costs.cycles(problem, vw, vc, 16) / CYCLES_A_MS for vw, vc in costs.steps for first in (0, 1)}
+        found.append(Measured("net", problem, times))
+    return found
+
+
+def test_costs_that_times_were_made_from_are_found_again():
+    found = fit(measured(COSTS), 16)
+    assert found.load == pytest.approx(COSTS.load, abs=0.01)
+    assert found.steps == pytest.approx(COSTS.steps, abs=0.01)
+
+
+def test_ranking_by_the_true_costs_loses_nothing():
+    row = judge("true", measured(COSTS), lambda problem, vw, vc: COSTS.cycles(problem, vw, vc, 16))
+    assert row["rank_correlation"] == 1
+    assert row["first_over_best"] == row["largest"] == row["best_of_4_over_best"] == 1
+
+
+def test_reversed_ranking_is_told_from_the_true_one():
+    row = judge("reversed", measured(COSTS), lambda problem, vw, vc: -COSTS.cycles(problem, vw, vc, 16))
+    assert row["rank_correlation"] == -1
+    assert row["first_over_best"] > 1.5
