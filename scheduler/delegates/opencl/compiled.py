@@ -13,6 +13,7 @@ from scheduler.delegates.opencl.invocation import Command, OpenCLInvocation
 from scheduler.delegates.opencl.launch import Argument, Float, Ints, Launch, Tensor, Weights, Zeros
 from scheduler.delegates.opencl.memory import intermediates
 from scheduler.delegates.opencl.programs import Programs
+from scheduler.delegates.opencl.tensors import TEXEL, View
 from scheduler.memory import Lifetimes, MemoryPlan, Planner
 from scheduler.memory.offset import plan_offset
 
@@ -60,17 +61,17 @@ class OpenCLCompiled(Compiled):
     ) -> None:
         super().__init__(inputs, outputs)
         self.device = device
-        self.launches = tuple(launches)
         self._programs = programs
         self._half = half
+        self._item_bytes = device.traits.layout(half).item_bytes
         self._constants: dict[int, Any] = {}
-        self._kept: list[Array] = []
         try:
-            self.intermediates: Lifetimes = intermediates(self.launches)
+            self.intermediates: Lifetimes = intermediates(launches)
             self.allocation: MemoryPlan = planner(self.intermediates, self.device.traits.alignment)
+            self.launches = tuple(self._readable(launch) for launch in launches)
             self._regions()
             self._zeros = self._buffer(
-                np.zeros(max([4, *(a.elements for s in launches for a in s.arguments if isinstance(a, Zeros))]), np.float32)
+                np.zeros(max([4, *(a.elements for s in self.launches for a in s.arguments if isinstance(a, Zeros))]), np.float32)
             )
             for launch in self.launches:
                 for argument in launch.arguments:
@@ -123,13 +124,15 @@ class OpenCLCompiled(Compiled):
             commands.append(Command(launch, kernel, launch.global_size, launch.local, regions))
         return commands
 
-    def _values(self, argument: Argument, external: Mapping[str, Any], regions: Mapping[str, Any]) -> list[Any]:
+    def _values(self, argument: Argument, external: Mapping[str, Any], regions: dict[str, Any]) -> list[Any]:
         match argument:
             case Tensor(view):
                 if view.where == "device":
                     memory = regions[view.buffer]
                 else:
                     memory = self._constants[id(argument)] if view.where == "constant" else external[view.buffer]
+                if argument.image:
+                    return [self._row_image(view, regions), np.int32(self._offset(view)), np.array(view.strides, np.int32)]
                 return [memory] if argument.bare else [memory, np.int32(view.offset), np.array(view.strides, np.int32)]
             case Weights():
                 return [self._constants[id(argument)]]
@@ -143,9 +146,52 @@ class OpenCLCompiled(Compiled):
     def _upload(self, argument: Argument) -> None:
         if isinstance(argument, Weights):
             types = {"store": np.float16 if self._half else np.float32, "float": np.float32, "int": np.int32}
-            self._constants[id(argument)] = self._buffer(argument.values.astype(types[argument.kind], copy=False))
+            values = argument.values.astype(types[argument.kind], copy=False)
+            self._constants[id(argument)] = self._weight_image(values, argument.image) if argument.image else self._buffer(values)
         elif isinstance(argument, Tensor) and argument.values is not None:
             self._constants[id(argument)] = self._buffer(argument.values.astype(np.float16 if self._half else np.float32, copy=False))
+
+    def _weight_image(self, values: Array, power: int) -> Any:
+        """Weights as an image whose rows are filled one after the other."""
+        import pyopencl as cl
+
+        width = 1 << power
+        texels = np.zeros((-(-values.size // (TEXEL * width)), width, TEXEL), values.dtype)
+        texels.reshape(-1)[: values.size] = values.reshape(-1)
+        flags = cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR
+        return cl.create_image(self.device.context, flags, self._texel(), texels.shape[1::-1], hostbuf=texels)
+
+    def _row_image(self, view: View, regions: dict[str, Any]) -> Any:
+        """The arena of a tensor as an image of one row, which is kept with the regions; drivers refuse one of a part of a buffer."""
+        import pyopencl as cl
+
+        arena = self.allocation.arenas[view.buffer]
+        name = f"image {arena}"
+        if name not in regions:
+            sizes = self.allocation.sizes
+            regions[name] = cl.create_image(
+                self.device.context,
+                cl.mem_flags.READ_WRITE,
+                self._texel(),
+                (sizes[arena] // (TEXEL * self._item_bytes),),
+                buffer=self.device.arenas.take(sizes)[arena],
+            )
+        return regions[name]
+
+    def _offset(self, view: View) -> int:
+        """First element of a tensor in its arena."""
+        return self.allocation.offsets[view.buffer] // self._item_bytes + view.offset
+
+    def _readable(self, launch: Launch) -> Launch:
+        """The launch with buffers in place of images that its device cannot make so large."""
+        limit = self.device.traits.images[2] * TEXEL * self._item_bytes
+        images = [a.view.buffer for a in launch.arguments if isinstance(a, Tensor) and a.image]
+        return launch if all(self.allocation.sizes[self.allocation.arenas[name]] <= limit for name in images) else launch.in_buffers()
+
+    def _texel(self) -> Any:
+        import pyopencl as cl
+
+        return cl.ImageFormat(cl.channel_order.RGBA, cl.channel_type.HALF_FLOAT if self._half else cl.channel_type.FLOAT)
 
     def _buffer(self, values: Array) -> Any:
         import pyopencl as cl

@@ -46,6 +46,8 @@ class Traits:
         max_sizes: Most work-items in each dimension of a work-group.
         alignment: Alignment of a part of a buffer, in bytes.
         fp16: Whether the device states `cl_khr_fp16`, and so computes with half.
+        images: Largest width and height of an image of weights and most texels of an image of inputs, in devices on which convolutions
+            read images; else zeros.
     """
 
     id: str
@@ -59,6 +61,7 @@ class Traits:
     max_sizes: tuple[int, ...] = (1, 1, 1)
     alignment: int = 128
     fp16: bool = False
+    images: tuple[int, int, int] = (0, 0, 0)
 
     def layout(self, half: bool) -> Layout:
         """How blocked tensors lie in memory."""
@@ -178,7 +181,7 @@ def device_traits(device: Any) -> Traits:
     extensions = device.extensions.split()
     for entry in _entries():
         if _fits(entry, device):
-            known = {key: value for key, value in entry.items() if key not in ("platform", "device", "flag", "local")}
+            known = {key: value for key, value in entry.items() if key not in ("platform", "device", "flag", "local", "images")}
             limit = device.max_work_group_size
             local = tuple(entry["local"])
             while local[0] * local[1] * local[2] > limit:
@@ -189,10 +192,18 @@ def device_traits(device: Any) -> Traits:
                 max_local=limit,
                 max_sizes=tuple(device.max_work_item_sizes),
                 alignment=max(128, device.mem_base_addr_align // 8),
+                images=_image_limits(device) if entry.get("images") else (0, 0, 0),
                 # A CPU's driver states it as well where every operation goes through floats.
                 fp16="cl_khr_fp16" in extensions and (not entry["cpu"] or bool(cpu_flags() & HALF_FLAGS)),
             )
     raise StretchError(f"devices.toml has no entry for the OpenCL device `{named}`")
+
+
+def _image_limits(device: Any) -> tuple[int, int, int]:
+    """`Traits.images` of a device that reads images."""
+    if not device.image_support:
+        return 0, 0, 0
+    return device.image2d_max_width, device.image2d_max_height, device.image_max_buffer_size
 
 
 def _fits(entry: dict[str, Any], device: Any) -> bool:

@@ -1,6 +1,6 @@
 """Kernel launches as data: which kernel, with which constants and arguments, over which grid."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Literal
 
@@ -19,12 +19,14 @@ class Tensor:
         view: Where it lies.
         written: Whether the kernel writes it.
         bare: Whether the kernel takes the pointer alone.
+        image: Whether the kernel reads it as an image of one row.
         values: Its elements as they lie in memory, where it is constant.
     """
 
     view: View
     written: bool = False
     bare: bool = False
+    image: bool = False
     values: Array | None = field(default=None, compare=False)
 
 
@@ -35,10 +37,12 @@ class Weights:
     Args:
         values: The numbers.
         kind: `store` for the tensors' storage type, `float` for float whatever that is, `int` for 32-bit integers.
+        image: Power of 2 of the width of the image that they are read from; 0 for a buffer.
     """
 
     values: Array
     kind: Literal["store", "float", "int"] = "store"
+    image: int = 0
 
 
 @dataclass(frozen=True)
@@ -124,6 +128,12 @@ class Launch:
                 case Weights(values, kind):
                     total += values.size * (item_bytes if kind == "store" else 4)
         return total
+
+    def in_buffers(self) -> "Launch":
+        """The same with its tensors read from buffers in place of images."""
+        defines = tuple((name, "0" if name == "XIMAGE" else value) for name, value in self.defines)
+        arguments = tuple(replace(a, image=False) if isinstance(a, Tensor) else a for a in self.arguments)
+        return replace(self, defines=defines, arguments=arguments)
 
     def buffers(self) -> tuple[set[str], set[str]]:
         """Device buffers that it reads and that it writes."""

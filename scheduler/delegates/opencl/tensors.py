@@ -5,6 +5,9 @@ from math import prod
 from typing import Literal
 
 Shape = tuple[int, ...]
+#: Lanes of an image's texel.
+TEXEL = 4
+
 Where = Literal["device", "input", "output", "constant"]
 
 

@@ -59,6 +59,45 @@ typedef VEC TERM;
 #define SPREAD(v, l) ((TERM)LANE(v, l))
 #endif
 
+// Where convolutions read weights and inputs: in buffers, or in images of 4 lanes a texel, which go through the texture cache
+// of GPUs that have one. A place is a pointer, or an element's number. WIMAGE: power of 2 of the weights' width.
+#if NATIVE
+#define TEXEL(image, at) read_imageh(image, at)
+#else
+#define TEXEL(image, at) read_imagef(image, at)
+#endif
+#if WIMAGE
+#define WEIGHTS __read_only image2d_t weight
+#define WEIGHT_START 0
+#define WEIGHT_TEXEL(p) (int2)(((p) >> 2) & ((1 << WIMAGE) - 1), (p) >> (2 + WIMAGE))
+#define LOADW(p) TEXEL(weight, WEIGHT_TEXEL(p))
+#define LOADW_FLOATS(p) read_imagef(weight, WEIGHT_TEXEL(p))
+typedef int WEIGHT_PLACE;
+#else
+#define WEIGHTS __global const STORE *restrict weight
+#define WEIGHT_START weight
+#define LOADW(p) LOADT(p)
+#define LOADW_FLOATS(p) LOADV(p)
+typedef __global const STORE *WEIGHT_PLACE;
+#endif
+#if XIMAGE
+#define X_IN __read_only image1d_buffer_t x, const int x_o, const int4 x_s
+#define X_START x_o
+#define LOADX(p) TEXEL(x, (p) >> 2)
+#define LOADX_OR_ZERO(inside, p) ((inside) ? LOADX(p) : (TERM)0)
+typedef int X_PLACE;
+#elif XPLAIN
+#define X_IN IN_FLOAT(x)
+#define X_START (x + x_o)
+typedef __global const float *X_PLACE;
+#else
+#define X_IN IN(x)
+#define X_START (x + x_o)
+#define LOADX(p) LOADT(p)
+#define LOADX_OR_ZERO(inside, p) LOADT((inside) ? (p) : zero)
+typedef __global const STORE *X_PLACE;
+#endif
+
 #define LANE(v, l) (((const float *)&(v))[l])
 
 // Arguments of a tensor called x: pointer, offset, strides.

@@ -7,13 +7,6 @@
 //
 // VH, VW, VC of paper 004's template with VH folded into VW; XPLAIN reads channel by channel from NCHW, YPLAIN writes it.
 
-#if XPLAIN
-#define X_IN IN_FLOAT(x)
-#define X_TYPE float
-#else
-#define X_IN IN(x)
-#define X_TYPE STORE
-#endif
 #if YPLAIN
 #define Y_OUT OUT_FLOAT(y)
 #else
@@ -47,7 +40,7 @@
     if (++oh == result.s0) oh = 0, n++;                                                                                                     \
   }
 
-__kernel void conv(X_IN, __global const STORE *restrict zero, __global const STORE *restrict weight, __global const float *restrict bias,
+__kernel void conv(X_IN, __global const STORE *restrict zero, WEIGHTS, __global const float *restrict bias,
 #if RESIDUAL
                    IN(r),
 #endif
@@ -88,14 +81,14 @@ __kernel void conv(X_IN, __global const STORE *restrict zero, __global const STO
   int held = 0;
 #endif
 
-  __global const STORE *w = weight + (long)t * image.s2 * window.s0 * window.s1 * (XPLAIN ? 1 : L) * VC * L;
-  x += x_o;
+  WEIGHT_PLACE w = WEIGHT_START + (long)t * image.s2 * window.s0 * window.s1 * (XPLAIN ? 1 : L) * VC * L;
+  X_PLACE start = X_START;
 #if BATCHED
-  x += (long)get_global_id(2) * z.s0;
+  start += (long)get_global_id(2) * z.s0;
   w += (long)get_global_id(2) * z.s1;
 #endif
 #if GROUPED
-  x += first[t] * x_s.s1;
+  start += first[t] * x_s.s1;
 #endif
 
 #if !FLAT
@@ -116,12 +109,12 @@ __kernel void conv(X_IN, __global const STORE *restrict zero, __global const STO
 
   for (int kh = 0; kh < window.s0; kh++)
     for (int kw = 0; kw < window.s1; kw++) {
-      __global const X_TYPE *xp[VW];
+      X_PLACE xp[VW];
       int inside[VW];
 #pragma unroll
       for (int i = 0; i < VW; i++) {
 #if FLAT
-        xp[i] = x + (p0 + i) * x_s.s3;
+        xp[i] = start + (p0 + i) * x_s.s3;
         inside[i] = 1;
 #else
         const int h = row[i] + kh * border.s2;
@@ -129,9 +122,9 @@ __kernel void conv(X_IN, __global const STORE *restrict zero, __global const STO
         inside[i] = !CHECKED || ((uint)h < (uint)image.s0 && (uint)v < (uint)image.s1);
         const int at = base[i] + h * x_s.s2 + v * x_s.s3;
 #if XPLAIN || XVEC
-        xp[i] = x + (inside[i] ? at : 0);
+        xp[i] = start + (inside[i] ? at : 0);
 #else
-        xp[i] = inside[i] ? x + at : zero;
+        xp[i] = inside[i] ? start + at : zero;
 #endif
 #endif
       }
@@ -140,7 +133,7 @@ __kernel void conv(X_IN, __global const STORE *restrict zero, __global const STO
         const int k = c * x_s.s1;
         VEC u[VC];
 #pragma unroll
-        for (int j = 0; j < VC; j++) u[j] = LOADV(w + j * L);
+        for (int j = 0; j < VC; j++) u[j] = LOADW_FLOATS(w + j * L);
 #pragma unroll
         for (int i = 0; i < VW; i++) {
           const float a = inside[i] ? xp[i][k] : 0.0f;
@@ -150,18 +143,18 @@ __kernel void conv(X_IN, __global const STORE *restrict zero, __global const STO
         w += VC * L;
       }
 #else
-      __global const STORE *wc = w + part * (L * VC * L);
+      WEIGHT_PLACE wc = w + part * (L * VC * L);
       for (int c = part, k = part * x_s.s1; c < image.s2; c += SPLIT, k += SPLIT * x_s.s1) {
 #if XVEC
         TERM a[VW];
 #pragma unroll
-        for (int i = 0; i < VW; i++) a[i] = inside[i] ? LOADT(xp[i] + k) : (TERM)0;
+        for (int i = 0; i < VW; i++) a[i] = inside[i] ? LOADX(xp[i] + k) : (TERM)0;
 #endif
 #pragma unroll
         for (int l = 0; l < L; l++) {
           TERM u[VC];
 #pragma unroll
-          for (int j = 0; j < VC; j++) u[j] = LOADT(wc + (l * VC + j) * L);
+          for (int j = 0; j < VC; j++) u[j] = LOADW(wc + (l * VC + j) * L);
 #pragma unroll
           for (int i = 0; i < VW; i++) {
 #if XVEC

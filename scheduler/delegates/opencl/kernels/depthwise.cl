@@ -16,7 +16,7 @@
 #endif
 #define SPAN ((VW - 1) * SW + (KW - 1) * DW + 1)
 
-__kernel void depthwise(IN(x), __global const STORE *restrict zero, __global const STORE *restrict weight, __global const float *restrict bias,
+__kernel void depthwise(X_IN, __global const STORE *restrict zero, WEIGHTS, __global const float *restrict bias,
                         Y_OUT, const int4 image, const int4 result, const int4 window, const int2 tiles, ACT_ARGS) {
   // image: H, W, row dilation; result: OH, OW, blocks, channels; window: KH, row stride, pads; tiles: in a row
   const int b = get_global_id(CHANNELS_FIRST ? 0 : 1);
@@ -33,21 +33,21 @@ __kernel void depthwise(IN(x), __global const STORE *restrict zero, __global con
   VEC acc[VW];
 #pragma unroll
   for (int i = 0; i < VW; i++) acc[i] = *(__global const VEC *)(bias + b * L);
-  __global const STORE *w = weight + b * window.s0 * KW * L;
+  WEIGHT_PLACE w = WEIGHT_START + b * window.s0 * KW * L;
 
   for (int kh = 0; kh < window.s0; kh++, w += KW * L) {
     const int h = top + kh * image.s2;
     if ((uint)h >= (uint)image.s0) continue;
-    __global const STORE *line = AT(x, n, b, h, 0);
+    const X_PLACE line = X_START + n * x_s.s0 + b * x_s.s1 + h * x_s.s2;
     TERM a[SPAN];
     if (interior) {
 #pragma unroll
-      for (int k = 0; k < SPAN; k++) a[k] = LOADT(line + (left + k) * x_s.s3);
+      for (int k = 0; k < SPAN; k++) a[k] = LOADX(line + (left + k) * x_s.s3);
     } else {
 #pragma unroll
       for (int k = 0; k < SPAN; k++) {
         const int v = left + k;
-        a[k] = LOADT((uint)v < (uint)image.s1 ? line + v * x_s.s3 : zero);
+        a[k] = LOADX_OR_ZERO((uint)v < (uint)image.s1, line + v * x_s.s3);
       }
     }
 #if NATIVE
@@ -57,7 +57,7 @@ __kernel void depthwise(IN(x), __global const STORE *restrict zero, __global con
 #endif
 #pragma unroll
     for (int kw = 0; kw < KW; kw++) {
-      const TERM u = LOADT(w + kw * L);
+      const TERM u = LOADW(w + kw * L);
 #pragma unroll
       for (int i = 0; i < VW; i++) SUMS[i] += a[i * SW + kw * DW] * u;
     }

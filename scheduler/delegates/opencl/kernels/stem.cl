@@ -13,7 +13,7 @@
 #define TAPS(VALUE)                                                                                                                         \
   _Pragma("unroll 1") for (int kw = 0; kw < KW; kw++) {                                                                                     \
     VEC u[VC];                                                                                                                              \
-    _Pragma("unroll") for (int j = 0; j < VC; j++) u[j] = LOADV(w + (kw * VC + j) * L);                                                     \
+    _Pragma("unroll") for (int j = 0; j < VC; j++) u[j] = LOADW_FLOATS(w + (kw * VC + j) * L);                                                     \
     _Pragma("unroll") for (int i = 0; i < VW; i++) {                                                                                        \
       const int v = left + i * SW + kw;                                                                                                     \
       const float a = VALUE;                                                                                                                \
@@ -21,7 +21,7 @@
     }                                                                                                                                       \
   }
 
-__kernel void stem(IN_FLOAT(x), __global const STORE *restrict weight, __global const float *restrict bias, Y_OUT, const int4 image,
+__kernel void stem(IN_FLOAT(x), WEIGHTS, __global const float *restrict bias, Y_OUT, const int4 image,
                    const int4 result, const int4 window, const int4 tiles, ACT_ARGS) {
   // image: H, W, C; result: OH, OW, blocks, channels; window: KH, row stride, pads; tiles: in a row, of channels
   const int t = get_global_id(CHANNELS_FIRST ? 0 : 1);
@@ -47,7 +47,7 @@ __kernel void stem(IN_FLOAT(x), __global const STORE *restrict weight, __global 
       const int h = top + kh;
       if ((uint)h >= (uint)image.s0) continue;
       __global const float *line = AT(x, n, c, h, 0);
-      __global const STORE *w = weight + (((long)t * image.s2 + c) * window.s0 + kh) * KW * VC * L;
+      WEIGHT_PLACE w = WEIGHT_START + (((long)t * image.s2 + c) * window.s0 + kh) * KW * VC * L;
       if (interior) {
         TAPS(line[v])
       } else {

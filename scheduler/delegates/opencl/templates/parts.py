@@ -2,10 +2,13 @@
 
 from math import prod
 
+from scheduler.delegates.base import Array
 from scheduler.delegates.opencl.device import Traits
 from scheduler.delegates.opencl.fuse import NONE, Activation
 from scheduler.delegates.opencl.graph import Node
 from scheduler.delegates.opencl.launch import Argument, Defines, Float, Size
+from scheduler.delegates.opencl.lower import Lowering
+from scheduler.delegates.opencl.tensors import TEXEL, View
 
 #: Work-group of kernels with little work an item on a CPU: PoCL loops over it, which costs less than a group each.
 CPU_LIGHT = (4, 16, 1)
@@ -61,6 +64,21 @@ def line_local(traits: Traits) -> Size:
 def describe(node: Node, *shapes: tuple[int, ...]) -> str:
     """The shapes of an operator in words."""
     return f"{node.op.lower()} " + " ".join("x".join(map(str, shape)) for shape in shapes)
+
+
+def image_power(state: Lowering, weights: Array) -> int:
+    """Power of 2 of the width of an image of these weights; 0 where the device reads buffers or has no image so large."""
+    width, height, _ = state.traits.images
+    texels = weights.size // TEXEL
+    if state.layout.lanes != TEXEL or width < 2:
+        return 0
+    power = min(width.bit_length() - 1, max(1, (texels - 1).bit_length()))
+    return power if texels <= height << power else 0
+
+
+def reads_image(state: Lowering, x: View) -> bool:
+    """Whether a kernel reads an input as an image, if its memory is not too large for one."""
+    return state.layout.lanes == x.lanes == TEXEL and state.traits.images[2] > 0
 
 
 def strides(shape: tuple[int, ...]) -> tuple[int, ...]:

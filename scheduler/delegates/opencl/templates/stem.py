@@ -4,7 +4,7 @@ from scheduler.delegates.opencl.launch import Ints, Launch, Tensor, Weights
 from scheduler.delegates.opencl.lower import Lowering
 from scheduler.delegates.opencl.schedule import Parameters, Problem, rank_tiles
 from scheduler.delegates.opencl.templates.packing import pack_stem
-from scheduler.delegates.opencl.templates.parts import activation_arguments, defines, fit_local
+from scheduler.delegates.opencl.templates.parts import activation_arguments, defines, fit_local, image_power
 from scheduler.delegates.opencl.templates.window import Convolution, pad_to
 
 #: More input channels are quicker in blocks.
@@ -29,10 +29,12 @@ def stem(state: Lowering, conv: Convolution) -> None:
     vw, vc = tile["VW"], tile["VC"]
     x, y = state.plain(conv.x), state.result(conv.node.output, may_be_plain=True)
     tiles = -(-ow // vw), -(-blocks // vc)
-    macros = defines(**tile, ACT=conv.activation.macro, YPLAIN=y.plain, KW=conv.kernel[1], SW=conv.stride[1])
+    weight = pack_stem(conv.weight, lanes, vc)
+    power = image_power(state, weight)
+    macros = defines(**tile, WIMAGE=power, ACT=conv.activation.macro, YPLAIN=y.plain, KW=conv.kernel[1], SW=conv.stride[1])
     arguments = (
         Tensor(x),
-        Weights(pack_stem(conv.weight, lanes, vc)),
+        Weights(weight, image=power),
         Weights(pad_to(conv.bias, tiles[1] * vc * lanes), "float"),
         Tensor(y, written=True),
         Ints((h, w, c, 0)),

@@ -12,7 +12,7 @@ from scheduler.delegates.opencl.launch import Ints, Launch, Tensor, Weights, Zer
 from scheduler.delegates.opencl.lower import Lowering
 from scheduler.delegates.opencl.schedule import Problem, least_cycles, rank_tiles
 from scheduler.delegates.opencl.templates.packing import pack_dense
-from scheduler.delegates.opencl.templates.parts import CPU_LIGHT, activation_arguments, defines, fit_local
+from scheduler.delegates.opencl.templates.parts import CPU_LIGHT, activation_arguments, defines, fit_local, image_power, reads_image
 from scheduler.delegates.opencl.templates.window import Convolution, pad_to
 from scheduler.delegates.opencl.tensors import View
 
@@ -96,8 +96,11 @@ def winograd(state: Lowering, conv: Convolution) -> None:
     vw, vc = tile["VW"], tile["VC"]
     matrices = np.stack([pack_dense(u.reshape(m, c, 1, 1), lanes, vc, blocked_input=True) for u in transform_weights(conv.weight)])
     counts = -(-tiles // vw), -(-writes // vc)
+    power, as_image = image_power(state, matrices), reads_image(state, v)
     macros = defines(
         **tile,
+        WIMAGE=power,
+        XIMAGE=as_image,
         ACT="act_none",
         RESIDUAL=0,
         RESIDUAL_LAST=0,
@@ -112,9 +115,9 @@ def winograd(state: Lowering, conv: Convolution) -> None:
         FLAT=1,
     )
     product = (
-        Tensor(v),
+        Tensor(v, image=as_image),
         Zeros(lanes),
-        Weights(matrices),
+        Weights(matrices, image=power),
         Weights(np.zeros(lanes, np.float32), "float"),
         Tensor(p, written=True),
         Ints((1, 1, reads, c)),

@@ -1,13 +1,21 @@
 """Small ONNX models for the tests of the opencl delegate, and how they are run."""
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper, shape_inference
 
 from scheduler.delegates.cpu import CpuDelegate
 from scheduler.delegates.opencl import OpenCLDelegate
+from scheduler.delegates.opencl.compiled import OpenCLCompiled
+from scheduler.delegates.opencl.device import open_device
+from scheduler.delegates.opencl.fuse import fuse
 from scheduler.delegates.opencl.graph import read_graph
-from scheduler.delegates.opencl.schedule import Options
+from scheduler.delegates.opencl.lower import lower
+from scheduler.delegates.opencl.programs import programs_of
+from scheduler.delegates.opencl.schedule import Options, Schedules
+from scheduler.delegates.opencl.simplify import simplify
 
 OPSET = 20
 
@@ -117,28 +125,17 @@ def kernels(path, **options):
     return [launch.kernel for launch in launches(path, **options)]
 
 
-def as_gpu(path, **options):
-    """Outputs of a model with the layout, work-groups and split sums of a GPU, computed by whatever device there is, and its launches."""
-    from dataclasses import replace
-
-    from scheduler.delegates.opencl.compiled import OpenCLCompiled
-    from scheduler.delegates.opencl.device import Traits, open_device
-    from scheduler.delegates.opencl.fuse import fuse
-    from scheduler.delegates.opencl.lower import lower
-    from scheduler.delegates.opencl.programs import programs_of
-    from scheduler.delegates.opencl.schedule import Schedules
-    from scheduler.delegates.opencl.simplify import simplify
-
+def as_gpu(path, *, half=False, images=(0, 0, 0), **options):
+    """Outputs of a model with the layout, work-groups, split sums and images of a GPU, computed by whatever device there is, and its launches."""
     device = open_device(())
-    traits = replace(device.traits, id="gpu", lanes=4, blocks_inside=False, registers=24, cpu=False, local=(16, 4, 1))
-    assert isinstance(traits, Traits)
+    traits = replace(device.traits, id="gpu", lanes=4, blocks_inside=False, registers=24, cpu=False, local=(16, 4, 1), images=images)
     device = replace(device, traits=traits)
     graph = read_graph(path)
     simplify(graph)
     fuse(graph)
-    found = lower(graph, traits.layout(False), traits, Options(**options), Schedules(traits))
+    found = lower(graph, traits.layout(half), traits, Options(**options), Schedules(traits))
     inputs, outputs = ({name: graph.shapes[name] for name in names} for names in (graph.inputs, graph.outputs))
-    compiled = OpenCLCompiled(device, programs_of(device, False), found, inputs, outputs)
+    compiled = OpenCLCompiled(device, programs_of(device, half), found, inputs, outputs, half=half)
     results = [np.full(shape, np.nan, np.float32) for shape in outputs.values()]
     compiled.run([numbers(*shape, seed=9 + i) for i, shape in enumerate(inputs.values())], results)
-    return results, found
+    return results, compiled.launches

@@ -20,6 +20,7 @@ class Named:
         self.platform = type("Platform", (), {"name": platform})
         self.name, self.version, self.max_work_group_size = name, version, limit
         self.max_work_item_sizes, self.mem_base_addr_align = [limit] * 3, 1024
+        self.image_support = False
         self.type, self.extensions = cl.device_type.CPU if cpu else cl.device_type.GPU, extensions
 
 
@@ -55,6 +56,14 @@ def test_half_arithmetic_needs_the_extension_and_on_a_cpu_the_instructions(monke
     for flags, wanted in (((), False), (("avx512_fp16",), True), (("asimdhp",), True)):
         monkeypatch.setattr(device, "cpu_flags", lambda flags=flags: frozenset(flags))
         assert device_traits(Named("Intel(R) OpenCL", "CPU", cpu=True, extensions=half)).fp16 == wanted
+
+
+def test_adreno_reads_images_within_its_limits_and_a_mali_buffers():
+    for name, support, limits in (("Adreno", True, (16384, 8192, 1 << 27)), ("Adreno", False, (0, 0, 0)), ("Mali-G78", True, (0, 0, 0))):
+        asked = Named("ARM" if name.startswith("Mali") else "QUALCOMM", name)
+        asked.image_support, asked.image2d_max_width, asked.image2d_max_height = support, 16384, 8192
+        asked.image_max_buffer_size = 1 << 27
+        assert device_traits(asked).images == limits
 
 
 def test_instructions_of_this_cpu_are_read_where_the_system_tells_them():

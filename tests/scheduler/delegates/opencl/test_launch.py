@@ -15,6 +15,13 @@ def test_grid_is_rounded_up_to_whole_work_groups(grid, local):
     )
 
 
+def test_launch_that_reads_images_can_read_buffers():
+    x, y = Tensor(plain("a", (1, 2)), image=True), Tensor(plain("b", (1, 2)), written=True)
+    launch = Launch("k", "n", (("VW", "1"), ("XIMAGE", "1")), (x, y), (1,), "").in_buffers()
+    assert launch.defines == (("VW", "1"), ("XIMAGE", "0"))
+    assert [a.image for a in launch.arguments] == [False, False]
+
+
 def test_grid_stays_where_the_driver_chooses_the_work_group():
     assert Launch("k", "n", (), (), (5, 3), "").global_size == (5, 3)
 

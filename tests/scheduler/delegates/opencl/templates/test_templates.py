@@ -190,3 +190,45 @@ def test_few_tiles_of_many_channels_share_their_sums_on_a_gpu(tmp_path):
     assert [dict(each.defines)["SPLIT"] for each in found if each.kernel == "conv"] == ["8"]
     (expected,) = networks.run(networks.CpuDelegate(), path)
     assert np.abs(results[0] - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
+IMAGES = (1 << 8, 1 << 8, 1 << 16)
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize(
+    ("kernel", "shape", "weight", "attrs"),
+    [
+        ("conv", (2, 21, 7, 9), (13, 21, 3, 3), THREE),
+        ("conv", (1, 9, 6, 5), (17, 9, 1, 1), ONE),
+        ("conv", (1, 12, 6, 6), (24, 3, 3, 3), THREE | {"group": 4}),
+        ("depthwise", (2, 11, 9, 10), (11, 1, 3, 3), THREE | {"group": 11}),
+        ("stem", (2, 3, 21, 19), (10, 3, 7, 7), {"kernel_shape": [7, 7], "strides": [2, 2], "pads": [3, 3, 3, 3]}),
+    ],
+)
+def test_convolution_that_reads_images_agrees(tmp_path, kernel, shape, weight, attrs, half):
+    path = one_conv(tmp_path / "m.onnx", shape, weight, **attrs)
+    results, found = networks.as_gpu(path, half=half, images=IMAGES, winograd="off")
+    (macros,) = [dict(each.defines) for each in found if each.kernel == kernel]
+    assert int(macros["WIMAGE"]) > 0
+    assert macros.get("XIMAGE") == (None if kernel == "stem" else "1")
+    (expected,) = networks.run(networks.CpuDelegate(), path)
+    assert np.abs(results[0] - expected).max() <= (1e-2 if half else 1e-5) * np.abs(expected).max()
+
+
+@pytest.mark.parametrize(("images", "weights", "inputs"), [((8, 8, 1 << 16), "0", "1"), ((256, 256, 8), "8", "0"), ((256, 1, 8), "0", "0")])
+def test_what_is_too_large_for_an_image_stays_in_a_buffer(tmp_path, images, weights, inputs):
+    path = one_conv(tmp_path / "m.onnx", (1, 16, 4, 4), (32, 16, 3, 3), **THREE)
+    results, found = networks.as_gpu(path, images=images, winograd="off")
+    (macros,) = [dict(each.defines) for each in found if each.kernel == "conv"]
+    assert (macros["WIMAGE"], macros["XIMAGE"]) == (weights, inputs)
+    (expected,) = networks.run(networks.CpuDelegate(), path)
+    assert np.abs(results[0] - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
+def test_winograd_reads_images_too(tmp_path):
+    path = networks.residual_block(tmp_path / "m.onnx")
+    results, found = networks.as_gpu(path, images=IMAGES, winograd="on")
+    assert [dict(each.defines)["XIMAGE"] for each in found if each.kernel == "conv"] == ["1", "1"]
+    (expected,) = networks.run(networks.CpuDelegate(), path)
+    assert np.abs(results[0] - expected).max() <= 1e-5 * np.abs(expected).max()
