@@ -157,8 +157,7 @@ class OpenCLDelegate(Delegate):
             step: Called after each convolution with the name of the next.
         """
         device = open_device(self._cores)
-        graph = read_graph(model)
-        self._prepare(graph)
+        graph = self.prepared(model)
         cache = open_cache(device, self._half)
         shipped, known = shipped_schedules(device, self._half), cached_schedules(cache)
         found: list[Tuned] = []
@@ -170,14 +169,21 @@ class OpenCLDelegate(Delegate):
                 with interruption_waits():
                     before = {**shipped, **known}
                     after = {**before, **{(each.kernel, each.shape): each.choice for each in found}}
-                    found = faster(found, self._scheduled(model, before), self._scheduled(model, after))
+                    found = faster(found, self.scheduled(model, before), self.scheduled(model, after))
                     cache.save(entries(found))
         return found
 
-    def _scheduled(self, model: Path, schedules: Mapping[tuple[str, str], Mapping[str, int]]) -> OpenCLCompiled:
-        """A subgraph compiled with these schedules, whatever the cache holds."""
-        graph = read_graph(model)
-        self._prepare(graph)
+    def scheduled(self, model: Path, schedules: Mapping[tuple[str, str], Mapping[str, int]]) -> OpenCLCompiled:
+        """A subgraph compiled with these schedules, whatever the cache holds.
+
+        Args:
+            model: ONNX file of the subgraph.
+            schedules: Parameters by kernel and shape; others are taken untuned.
+
+        Raises:
+            StretchError: As `build`.
+        """
+        graph = self.prepared(model)
         return self._compiled(graph, self._launches(graph, schedules))
 
     def _launches(self, graph: Graph, schedules: Mapping[tuple[str, str], Mapping[str, int]]) -> list[Launch]:
@@ -218,6 +224,16 @@ class OpenCLDelegate(Delegate):
                     found = [each if each.launch.node in nodes else replace(each, local=None, after_ms=each.before_ms) for each in found]
                     open_cache(device, self._half).save(group_entries(found))
         return found
+
+    def prepared(self, model: Path) -> Graph:
+        """A subgraph as it is lowered: simplified and fused.
+
+        Args:
+            model: ONNX file of the subgraph.
+        """
+        graph = read_graph(model)
+        self._prepare(graph)
+        return graph
 
     def _prepare(self, graph: Graph) -> None:
         simplify(graph)

@@ -236,7 +236,13 @@ def faster(found: list[Tuned], before: OpenCLCompiled, after: OpenCLCompiled, ro
 
 def faster_nodes(before: OpenCLCompiled, after: OpenCLCompiled, rounds: int = 3) -> set[str]:
     """Nodes of a subgraph whose launches take less time in its second form, both profiled in turns."""
-    times: list[dict[str, float]] = [{}, {}]
+    old, new = node_times(before, after, rounds)
+    return {node for node, ms in new.items() if ms <= BETTER * old.get(node, 0.0)}
+
+
+def node_times(before: OpenCLCompiled, after: OpenCLCompiled, rounds: int) -> tuple[dict[str, float], dict[str, float]]:
+    """Least time of each node's launches in two forms of a subgraph, profiled in turns."""
+    times: tuple[dict[str, float], dict[str, float]] = ({}, {})
     for _ in range(rounds):
         for best, compiled in zip(times, (before, after), strict=True):
             total: dict[str, float] = {}
@@ -244,7 +250,7 @@ def faster_nodes(before: OpenCLCompiled, after: OpenCLCompiled, rounds: int = 3)
                 total[each.launch.node] = total.get(each.launch.node, 0.0) + each.ms
             for node, ms in total.items():
                 best[node] = min(ms, best.get(node, ms))
-    return {node for node, ms in times[1].items() if ms <= BETTER * times[0].get(node, 0.0)}
+    return times
 
 
 def tuned_key(launch: Launch) -> tuple[str, str]:

@@ -1,0 +1,121 @@
+"""Writes the tuned schedules that come with the package, for devices like this machine's: `python -m experiments.opencl_tuning.ship`.
+
+Run it on a quiet machine, and again whenever a kernel's source has changed.
+"""
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+from experiments.opencl_networks.networks import NETWORKS, Runner, save_network
+from experiments.opencl_networks.run import interleaved
+from experiments.records import Value, write_record
+from scheduler.cores import available_cores, pinned
+from scheduler.delegates.opencl import OpenCLDelegate
+from scheduler.delegates.opencl.compiled import OpenCLCompiled
+from scheduler.delegates.opencl.device import open_device
+from scheduler.delegates.opencl.schedule import Options
+from scheduler.delegates.opencl.tuner import BETTER, ScheduleTuner, Tuned, device_kind, entries, node_times, tuned_key
+from scheduler.tuning.cache import write_entries
+from scheduler.tuning.shipped import ANY_DRIVER, shipped_path
+
+HERE = Path(__file__).parent
+
+Key = tuple[str, str]
+
+
+def tune(delegate: OpenCLDelegate, models: dict[str, Path], core: int) -> dict[Key, Tuned]:
+    """What tuning finds for the convolutions of all networks, each by itself."""
+    found: dict[Key, Tuned] = {}
+    for name, model in models.items():
+        known = {key: each.choice for key, each in found.items()}
+        for each in ScheduleTuner(open_device((core,))).tune(delegate.prepared(model), known, budget_s=3600.0):
+            found[each.kernel, each.shape] = each
+        sys.stderr.write(f"{name}: {len(found) - len(known)} schedules\n")
+    return {key: each for key, each in found.items() if each.choice != each.default}
+
+
+def keys_of(compiled: OpenCLCompiled, found: dict[Key, Tuned]) -> dict[str, set[Key]]:
+    """The tuned schedules that each node of a network depends on."""
+    used: dict[str, set[Key]] = {}
+    for launch in compiled.launches:
+        keys = {tuned_key(launch), ("winograd", launch.shape.removesuffix(" input"))}
+        used.setdefault(launch.node, set()).update(keys & found.keys())
+    return used
+
+
+def helpful(delegate: OpenCLDelegate, models: dict[str, Path], found: dict[Key, Tuned], rounds: int) -> dict[Key, Tuned]:
+    """Those with which the nodes of all networks that depend on them take less time, measured within the networks."""
+    sums: dict[Key, list[float]] = {key: [0.0, 0.0] for key in found}
+    choices = {key: each.choice for key, each in found.items()}
+    for model in models.values():
+        forms = delegate.scheduled(model, {}), delegate.scheduled(model, choices)
+        before, after = node_times(*forms, rounds)
+        for node, keys in keys_of(forms[1], found).items():
+            for key in keys:
+                sums[key] = [sums[key][0] + before.get(node, 0.0), sums[key][1] + after[node]]
+    return {key: found[key] for key, (before, after) in sums.items() if 0.0 < after <= BETTER * before}
+
+
+def compare(
+    delegate: OpenCLDelegate, models: dict[str, Path], found: dict[Key, Tuned], rounds: int
+) -> tuple[list[dict[str, Value]], dict[Key, Tuned]]:
+    """Times of whole networks without and with the schedules, in turns; and the schedules that no network is slower with."""
+    rows: list[dict[str, Value]] = []
+    good = dict(found)
+    for name, model in models.items():
+        forms = delegate.scheduled(model, {}), delegate.scheduled(model, {key: each.choice for key, each in found.items()})
+        times = interleaved(dict(zip(("without", "with"), map(Runner, forms), strict=True)), rounds)
+        before, after = (statistics.median(times[key]) for key in ("without", "with"))
+        used = set().union(*keys_of(forms[1], found).values())
+        if before < after:
+            good = {key: each for key, each in good.items() if key not in used}
+        rows.append(
+            {
+                "network": name,
+                "schedules": len(used),
+                "without_ms": round(before, 2),
+                "with_ms": round(after, 2),
+                "without_over_with": round(before / after, 3),
+            }
+        )
+    return rows, good
+
+
+def main(words: list[str] | None = None) -> int:
+    """Tune, keep what helps, write the package's file and ``results/shipped.json``."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.opencl_tuning.ship", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=31)
+    parser.add_argument("--core", type=int, default=available_cores()[-1])
+    options = parser.parse_args(words)
+    load = os.getloadavg()[0]
+    kind = device_kind(open_device((options.core,)), half=False)
+    delegate = OpenCLDelegate((options.core,), options=Options(tuned=False))
+    with tempfile.TemporaryDirectory() as folder, pinned((options.core,)):
+        models = {name: save_network(name, Path(folder)) for name in NETWORKS}
+        found = tune(delegate, models, options.core)
+        while len(kept := helpful(delegate, models, found, rounds=7)) < len(found):
+            found = kept
+        rows, good = compare(delegate, models, found, options.rounds)
+        while len(good) < len(found):
+            found = good
+            rows, good = compare(delegate, models, found, options.rounds)
+    write_entries(shipped_path(kind), kind, ANY_DRIVER, entries(list(found.values())))
+    shipped_path(kind).chmod(0o644)
+    write_record(
+        HERE / "results" / "shipped.json",
+        {"networks": rows},
+        source="measured",
+        command="python -m experiments.opencl_tuning.ship",
+        runs=options.rounds,
+        load=load,
+        notes=[f"{kind}: {len(found)} schedules, fp32, batch 1, one core, whole networks in turns, medians."],
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
