@@ -113,6 +113,8 @@ class OpenCLCompiled(Compiled):
         Args:
             external: Buffers of the inputs and outputs by name; kernels do not keep them alive.
         """
+        import pyopencl as cl
+
         commands = []
         regions = self._regions()
         for launch in self.launches:
@@ -121,7 +123,10 @@ class OpenCLCompiled(Compiled):
             for argument in launch.arguments:
                 arguments += self._values(argument, external, regions)
             kernel.set_args(*arguments)
-            commands.append(Command(launch, kernel, launch.global_size, launch.local, regions))
+            # A kernel that needs many registers allows fewer work-items than its device.
+            limit = kernel.get_work_group_info(cl.kernel_work_group_info.WORK_GROUP_SIZE, self.device.queue.device)
+            legal = launch.within(limit, self.device.traits.max_sizes)
+            commands.append(Command(launch, kernel, legal.global_size, legal.local, regions))
         return commands
 
     def _values(self, argument: Argument, external: Mapping[str, Any], regions: dict[str, Any]) -> list[Any]:

@@ -117,10 +117,7 @@ def find_device() -> Any:
         # PoCL wakes all its threads after each kernel, which costs 10 µs: none is made for the scheduler's own core.
         os.environ.setdefault(UNITS_VARIABLE, str(max(1, len(available_cores()) - 1)))
         before = _threads()
-        try:
-            found = [device for platform in cl.get_platforms() for device in platform.get_devices()]
-        except cl.Error as error:
-            raise MissingBackendError(f"no OpenCL driver answers: {_first_line(error)}", f"PoCL runs on any CPU: {INSTALL}") from error
+        found = _devices(cl)
         _WORKERS.extend(thread for thread in _threads() if thread not in before)
     if not found:
         raise MissingBackendError("there is no OpenCL device on this machine", f"PoCL runs on any CPU: {INSTALL}")
@@ -130,6 +127,23 @@ def find_device() -> Any:
             raise UnknownNameError.among("OpenCL device", wanted, [device.name for device in found])
         return named[0]
     return next((device for device in found if device.type & cl.device_type.GPU), found[0])
+
+
+def _devices(cl: Any) -> list[Any]:
+    """The devices of all drivers; one that fails does not hide the others."""
+    found: list[Any] = []
+    failure: Exception | None = None
+    try:
+        for platform in cl.get_platforms():
+            try:
+                found += platform.get_devices()
+            except cl.Error as error:
+                failure = error
+    except cl.Error as error:
+        failure = error
+    if failure is not None and not found:
+        raise MissingBackendError(f"no OpenCL driver answers: {_first_line(failure)}", f"PoCL runs on any CPU: {INSTALL}") from failure
+    return found
 
 
 def is_cpu_device() -> bool:

@@ -129,6 +129,23 @@ class Launch:
                     total += values.size * (item_bytes if kind == "store" else 4)
         return total
 
+    def within(self, limit: int, sizes: Size) -> "Launch":
+        """The same with a work-group that a device or a kernel allows.
+
+        Its last dimension stays: work-items that share their sums lie there.
+
+        Args:
+            limit: Most work-items of a work-group.
+            sizes: Most work-items in each of its dimensions.
+        """
+        if self.local is None:
+            return self
+        local = [min(own, most) for own, most in zip(self.local, sizes, strict=False)]
+        while prod(local) > limit and max(local[:2]) > 1:
+            longest = local.index(max(local[:2]))
+            local[longest] //= 2
+        return self if tuple(local) == self.local else replace(self, local=tuple(local))
+
     def in_buffers(self) -> "Launch":
         """The same with its tensors read from buffers in place of images."""
         defines = tuple((name, "0" if name == "XIMAGE" else value) for name, value in self.defines)

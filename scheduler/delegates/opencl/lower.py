@@ -122,7 +122,8 @@ class Lowering:
         return self.layout.half and (self.traits.fp16 if wanted == "auto" else wanted == "half")
 
     def add(self, launch: Launch) -> None:
-        """Append a launch."""
+        """Append a launch, its work-group within the device's limits."""
+        launch = launch.within(self.traits.max_local, self.traits.max_sizes)
         self.launches.append(replace(launch, defines=(*launch.defines, ("NATIVE", str(int(self.native))))))
 
     def move(self, source: View, target: View, name: str) -> None:

@@ -15,6 +15,9 @@ from scheduler.delegates.opencl.launch import Defines
 
 FOLDER = Path(__file__).with_name("kernels")
 
+#: Folders with kernels, in the order in which they are searched.
+FOLDERS = [FOLDER]
+
 
 class BuildError(StretchError):
     """The driver does not compile a kernel; the message names the file with its log."""
@@ -23,7 +26,10 @@ class BuildError(StretchError):
 @cache
 def source(kernel: str) -> str:
     """The source of one kernel, with what all kernels share in front."""
-    return (FOLDER / "common.h").read_text() + (FOLDER / f"{kernel}.cl").read_text()
+    paths = [path for folder in FOLDERS if (path := folder / f"{kernel}.cl").is_file()]
+    if not paths:
+        raise StretchError(f"the kernel `{kernel}` has no file {kernel}.cl in {', '.join(map(str, FOLDERS))}")
+    return (FOLDER / "common.h").read_text() + paths[0].read_text()
 
 
 @cache

@@ -25,7 +25,10 @@ class Options:
     Args:
         winograd: Where to use Winograd's algorithm: `auto` ranks it beside the direct one.
         fuse: Merge activations and additions into convolutions.
-        borders: `regions` checks bounds where a tile meets the border alone; `pad` copies the input into a padded image.
+        borders: `regions` checks bounds where a tile meets the border alone; `check` everywhere; `pad` copies the input into a padded image.
+        loads: `merged` shares loads between neighbouring pixels of a depthwise convolution; `single` loads each for itself.
+        access: How inputs of a convolution are loaded: `vector`, `scalar`, or `auto`, which takes what is quicker on the device.
+        unroll: Whether loops over lanes and columns of a window are unrolled.
         schedule: `best` ranks tiles; `tvm` takes the template that paper 004 gives as its example, VH 1, VW 4, VC 4.
         tuned: Take schedules and work-groups that were tuned, by the user or for the package.
         arithmetic: Of tensors stored in half precision: `auto` computes with half where the device states `cl_khr_fp16`, `half` and `float`
@@ -35,6 +38,9 @@ class Options:
     winograd: str = "auto"
     fuse: bool = True
     borders: str = "regions"
+    loads: str = "merged"
+    access: str = "auto"
+    unroll: bool = True
     schedule: str = "best"
     tuned: bool = True
     arithmetic: str = "auto"

@@ -98,6 +98,12 @@ typedef __global const float *X_PLACE;
 typedef __global const STORE *X_PLACE;
 #endif
 
+#if UNROLL
+#define UNROLLED _Pragma("unroll")
+#else
+#define UNROLLED _Pragma("unroll 1")
+#endif
+
 #define LANE(v, l) (((const float *)&(v))[l])
 
 // Arguments of a tensor called x: pointer, offset, strides.

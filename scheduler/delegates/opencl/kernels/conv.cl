@@ -2,7 +2,7 @@
 //
 // The VW pixels may lie in different rows or images, so no tile is wasted at the end of a row, and a pixel outside the
 // image reads zeros: borders need no padded copy of the input and no code of their own. Without pads nothing is CHECKED. Weights: [tile][kh][kw][input
-// block][input lane][VC][L]. BATCHED runs one 1×1 product for each z of the grid (Winograd's 36 matrices).
+// block][input lane][VC][L]. UNROLL: over the lanes of a block. BATCHED runs one 1×1 product for each z of the grid (Winograd's 36 matrices).
 // SPLIT work-items of a group share the input channels of one tile and add up their sums, where a GPU would have too few.
 //
 // VH, VW, VC of paper 004's template with VH folded into VW; XPLAIN reads channel by channel from NCHW, YPLAIN writes it.
@@ -150,7 +150,7 @@ __kernel void conv(X_IN, __global const STORE *restrict zero, WEIGHTS, __global 
 #pragma unroll
         for (int i = 0; i < VW; i++) a[i] = inside[i] ? LOADX(xp[i] + k) : (TERM)0;
 #endif
-#pragma unroll
+        UNROLLED
         for (int l = 0; l < L; l++) {
           TERM u[VC];
 #pragma unroll

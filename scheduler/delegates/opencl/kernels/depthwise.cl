@@ -1,7 +1,7 @@
 // Depthwise convolution: each work-item computes VW neighbouring pixels of a row for one block of channels.
 //
-// KW and SW are constants, so that loads shared by neighbouring pixels happen once (memory-access merging, paper 001);
-// tiles inside the image read without checks, those at its border read zeros outside. Weights: [block][KH][KW][L].
+// KW and SW are constants, so that loads shared by neighbouring pixels happen once (MERGED; memory-access merging, paper 001);
+// tiles inside the image read without checks (REGIONS), those at its border read zeros outside. Weights: [block][KH][KW][L].
 
 #if YPLAIN
 #define Y_OUT OUT_FLOAT(y)
@@ -28,7 +28,7 @@ __kernel void depthwise(X_IN, __global const STORE *restrict zero, WEIGHTS, __gl
   if (ow > result.s1 - VW) ow = result.s1 - VW;
   const int top = oh * window.s1 - window.s2;
   const int left = ow * SW - window.s3;
-  const int interior = left >= 0 && left + SPAN <= image.s1;
+  const int interior = REGIONS && left >= 0 && left + SPAN <= image.s1;
 
   VEC acc[VW];
 #pragma unroll
@@ -39,6 +39,7 @@ __kernel void depthwise(X_IN, __global const STORE *restrict zero, WEIGHTS, __gl
     const int h = top + kh * image.s2;
     if ((uint)h >= (uint)image.s0) continue;
     const X_PLACE line = X_START + n * x_s.s0 + b * x_s.s1 + h * x_s.s2;
+#if MERGED
     TERM a[SPAN];
     if (interior) {
 #pragma unroll
@@ -50,16 +51,20 @@ __kernel void depthwise(X_IN, __global const STORE *restrict zero, WEIGHTS, __gl
         a[k] = LOADX_OR_ZERO((uint)v < (uint)image.s1, line + v * x_s.s3);
       }
     }
+#define INPUT(i) a[(i) * SW + kw * DW]
+#else
+#define INPUT(i) LOADX_OR_ZERO((uint)(left + (i) * SW + kw * DW) < (uint)image.s1, line + (left + (i) * SW + kw * DW) * x_s.s3)
+#endif
 #if NATIVE
     TERM terms[VW];
 #pragma unroll
     for (int i = 0; i < VW; i++) terms[i] = (TERM)0;
 #endif
-#pragma unroll
+    UNROLLED
     for (int kw = 0; kw < KW; kw++) {
       const TERM u = LOADW(w + kw * L);
 #pragma unroll
-      for (int i = 0; i < VW; i++) SUMS[i] += a[i * SW + kw * DW] * u;
+      for (int i = 0; i < VW; i++) SUMS[i] += INPUT(i) * u;
     }
 #if NATIVE
 #pragma unroll

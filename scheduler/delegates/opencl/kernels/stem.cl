@@ -2,7 +2,7 @@
 //
 // Each work-item computes VW neighbouring pixels of a row times VC channel blocks. The loop over columns stays a loop: where
 // it is unrolled, compilers keep the inputs that pixels share in registers, and the sums no longer fit. Tiles at the left and right border check each column, those in between
-// do not (its nine regions, rows being left out as a whole). Weights: [tile][c][kh][KW][VC][L].
+// do not (REGIONS; its nine regions, rows being left out as a whole). Weights: [tile][c][kh][KW][VC][L].
 
 #if YPLAIN
 #define Y_OUT OUT_FLOAT(y)
@@ -34,7 +34,7 @@ __kernel void stem(IN_FLOAT(x), WEIGHTS, __global const float *restrict bias, Y_
   if (ow > result.s1 - VW) ow = result.s1 - VW;
   const int top = oh * window.s1 - window.s2;
   const int left = ow * SW - window.s3;
-  const int interior = left >= 0 && left + (VW - 1) * SW + KW <= image.s1;
+  const int interior = REGIONS && left >= 0 && left + (VW - 1) * SW + KW <= image.s1;
 
   VEC acc[VW][VC];
 #pragma unroll

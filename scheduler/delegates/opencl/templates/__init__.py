@@ -1,9 +1,11 @@
 """One function an operator, which turns a node into launches; `TEMPLATES` finds it by the operator's name."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 from scheduler.delegates.opencl.graph import Node
 from scheduler.delegates.opencl.lower import Lowering
+from scheduler.delegates.opencl.programs import FOLDERS
 from scheduler.delegates.opencl.templates import conv, elementwise, move, pool, rows
 
 Template = Callable[[Lowering, Node], None]
@@ -35,3 +37,16 @@ TEMPLATES: dict[str, Template] = {
     "Unary": elementwise.unary,
     "Unsqueeze": move.reshape,
 }
+
+
+def add_template(op: str, template: Template, kernels: Path) -> None:
+    """Let the delegate compute one more operator, from outside of this package.
+
+    Args:
+        op: Type of the ONNX operator.
+        template: Turns a node of it into launches.
+        kernels: Folder with the template's ``.cl`` files; a file of a name that is there already is not used.
+    """
+    TEMPLATES[op] = template
+    if kernels not in FOLDERS:
+        FOLDERS.append(kernels)

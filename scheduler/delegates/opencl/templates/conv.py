@@ -7,11 +7,20 @@ import numpy as np
 from scheduler.delegates.opencl.graph import Node
 from scheduler.delegates.opencl.launch import Argument, Ints, Launch, Size, Tensor, Weights, Zeros
 from scheduler.delegates.opencl.lower import Lowering, UnsupportedError, as_float
-from scheduler.delegates.opencl.schedule import GPU_WORK_ITEMS, Parameters, Problem, rank_tiles
+from scheduler.delegates.opencl.schedule import GPU_WORK_ITEMS, TILE_BLOCKS, Parameters, Problem, rank_tiles
 from scheduler.delegates.opencl.templates import depthwise, stem, winograd
 from scheduler.delegates.opencl.templates.move import move_launch
-from scheduler.delegates.opencl.templates.packing import pack_dense, pack_grouped
-from scheduler.delegates.opencl.templates.parts import activation, activation_arguments, defines, fit_local, image_power, reads_image
+from scheduler.delegates.opencl.templates.packing import input_blocks, pack_dense, pack_grouped
+from scheduler.delegates.opencl.templates.parts import (
+    activation,
+    activation_arguments,
+    defines,
+    fit_local,
+    image_power,
+    reads_image,
+    reads_vectors,
+    switches,
+)
 from scheduler.delegates.opencl.templates.window import Convolution, pad_to, read_bias, read_convolution
 from scheduler.delegates.opencl.tensors import View
 
@@ -57,7 +66,7 @@ def direct(state: Lowering, conv: Convolution) -> None:
     from_plain = state.is_plain(conv.x) and c <= PLAIN_CHANNELS and conv.groups == 1
     x = state.plain(conv.x) if from_plain else state.blocked(conv.x)
     depth = conv.weight[0].size if from_plain else conv.kernel[0] * conv.kernel[1] * -(-conv.weight.shape[1] // lanes) * lanes
-    problem = Problem("conv", conv.shape, conv.pixels, blocks, depth)
+    problem = Problem("conv", conv.shape, conv.pixels, blocks, depth, depths=grouped_depths(conv, lanes))
     tile = state.schedules.choose(problem, candidates(state, problem))
     vw, vc = tile["VW"], tile["VC"]
     first: tuple[Argument, ...] = ()
@@ -78,6 +87,7 @@ def direct(state: Lowering, conv: Convolution) -> None:
     power, as_image = image_power(state, weight), reads_image(state, x)
     macros = defines(
         **tile,
+        **switches(state),
         WIMAGE=power,
         XIMAGE=as_image,
         SPLIT=split,
@@ -88,7 +98,7 @@ def direct(state: Lowering, conv: Convolution) -> None:
         GROUPED=conv.groups > 1,
         XPLAIN=from_plain,
         YPLAIN=y.plain,
-        XVEC=state.layout.half or not state.traits.cpu,
+        XVEC=reads_vectors(state),
         BATCHED=0,
         CHECKED=any(conv.pads),
         FLAT=conv.kernel == conv.stride == (1, 1) and not any(conv.pads) and all(_even(t.view) for t in (Tensor(x), Tensor(y), *residual)),
@@ -110,6 +120,15 @@ def direct(state: Lowering, conv: Convolution) -> None:
         *activation_arguments(conv.activation),
     )
     state.add(Launch("conv", conv.node.name, macros, arguments, grid, conv.shape, conv.macs, local))
+
+
+def grouped_depths(conv: Convolution, lanes: int) -> dict[int, int]:
+    """Multiply-accumulates of one output element by blocks of a tile: one that has parts of several groups reads them all."""
+    if conv.groups == 1:
+        return {}
+    window = conv.kernel[0] * conv.kernel[1]
+    reads = {vc: max(stop - start for start, stop in input_blocks(conv.weight, conv.groups, lanes, vc)) for vc in TILE_BLOCKS}
+    return {vc: window * blocks * lanes for vc, blocks in reads.items()}
 
 
 def split_of(state: Lowering, items: int, blocks: int, local: Size) -> int:

@@ -21,6 +21,18 @@ def defines(**macros: int | str) -> Defines:
     return tuple(sorted((name, str(int(value) if isinstance(value, bool) else value)) for name, value in macros.items()))
 
 
+def switches(state: Lowering) -> dict[str, int]:
+    """Macros of the options that change how a convolution is computed, not what."""
+    options = state.options
+    return {"REGIONS": options.borders == "regions", "MERGED": options.loads == "merged", "UNROLL": options.unroll}
+
+
+def reads_vectors(state: Lowering) -> bool:
+    """Whether convolutions load a block of inputs at once and take it apart; PoCL is quicker with one load a lane, of floats."""
+    access = state.options.access
+    return state.layout.half or not state.traits.cpu if access == "auto" else access == "vector"
+
+
 def activation_arguments(activation: Activation) -> tuple[Argument, Argument]:
     """The arguments `ACT_ARGS`."""
     return Float(activation.a), Float(activation.b)

@@ -4,7 +4,7 @@ from scheduler.delegates.opencl.launch import Ints, Launch, Tensor, Weights
 from scheduler.delegates.opencl.lower import Lowering
 from scheduler.delegates.opencl.schedule import Parameters, Problem, rank_tiles
 from scheduler.delegates.opencl.templates.packing import pack_stem
-from scheduler.delegates.opencl.templates.parts import activation_arguments, defines, fit_local, image_power
+from scheduler.delegates.opencl.templates.parts import activation_arguments, defines, fit_local, image_power, switches
 from scheduler.delegates.opencl.templates.window import Convolution, pad_to
 
 #: More input channels are quicker in blocks.
@@ -31,7 +31,9 @@ def stem(state: Lowering, conv: Convolution) -> None:
     tiles = -(-ow // vw), -(-blocks // vc)
     weight = pack_stem(conv.weight, lanes, vc)
     power = image_power(state, weight)
-    macros = defines(**tile, WIMAGE=power, ACT=conv.activation.macro, YPLAIN=y.plain, KW=conv.kernel[1], SW=conv.stride[1])
+    macros = defines(
+        **tile, **switches(state), WIMAGE=power, ACT=conv.activation.macro, YPLAIN=y.plain, KW=conv.kernel[1], SW=conv.stride[1]
+    )
     arguments = (
         Tensor(x),
         Weights(weight, image=power),

@@ -12,7 +12,16 @@ from scheduler.delegates.opencl.launch import Ints, Launch, Tensor, Weights, Zer
 from scheduler.delegates.opencl.lower import Lowering
 from scheduler.delegates.opencl.schedule import Problem, least_cycles, rank_tiles
 from scheduler.delegates.opencl.templates.packing import pack_dense
-from scheduler.delegates.opencl.templates.parts import CPU_LIGHT, activation_arguments, defines, fit_local, image_power, reads_image
+from scheduler.delegates.opencl.templates.parts import (
+    CPU_LIGHT,
+    activation_arguments,
+    defines,
+    fit_local,
+    image_power,
+    reads_image,
+    reads_vectors,
+    switches,
+)
 from scheduler.delegates.opencl.templates.window import Convolution, pad_to
 from scheduler.delegates.opencl.tensors import View
 
@@ -99,6 +108,7 @@ def winograd(state: Lowering, conv: Convolution) -> None:
     power, as_image = image_power(state, matrices), reads_image(state, v)
     macros = defines(
         **tile,
+        **switches(state),
         WIMAGE=power,
         XIMAGE=as_image,
         ACT="act_none",
@@ -107,7 +117,7 @@ def winograd(state: Lowering, conv: Convolution) -> None:
         GROUPED=0,
         XPLAIN=0,
         YPLAIN=0,
-        XVEC=not state.traits.cpu,
+        XVEC=reads_vectors(state),
         BATCHED=1,
         SPLIT=1,
         GROUP=1,

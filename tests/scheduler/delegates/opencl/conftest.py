@@ -14,6 +14,17 @@ def pytest_collection_modifyitems(items):
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 
+@pytest.fixture
+def added_template(monkeypatch):
+    """`add_template`, undone after the test."""
+    from scheduler.delegates.opencl import programs, templates
+
+    monkeypatch.setattr(templates, "TEMPLATES", dict(templates.TEMPLATES))
+    before = list(programs.FOLDERS)
+    yield templates.add_template
+    programs.FOLDERS[:] = before
+
+
 @pytest.fixture(autouse=True)
 def no_tuned_schedules(tmp_path_factory, monkeypatch):
     """What was tuned on this machine must not decide what is tested."""

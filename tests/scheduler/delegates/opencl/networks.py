@@ -12,6 +12,7 @@ from scheduler.delegates.opencl.compiled import OpenCLCompiled
 from scheduler.delegates.opencl.device import open_device
 from scheduler.delegates.opencl.fuse import fuse
 from scheduler.delegates.opencl.graph import read_graph
+from scheduler.delegates.opencl.launch import Ints, Launch, Tensor
 from scheduler.delegates.opencl.lower import lower
 from scheduler.delegates.opencl.programs import programs_of
 from scheduler.delegates.opencl.schedule import Options, Schedules
@@ -125,10 +126,38 @@ def kernels(path, **options):
     return [launch.kernel for launch in launches(path, **options)]
 
 
-def as_gpu(path, *, half=False, images=(0, 0, 0), **options):
-    """Outputs of a model with the layout, work-groups, split sums and images of a GPU, computed by whatever device there is, and its launches."""
+COSINE = """// y = cos(x), element by element.
+
+__kernel void cosine(IN(x), OUT(y), const int4 size) {
+  const int b = get_global_id(0), q = get_global_id(1), n = get_global_id(2);
+  if (b >= size.s0 || q >= size.s1 * size.s2) return;
+  const int h = q / size.s2, w = q % size.s2;
+  STOREV(AT(y, n, b, h, w), cos(LOADV(AT(x, n, b, h, w))));
+}
+"""
+
+
+def cosine(kernel):
+    """Template of an operator that the delegate does not have, which a kernel of this name computes."""
+
+    def template(state, node):
+        x, y = state.blocked(node.inputs[0]), state.result(node.output)
+        n, c, h, w = x.image
+        blocks = state.layout.blocks(c)
+        arguments = (Tensor(x), Tensor(y, written=True), Ints((blocks, h, w, 0)))
+        state.add(Launch(kernel, node.name, (), arguments, (blocks, h * w, n), "cos"))
+
+    return template
+
+
+TRAITS = ("images", "max_local", "max_sizes", "cpu")
+
+
+def as_gpu(path, *, half=False, **options):
+    """Outputs of a model with the layout, work-groups and split sums of a GPU, and other traits that are given, computed by whatever device there is; its launches."""
     device = open_device(())
-    traits = replace(device.traits, id="gpu", lanes=4, blocks_inside=False, registers=24, cpu=False, local=(16, 4, 1), images=images)
+    more = {"cpu": False} | {name: options.pop(name) for name in TRAITS if name in options}
+    traits = replace(device.traits, id="gpu", lanes=4, blocks_inside=False, registers=24, local=(16, 4, 1), **more)
     device = replace(device, traits=traits)
     graph = read_graph(path)
     simplify(graph)

@@ -136,5 +136,22 @@ def test_machine_without_a_driver_is_told_what_to_install(tmp_path):
     assert "pip install 'nn-stretch[opencl]'" in run.stdout
 
 
+def told(hide):
+    """What a process says of the delegate in which OpenCL is as `hide` leaves it."""
+    code = "from scheduler.delegates import get_delegate; print(get_delegate('opencl').unavailable())"
+    return subprocess.run([sys.executable, "-c", f"import pyopencl as cl\n{hide}\n{code}"], capture_output=True, text=True).stdout
+
+
+def test_machine_whose_loader_finds_no_driver_is_told_so():
+    said = told("def none(): raise cl.LogicError('clGetPlatformIDs failed: PLATFORM_NOT_FOUND_KHR')\ncl.get_platforms = none")
+    assert said.strip() == "no OpenCL driver answers: clGetPlatformIDs failed: PLATFORM_NOT_FOUND_KHR"
+
+
+def test_driver_that_fails_does_not_hide_the_others():
+    broken = "class Broken:\n    def get_devices(self): raise cl.RuntimeError('clGetDeviceIDs failed: OUT_OF_HOST_MEMORY')\n"
+    assert told(f"{broken}all = cl.get_platforms()\ncl.get_platforms = lambda: [Broken(), *all]").strip() == "None"
+    assert "no OpenCL driver answers: clGetDeviceIDs failed: OUT_OF_HOST_MEMORY" in told(f"{broken}cl.get_platforms = lambda: [Broken()]")
+
+
 def test_queue_takes_times():
     assert open_device(()).queue.properties & cl.command_queue_properties.PROFILING_ENABLE

@@ -1,4 +1,5 @@
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,6 +25,18 @@ def test_refused_subgraph_runs_on_the_cpu_with_a_warning_that_says_why(refused):
     assert np.allclose(y, np.cos(x), atol=1e-6)
     began, ended = call.times()
     assert began < ended
+
+
+def test_subgraph_whose_kernel_is_not_compiled_runs_on_the_cpu_with_a_warning_that_names_the_log(refused, tmp_path, added_template):
+    (tmp_path / "broken.cl").write_text("#error it does not compile")
+    path = networks.save(tmp_path / "c.onnx", [("Cos", ["x"], "y", {})], {"x": (1, 5, 2, 2)}, ["y"], {})
+    added_template("Cos", networks.cosine("broken"), tmp_path)
+    with pytest.warns(UserWarning, match="does not compile the kernel `broken`; its log is in ") as caught:
+        compiled = OpenCLDelegate.create(()).compile(path)
+    Path(str(caught[0].message).rsplit(" ", 1)[-1]).unlink()
+    x, y = networks.numbers(1, 5, 2, 2), np.zeros((1, 5, 2, 2), np.float32)
+    compiled.run([x], [y])
+    assert np.allclose(y, np.cos(x), atol=1e-6)
 
 
 def test_without_fallback_the_subgraph_is_refused(refused):

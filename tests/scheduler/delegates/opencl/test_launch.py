@@ -1,3 +1,5 @@
+from math import prod
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +15,14 @@ def test_grid_is_rounded_up_to_whole_work_groups(grid, local):
     assert all(
         size % group == 0 and 0 <= size - wanted < group for size, group, wanted in zip(launch.global_size, local, grid, strict=True)
     )
+
+
+@given(sizes, sizes, st.integers(1, 64), sizes)
+def test_work_group_is_brought_within_limits(grid, local, limit, most):
+    launch = Launch("k", "n", (), (), grid, "", local=local).within(limit, most)
+    assert all(size <= own and size <= top for size, own, top in zip(launch.local, local, most, strict=True))
+    assert prod(launch.local) <= limit or launch.local[:2] == (1, 1)
+    assert Launch("k", "n", (), (), grid, "").within(limit, most).local is None
 
 
 def test_launch_that_reads_images_can_read_buffers():

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from predictors.errors import StretchError
 from scheduler.delegates.opencl.device import open_device
 from tests.scheduler.delegates.opencl import networks
 
@@ -126,6 +127,38 @@ def test_setting_that_no_kernel_computes_is_refused_with_the_reason(tmp_path, no
         networks.launches(path)
 
 
+def test_newcomer_adds_a_kernel_with_one_file_and_one_function(tmp_path, added_template):
+    (tmp_path / "cosine.cl").write_text(networks.COSINE)
+    added_template("Cos", networks.cosine("cosine"), tmp_path)
+    nodes = [("Relu", ["x"], "r", {}), ("Cos", ["r"], "y", {})]
+    path = networks.save(tmp_path / "m.onnx", nodes, {"x": (2, 9, 5, 3)}, ["y"], {})
+    assert "cosine" in networks.kernels(path)
+    assert networks.error(path) <= 1e-6
+
+
+def test_kernel_without_a_file_is_an_error_that_says_where_it_should_be(tmp_path, added_template):
+    added_template("Cos", networks.cosine("cosine_of_nowhere"), tmp_path)
+    path = networks.save(tmp_path / "m.onnx", [("Cos", ["x"], "y", {})], {"x": (1, 4, 2, 2)}, ["y"], {})
+    with pytest.raises(StretchError, match=r"the kernel `cosine_of_nowhere` has no file cosine_of_nowhere\.cl in .*" + tmp_path.name):
+        networks.error(path)
+
+
+@pytest.mark.parametrize(
+    "options", [{"borders": "check"}, {"loads": "single"}, {"unroll": False}, {"access": "vector"}, {"access": "scalar"}], ids=str
+)
+def test_switches_change_how_a_convolution_is_computed_and_not_what(tmp_path, options):
+    weights = {"s": networks.numbers(9, 3, 3, 3, seed=1), "d": networks.numbers(9, 1, 3, 3, seed=2), "c": networks.numbers(10, 9, 3, 3)}
+    nodes = [
+        networks.conv("x", "a", "s", **THREE),
+        networks.conv("a", "b", "d", **THREE | {"group": 9}),
+        networks.conv("b", "y", "c", **THREE | {"strides": [2, 2]}),
+    ]
+    path = networks.save(tmp_path / "m.onnx", nodes, {"x": (1, 3, 9, 10)}, ["y"], weights)
+    plain, switched = (networks.launches(path, winograd="off", **more) for more in ({}, options))
+    assert options == {"access": "scalar"} or [each.defines for each in plain] != [each.defines for each in switched]
+    assert networks.error(path, winograd="off", **options) <= 1e-5
+
+
 NATIVE = [
     ((2, 40, 5, 6), (12, 40, 1, 1), ONE),
     ((1, 9, 6, 5), (17, 9, 3, 3), THREE | {"strides": [2, 1]}),
@@ -165,6 +198,14 @@ def test_half_sums_join_floats_before_they_lose_what_is_added(tmp_path):
 def test_floats_are_never_computed_with_half(tmp_path):
     path = one_conv(tmp_path / "m.onnx", (1, 8, 4, 4), (8, 8, 1, 1), **ONE)
     assert {dict(launch.defines)["NATIVE"] for launch in networks.launches(path, arithmetic="half")} == {"0"}
+
+
+@pytest.mark.parametrize("cpu", [True, False])
+def test_work_groups_of_one_are_enough(tmp_path, cpu):
+    results, found = networks.as_gpu(networks.classifier(tmp_path / "m.onnx"), cpu=cpu, max_local=1, max_sizes=(1, 1, 1), winograd="off")
+    assert all(set(each.local) == {1} for each in found)
+    (expected,) = networks.run(networks.CpuDelegate(), tmp_path / "m.onnx")
+    assert np.abs(results[0] - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
 GPU = [
