@@ -27,6 +27,7 @@ SLOW = {
     "docs/guides/run-a-bundle.md",
     "docs/guides/tflite.md",
     "docs/guides/train.md",
+    "docs/guides/tune.md",
     "docs/reference/design-files.md",
     "docs/reference/device-profiles.md",
     "docs/reference/models.md",
