@@ -44,7 +44,11 @@ def branch(
     ] = "auto",
     join: Annotated[str, typer.Option(help="How branches meet: auto, concat, project or sum.")] = "auto",
     strategy: Annotated[str, typer.Option(help="How designs are searched: exact or grid.")] = "exact",
-    objective: Annotated[str, typer.Option(help="What is minimised: latency.")] = "latency",
+    objective: Annotated[
+        str, typer.Option(help="latency: the fastest design; accuracy: the one predicted to be most accurate within --latency-budget.")
+    ] = "latency",
+    accuracy: Annotated[Path | None, typer.Option(help="Accuracy predictor, the accuracy.json of `stretch extract --rank`.")] = None,
+    min_accuracy: Annotated[float | None, typer.Option(help="Predicted top-1, at least; needs --accuracy.")] = None,
     precision: Annotated[str | None, typer.Option(help="Planned precision by processor, such as cpu=int8,gpu=fp16.")] = None,
     peak_memory: Annotated[int | None, typer.Option(help="Bytes of activations alive at one time, at most.", min=1)] = None,
     latency_budget: Annotated[float | None, typer.Option(help="Predicted makespan, at most, ms.")] = None,
@@ -84,6 +88,8 @@ def branch(
         precision=_precision(precision),
         peak_memory=peak_memory,
         latency_budget=latency_budget,
+        accuracy=str(accuracy or ""),
+        min_accuracy=min_accuracy,
     )
     target = (folder or Path("runs") / _folder_name(model, device)) if export and not dry_run else None
     shape = _input_shape(size) if size is not None else None
@@ -114,7 +120,9 @@ def branch(
         console.print(f"weights: {result.weights_source}" + (f" ({result.weights_detail})" if result.weights_detail else ""))
         print_plan(console, data)
         for error in result.calibration:
-            console.print(f"calibrated {error.segment}: squared error {error.after:.3f} of the original's square, {error.before:.3f} before")
+            console.print(
+                f"calibrated {error.segment}: squared error {error.after:.3f} of the original's square, {error.before:.3f} before"
+            )
         if result.manifest is not None:
             console.print(
                 f"largest difference of any exported file from torch: {result.manifest.checks['max_error']:.1e} of its largest output"

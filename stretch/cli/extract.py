@@ -8,6 +8,8 @@ import typer
 from stretch.cli.output import Output, verb
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rich.console import Console
 
 
@@ -21,6 +23,12 @@ def extract(
     folder: Annotated[Path | None, typer.Option("--out", help="Folder of the result; RUN/extracted by default.")] = None,
     export: Annotated[bool, typer.Option("--export/--no-export", help="Write a bundle, too.")] = True,
     controls: Annotated[bool, typer.Option("--controls/--no-controls", help="Write the sequential controls into the bundle.")] = True,
+    rank: Annotated[
+        int,
+        typer.Option(
+            help="Evaluate this many designs of a supernet and write accuracy.json, which `stretch branch --accuracy` plans with.", min=0
+        ),
+    ] = 0,
 ) -> None:
     """Take a trained design out of a run: weights, accuracy, a bundle to run."""
     from stretch.cli.train import import_torch
@@ -32,14 +40,35 @@ def extract(
     with out.progress("extracting") as step:
         step("weights")
         done = take(run, target, design=design, bundle=export, controls=controls)
+        ranking = _rank(run, target, rank, step) if rank else None
     data: dict[str, Any] = {
         "checkpoint": str(done.checkpoint),
         "accuracy": {"supernet": done.inside, "extracted": done.extracted, "source": "measured"},
         "bundle": str(done.bundle) if done.bundle else None,
         "checks": done.manifest.checks if done.manifest else {},
+        "ranking": ranking,
         "warnings": out.warnings,
     }
     out.emit(data, lambda console: _print(console, data))
+
+
+def _rank(run: Path, target: Path, count: int, step: "Callable[[str], None]") -> dict[str, Any]:
+    """Fit and write the accuracy predictor."""
+    from stretch.planning.accuracy import save_accuracy
+    from stretch.train.rank import rank
+
+    found = rank(run, count, step)
+    file = target / "accuracy.json"
+    save_accuracy(file, found.predictor)
+    own = found.predictor
+    return {
+        "file": str(file),
+        "designs": own.designs,
+        "rank_correlation": own.rank_correlation,
+        "p_value": own.p_value,
+        "rmse": own.rmse,
+        "source": "measured",
+    }
 
 
 def _print(console: "Console", data: dict[str, Any]) -> None:
@@ -47,5 +76,12 @@ def _print(console: "Console", data: dict[str, Any]) -> None:
     console.print(f"accuracy {accuracy['extracted']:.2%}, within the run {accuracy['supernet']:.2%}")
     # not wrapped: these lines are there to be copied
     console.print(f"weights: {data['checkpoint']}", soft_wrap=True)
+    if data["ranking"]:
+        ranking = data["ranking"]
+        console.print(
+            f"{ranking['designs']} designs ranked: rank correlation {ranking['rank_correlation']:.2f} (p {ranking['p_value']:.2g}) on designs left out, "
+            f"error {ranking['rmse']:.2%}"
+        )
+        console.print(f"plan with it: stretch branch MODEL --device DEVICE --accuracy {ranking['file']}", soft_wrap=True)
     if data["bundle"]:
         console.print(f"bundle written; run it with: stretch run {data['bundle']}", soft_wrap=True)

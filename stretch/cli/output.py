@@ -76,10 +76,11 @@ class Output:
             total: Number of steps, or None if it is not known.
 
         Yields:
-            Call it after each step; an argument, if any, says what is next.
+            Call it after each step; an argument, if any, says what is next. `at` and `total`
+            set how far it is, where that is not one step at a time.
         """
         if self.quiet or not sys.stderr.isatty():
-            yield lambda doing="": None
+            yield lambda doing="", at=None, total=None: None
             return
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -87,8 +88,9 @@ class Output:
         with Progress(*columns, console=make_console(sys.stderr), transient=True) as bar:
             task = bar.add_task(what, total=total)
 
-            def step(doing: str = "") -> None:
-                bar.update(task, advance=1, description=f"{what} {doing}".rstrip())
+            def step(doing: str = "", at: int | None = None, total: int | None = None) -> None:
+                far = {"advance": 1} if at is None else {"completed": at, "total": total}
+                bar.update(task, description=f"{what} {doing}".rstrip(), **far)
 
             yield step
 

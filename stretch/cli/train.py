@@ -13,7 +13,7 @@ from stretch.cli.output import Output, verb
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from stretch.train.loop import Epoch
+    from stretch.train.loop import Epoch, Run
 
 
 @verb
@@ -46,7 +46,19 @@ def train(
             accuracy = "" if row.accuracy is None else f", accuracy {row.accuracy:.2%}"
             out.note(f"epoch {row.epoch}: loss {row.loss:.4f}{accuracy}, {row.seconds:.1f} s")
 
-        done = train_recipe(loaded, path.parent, target, resume=resume, dry_run=dry_run, world=world, on_epoch=on_epoch, say=out.note)
+        with out.progress("training") as step:
+
+            def on_step(run: "Run") -> None:
+                total = loaded.train.epochs * run.per_epoch
+                step(
+                    f"epoch {min(run.epoch + 1, loaded.train.epochs)} of {loaded.train.epochs}",
+                    at=run.epoch * run.per_epoch + run.done,
+                    total=total,
+                )
+
+            done = train_recipe(
+                loaded, path.parent, target, resume=resume, dry_run=dry_run, world=world, on_epoch=on_epoch, on_step=on_step, say=out.note
+            )
         if not world.first:
             return
     for warning in done.warnings:

@@ -6,6 +6,8 @@ from math import ceil, floor
 
 from predictors.errors import InfeasibleError, UsageError
 from predictors.graph import OpGraph
+from stretch.planning.accuracy import AccuracyPredictor
+from stretch.planning.bounds import Bounds
 from stretch.planning.config import PlanConfig
 from stretch.planning.constraints import ConstraintFilter
 from stretch.planning.costs import Costs
@@ -35,8 +37,10 @@ def macs_range(graph: OpGraph, config: PlanConfig) -> tuple[int, int]:
     return ceil(config.macs[0] * graph.macs), floor(config.macs[1] * graph.macs)
 
 
-def choose(graph: OpGraph, config: PlanConfig, costs: Costs, stages: Sequence[Segment]) -> Choice:
-    """The fastest design within the constraints.
+def choose(
+    graph: OpGraph, config: PlanConfig, costs: Costs, stages: Sequence[Segment], predictor: AccuracyPredictor | None = None
+) -> Choice:
+    """The fastest design within the constraints, or the most accurate one where that is the objective.
 
     With ``merge = "auto"`` stages are merged only where the request has no
     design otherwise, and then with as many meeting points as there can be:
@@ -47,11 +51,16 @@ def choose(graph: OpGraph, config: PlanConfig, costs: Costs, stages: Sequence[Se
         config: The request, checked.
         costs: Costs on the device.
         stages: The segments of the network.
+        predictor: Of accuracy, where the request is about it.
 
     Raises:
         InfeasibleError: If there is none; names the tightest rule.
         UsageError: If the request cannot be planned for.
     """
+    if predictor is not None and (config.strategy != "exact" or config.join == "concat"):
+        raise UsageError(
+            "accuracy is planned for by the exact search and joins other than `concat` only", "leave out --strategy and --join"
+        )
     if config.join == "concat" and (config.strategy != "exact" or config.params is not None):
         raise UsageError("`concat` joins are planned without --strategy and --params", "leave them out, or use --join project")
     space = _space(config, costs, stages, _join(config))
@@ -67,8 +76,13 @@ def choose(graph: OpGraph, config: PlanConfig, costs: Costs, stages: Sequence[Se
                 break
     if found is None:
         raise _refusal(graph, config, costs, stages, space)
+    bounds = Bounds(graph, space, config, macs_range(graph, config), n_meet)
     if config.params is not None:
-        found = _within_params(graph, space, config, n_meet, found)
+        found = bounds.within_params(found)
+    if predictor is not None and config.min_accuracy is not None:
+        found = bounds.accurate_enough(found, predictor)
+    if predictor is not None and config.objective == "accuracy":
+        found = bounds.most_accurate(found, predictor)
     if config.latency_budget is not None and found.ms > config.latency_budget:
         raise InfeasibleError(
             f"the fastest design of `{graph.name}` on {costs.predictor.device.id} takes {found.ms:.4g} ms, "
@@ -127,39 +141,3 @@ def _refusal(graph: OpGraph, config: PlanConfig, costs: Costs, stages: Sequence[
         return merge_stages(graph, other) if space.longest_span > 1 else other
 
     return explain_infeasible(graph, space, config, build)
-
-
-def _within_params(graph: OpGraph, space: DesignSpace, config: PlanConfig, n_meet: int, fastest: SearchResult) -> SearchResult:
-    """The fastest design found whose parameters are in range, by a price on parameters."""
-    assert config.params is not None
-    if config.strategy != "exact":
-        raise UsageError("parameters can be bounded with the exact strategy only", "leave out --params or --strategy")
-    low, high = (ratio * graph.params for ratio in config.params)
-    macs = macs_range(graph, config)
-    if low <= fastest.params <= high:
-        return fastest
-    sign = 1.0 if fastest.params > high else -1.0
-    cheap, price = 0.0, sign * fastest.ms / fastest.params
-    best: SearchResult | None = None
-    seen = [fastest]
-    for _ in range(14):
-        found = search_exact(space, *macs, n_meet, price)
-        if found is None:
-            break
-        seen.append(found)
-        if low <= found.params <= high:
-            best = found if best is None or found.ms < best.ms else best
-            price = (cheap + price) / 2
-        elif (found.params > high) == (sign > 0):
-            cheap, price = price, price * 2 if best is None else (price + cheap) / 2
-        else:
-            price = (cheap + price) / 2
-    if best is None:
-        nearest = min(seen, key=lambda r: max(low - r.params, r.params - high))
-        ratio = nearest.params / graph.params
-        bounds = (config.params[0], ceil(ratio * 1000) / 1000) if nearest.params > high else (floor(ratio * 1000) / 1000, config.params[1])
-        raise InfeasibleError(
-            f"no design of `{graph.name}` has between {config.params[0]:g} and {config.params[1]:g} of its parameters",
-            f"the nearest value with a design is --params {bounds[0]:g}:{bounds[1]:g}",
-        )
-    return SearchResult(best.picks, best.ms, best.macs, optimal=False, gap=best.ms / fastest.ms - 1, evaluated=best.evaluated)

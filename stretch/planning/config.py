@@ -9,6 +9,7 @@ from predictors.errors import UsageError
 
 Strategy = Literal["exact", "grid"]
 Merge = Literal["never", "auto", "always"]
+Objective = Literal["latency", "accuracy"]
 JoinChoice = Literal["auto", "concat", "project", "sum"]
 
 _Ratio = Annotated[float, msgspec.Meta(gt=0, le=1)]
@@ -30,7 +31,8 @@ class PlanConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             processors and 0.375 with more.
         macs: Multiply-accumulates of the branched over those of the original model.
         segment_macs: The same of each branched segment, at least.
-        objective: What is minimised; only ``latency`` is known.
+        objective: ``latency``: the fastest design; ``accuracy``: the design of the highest predicted
+            accuracy within `latency_budget`, which needs `accuracy`.
         join: How branches meet; ``auto`` uses `project`, which keeps segments independent.
         strategy: ``exact``, or ``grid`` for the paper's uniform ratios.
         precision: Precision by processor where it is not the profile's default.
@@ -41,6 +43,8 @@ class PlanConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         params: Parameters of the branched over those of the original model, if bounded.
         peak_memory: Bytes of activations alive at one time, at most.
         latency_budget: Predicted makespan, at most, ms.
+        accuracy: File of an accuracy predictor (`stretch.planning.accuracy`).
+        min_accuracy: Predicted top-1, at least; needs `accuracy`.
     """
 
     processors: tuple[str, ...] = ()
@@ -51,7 +55,7 @@ class PlanConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     min_width: _Ratio | None = None
     macs: tuple[_Positive, _Positive] = (0.97, 1.03)
     segment_macs: _Ratio = 0.9
-    objective: str = "latency"
+    objective: Objective = "latency"
     join: JoinChoice = "auto"
     strategy: Strategy = "exact"
     precision: dict[str, str] = {}
@@ -61,6 +65,8 @@ class PlanConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     params: tuple[_Positive, _Positive] | None = None
     peak_memory: Annotated[int, msgspec.Meta(gt=0)] | None = None
     latency_budget: _Positive | None = None
+    accuracy: str = ""
+    min_accuracy: _Ratio | None = None
 
     def checked(self, device: DeviceProfile) -> "PlanConfig":
         """This configuration with defaults filled in for `device`.
@@ -82,8 +88,12 @@ class PlanConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         for what, bounds in (("MACs", self.macs), ("parameter", self.params)):
             if bounds is not None and bounds[0] > bounds[1]:
                 raise UsageError(f"the {what} range {bounds[0]:g}:{bounds[1]:g} is empty", "write the smaller ratio first")
-        if self.objective != "latency":
-            raise UsageError(f"the objective `{self.objective}` is not known", "plan for `latency`")
+        if (self.objective == "accuracy" or self.min_accuracy is not None) and not self.accuracy:
+            raise UsageError("planning for accuracy needs a predictor", "give --accuracy FILE, made by `stretch extract --rank`")
+        if self.params is not None and (self.objective == "accuracy" or self.min_accuracy is not None):
+            raise UsageError("parameters and accuracy cannot be bounded at once", "leave out --params or --min-accuracy")
+        if self.objective == "accuracy" and self.latency_budget is None:
+            raise UsageError("the objective `accuracy` needs a bound on latency", "give --latency-budget MS")
         for name in self.precision:
             if name not in families and name not in processors:
                 raise UsageError(f"a precision is given for `{name}`, which is not among the processors {', '.join(processors)}")

@@ -130,7 +130,9 @@ def load_draft(path: Path) -> DesignDraft:
     try:
         draft = msgspec.toml.decode(text, type=DesignDraft)
     except (msgspec.MsgspecError, ValueError) as error:
-        raise StretchError(f"{path} is not a design: {error}", "a design has [[segments]] with name and branches = [{processor, depth, width}, …]") from error
+        raise StretchError(
+            f"{path} is not a design: {error}", "a design has [[segments]] with name and branches = [{processor, depth, width}, …]"
+        ) from error
     if draft.version > DESIGN_VERSION:
         raise StretchError(f"{path} has design version {draft.version}, this nn-stretch reads up to {DESIGN_VERSION}", "upgrade nn-stretch")
     return draft

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from math import isnan
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -9,6 +10,7 @@ import msgspec
 from predictors.devices import DeviceProfile
 from predictors.graph import OpGraph
 from predictors.predictor import LatencyPredictor
+from stretch.planning.accuracy import AccuracyPredictor, accuracy_json, load_accuracy
 from stretch.planning.choose import choose, macs_range
 from stretch.planning.config import PlanConfig
 from stretch.planning.constraints import ConstraintFilter
@@ -40,6 +42,7 @@ class PlanResult:
         gap: How much faster one might be, as a fraction; None where not known.
         evaluated: Options whose cost was computed.
         space_log10: Decimal logarithm of the number of designs.
+        accuracy: Predicted accuracy with what is known of the predictor, where one was given.
         warnings: What a person should know.
     """
 
@@ -58,6 +61,7 @@ class PlanResult:
     gap: float | None
     evaluated: int
     space_log10: float | None
+    accuracy: dict[str, Any] | None = None
     warnings: tuple[str, ...] = field(default=())
 
     @property
@@ -165,6 +169,7 @@ class PlanResult:
             "segments": self.segments_json(),
             "design": msgspec.to_builtins(self.design),
             "predicted": self.predicted(),
+            "accuracy": self.accuracy,
             "recommended": self.recommended,
             "sequential_design": msgspec.to_builtins(self.sequential.design) if self.sequential else None,
             "evaluated": self.evaluated,
@@ -191,11 +196,12 @@ def plan(graph: OpGraph, device: DeviceProfile, config: PlanConfig | None = None
     checked = (config or PlanConfig()).checked(device)
     segments = split_segments(graph, checked.meet or None)
     costs = Costs(LatencyPredictor(device), checked.precision)
-    choice = choose(graph, checked, costs, segments)
+    predictor = load_accuracy(Path(checked.accuracy), graph.name) if checked.accuracy else None
+    choice = choose(graph, checked, costs, segments, predictor)
     found = choice.found
     design = BranchDesign(graph.name, device.id, found.segments(costs))
     gap = None if isnan(found.gap) else found.gap
-    return _compare(graph, device, checked, design, costs, segments, found.optimal, gap, found.evaluated, choice.space_log10)
+    return _compare(graph, device, checked, design, costs, segments, found.optimal, gap, found.evaluated, choice.space_log10, predictor)
 
 
 def evaluate(graph: OpGraph, device: DeviceProfile, design: BranchDesign, config: PlanConfig | None = None) -> PlanResult:
@@ -221,7 +227,8 @@ def evaluate(graph: OpGraph, device: DeviceProfile, design: BranchDesign, config
     checked = request.checked(device)
     costs = Costs(LatencyPredictor(device), checked.precision)
     segments = split_segments(graph, checked.meet or None)
-    return _compare(graph, device, checked, design, costs, segments, None, None, 1, None)
+    predictor = load_accuracy(Path(checked.accuracy), graph.name) if checked.accuracy else None
+    return _compare(graph, device, checked, design, costs, segments, None, None, 1, None, predictor)
 
 
 def _compare(
@@ -235,6 +242,7 @@ def _compare(
     gap: float | None,
     evaluated: int,
     space_log10: float | None,
+    predictor: AccuracyPredictor | None,
 ) -> PlanResult:
     run = timeline(graph, design, costs)
     low, high = macs_range(graph, config)
@@ -254,6 +262,7 @@ def _compare(
         gap,
         evaluated,
         space_log10,
+        accuracy_json(predictor, predictor.predict(graph, design)) if predictor is not None else None,
     )
     return replace(result, warnings=_warnings(result, low, high))
 

@@ -30,7 +30,10 @@ def resolve_design(draft: DesignDraft, graph: OpGraph, device: str, align: Mappi
         StretchError: If the design does not fit the network; names the segment.
     """
     if draft.model is not None and draft.model != graph.name:
-        raise StretchError(f"the design is for the model `{draft.model}`, not for `{graph.name}`", f"remove `model` from the design or branch `{draft.model}`")
+        raise StretchError(
+            f"the design is for the model `{draft.model}`, not for `{graph.name}`",
+            f"remove `model` from the design or branch `{draft.model}`",
+        )
     covered = _bounds(draft, graph)
     parts: list[SegmentDesign] = []
     width = graph.input.shape[1]
@@ -53,7 +56,9 @@ def _bounds(draft: DesignDraft, graph: OpGraph) -> list[tuple[Segment, SegmentDr
         start, end, name = own.start, own.end, own.name or f"s{number}"
         if own.end is None:
             if own.name is None:
-                raise StretchError(f"segment number {number} of the design has neither `name` nor `end`", f"name one of {', '.join(stages)}")
+                raise StretchError(
+                    f"segment number {number} of the design has neither `name` nor `end`", f"name one of {', '.join(stages)}"
+                )
             if own.name not in stages:
                 raise UnknownNameError.among("segment", own.name, stages)
             start, end = own.start or stages[own.name].start, stages[own.name].end
@@ -61,7 +66,10 @@ def _bounds(draft: DesignDraft, graph: OpGraph) -> list[tuple[Segment, SegmentDr
             start = at
         segment = cut_segment(graph, name, start, end or graph.output)
         if order[start] < order[at]:
-            raise StretchError(f"segment `{name}` of the design starts at `{start}`, before `{at}` where the one before it ends", "order the segments from input to output")
+            raise StretchError(
+                f"segment `{name}` of the design starts at `{start}`, before `{at}` where the one before it ends",
+                "order the segments from input to output",
+            )
         result += [(s, None) for s in _between(graph, at, start, stages)]
         result.append((segment, own))
         at = segment.end

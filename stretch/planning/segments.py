@@ -96,8 +96,10 @@ class Segment:
         changes the number of channels that arrive.
         """
         tied = {name for name, layout in self.channels.layouts.items() if any(g == self.channels.input_group for g, _ in layout)}
-        return not self.passes_input and self.channels.input_group not in self.channels.frozen and all(
-            self.graph.by_name[name].kind not in ("add", "mul", "concat", "conv") for name in tied
+        return (
+            not self.passes_input
+            and self.channels.input_group not in self.channels.frozen
+            and all(self.graph.by_name[name].kind not in ("add", "mul", "concat", "conv") for name in tied)
         )
 
     def entries(self, width: int) -> tuple[EntryKind, ...]:

@@ -110,9 +110,14 @@ def figures(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("operators split", control(predicted["operator_split_ms"], None)),
         ("ideal split", f"{predicted['ideal_split_ms']:.2f} ms, of which the makespan reaches {predicted['ideal_fraction']:.2f}"),
         ("search", _search(predicted)),
+        *([("accuracy", _accuracy(plan["accuracy"]))] if plan.get("accuracy") else []),
         ("recommended", plan["recommended"]),
     ]
     return rows
+
+
+def _accuracy(accuracy: Mapping[str, Any]) -> str:
+    return f"{accuracy['top1']:.2%} ({accuracy['source']} from subnets, rank correlation {accuracy['rank_correlation']:.2f}, error {accuracy['rmse']:.2%})"
 
 
 def _search(predicted: Mapping[str, Any]) -> str:

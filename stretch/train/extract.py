@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import torch
-from safetensors.torch import load_file
 
 from predictors.errors import StretchError
 from stretch import __version__
@@ -14,9 +14,9 @@ from stretch.planning.plan import evaluate as evaluate_plan
 from stretch.planning.resolve import resolve_design
 from stretch.train.augment import Normalise
 from stretch.train.checkpoint import write_tensors
-from stretch.train.folder import BEST, RunFolder
+from stretch.train.finished import open_run
 from stretch.train.loop import evaluate
-from stretch.train.prepare import Prepared, prepare, sample
+from stretch.train.prepare import Prepared, sample
 from stretch.train.supernet import Subnet, Supernet
 from stretch.transform.build import build
 from stretch.transform.model import BranchedModel
@@ -64,27 +64,14 @@ def extract(folder: Path, out: Path, *, design: Path | None = None, bundle: bool
         StretchError: If the run has no weights yet, its model or images are not what they were,
             the design is outside the supernet, or a file cannot be written.
     """
-    run = RunFolder(folder)
-    recipe = run.recipe()
-    if not (folder / BEST).is_file():
-        raise StretchError(f"the run in {folder} has no weights yet", "wait for its first epoch, or go on with `stretch train --resume`")
-    import msgspec
-
-    stored = tuple(str(path.relative_to(folder)) for path in run.designs())
+    run = open_run(folder)
+    ready, weights = run.ready, run.weights
+    recipe = ready.recipe
     net = recipe.supernet
-    again = (
-        msgspec.structs.replace(recipe, design=stored[0])
-        if net is None
-        else msgspec.structs.replace(recipe, supernet=msgspec.structs.replace(net, designs=stored))
-    )
-    ready = prepare(again, folder)
-    if run.facts().get("model") != ready.identity["model"]:
-        raise StretchError(f"the weights of `{recipe.model}` are not those the run in {folder} started from", "restore the weights file")
     wanted = ready.designs[0] if design is None else _read(ready, design)
     train_set, test_set = ready.images()
     normalise = Normalise(*train_set.moments(), torch.device("cpu"))
     plain = msgspec.structs.replace(recipe.train, channels_last=False)
-    weights = load_file(folder / BEST)
     if net is None:
         if wanted != ready.designs[0]:
             raise StretchError("the run trained one network, of another design", "leave --design out")

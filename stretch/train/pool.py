@@ -1,17 +1,25 @@
-"""Designs for a supernet, drawn at random from those of equal cost."""
+"""Designs for a supernet: drawn at random from those of equal cost, or the fastest of them."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
+import msgspec
+
+from predictors.devices import DeviceProfile
 from predictors.errors import InfeasibleError
 from predictors.graph import OpGraph
+from stretch.planning.config import PlanConfig
 from stretch.planning.design import BranchDesign, BranchScale, SegmentDesign
-from stretch.planning.scale import scaled_graph
+from stretch.planning.plan import plan
+from stretch.planning.scale import design_segments, scaled_graph
 from stretch.planning.segments import Segment, split_segments
 from stretch.planning.widths import legal_widths, partitions
+from stretch.train.sharing import envelope
 
 #: Draws of a whole design before giving up.
 _TRIES = 20_000
+#: Slices of the range of multiply-accumulates per design wanted; not every slice has a design of its own.
+_SLICES = 3
 
 
 def random_designs(
@@ -44,14 +52,110 @@ def random_designs(
     """
     draw = random.Random(seed)
     stages = split_segments(graph)
-    found: dict[BranchDesign, None] = {}
     widths = {(s.name, p): legal_widths(s, align[p], min_width) for s in stages if s.branchable for p in processors}
+
+    def part(stage: Segment) -> SegmentDesign:
+        if not stage.branchable or stage.width < len(processors):
+            first = processors[0]
+            return SegmentDesign(stage.name, stage.start, stage.end, (BranchScale(first, stage.depth, stage.width, align=align[first]),))
+        shallowest = max(stage.min_depth, round(min_depth * stage.depth))
+        scales = [(p, draw.randint(shallowest, stage.depth), draw.choice(widths[stage.name, p]), align[p]) for p in processors]
+        return _branched(stage, scales, "project")
+
+    return _distinct(graph, lambda: BranchDesign(graph.name, device, tuple(part(s) for s in stages)), count, macs)
+
+
+def designs_between(
+    graph: OpGraph, pool: Sequence[BranchDesign], count: int, macs: tuple[float, float], *, seed: int = 0
+) -> list[BranchDesign]:
+    """Different designs whose branches lie between the smallest and the largest of a pool.
+
+    Args:
+        graph: The original network.
+        pool: Designs with the same segments, processors and joins.
+        count: Designs to draw.
+        macs: Range of multiply-accumulates over the original's.
+        seed: Of the draw.
+
+    Raises:
+        InfeasibleError: If too few designs are within the range.
+    """
+    draw = random.Random(seed)
+    least, most = envelope(pool, min), envelope(pool, max)
+    stages = design_segments(graph, most)
+
+    def part(stage: Segment, low: SegmentDesign, high: SegmentDesign) -> SegmentDesign:
+        if high.whole:
+            return high
+        scales = []
+        for a, b in zip(low.branches, high.branches, strict=True):
+            widths = [w for w in legal_widths(stage, b.align) if a.width <= w <= b.width] or [b.width]
+            scales.append((b.processor, draw.randint(a.depth, b.depth), draw.choice(widths), b.align))
+        return _branched(stage, scales, high.join)
+
+    def one() -> BranchDesign:
+        parts = [part(*each) for each in zip(stages, least.segments, most.segments, strict=True)]
+        return BranchDesign(most.model, most.device, tuple(parts))
+
+    return _distinct(graph, one, count, macs)
+
+
+def fastest_designs(
+    graph: OpGraph, profile: DeviceProfile, config: PlanConfig, count: int, macs: tuple[float, float]
+) -> list[BranchDesign]:
+    """The planner's fastest designs, each of another slice of the range of multiply-accumulates.
+
+    The fastest designs of the whole range differ in a few channels; one of each slice
+    gives a pool whose members are worth choosing between. All meet at the same points
+    over the same processors, as a supernet's designs must.
+
+    Args:
+        graph: The original network.
+        profile: The device.
+        config: Constraints of the planner.
+        count: Designs to find.
+        macs: Range of multiply-accumulates over the original's.
+
+    Raises:
+        InfeasibleError: If the planner finds too few.
+    """
+    found: dict[BranchDesign, float] = {}
+    step = (macs[1] - macs[0]) / (_SLICES * count)
+    shape = None
+    refused: InfeasibleError | None = None
+    for number in range(_SLICES * count):
+        part = (macs[0] + number * step, macs[0] + (number + 1) * step)
+        try:
+            result = plan(graph, profile, msgspec.structs.replace(config, macs=part))
+        except InfeasibleError as error:
+            refused = error
+            continue
+        own = [(s.start, s.end, s.join, [b.processor for b in s.branches]) for s in result.design.segments]
+        shape = shape or own
+        if own == shape:
+            found[result.design] = result.run.makespan_ms
+    if not found and refused is not None:
+        raise refused
+    if len(found) < count:
+        raise InfeasibleError(
+            f"the planner finds {len(found)} of {count} designs with {macs[0]:g} to {macs[1]:g} of the original's MACs",
+            "widen supernet.macs, ask for fewer, or draw at random",
+        )
+    return sorted(found, key=lambda design: found[design])[:count]
+
+
+def _distinct(graph: OpGraph, one: Callable[[], BranchDesign], count: int, macs: tuple[float, float]) -> list[BranchDesign]:
+    """Different designs within a range of multiply-accumulates."""
+    found: dict[BranchDesign, None] = {}
+    drawn: set[BranchDesign] = set()
     for _ in range(_TRIES):
         if len(found) == count:
             return list(found)
-        parts = [_part(s, processors, align, widths, min_depth, draw) for s in stages]
-        design = BranchDesign(graph.name, device, tuple(parts))
-        if design not in found and macs[0] <= scaled_graph(graph, design).macs / graph.macs <= macs[1]:
+        design = one()
+        if design in drawn:
+            continue
+        drawn.add(design)
+        if macs[0] <= scaled_graph(graph, design).macs / graph.macs <= macs[1]:
             found[design] = None
     raise InfeasibleError(
         f"only {len(found)} of {count} designs have {macs[0]:g} to {macs[1]:g} of the original's MACs",
@@ -59,23 +163,13 @@ def random_designs(
     )
 
 
-def _part(
-    stage: Segment,
-    processors: tuple[str, ...],
-    align: Mapping[str, int],
-    widths: Mapping[tuple[str, str], list[int]],
-    min_depth: float,
-    draw: random.Random,
-) -> SegmentDesign:
-    if not stage.branchable or stage.width < len(processors):
-        first = processors[0]
-        return SegmentDesign(stage.name, stage.start, stage.end, (BranchScale(first, stage.depth, stage.width, align=align[first]),))
-    scales = []
-    for processor in processors:
-        width = draw.choice(widths[stage.name, processor])
-        depth = draw.randint(max(stage.min_depth, round(min_depth * stage.depth)), stage.depth)
-        entry = "project" if stage.arriving(width) not in (None, stage.in_width) else "none"
-        scales.append(BranchScale(processor, depth, width, entry, 0, align[processor]))
-    shares = partitions(stage.width, [b.width for b in scales], max(b.align for b in scales))
-    branches = tuple(BranchScale(b.processor, b.depth, b.width, b.entry, s, b.align) for b, s in zip(scales, shares, strict=True))
-    return SegmentDesign(stage.name, stage.start, stage.end, branches, "project")
+def _branched(stage: Segment, scales: Sequence[tuple[str, int, int, int]], join: str) -> SegmentDesign:
+    """A segment of branches of given (processor, depth, width, align)."""
+    shares = [0] * len(scales)
+    if join == "project":
+        shares = list(partitions(stage.width, [width for _, _, width, _ in scales], max(align for *_, align in scales)))
+    branches = tuple(
+        BranchScale(processor, depth, width, "project" if stage.arriving(width) not in (None, stage.in_width) else "none", share, align)
+        for (processor, depth, width, align), share in zip(scales, shares, strict=True)
+    )
+    return SegmentDesign(stage.name, stage.start, stage.end, branches, "sum" if join == "sum" else "project")

@@ -21,7 +21,7 @@ from stretch.planning.plan import plan
 from stretch.planning.resolve import resolve_design
 from stretch.planning.scale import scaled_graph
 from stretch.train.datasets import load_data
-from stretch.train.pool import random_designs
+from stretch.train.pool import fastest_designs, random_designs
 from stretch.train.recipe import Recipe
 from stretch.train.supernet import Supernet
 from stretch.transform.build import build
@@ -193,6 +193,8 @@ def _designs(recipe: Recipe, folder: Path, graph: OpGraph, profile: DeviceProfil
             if not net.macs[0] <= ratio <= net.macs[1]:
                 raise StretchError(f"the design {name} has {ratio:.3f} of the original's MACs", "widen supernet.macs, or change the design")
         return designs
+    if net.draw == "fastest":
+        return fastest_designs(graph, profile, recipe.plan, net.pool, net.macs)
     processors = recipe.plan.processors or tuple(profile.processors)
     return random_designs(graph, profile.id, processors, align, net.pool, net.macs, seed=recipe.train.seed)
 

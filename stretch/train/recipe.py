@@ -43,13 +43,15 @@ class SupernetConfig(SandwichConfig, frozen=True, forbid_unknown_fields=True, kw
     """A supernet instead of one network.
 
     Args:
-        designs: Design files of the pool, relative to the recipe; drawn at random if empty.
+        designs: Design files of the pool, relative to the recipe; drawn if empty.
+        draw: How to draw: ``random``, or ``fastest``: what the planner finds within the limits of ``plan``.
         pool: How many designs to draw.
         macs: Range of their multiply-accumulates over the original's.
         images: Training images for the statistics of an extracted subnet.
     """
 
     designs: tuple[str, ...] = ()
+    draw: Literal["random", "fastest"] = "random"
     pool: _Count = 8
     macs: tuple[float, float] = (0.97, 1.03)
     images: _Count = 2048

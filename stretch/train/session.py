@@ -52,6 +52,7 @@ def train_recipe(
     dry_run: bool = False,
     world: World | None = None,
     on_epoch: Callable[[Epoch], None] = lambda row: None,
+    on_step: Callable[[Run], None] = lambda run: None,
     say: Say = lambda what: None,
 ) -> Trained:
     """Train what a recipe says.
@@ -64,6 +65,7 @@ def train_recipe(
         dry_run: Build everything, train one step on synthetic images, write nothing.
         world: This process among those of the run.
         on_epoch: Called after each epoch, in the first process.
+        on_step: Called after each step, in the first process.
         say: Told what happens.
 
     Raises:
@@ -95,7 +97,7 @@ def train_recipe(
     elif world.first and not folder.exists:
         folder.start(recipe, ready.designs, {"weights": ready.weights_source, "processes": world.size} | identity)
     world.barrier()
-    return _train(ready, run, folder, identity, best, on_epoch)
+    return _train(ready, run, folder, identity, best, on_epoch, on_step)
 
 
 def make_run(ready: Prepared, train_set: Source, test_set: Source, world: World) -> Run:
@@ -118,7 +120,13 @@ def make_run(ready: Prepared, train_set: Source, test_set: Source, world: World)
 
 
 def _train(
-    ready: Prepared, run: Run, folder: RunFolder, identity: dict[str, str], best: float | None, on_epoch: Callable[[Epoch], None]
+    ready: Prepared,
+    run: Run,
+    folder: RunFolder,
+    identity: dict[str, str],
+    best: float | None,
+    on_epoch: Callable[[Epoch], None],
+    on_step: Callable[[Run], None],
 ) -> Trained:
     keep, world = ready.recipe.keep, run.world
     log = Log(folder, keep.tensorboard) if world.first else None
@@ -130,6 +138,8 @@ def _train(
     try:
         for row in run.steps():
             steps += 1
+            if world.first:
+                on_step(run)
             if row is None:
                 if keep.steps and steps % keep.steps == 0 and world.first:
                     run.check()

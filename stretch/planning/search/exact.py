@@ -5,16 +5,21 @@ segments have been branched so far, and how many of the next segments are
 already covered because stages are merged.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stretch.planning.search.layers import Layer, shortest_path, undominated
 from stretch.planning.search.result import SearchResult
 from stretch.planning.space import DesignSpace, Options
 
+#: Time that is added to every option of a segment, ms.
+Toll = Callable[[Options], NDArray[np.float64]]
 
-def search_exact(space: DesignSpace, low: int, high: int, n_meet: int, param_price: float = 0.0) -> SearchResult | None:
+
+def search_exact(space: DesignSpace, low: int, high: int, n_meet: int, toll: Toll | None = None) -> SearchResult | None:
     """The fastest design of `space` between `low` and `high` multiply-accumulates.
 
     Args:
@@ -22,14 +27,14 @@ def search_exact(space: DesignSpace, low: int, high: int, n_meet: int, param_pri
         low: Fewest multiply-accumulates.
         high: Most multiply-accumulates.
         n_meet: Branched segments, at least.
-        param_price: Time added per parameter, ms: above zero designs with fewer
-            parameters are preferred, below zero those with more.
+        toll: Time added to each option of a segment, ms, for what else a design is to be
+            chosen by; the result's `ms` is without it.
 
     Returns:
         The design, or None if there is none.
     """
     states = _States(len(space.holders), n_meet + 1, space.longest_span)
-    layers = [_layer(space, options, states, param_price) for options in space.options]
+    layers = [_layer(space, options, states, toll) for options in space.options]
     final = np.full(states.count, np.inf)
     elements = int(np.prod(space.segments[-1].graph.by_name[space.segments[-1].end].shape))
     for i, holder in enumerate(space.holders):
@@ -40,8 +45,8 @@ def search_exact(space: DesignSpace, low: int, high: int, n_meet: int, param_pri
         return None
     picks = tuple(_pick(options, number) for options, number in zip(space.options, path.options, strict=True) if number != _COVERED)
     evaluated = sum(len(o.macs) for options in space.options for o in options)
-    params = sum(int(options.params[index]) for options, index in picks)
-    return SearchResult(picks, path.ms - param_price * params, path.macs, path.optimal, path.gap, evaluated)
+    paid = sum(float(toll(options)[index]) for options, index in picks) if toll else 0.0
+    return SearchResult(picks, path.ms - paid, path.macs, path.optimal, path.gap, evaluated)
 
 
 #: In place of an option's number: the segment is covered by one before it.
@@ -64,14 +69,15 @@ class _States:
         return (covered * self.holders + holder) * self.levels + level
 
 
-def _layer(space: DesignSpace, options: list[Options], states: _States, param_price: float) -> Layer:
+def _layer(space: DesignSpace, options: list[Options], states: _States, toll: Toll | None) -> Layer:
     parts = []
     offset = 0
     for group in options:
         branched = len(group.candidates) > 1
         end = space.holders.index(space.costs.host if branched else group.processors[0])
+        paid = toll(group) if toll else 0.0
         for holder in range(len(space.holders)):
-            ms = group.ms[holder] + param_price * group.params
+            ms = group.ms[holder] + paid
             index = np.flatnonzero(group.allowed[holder])
             zeros = np.zeros(len(index), np.int64)
             piece = undominated(Layer(zeros, zeros, group.macs[index], ms[index], index + offset))

@@ -44,3 +44,50 @@ def test_two_processes_are_started_by_one_command(capsys, tmp_path):
     result = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout)["metrics"]["processes"] == 2
+
+
+@pytest.mark.slow
+def test_designs_of_a_supernet_are_ranked_and_planned_with(capsys, tmp_path):
+    path = supernet(tmp_path)
+    for name, width in {"a": 16, "b": 32}.items():
+        own = tmp_path / f"{name}.toml"
+        own.write_text(own.read_text().replace('processor = "cpu", depth', f'processor = "cpu", width = {width}, align = 4, depth'))
+    wide = (
+        "--set",
+        "supernet.macs=[0.5, 1.6]",
+        "--set",
+        "data.count=512",
+        "--set",
+        "train.learning_rate=0.02",
+        "--set",
+        "train.epochs=1",
+        "--set",
+        "train.batch=64",
+    )
+    assert call(capsys, "train", path, "--out", tmp_path / "run", "--quiet", *wide).code == 0
+    taken = call(capsys, "extract", tmp_path / "run", "--rank", 12, "--no-export", "--json", "--quiet")
+    assert taken.code == 0, taken.out
+    ranking = json.loads(taken.out)["ranking"]
+    assert ranking["designs"] == 12
+    request = ("branch", "tiny_resnet", "--device", "mi9", "--weights", "none", "--input", "3x16x16", "--dry-run", "--json", "--quiet")
+    free = (
+        "--alpha",
+        50,
+        "--beta",
+        50,
+        "--balance",
+        0.001,
+        "--segment-macs",
+        0.1,
+        "--macs",
+        "0.5:1.6",
+        "--processors",
+        "cpu,gpu",
+        "--merge",
+        "never",
+    )
+    planned = call(capsys, *request, *free, "--accuracy", ranking["file"])
+    if planned.code:  # the design may branch a segment that the supernet left whole
+        assert "does not know the segment" in planned.out
+    else:
+        assert json.loads(planned.out)["accuracy"]["rank_correlation"] == ranking["rank_correlation"]

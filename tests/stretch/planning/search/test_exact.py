@@ -74,7 +74,7 @@ def test_price_on_parameters_buys_fewer_of_them():
     space = make_space(graph)
     low, high = round(0.9 * graph.macs), round(1.1 * graph.macs)
     free = search_exact(space, low, high, 1)
-    priced = search_exact(space, low, high, 1, param_price=1.0)
+    priced = search_exact(space, low, high, 1, toll=lambda options: 1.0 * options.params)
     assert priced.params < free.params
     assert priced.ms >= free.ms
 

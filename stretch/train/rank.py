@@ -1,0 +1,154 @@
+"""Accuracy of subnets as a function of their design: evaluate many, fit a predictor, say how well it ranks."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from predictors.errors import MissingBackendError, StretchError
+from predictors.graph import OpGraph
+from stretch.planning.accuracy import FEATURES, AccuracyPredictor, segment_features
+from stretch.planning.design import BranchDesign
+from stretch.train.augment import Normalise
+from stretch.train.finished import open_run
+from stretch.train.loop import evaluate
+from stretch.train.pool import designs_between
+from stretch.train.prepare import sample
+from stretch.train.supernet import Supernet
+
+Floats = NDArray[np.float64]
+
+#: Fewer designs than this say nothing about features of several segments.
+LEAST = 12
+#: Weights of the ridge penalty that are tried, on features of unit variance.
+PENALTIES = np.logspace(-3, 2, 11)
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A predictor and what it was fitted to.
+
+    Args:
+        predictor: The predictor.
+        designs: The designs.
+        measured: Top-1 of each, in the supernet, with statistics of its own.
+        held_out: Top-1 predicted for each from all others.
+    """
+
+    predictor: AccuracyPredictor
+    designs: list[BranchDesign]
+    measured: list[float]
+    held_out: list[float]
+
+
+def rank(folder: Path, count: int, step: Callable[[str], None] = lambda what: None) -> Ranked:
+    """Evaluate subnets of a trained supernet and fit an accuracy predictor.
+
+    Args:
+        folder: Of the run.
+        count: Designs to evaluate: those of the pool and others between them.
+        step: Told before each design.
+
+    Raises:
+        StretchError: If the run trained no supernet, or `count` is too small.
+        InfeasibleError: If there are not that many designs.
+    """
+    if count < LEAST:
+        raise StretchError(f"{count} designs are too few to rank", f"ask for {LEAST} or more")
+    run = open_run(folder)
+    ready, recipe = run.ready, run.ready.recipe
+    net = recipe.supernet
+    if net is None:
+        raise StretchError(f"the run in {folder} trained one network, there is nothing to rank", "rank the designs of a supernet")
+    device = torch.device("cuda" if torch.cuda.is_available() and recipe.data.device != "cpu" else "cpu")
+    train_set, test_set = ready.images()
+    normalise = Normalise(*train_set.moments(), device)
+    plain = msgspec.structs.replace(recipe.train, channels_last=False)
+    supernet = Supernet(ready.captured, ready.designs, device, channels_last=False)
+    supernet.load_state_dict(run.weights)
+    batches = sample(train_set, net.images, recipe.train.seed, device)
+    graph = ready.captured.graph
+    designs = list(ready.designs)[:count]
+    more = [d for d in designs_between(graph, ready.designs, count, net.macs, seed=recipe.train.seed) if d not in designs]
+    designs += more[: count - len(designs)]
+    measured = []
+    for number, design in enumerate(designs):
+        step(f"design {number + 1} of {len(designs)}")
+        model = supernet.extract(design, batches)
+        measured.append(evaluate(model, test_set.to(device), normalise, plain))
+    predictor, held_out = fit(graph, designs, measured)
+    return Ranked(predictor, designs, measured, held_out)
+
+
+def fit(graph: OpGraph, designs: Sequence[BranchDesign], accuracies: Sequence[float]) -> tuple[AccuracyPredictor, list[float]]:
+    """Ridge regression of accuracies on the features of the branched segments.
+
+    The penalty is chosen by leaving one design out. How well the predictor ranks is measured
+    on predictions for which the design itself had no part in the choice either.
+
+    Args:
+        graph: The original network.
+        designs: At least `LEAST`.
+        accuracies: Top-1 of each.
+
+    Returns:
+        The predictor, and the held-out prediction of each design.
+
+    Raises:
+        StretchError: If all accuracies are the same.
+        MissingBackendError: If SciPy is not installed.
+    """
+    try:
+        from scipy.stats import spearmanr
+    except ModuleNotFoundError as error:
+        raise MissingBackendError("ranking needs SciPy, which is not installed", 'pip install "nn-stretch[train]"') from error
+    y = np.array(accuracies, dtype=np.float64)
+    if np.ptp(y) == 0:
+        raise StretchError("all designs have the same accuracy, there is nothing to rank", "train the supernet for longer")
+    rows = [segment_features(graph, design) for design in designs]
+    names = sorted({name for row in rows for name in row}, key=lambda n: [int(t) if t.isdigit() else t for t in re.split(r"(\d+)", n)])
+    x = np.array([np.concatenate([row.get(name, np.zeros(len(FEATURES))) for name in names]) for row in rows])
+    held_out = []
+    for i in range(len(y)):
+        rest = np.arange(len(y)) != i
+        base, weights = _ridge(x[rest], y[rest])
+        held_out.append(float(base + x[i] @ weights))
+    base, weights = _ridge(x, y)
+    found = spearmanr(y, held_out)
+    # Equal predictions for all have no order.
+    correlation, p_value = (0.0, 1.0) if np.ptp(held_out) == 0 else (float(found.statistic), float(found.pvalue))
+    by_segment = {name: tuple(float(w) for w in part) for name, part in zip(names, weights.reshape(len(names), -1), strict=True)}
+    predictor = AccuracyPredictor(
+        model=graph.name,
+        base=float(base),
+        weights=by_segment,
+        designs=len(y),
+        rank_correlation=correlation,
+        p_value=p_value,
+        rmse=float(np.sqrt(np.mean((y - np.array(held_out)) ** 2))),
+    )
+    return predictor, held_out
+
+
+def _ridge(x: Floats, y: Floats) -> tuple[float, Floats]:
+    """Intercept and weights, the penalty chosen by leaving one row out."""
+    mean, spread = x.mean(0), x.std(0)
+    spread[spread < 1e-12] = np.inf  # a feature that never varies has no weight
+    z, wrong = (x - mean) / spread, y - y.mean()
+    best: tuple[float, Floats] | None = None
+    for penalty in PENALTIES:
+        inverse = np.linalg.inv(z.T @ z + penalty * np.eye(z.shape[1]))
+        weights = inverse @ z.T @ wrong
+        # Residual of a row that had no part in the fit: its residual over one minus its leverage.
+        leverage = np.einsum("ij,jk,ik->i", z, inverse, z) + 1 / len(y)
+        error = float(np.mean(((wrong - z @ weights) / (1 - leverage)) ** 2))
+        if best is None or error < best[0]:
+            best = error, weights
+    assert best is not None
+    weights = best[1] / spread
+    return float(y.mean() - mean @ weights), weights

@@ -1,0 +1,64 @@
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from predictors.errors import StretchError  # noqa: E402 - torch may be missing
+from stretch.planning.accuracy import FEATURES, segment_features  # noqa: E402
+from stretch.train.pool import random_designs  # noqa: E402
+from stretch.train.rank import LEAST, fit, rank  # noqa: E402
+from stretch.train.recipe import load_recipe  # noqa: E402
+from stretch.train.session import train_recipe  # noqa: E402
+from tests.stretch.train.recipes import network  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(scope="module")
+def drawn(captured):
+    graph = captured("tiny_resnet").graph
+    return graph, random_designs(graph, "mi9", ("cpu", "gpu"), {"cpu": 4, "gpu": 4}, 30, (0.7, 1.3), seed=1)
+
+
+def test_linear_truth_is_found_and_ranked_on_designs_left_out(drawn):
+    graph, designs = drawn
+    truth = np.random.default_rng(0).normal(size=len(FEATURES)) * 0.02
+    accuracies = [0.9 + sum(float(row @ truth) for row in segment_features(graph, d).values()) for d in designs]
+    predictor, held_out = fit(graph, designs, accuracies)
+    assert predictor.rank_correlation > 0.95
+    assert predictor.p_value < 0.01
+    assert np.allclose(held_out, accuracies, atol=0.01)
+    for design, accuracy in zip(designs, accuracies, strict=True):
+        assert predictor.predict(graph, design) == pytest.approx(accuracy, abs=0.005)
+
+
+def test_accuracies_without_a_pattern_have_no_claim_to_one(drawn):
+    graph, designs = drawn
+    found = [fit(graph, designs, list(np.random.default_rng(seed).normal(0.9, 0.01, len(designs))))[0] for seed in range(8)]
+    assert abs(float(np.mean([p.rank_correlation for p in found]))) < 0.4
+    assert sum(p.p_value < 0.05 for p in found) <= 3
+
+
+def test_held_out_prediction_ignores_the_accuracy_of_its_design(drawn):
+    graph, designs = drawn
+    accuracies = list(np.random.default_rng(3).normal(0.9, 0.01, len(designs)))
+    before = fit(graph, designs, accuracies)[1]
+    accuracies[7] += 0.5
+    after = fit(graph, designs, accuracies)[1]
+    assert after[7] == pytest.approx(before[7], abs=1e-12)
+
+
+def test_equal_accuracies_cannot_be_ranked(drawn):
+    graph, designs = drawn
+    with pytest.raises(StretchError, match="nothing to rank"):
+        fit(graph, designs, [0.9] * len(designs))
+
+
+@pytest.mark.slow
+def test_run_of_one_network_and_too_few_designs_cannot_be_ranked(tmp_path):
+    path = network(tmp_path)
+    run = train_recipe(load_recipe(path, ("train.epochs=1",)), tmp_path, tmp_path / "run").run
+    with pytest.raises(StretchError, match="nothing to rank"):
+        rank(run, LEAST)
+    with pytest.raises(StretchError, match="too few to rank"):
+        rank(run, LEAST - 1)
