@@ -27,7 +27,9 @@ def env(out: Output) -> None:
     }
     for name in OURS:
         if stranger := other_owner(name):
-            out.warn(f"`{name}` also belongs to the distribution `{stranger}`, whose files may replace ours: pip uninstall {stranger}, then reinstall nn-stretch")
+            out.warn(
+                f"`{name}` also belongs to the distribution `{stranger}`, whose files may replace ours: pip uninstall {stranger}, then reinstall nn-stretch"
+            )
         if folder(name).parent != folder("stretch").parent:
             out.warn(f"`{name}` is imported from {folder(name)}, not from beside `stretch`")
     data["warnings"] = out.warnings

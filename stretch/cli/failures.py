@@ -66,7 +66,9 @@ def explain(error: Exception, usage_hint: Callable[[typer.TyperException], str])
         case _:
             first = (str(error).splitlines() or [""])[0]
             what = f"{type(error).__name__}: {first}" if first else type(error).__name__
-            return StretchError(f"unexpected {what}", "this is a fault of nn-stretch or of a package it uses; run with --debug for the traceback")
+            return StretchError(
+                f"unexpected {what}", "this is a fault of nn-stretch or of a package it uses; run with --debug for the traceback"
+            )
 
 
 def say(failure: StretchError, *, as_json: bool) -> None:

@@ -33,7 +33,14 @@ def verify(
             console.print(f"{bundle} is not fit to run")
 
     out.emit(
-        {"bundle": bundle, "ok": result.ok, "problems": list(result.problems), "max_error": result.max_error, "tolerance": result.tolerance}, human
+        {
+            "bundle": bundle,
+            "ok": result.ok,
+            "problems": list(result.problems),
+            "max_error": result.max_error,
+            "tolerance": result.tolerance,
+        },
+        human,
     )
     if not result.ok:
         raise typer.Exit(1)
