@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.opencl_networks.networks import onnxruntime, opencl, save_network
+from experiments.opencl_networks.networks import forget_own_tuning, onnxruntime, opencl, save_network
 from experiments.opencl_networks.run import p90
 from experiments.records import Value, write_record
 from predictors.errors import StretchError
@@ -108,7 +108,8 @@ def main(words: list[str] | None = None) -> int:
     version = subprocess.run(
         [options.python, "-c", "import importlib.metadata as m; print(m.version('tinygrad'))"], capture_output=True, text=True, check=True
     ).stdout.strip()
-    with pinned((options.core,)):
+    with tempfile.TemporaryDirectory() as empty, pinned((options.core,)):
+        forget_own_tuning(options.core, empty)
         rows = measure(options.python, options.core, options.rounds)
     write_record(
         options.out,

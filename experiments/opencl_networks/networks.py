@@ -1,5 +1,6 @@
 """The four networks that OpenCL is measured with, as ONNX files with random weights, and ONNX Runtime beside it on one core."""
 
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ import numpy as np
 
 from scheduler.delegates.cpu import CpuDelegate
 from scheduler.delegates.opencl import OpenCLDelegate
+from scheduler.delegates.opencl.device import open_device
 from scheduler.delegates.opencl.schedule import Options
 
 NETWORKS = ("resnet50", "mobilenet_v2", "regnet_x_1_6gf", "efficientnet_b0")
@@ -48,6 +50,17 @@ class Runner:
         start = time.perf_counter_ns()
         self.call.run()
         return (time.perf_counter_ns() - start) / 1e6
+
+
+def forget_own_tuning(core: int, empty: str) -> None:
+    """Leave aside what was tuned on this machine, for the rest of the process; the driver keeps the kernels that it has compiled.
+
+    Args:
+        core: Of the device.
+        empty: An empty folder.
+    """
+    open_device((core,))
+    os.environ["XDG_CACHE_HOME"] = empty
 
 
 def opencl(model: Path, core: int, **options: Any) -> Runner:

@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from experiments.opencl_networks.networks import NETWORKS, Runner, difference, onnxruntime, opencl, save_network
+from experiments.opencl_networks.networks import NETWORKS, Runner, difference, forget_own_tuning, onnxruntime, opencl, save_network
 from experiments.records import Value, write_record
 from scheduler.cores import available_cores, pinned
 
@@ -16,6 +16,7 @@ HERE = Path(__file__).parent
 #: Other ways of compiling a network, each a switch of the delegate.
 VARIANTS: dict[str, dict[str, object]] = {
     "as it is": {},
+    "without the package's schedules": {"tuned": False},
     "without Winograd": {"winograd": "off"},
     "Winograd wherever it can": {"winograd": "on"},
     "nothing fused": {"fuse": False},
@@ -107,7 +108,8 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=HERE / "results" / "host.json")
     options = parser.parse_args(words)
     load = os.getloadavg()[0]
-    with pinned((options.core,)):
+    with tempfile.TemporaryDirectory() as empty, pinned((options.core,)):
+        forget_own_tuning(options.core, empty)
         networks, variants, kinds = measure(options.core, options.rounds)
     write_record(
         options.out,
@@ -116,7 +118,9 @@ def main(words: list[str] | None = None) -> int:
         command="python -m experiments.opencl_networks.run",
         runs=options.rounds,
         load=load,
-        notes=["fp32, batch 1, one thread of each on the same core, random weights, contestants interleaved, no schedule tuned."],
+        notes=[
+            "fp32, batch 1, one thread of each on the same core, random weights, contestants interleaved, nothing tuned on the machine by its user."
+        ],
     )
     sys.stderr.write(f"{options.out} written; fill the pages with python -m experiments.render\n")
     return 0
