@@ -1,6 +1,7 @@
 """How close is a branched network to its trained original before any training, and after a little?
 
-``job SEED`` trains the original, calibrates branched ones and trains them on;
+``job SEED`` trains the original where OUT has no ``parent-SEED.safetensors``, then calibrates
+branched networks (``--part calibrate``) or trains one on, and from scratch (``--part train``);
 ``queue SEED …`` runs one seed a GPU; ``record FOLDER`` makes the record.
 """
 
@@ -20,108 +21,181 @@ from experiments.cifar_accuracy.run import ALIGN, MODEL, initialise
 
 HERE = Path(__file__).parent
 DESIGNS = HERE.parent / "cifar_accuracy" / "designs"
-#: (design file, join)
+#: (design file, join, whether refined too)
 BRANCHED = (
-    ("depth_only", "project"),
-    ("depth_only", "sum"),
-    ("deep_narrow_shallow_wide", "project"),
-    ("deep_narrow_shallow_wide", "sum"),
-    ("meets_9", "sum"),
+    ("depth_only", "sum", True),
+    ("deep_narrow_shallow_wide", "sum", False),
+    ("width_only", "concat", False),
+    ("meets_6", "sum", True),
+    ("meets_9", "project", False),
+    ("meets_9", "sum", True),
+    ("quarter_width", "project", False),
+    ("quarter_width", "sum", True),
 )
 IMAGES = 2048
-#: Epochs of further training, from the calibrated start and from scratch.
-EPOCHS = (1, 5, 20)
+#: Steps of Adam on each segment in the rows called refined.
+REFINE = 600
+#: The network that is trained on, and epochs of that, from the calibrated start and from scratch.
+TRAINED = ("depth_only", "sum")
+EPOCHS = (1, 5, 20, 100)
+PARTS = ("calibrate", "train")
 
 
-def job(seed: int, data: Path, out: Path, epochs: int) -> None:
-    """Everything of one seed."""
-    import msgspec
-    import torch
+class Job:
+    """One seed: its original, its images, and the rows measured so far.
 
-    from stretch.capture import capture
-    from stretch.models.cifar import CifarFamily
-    from stretch.planning.design import load_draft
-    from stretch.planning.resolve import resolve_design
-    from stretch.train.augment import Normalise
-    from stretch.train.config import TrainConfig
-    from stretch.train.data import load_arrays
-    from stretch.train.loop import evaluate, train
-    from stretch.transform import BranchedModel, build
-    from stretch.transform.calibrate import calibrate
+    Args:
+        seed: Of training and of the choice of images.
+        data: The prepared images.
+        out: Where the original's weights are or will be.
+        epochs: Of the original's training.
+    """
 
-    torch.backends.cudnn.benchmark = True
-    torch.manual_seed(seed)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    train_set, test_set = load_arrays(data, 10)
-    config = TrainConfig(epochs=epochs, weight_decay=5e-4, warmup_epochs=min(5, epochs / 10), seed=seed)
-    parent = CifarFamily().build(MODEL)
-    initialise(parent)
-    history = train(parent.to(device), train_set, test_set, config)
-    parent.to("cpu", memory_format=torch.contiguous_format)
-    captured = capture(parent, (1, 3, 32, 32), MODEL)
-    normalise = Normalise(*train_set.moments(), device)
-    test = test_set.to(device)
-    choice = torch.randperm(len(train_set), generator=torch.Generator().manual_seed(seed))[:IMAGES]
-    images = [normalise(part) for part in train_set.images[choice].to(device).split(256)]
-    rows: list[dict[str, Any]] = []
+    def __init__(self, seed: int, data: Path, out: Path, epochs: int) -> None:
+        import torch
+        from safetensors.torch import load_file, save_file
 
-    def add(what: str, accuracy: float, macs: int, seconds: float) -> None:
-        rows.append(
+        from stretch.capture import capture
+        from stretch.models.cifar import CifarFamily
+        from stretch.train.augment import Normalise
+        from stretch.train.config import TrainConfig
+        from stretch.train.data import load_arrays
+        from stretch.train.loop import train
+
+        torch.backends.cudnn.benchmark = True
+        torch.manual_seed(seed)
+        self.seed = seed
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.train_set, self.test_set = (part.to(self.device) for part in load_arrays(data, 10))
+        parent, weights = CifarFamily().build(MODEL), out / f"parent-{seed}.safetensors"
+        seconds = None
+        if weights.exists():
+            parent.load_state_dict(load_file(weights), strict=False)
+        else:
+            initialise(parent)
+            config = TrainConfig(epochs=epochs, weight_decay=5e-4, warmup_epochs=min(5, epochs / 10), seed=seed)
+            history = train(parent.to(self.device), self.train_set, self.test_set, config)
+            seconds = sum(e.seconds for e in history.epochs)
+            parent.to("cpu", memory_format=torch.contiguous_format)
+            save_file({key: value.contiguous() for key, value in parent.state_dict().items()}, weights)
+        self.captured = capture(parent.eval(), (1, 3, 32, 32), MODEL)
+        self.normalise = Normalise(*self.train_set.moments(), self.device)
+        choice = torch.randperm(len(self.train_set), generator=torch.Generator().manual_seed(seed))[:IMAGES]
+        self.images = [self.normalise(part) for part in self.train_set.images[choice.to(self.device)].split(256)]
+        self.rows: list[dict[str, Any]] = []
+        self.parent = self.accuracy(parent.to(self.device))
+        parent.to("cpu")
+        self.add("parent", self.parent, self.captured.graph.macs, seconds)
+
+    def accuracy(self, model: Any) -> float:
+        """Top-1 on the test images, in fp32."""
+        from stretch.train.config import TrainConfig
+        from stretch.train.loop import evaluate
+
+        return evaluate(model, self.test_set, self.normalise, TrainConfig(amp="none", channels_last=False))
+
+    def add(self, what: str, accuracy: float, macs: int, seconds: float | None) -> None:
+        """Add a row."""
+        self.rows.append(
             {
                 "what": what,
                 "accuracy": accuracy,
-                "of_parent": accuracy / history.accuracy,
-                "macs_ratio": macs / captured.graph.macs,
+                "of_parent": accuracy / self.parent,
+                "macs_ratio": macs / self.captured.graph.macs,
                 "seconds": seconds,
             }
         )
+        sys.stderr.write(f"seed {self.seed}: {what}: {accuracy:.4f}, {100 * accuracy / self.parent:.2f} % of the parent's\n")
 
-    add("parent", history.accuracy, captured.graph.macs, sum(e.seconds for e in history.epochs))
-    for name, join in BRANCHED:
+    def design(self, name: str, join: str) -> Any:
+        """A design file with other joins."""
+        import msgspec
+
+        from stretch.planning.design import load_draft
+        from stretch.planning.resolve import resolve_design
+
         draft = load_draft(DESIGNS / f"{name}.toml")
         draft = msgspec.structs.replace(draft, segments=[msgspec.structs.replace(s, join=join) for s in draft.segments])
-        design = resolve_design(draft, captured.graph, "mi9", ALIGN, "cpu")
-        label = f"{name}, {join}"
+        return resolve_design(draft, self.captured.graph, "mi9", ALIGN, "cpu")
+
+    def calibrated(self, design: Any, **options: Any) -> tuple[Any, float]:
+        """A network built and calibrated, and the seconds both took."""
+        import torch
+
+        from stretch.transform import build
+        from stretch.transform.calibrate import calibrate
+
         start = time.perf_counter()
-        model = build(captured, design).to(device)
-        built = time.perf_counter() - start
-        plain = TrainConfig(amp="none", channels_last=False)
-        add(f"{label}: inherited", evaluate(model, test, normalise, plain), model.graph.macs, built)
-        start = time.perf_counter()
-        calibrate(model, captured, images)
-        if device.type == "cuda":
+        model = build(self.captured, design).to(self.device)
+        calibrate(model, self.captured, self.images, **options)
+        if self.device.type == "cuda":
             torch.cuda.synchronize()
-        add(f"{label}: calibrated", evaluate(model, test, normalise, plain), model.graph.macs, built + time.perf_counter() - start)
-        if (name, join) != BRANCHED[0]:
-            continue
+        return model, time.perf_counter() - start
+
+    def calibrate(self) -> None:
+        """Every design as built, with joins alone, with fitted layers, and some refined."""
+        from stretch.transform import build
+
+        for name, join, refined in BRANCHED:
+            design = self.design(name, join)
+            start = time.perf_counter()
+            model = build(self.captured, design).to(self.device)
+            self.add(f"{name}, {join}: inherited", self.accuracy(model), model.graph.macs, time.perf_counter() - start)
+            ways: dict[str, dict[str, Any]] = {"joins alone": {"layers": False}, "calibrated": {}}
+            if refined:
+                ways["refined"] = {"refine_steps": REFINE}
+            for label, options in ways.items():
+                model, seconds = self.calibrated(design, **options)
+                self.add(f"{name}, {join}: {label}", self.accuracy(model), model.graph.macs, seconds)
+
+    def train(self) -> None:
+        """Some epochs from the calibrated start and as many from scratch, the two side by side."""
+        from stretch.train.config import TrainConfig
+        from stretch.train.loop import Run, train_side_by_side
+        from stretch.transform import BranchedModel
+
+        name, join = TRAINED
+        design = self.design(name, join)
+        model, _ = self.calibrated(design)
         state = {key: value.clone() for key, value in model.state_dict().items()}
-        for more in EPOCHS:
-            model.load_state_dict(state)
-            tuned = train(model, train_set, test_set, TrainConfig(epochs=more, learning_rate=0.05, weight_decay=5e-4, seed=seed))
-            add(f"{label}: calibrated + {more} epochs", tuned.accuracy, model.graph.macs, sum(e.seconds for e in tuned.epochs))
-            scratch = BranchedModel(captured.graph, design)
+        for epochs in EPOCHS:
+            tuned, scratch = (BranchedModel(self.captured.graph, design) for _ in range(2))
+            tuned.load_state_dict(state)
             initialise(scratch)
-            found = train(
-                scratch.to(device),
-                train_set,
-                test_set,
-                TrainConfig(epochs=more, weight_decay=5e-4, warmup_epochs=min(5, more / 10), seed=seed),
-            )
-            add(f"{label}: from scratch, {more} epochs", found.accuracy, model.graph.macs, sum(e.seconds for e in found.epochs))
+            common: dict[str, Any] = {"epochs": epochs, "weight_decay": 5e-4, "seed": self.seed}
+            configs = (TrainConfig(learning_rate=0.05, **common), TrainConfig(warmup_epochs=min(5, epochs / 10), **common))
+            runs = [
+                Run(start.to(self.device), self.train_set, self.test_set, config)
+                for start, config in zip((tuned, scratch), configs, strict=True)
+            ]
+            train_side_by_side(runs)
+            for label, run in zip((f"calibrated + {epochs} epochs", f"from scratch, {epochs} epochs"), runs, strict=True):
+                seconds = sum(e.seconds for e in run.history.epochs)
+                self.add(f"{name}, {join}: {label}", run.history.accuracy, tuned.graph.macs, seconds)
+
+
+def job(seed: int, data: Path, out: Path, epochs: int, parts: tuple[str, ...]) -> None:
+    """Measure one seed, and write down what came out after each part."""
+    import torch
+
     out.mkdir(parents=True, exist_ok=True)
-    facts = {
-        "seed": seed,
-        "rows": rows,
-        "gpu": torch.cuda.get_device_name() if device.type == "cuda" else "none",
-        "cores": os.cpu_count(),
-        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-        "cpu_load": os.getloadavg()[0],
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-    }
-    (out / f"calibration-{seed}.json").write_text(json.dumps(facts))
+    work = Job(seed, data, out, epochs)
+    for part in parts:
+        getattr(work, part)()
+        facts = {
+            "seed": seed,
+            "rows": work.rows,
+            "gpu": torch.cuda.get_device_name() if work.device.type == "cuda" else "none",
+            "cores": os.cpu_count(),
+            "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+            "cpu_load": os.getloadavg()[0],
+            "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        }
+        (out / f"calibration-{seed}-{part}.json").write_text(json.dumps(facts))
+        work.rows = []
 
 
-def queue(seeds: list[str], data: Path, out: Path, epochs: int) -> int:
+def queue(seeds: list[str], data: Path, out: Path, epochs: int, parts: tuple[str, ...]) -> int:
     """One process a seed, each on a GPU of its own; returns how many failed."""
     processes = [
         subprocess.Popen(
@@ -137,6 +211,8 @@ def queue(seeds: list[str], data: Path, out: Path, epochs: int) -> int:
                 str(out),
                 "--epochs",
                 str(epochs),
+                "--part",
+                *parts,
             ],
             env=os.environ | {"CUDA_VISIBLE_DEVICES": str(gpu)},
         )
@@ -150,18 +226,24 @@ def record(folder: Path) -> None:
     from experiments.records import Machine, write_record
 
     runs = [json.loads(file.read_text()) for file in sorted(folder.glob("calibration-*.json"))]
+    found: dict[str, dict[int, dict[str, Any]]] = {}
+    for run in runs:
+        for row in run["rows"]:
+            found.setdefault(row["what"], {}).setdefault(run["seed"], row)
     rows = []
-    for number, first in enumerate(runs[0]["rows"]):
-        own = [run["rows"][number] for run in runs]
+    for what, by_seed in found.items():
+        own = list(by_seed.values())
+        seconds = [row["seconds"] for row in own if row["seconds"] is not None]
         rows.append(
             {
-                "network": first["what"],
+                "network": what,
+                "seeds": len(own),
                 "top-1 % (mean)": round(100 * float(np.mean([r["accuracy"] for r in own])), 2),
                 "lowest": round(100 * min(r["accuracy"] for r in own), 2),
                 "highest": round(100 * max(r["accuracy"] for r in own), 2),
-                "of the parent's %": round(100 * float(np.mean([r["of_parent"] for r in own])), 1),
-                "MACs ratio": round(first["macs_ratio"], 3),
-                "s": round(float(np.median([r["seconds"] for r in own])), 1),
+                "of the parent's %": round(100 * float(np.mean([r["of_parent"] for r in own])), 2),
+                "MACs ratio": round(own[0]["macs_ratio"], 3),
+                "s": round(float(np.median(seconds)), 1) if seconds else None,
             }
         )
     write_record(
@@ -169,13 +251,13 @@ def record(folder: Path) -> None:
         {"calibration": rows},
         source="measured",
         command="python -m experiments.calibration.run queue 0 1 2",
-        runs=len(runs),
+        runs=min(row["seeds"] for row in rows),
         load=max(run["cpu_load"] for run in runs),
         machine=Machine(runs[0]["gpu"], runs[0]["cores"], runs[0]["memory_gib"], "Linux x86_64"),
         versions=runs[0]["versions"],
         notes=[
-            f"{MODEL} on CIFAR-10 re-encoded as JPEG; calibration sees {IMAGES} training images without labels",
-            "s: training alone, or building and calibrating; further training starts at learning rate 0.05, scratch at 0.2",
+            f"{MODEL} on CIFAR-10 re-encoded as JPEG; calibration sees {IMAGES} training images without labels; refined: {REFINE} steps of Adam on each segment, too",
+            "s: building and calibrating, or training alone (the two of as many epochs side by side); further training starts at learning rate 0.05, scratch at 0.2",
         ],
     )
 
@@ -188,11 +270,13 @@ def main() -> int:
     parser.add_argument("--data", type=Path, default=Path("cifar.npz"))
     parser.add_argument("--out", type=Path, default=Path("runs/calibration"))
     parser.add_argument("--epochs", type=int, default=100, help="of the parent")
+    parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))
     options = parser.parse_args()
+    parts = tuple(options.part)
     if options.what == "job":
-        job(int(options.names[0]), options.data, options.out, options.epochs)
+        job(int(options.names[0]), options.data, options.out, options.epochs, parts)
     elif options.what == "queue":
-        return queue(options.names, options.data, options.out, options.epochs)
+        return queue(options.names, options.data, options.out, options.epochs, parts)
     else:
         record(Path(options.names[0]))
     return 0

@@ -6,9 +6,9 @@ from torch import nn
 from predictors.graph import Op
 from stretch.capture import Captured
 from stretch.planning.design import BranchDesign, BranchScale, SegmentDesign
-from stretch.planning.scale import ENTRY_CONV, ENTRY_NORM, JOIN_CONV, ScaledBranch, scaled_branches, trunk_parts
+from stretch.planning.scale import ENTRY_CONV, ENTRY_NORM, JOIN_CONV, scaled_branches, trunk_parts
 from stretch.transform.model import Branch, BranchedModel
-from stretch.transform.width import Trunk, choose_units, importance, inherit, kept_channels
+from stretch.transform.width import Heritage, Trunk, choose_units, importance
 
 
 def build(captured: Captured, design: BranchDesign) -> BranchedModel:
@@ -28,38 +28,49 @@ def build(captured: Captured, design: BranchDesign) -> BranchedModel:
         StretchError: If the design does not fit the network.
     """
     model = BranchedModel(captured.graph, design)
-    arriving = Trunk.of(torch.arange(captured.graph.input.shape[1]))
     with torch.no_grad():
-        for part, branches in zip(design.segments, scaled_branches(captured.graph, design), strict=True):
-            parts = trunk_parts(part, branches[0].source.by_name[branches[0].source.output].shape[1])
-            trunks = []
-            for scale, branch, answers_for in zip(part.branches, branches, parts, strict=True):
-                module = model.branch(part.name, scale.processor)
-                trunks.append(_fill(module, captured, branch, scale, answers_for if len(parts) > 1 else 0, arriving))
-            _start_joins(model, part, branches, trunks)
-            arriving = _behind(part, trunks, captured)
+        for part, family in zip(design.segments, heritages(captured, design), strict=True):
+            for scale, heritage in zip(part.branches, family, strict=True):
+                _fill(model.branch(part.name, scale.processor), captured, heritage, scale)
+            _start_joins(model, part, family)
     return model.eval()
 
 
-def _fill(module: Branch, captured: Captured, branch: ScaledBranch, scale: BranchScale, answers_for: int, arriving: Trunk) -> torch.Tensor:
-    """Give one branch its weights; returns the original channel of each channel of its trunk."""
-    scores = importance(branch.source, branch.channels, captured.weights)
-    chosen = choose_units(branch, scores, answers_for, sliced=scale.entry == "slice")
-    bare = arriving if scale.entry == "none" else None
-    for name, weights in inherit(branch, captured, chosen, bare).items():
-        _load(module.get_submodule(name), weights)
-    source = branch.source
+def heritages(captured: Captured, design: BranchDesign) -> list[list[Heritage]]:
+    """What every branch of every segment keeps of the original, in order.
+
+    Raises:
+        StretchError: If the design does not fit the network.
+    """
+    found = []
+    arriving = Trunk.of(torch.arange(captured.graph.input.shape[1]))
+    for part, branches in zip(design.segments, scaled_branches(captured.graph, design), strict=True):
+        parts = trunk_parts(part, branches[0].source.by_name[branches[0].source.output].shape[1])
+        family = []
+        for scale, branch, answers_for in zip(part.branches, branches, parts, strict=True):
+            scores = importance(branch.source, branch.channels, captured.weights)
+            chosen = choose_units(branch, scores, answers_for if len(parts) > 1 else 0, sliced=scale.entry == "slice")
+            family.append(Heritage(branch, chosen, arriving, bare=scale.entry == "none"))
+        found.append(family)
+        arriving = _behind(part, [heritage.trunk for heritage in family], captured)
+    return found
+
+
+def _fill(module: Branch, captured: Captured, heritage: Heritage, scale: BranchScale) -> None:
+    """Give one branch its weights."""
+    for name, weights in heritage.weights(captured).items():
+        load_weights(module.get_submodule(name), weights)
     if scale.entry == "project":
-        wanted = kept_channels(branch.channels, source, source.input.name, chosen, None).index
-        _load(module.get_submodule(ENTRY_CONV), {"weight": _selection(wanted, arriving)})
+        wanted = heritage.kept(heritage.branch.source.input.name)
+        load_weights(module.get_submodule(ENTRY_CONV), {"weight": _selection(wanted, heritage.arriving)})
         norm = module.get_submodule(ENTRY_NORM)
         assert isinstance(norm, nn.BatchNorm2d)
         # With this variance the batch-norm is the identity to the last bit but one.
         norm.running_var.fill_(1 - norm.eps)
-    return kept_channels(branch.channels, source, source.output, chosen, bare).index
 
 
-def _load(module: nn.Module, weights: dict[str, torch.Tensor]) -> None:
+def load_weights(module: nn.Module, weights: dict[str, torch.Tensor]) -> None:
+    """Copy weights and statistics into an operator's module."""
     own = dict(module.named_parameters()) | dict(module.named_buffers())
     for key, value in weights.items():
         own[key].copy_(value)
@@ -71,19 +82,20 @@ def _selection(wanted: torch.Tensor, has: Trunk) -> torch.Tensor:
     return picks[:, :, None, None]
 
 
-def _start_joins(model: BranchedModel, part: SegmentDesign, branches: list[ScaledBranch], trunks: list[torch.Tensor]) -> None:
+def _start_joins(model: BranchedModel, part: SegmentDesign, family: list[Heritage]) -> None:
     """Let the joins hand on each original channel from a branch that kept it; what no branch kept is zero."""
     if part.join not in ("project", "sum"):
         return
-    everything = Trunk.of(torch.cat(trunks))
+    everything = Trunk.of(torch.cat([heritage.trunk for heritage in family]))
     at = start = 0
-    for scale, branch, trunk in zip(part.branches, branches, trunks, strict=True):
+    for scale, heritage in zip(part.branches, family, strict=True):
+        trunk = heritage.trunk
         own = Trunk(trunk, everything.share[at : at + len(trunk)]) if part.join == "sum" else Trunk.of(trunk)
         at += len(trunk)
-        op: Op = branch.graph.by_name[JOIN_CONV]
+        op: Op = heritage.branch.graph.by_name[JOIN_CONV]
         wanted = torch.arange(start, start + op.shape[1])
         conv = model.branch(part.name, scale.processor).get_submodule(JOIN_CONV)
-        _load(conv, {"weight": _selection(wanted, own), "bias": torch.zeros(op.shape[1])})
+        load_weights(conv, {"weight": _selection(wanted, own), "bias": torch.zeros(op.shape[1])})
         # The parts of a `project` join lie side by side; those of a `sum` all start at 0.
         start += scale.partition if part.join == "project" else 0
 

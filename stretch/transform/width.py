@@ -1,5 +1,6 @@
 """Which channels a branch keeps, and the weights it inherits with them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -106,7 +107,11 @@ def kept_channels(channels: ChannelGroups, graph: OpGraph, name: str, chosen: di
 
 
 def inherit(
-    branch: ScaledBranch, captured: Captured, chosen: dict[int, torch.Tensor], arriving: Trunk | None
+    branch: ScaledBranch,
+    captured: Captured,
+    chosen: dict[int, torch.Tensor],
+    arriving: Trunk | None,
+    matches: Mapping[str, str] | None = None,
 ) -> dict[str, dict[str, torch.Tensor]]:
     """The original's weights cut to a branch.
 
@@ -118,6 +123,7 @@ def inherit(
         captured: The original network.
         chosen: Units of each group, from `choose_units`.
         arriving: What arrives where the branch has no entry, else None.
+        matches: Operators that inherit from another one of the same shape.
 
     Returns:
         Weights by operator name of `branch.graph`, without entry and join.
@@ -130,7 +136,7 @@ def inherit(
         rows = kept_channels(channels, source, op.name, chosen, arriving).index
         dense = op.kind in ("conv", "linear") and integer(op.attrs, "groups", 1) == 1
         cut: dict[str, torch.Tensor] = {}
-        for key, tensor in captured.weights[op.name].items():
+        for key, tensor in captured.weights[(matches or {}).get(op.name, op.name)].items():
             value = tensor.detach()[rows]
             if key == "weight" and dense:
                 reads = kept_channels(channels, source, op.inputs[0], chosen, arriving)
@@ -140,3 +146,37 @@ def inherit(
             cut[key] = value.clone()
         inherited[op.name] = cut
     return inherited
+
+
+@dataclass(frozen=True)
+class Heritage:
+    """What one branch keeps of the original.
+
+    Args:
+        branch: The scaled branch.
+        chosen: Units of each channel group, from `choose_units`.
+        arriving: What arrives at its segment.
+        bare: Whether it reads that without an entry.
+    """
+
+    branch: ScaledBranch
+    chosen: dict[int, torch.Tensor]
+    arriving: Trunk
+    bare: bool
+
+    def kept(self, name: str) -> torch.Tensor:
+        """Original channel of each channel of operator `name`, (channels,) int64."""
+        return kept_channels(self.branch.channels, self.branch.source, name, self.chosen, self._read).index
+
+    @property
+    def trunk(self) -> torch.Tensor:
+        """Original channel of each channel of the branch's trunk."""
+        return self.kept(self.branch.source.output)
+
+    def weights(self, captured: Captured, matches: Mapping[str, str] | None = None) -> dict[str, dict[str, torch.Tensor]]:
+        """The original's weights cut to the branch, see `inherit`."""
+        return inherit(self.branch, captured, self.chosen, self._read, matches)
+
+    @property
+    def _read(self) -> Trunk | None:
+        return self.arriving if self.bare else None

@@ -1,0 +1,79 @@
+"""Joins as regressions of the original's trunk on the branches' trunks."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from stretch.planning.design import SegmentDesign
+from stretch.planning.scale import JOIN_CONV, safe_name
+from stretch.transform.calibrate.pixels import rows_of
+from stretch.transform.calibrate.regression import Regression
+from stretch.transform.model import Branch, Segment
+
+Batches = Sequence[torch.Tensor]
+
+
+def trunk_of(branch: Branch, x: torch.Tensor) -> torch.Tensor:
+    """What a branch computes before its own part of the join."""
+    if not hasattr(branch, JOIN_CONV):
+        return branch(x)
+    kept: list[torch.Tensor] = []
+    handle = branch.get_submodule(JOIN_CONV).register_forward_pre_hook(lambda module, inputs: kept.append(inputs[0]))
+    try:
+        branch(x)
+    finally:
+        handle.remove()
+    return kept[0]
+
+
+def fit_join(part: SegmentDesign, segment: Segment, trunks: Sequence[Batches], targets: Batches, count: int, ridge: float) -> None:
+    """Put the regressions into the 1×1 convolutions of a join.
+
+    A `project` join regresses each branch's part on that branch alone, a `sum` join
+    the whole trunk on all branches together. Other joins have no weights.
+
+    Args:
+        part: The segment's design.
+        segment: The branched segment; its joins are changed in place.
+        trunks: Batches of what each branch computes before its join.
+        targets: Batches of what the original computes.
+        count: Pixels of every image.
+        ridge: Relative weight of the penalty.
+    """
+    if part.join not in ("project", "sum"):
+        return
+    joins = [segment.get_submodule(f"{safe_name(b.processor)}.{JOIN_CONV}") for b in part.branches]
+    wanted = [rows_of(target, count) for target in targets]
+    groups = [list(range(len(joins)))] if part.join == "sum" else [[i] for i in range(len(joins))]
+    start = 0
+    for group in groups:
+        convs = [joins[i] for i in group]
+        prior = torch.cat([conv.weight.flatten(1) for conv in convs], 1)
+        stop = start + len(prior)
+        sums = Regression(1, prior.shape[1], len(prior), prior.device)
+        for number, y in enumerate(wanted):
+            sums.add(torch.cat([rows_of(trunks[i][number], count) for i in group], 1), y[:, start:stop])
+        weight, bias = sums.solve(ridge, prior)
+        for conv, own in zip(convs, weight.split([conv.weight.shape[1] for conv in convs], 1), strict=True):
+            assert isinstance(conv, nn.Conv2d)
+            assert conv.bias is not None
+            conv.weight.copy_(own[:, :, None, None])
+            # A sum adds up the biases of its branches: the first carries it.
+            conv.bias.copy_(bias if conv is convs[0] else torch.zeros_like(bias))
+        start = stop
+
+
+def readout(outputs: Batches, targets: Batches, count: int, ridge: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """The map that makes the most of a `concat` join: of the original's trunk on the concatenated one.
+
+    Those who read the trunk are fitted after it; this says what they can get from it.
+
+    Returns:
+        Weights (channels of the original, channels of the trunk) and biases.
+    """
+    prior = torch.zeros(targets[0].shape[1], outputs[0].shape[1], device=targets[0].device)
+    sums = Regression(1, prior.shape[1], len(prior), prior.device)
+    for x, y in zip(outputs, targets, strict=True):
+        sums.add(rows_of(x, count), rows_of(y, count))
+    return sums.solve(ridge, prior)

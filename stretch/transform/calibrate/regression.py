@@ -1,0 +1,68 @@
+"""Ridge regression from sums of products, whatever the number of images."""
+
+import torch
+
+
+class Regression:
+    """Least squares of outputs on inputs, for each group of channels by itself.
+
+    Only sums are held, in float64: of products of inputs with inputs, of inputs
+    with outputs, and of both.
+
+    Args:
+        groups: Independent regressions; 1 for a dense layer.
+        inputs: Inputs of each.
+        outputs: Outputs of each.
+        device: Where the sums are.
+    """
+
+    def __init__(self, groups: int, inputs: int, outputs: int, device: torch.device) -> None:
+        zeros = lambda *shape: torch.zeros(groups, *shape, dtype=torch.float64, device=device)  # noqa: E731 - four times the same
+        self.products, self.mixed = zeros(inputs, inputs), zeros(inputs, outputs)
+        self.inputs, self.outputs = zeros(inputs), zeros(outputs)
+        self.count = 0
+
+    def add(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        """Add rows.
+
+        Args:
+            x: (rows, groups · inputs).
+            y: (rows, groups · outputs).
+        """
+        groups, rows = len(self.products), len(x)
+        x, y = (t.reshape(rows, groups, -1).movedim(1, 0) for t in (x, y))
+        # Products of fp32 numbers summed over one batch lose nothing that matters; the sum over batches is float64.
+        self.products += (x.mT @ x).double()
+        self.mixed += (x.mT @ y).double()
+        self.inputs += x.sum(1).double()
+        self.outputs += y.sum(1).double()
+        self.count += rows
+
+    def solve(self, ridge: float, prior: torch.Tensor, intercept: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
+        """The weights W nearest to the outputs, drawn towards `prior` where the inputs say little.
+
+        Minimises mean|y − W x − b|² + λ|W − prior|², with λ the mean square of an input times
+        `ridge` + inputs / (10 · rows): few rows leave more of the prior.
+
+        Args:
+            ridge: Relative weight of the penalty.
+            prior: (groups · outputs, inputs).
+            intercept: Whether there is a b; else it is zero.
+
+        Returns:
+            W like the prior and b (groups · outputs,), both float32.
+        """
+        mean_x, mean_y = self.inputs / self.count, self.outputs / self.count
+        if not intercept:
+            mean_x, mean_y = torch.zeros_like(mean_x), torch.zeros_like(mean_y)
+        groups, inputs, outputs = self.mixed.shape
+        covariance = self.products / self.count - mean_x[:, :, None] * mean_x[:, None]
+        mixed = self.mixed / self.count - mean_x[:, :, None] * mean_y[:, None]
+        share = ridge + (inputs / (10 * self.count) if ridge else 0.0)
+        penalty = share * covariance.diagonal(dim1=1, dim2=2).mean(1).clamp_min(1e-12)
+        start = prior.double().reshape(groups, outputs, inputs).mT
+        eye = penalty[:, None, None] * torch.eye(inputs, dtype=torch.float64, device=penalty.device)
+        # Solved for the change, so that a prior that fits already stays as it is.
+        weight = start + torch.linalg.solve(covariance + eye, mixed - covariance @ start)
+        bias = mean_y - (mean_x[:, None] @ weight)[:, 0]
+        return weight.mT.reshape(groups * outputs, inputs).float(), bias.reshape(-1).float()

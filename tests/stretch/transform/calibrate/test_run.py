@@ -1,0 +1,218 @@
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hypothesis import given, settings  # noqa: E402 - torch may be missing
+from hypothesis import strategies as st  # noqa: E402
+
+from predictors.errors import StretchError  # noqa: E402
+from stretch.planning.design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
+from stretch.planning.segments import split_segments  # noqa: E402
+from stretch.planning.widths import partitions  # noqa: E402
+from stretch.transform import build  # noqa: E402
+from stretch.transform.calibrate import calibrate  # noqa: E402
+from tests.stretch.designs import identity_design, random_designs, whole  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_rows():
+    """Tiny networks need fewer rows than real ones."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("stretch.transform.calibrate.layers.ROWS", 2**12)
+        yield
+
+
+def halves(graph, join):
+    """Two branches in every stage: one half as deep, one of three quarters the width."""
+    parts = []
+    for s in split_segments(graph):
+        if not s.branchable:
+            parts.append(whole(s))
+            continue
+        widths = (s.width, s.width * 3 // 4)
+        shares = partitions(s.width, widths, 4) if join == "project" else (0, 0)
+        entry = "project" if s.passes_input else "none"
+        branches = (
+            BranchScale("gpu", max(s.min_depth, s.depth // 2), widths[0], "none", shares[0], 4),
+            BranchScale("cpu", s.depth, widths[1], entry, shares[1], 4),
+        )
+        parts.append(SegmentDesign(s.name, s.start, s.end, branches, join))
+    return BranchDesign(graph.name, "test", tuple(parts))
+
+
+def images(found, count=32, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(16, *found.graph.input.shape[1:], generator=generator) for _ in range(count // 16)]
+
+
+@pytest.mark.parametrize("name", ["tiny_resnet", "tiny_mobilenet"])
+@pytest.mark.parametrize("join", ["project", "sum"])
+def test_calibrated_joins_are_closer_to_the_original_on_images_they_have_not_seen(captured, name, join):
+    found = captured(name)
+    model = build(found, halves(found.graph, join))
+    fresh = images(found, seed=9)[0]
+    with torch.inference_mode():
+        want = found.module(fresh)
+        before = (model(fresh) - want).square().mean()
+    errors = calibrate(model, found, images(found))
+    with torch.inference_mode():
+        after = (model(fresh) - want).square().mean()
+    assert after < before
+    assert all(e.after < e.before for e in errors)
+    assert [e.segment for e in errors] == [s.name for s in model.design.segments if not s.whole]
+    assert not model.training
+
+
+def test_identity_design_stays_the_original_bit_for_bit(captured):
+    found = captured("tiny_mobilenet")
+    model = build(found, identity_design(found.graph))
+    x = images(found)
+    assert calibrate(model, found, x) == []
+    with torch.inference_mode():
+        assert torch.equal(model(x[0]), found.module(x[0]))
+
+
+def test_branches_that_keep_everything_stay_the_original(captured):
+    found = captured("tiny_resnet")
+    parts = []
+    for s in split_segments(found.graph):
+        if not s.branchable:
+            parts.append(whole(s))
+            continue
+        shares = partitions(s.width, [s.width, s.width], 4)
+        branches = tuple(BranchScale(p, s.depth, s.width, "none", n) for p, n in zip(("cpu", "gpu"), shares, strict=True))
+        parts.append(SegmentDesign(s.name, s.start, s.end, branches, "project"))
+    model = build(found, BranchDesign(found.graph.name, "test", tuple(parts)))
+    x = images(found)
+    assert all(e.after <= e.before <= 1e-9 for e in calibrate(model, found, x))
+    with torch.inference_mode():
+        torch.testing.assert_close(model(x[0]), found.module(x[0]), rtol=1e-4, atol=1e-5)
+
+
+def _never_worse(found, design):
+    errors = calibrate(build(found, design), found, images(found))
+    assert [e.segment for e in errors] == [s.name for s in design.segments if not s.whole]
+    assert all(e.after <= e.before for e in errors)
+    assert all(e.after < float("inf") for e in errors)
+
+
+@pytest.mark.parametrize("name", ["tiny_resnet", "tiny_vgg"])
+@settings(max_examples=2)
+@given(data=st.data())
+def test_no_segment_is_further_from_the_original_than_it_was_built(captured, name, data):
+    found = captured(name)
+    _never_worse(found, data.draw(random_designs(found.graph)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["tiny_resnet", "tiny_bottleneck", "tiny_mobilenet", "tiny_regnet", "tiny_vgg", "tiny_efficientnet"])
+@settings(max_examples=15)
+@given(data=st.data())
+def test_no_segment_of_any_kind_is_further_from_the_original_than_it_was_built(captured, name, data):
+    """Residual, bottleneck, depthwise with and without gates, grouped, plain."""
+    found = captured(name)
+    _never_worse(found, data.draw(random_designs(found.graph)))
+
+
+def test_result_does_not_depend_on_how_images_are_divided_into_batches(captured):
+    found = captured("tiny_resnet")
+    together = torch.cat(images(found))
+    design = halves(found.graph, "sum")
+    models = [build(found, design) for _ in range(2)]
+    errors = [calibrate(m, found, x) for m, x in zip(models, ([together], together.split([3, 20, 9])), strict=True)]
+    for one, other in zip(*errors, strict=True):
+        assert one.after == pytest.approx(other.after, rel=1e-3)
+    with torch.inference_mode():
+        one, other = (model(together) for model in models)
+    assert float((one - other).square().sum() / one.square().sum()) < 1e-5
+
+
+def test_fitted_layers_beat_joins_alone(captured):
+    found = captured("tiny_resnet")
+    design = halves(found.graph, "sum")
+    joins = calibrate(build(found, design), found, images(found), layers=False)
+    layers = calibrate(build(found, design), found, images(found))
+    assert layers[0].after < 0.9 * joins[0].after
+
+
+def test_joins_alone_leave_convolutions_as_they_were(captured):
+    found = captured("tiny_resnet")
+    model = build(found, halves(found.graph, "project"))
+    convs = {name: m for name, m in model.named_modules() if isinstance(m, torch.nn.Conv2d)}
+    before = {name: m.weight.clone() for name, m in convs.items()}
+    calibrate(model, found, images(found), layers=False)
+    changed = {name for name, m in convs.items() if not torch.equal(m.weight, before[name])}
+    assert changed
+    assert all(name.endswith("join_conv") for name in changed)
+
+
+def test_refinement_that_does_not_help_is_not_kept(captured):
+    found = captured("tiny_resnet")
+    design = halves(found.graph, "project")
+    fitted = calibrate(build(found, design), found, images(found))
+    refined = calibrate(build(found, design), found, images(found), refine_steps=1)
+    assert refined[0].after <= fitted[0].after
+
+
+@pytest.mark.slow
+def test_refinement_comes_closer_than_regressions(captured):
+    found = captured("tiny_resnet")
+    design = halves(found.graph, "project")
+    fitted = calibrate(build(found, design), found, images(found))
+    refined = calibrate(build(found, design), found, images(found), refine_steps=60)
+    assert refined[0].after < 0.9 * fitted[0].after
+
+
+def test_concatenated_trunks_are_calibrated_and_have_an_error(captured):
+    found = captured("tiny_resnet")
+    parts = []
+    for s in split_segments(found.graph):
+        if not s.branchable:
+            parts.append(whole(s))
+            continue
+        widths = (s.width // 2, s.width // 2) if s.name != "s1" else (s.width, s.width)
+        join = "project" if s.name == "s1" else "concat"
+        shares = (s.width // 2,) * 2 if join == "project" else (0, 0)
+        branches = tuple(BranchScale(p, s.depth, w, "none", n, 4) for p, w, n in zip(("cpu", "gpu"), widths, shares, strict=True))
+        parts.append(SegmentDesign(s.name, s.start, s.end, branches, join))
+    model = build(found, BranchDesign(found.graph.name, "test", tuple(parts)))
+    fresh = images(found, seed=9)[0]
+    with torch.inference_mode():
+        want = found.module(fresh)
+        before = (model(fresh) - want).square().mean()
+    errors = calibrate(model, found, images(found))
+    assert all(e.after <= e.before for e in errors)
+    with torch.inference_mode():
+        assert (model(fresh) - want).square().mean() < 0.5 * before
+
+
+def test_training_statistics_are_those_of_the_images(captured):
+    """Whoever trains on starts from the function that was fitted."""
+    found = captured("tiny_resnet")
+    model = build(found, halves(found.graph, "sum"))
+    x = torch.cat(images(found))
+    calibrate(model, found, [x])
+    with torch.inference_mode():
+        want = model(x)
+        got = model.train()(x)
+    assert float((got - want).square().sum() / want.square().sum()) < 0.01
+
+
+def test_more_images_than_memory_are_refused_with_a_number_that_fits(captured):
+    found = captured("tiny_resnet")
+    model = build(found, halves(found.graph, "sum"))
+    one = torch.zeros(1, *found.graph.input.shape[1:])
+    with pytest.raises(StretchError, match="GiB") as caught:
+        calibrate(model, found, [one.expand(10**9, -1, -1, -1)])
+    assert "at most" in str(caught.value.hint)
+
+
+def test_too_few_or_wrong_images_are_refused(captured):
+    found = captured("tiny_resnet")
+    model = build(found, halves(found.graph, "sum"))
+    with pytest.raises(StretchError, match="3 calibration images are too few"):
+        calibrate(model, found, [torch.randn(3, 3, 32, 32)])
+    with pytest.raises(StretchError, match="the network reads"):
+        calibrate(model, found, [torch.randn(32, 3, 16, 16)])
