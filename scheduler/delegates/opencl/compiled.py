@@ -78,9 +78,8 @@ class OpenCLCompiled(Compiled):
                     self._upload(argument)
         except (MemoryError, _error_type()) as error:
             raise StretchError(f"the OpenCL device `{device.name}` has no memory for the subgraph: {error}") from error
-        if device.traits.cpu:
-            # PoCL compiles a kernel for its work-group size when it is launched first: not in the first inference.
-            self.run([np.zeros(s, np.float32) for s in self.inputs.values()], [np.zeros(s, np.float32) for s in self.outputs.values()])
+        # Drivers finish compiling when a kernel is launched first: not in the first inference, and with an error that compiling can report.
+        self.run([np.zeros(s, np.float32) for s in self.inputs.values()], [np.zeros(s, np.float32) for s in self.outputs.values()])
 
     @property
     def arena_bytes(self) -> int:

@@ -5,11 +5,13 @@ import os
 import tempfile
 import threading
 import warnings
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from predictors.errors import StretchError
+from scheduler.delegates.opencl.binaries import binary_file, read_binary, write_binary
 from scheduler.delegates.opencl.device import OpenDevice
 from scheduler.delegates.opencl.launch import Defines
 
@@ -64,20 +66,27 @@ class Programs:
     def _build(self, name: str, defines: Defines) -> Any:
         import pyopencl
 
-        traits = self._device.traits
+        device, traits = self._device, self._device.traits
         macros = [("L", str(traits.lanes)), ("HALF", str(int(self._half))), ("CPU", str(int(traits.cpu))), *defines]
         options = ["-cl-mad-enable", "-cl-finite-math-only", *(f"-D{key}={value}" for key, value in macros)]
+        kept = binary_file(device.name, device.driver, " ".join(options), source(name))
         try:
             with warnings.catch_warnings():
                 # A driver's remarks on a kernel that it did compile.
                 warnings.simplefilter("ignore", pyopencl.CompilerWarning)
-                return pyopencl.Program(self._device.context, source(name)).build(options)
+                if (binary := read_binary(kept)) is not None:
+                    # A driver may refuse what it compiled itself, for instance for a device that looked the same.
+                    with suppress(pyopencl.Error):
+                        return pyopencl.Program(device.context, device.context.devices, [binary]).build()
+                program = pyopencl.Program(device.context, source(name)).build(options)
+            write_binary(kept, program.get_info(pyopencl.program_info.BINARIES)[0])
         except (pyopencl.Error, RuntimeError) as error:
             log = _write_log(name, options, str(error))
             raise BuildError(
                 f"the OpenCL driver of `{self._device.name}` does not compile the kernel `{name}`; its log is in {log}",
                 "report the log, and run these subgraphs elsewhere with --map gpu=cpu",
             ) from error
+        return program
 
 
 @cache

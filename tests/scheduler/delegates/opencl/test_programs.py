@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from scheduler.delegates.opencl import programs
+from scheduler.delegates.opencl.binaries import binary_folder, write_binary
 from scheduler.delegates.opencl.device import open_device
 from scheduler.delegates.opencl.programs import FOLDER, BuildError, Programs, programs_of, source, source_hash
 
@@ -25,6 +26,41 @@ def test_equal_macros_are_built_once(monkeypatch):
     second = built.kernel("softmax", (("LOGARITHM", "0"),))
     assert first is not second
     assert first.get_info(0x1193).int_ptr == second.get_info(0x1193).int_ptr  # CL_KERNEL_PROGRAM
+
+
+@pytest.fixture
+def compilations(tmp_path, monkeypatch):
+    """Counts how often a driver compiles the kernel that a new collection is asked for, in a cache of its own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    compiled = []
+
+    def write(path, binary):
+        compiled.append(path)
+        write_binary(path, binary)
+
+    def count():
+        compiled.clear()
+        assert Programs(open_device(()), False).kernel("softmax", (("LOGARITHM", "1"),)).num_args == 3
+        return len(compiled)
+
+    monkeypatch.setattr(programs, "write_binary", write)
+    return count
+
+
+def test_compiled_kernel_is_kept_and_one_that_is_damaged_is_compiled_again(compilations):
+    assert [compilations(), compilations()] == [1, 0]
+    (kept,) = binary_folder().iterdir()
+    kept.write_bytes(kept.read_bytes()[:-1])
+    assert [compilations(), compilations()] == [1, 0]
+
+
+def test_binary_that_the_driver_refuses_is_compiled_again(compilations):
+    if open_device(()).traits.id == "mesa":
+        pytest.skip("Mesa 22.3 ends the process")
+    compilations()
+    (kept,) = binary_folder().iterdir()
+    write_binary(kept, b"of another compiler")
+    assert [compilations(), compilations()] == [1, 0]
 
 
 def test_all_subgraphs_of_a_device_share_their_kernels():

@@ -155,7 +155,8 @@ def test_switches_change_how_a_convolution_is_computed_and_not_what(tmp_path, op
     ]
     path = networks.save(tmp_path / "m.onnx", nodes, {"x": (1, 3, 9, 10)}, ["y"], weights)
     plain, switched = (networks.launches(path, winograd="off", **more) for more in ({}, options))
-    assert options == {"access": "scalar"} or [each.defines for each in plain] != [each.defines for each in switched]
+    # One of the two ways of loading is the device's own.
+    assert "access" in options or [each.defines for each in plain] != [each.defines for each in switched]
     assert networks.error(path, winograd="off", **options) <= 1e-5
 
 
