@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from predictors.errors import StretchError
 from scheduler.delegates.opencl.device import open_device
 from tests.scheduler.delegates.opencl import networks
 
@@ -125,22 +124,6 @@ def test_setting_that_no_kernel_computes_is_refused_with_the_reason(tmp_path, no
     path = networks.save(tmp_path / "m.onnx", nodes, {"x": (1, 3, 4, 4), "m": (2, 5), "m2": (5, 2)}, ["y"], weights)
     with pytest.raises(UnsupportedError, match=says):
         networks.launches(path)
-
-
-def test_newcomer_adds_a_kernel_with_one_file_and_one_function(tmp_path, added_template):
-    (tmp_path / "cosine.cl").write_text(networks.COSINE)
-    added_template("Cos", networks.cosine("cosine"), tmp_path)
-    nodes = [("Relu", ["x"], "r", {}), ("Cos", ["r"], "y", {})]
-    path = networks.save(tmp_path / "m.onnx", nodes, {"x": (2, 9, 5, 3)}, ["y"], {})
-    assert "cosine" in networks.kernels(path)
-    assert networks.error(path) <= 1e-6
-
-
-def test_kernel_without_a_file_is_an_error_that_says_where_it_should_be(tmp_path, added_template):
-    added_template("Cos", networks.cosine("cosine_of_nowhere"), tmp_path)
-    path = networks.save(tmp_path / "m.onnx", [("Cos", ["x"], "y", {})], {"x": (1, 4, 2, 2)}, ["y"], {})
-    with pytest.raises(StretchError, match=r"the kernel `cosine_of_nowhere` has no file cosine_of_nowhere\.cl in .*" + tmp_path.name):
-        networks.error(path)
 
 
 @pytest.mark.parametrize(
