@@ -97,8 +97,8 @@ def branch(
         input_shape: Batch (1), channels, height, width; the model's usual one by default.
         weights: ``default``, ``none`` (random) or a file; ignored for a module.
         seed: Of random weights.
-        images: Folder of unlabelled images to calibrate with: batch-norm statistics and
-            joins are fitted to what the original computes on them. None: no calibration.
+        images: Folder of unlabelled images to calibrate with: every layer and join is
+            fitted to what the original computes on them. None: no calibration.
         image_count: Images to take from it, at most.
         controls: Whether the bundle has the sequential controls.
         dry_run: Stop after planning.

@@ -18,8 +18,6 @@ from stretch.transform.width import Heritage
 
 #: Rows of a regression, at least where the images have so many pixels: hundreds for each input of a usual layer.
 ROWS = 2**16
-#: Layers with more inputs stay as they are inherited (the first linear layer of a VGG has 25088).
-MAX_INPUTS = 8192
 
 Batches = Sequence[torch.Tensor]
 
@@ -120,8 +118,7 @@ def _fitted(module: Branch, graph: OpGraph, name: str) -> bool:
     if name in (JOIN_CONV, module.source):
         return False
     layer = module.get_submodule(name)
-    known = isinstance(layer, nn.Conv2d) or (isinstance(layer, nn.Linear) and len(graph.by_name[name].shape) == 2)
-    return known and layer.weight[0].numel() <= MAX_INPUTS
+    return isinstance(layer, nn.Conv2d) or (isinstance(layer, nn.Linear) and len(graph.by_name[name].shape) == 2)
 
 
 def _look(whole: Branch, original: Batches, names: set[str], count: int) -> dict[str, list[torch.Tensor]]:
@@ -147,6 +144,8 @@ def _look(whole: Branch, original: Batches, names: set[str], count: int) -> dict
 
 def _fit(layer: nn.Conv2d | nn.Linear, norm: Norm | None, inputs: Iterable[torch.Tensor], wanted: Batches, ridge: float) -> None:
     weight = layer.weight.flatten(1)
+    if sum(len(y) for y in wanted) < weight.shape[1]:
+        return  # Fewer rows than inputs fit anything: what was inherited is worth more.
     outputs, groups = len(weight), layer.groups if isinstance(layer, nn.Conv2d) else 1
     sums = Regression(groups, weight.shape[1], outputs // groups, weight.device)
     for x, y in zip(inputs, wanted, strict=True):

@@ -100,3 +100,12 @@ def test_identity_design_is_reproduced_whatever_the_ridge(captured):
     with torch.no_grad():
         outputs = fit_layers(heritages(found, design)[0][0], branch, {}, x, own, x, 1e-2)
         torch.testing.assert_close(outputs[0], own(x[0]), rtol=1e-3, atol=1e-4)
+
+
+def test_layer_with_more_inputs_than_rows_stays_as_it_was():
+    torch.manual_seed(0)
+    x = [images(20, 3, 1, 1)]
+    branch, whole, _ = fitted(Residual(), [x[0] + 0.1], x)
+    # 27 and 72 inputs, 20 rows.
+    for name in ("first", "second"):
+        assert torch.equal(branch.get_submodule(name).weight, whole.get_submodule(name).weight)
