@@ -1,10 +1,12 @@
 from math import prod
 
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.delegates.opencl.launch import Ints, Launch, Tensor
-from scheduler.delegates.opencl.tensors import plain
+from scheduler.delegates.opencl.launch import Ints, Launch, Tensor, Weights
+from scheduler.delegates.opencl.tensors import Layout, plain
 
 sizes = st.tuples(*[st.integers(1, 40)] * 3)
 
@@ -39,3 +41,17 @@ def test_grid_stays_where_the_driver_chooses_the_work_group():
 def test_buffers_of_the_device_are_told_apart_by_use():
     arguments = (Tensor(plain("x", (1, 2), "input")), Tensor(plain("a", (1, 2))), Ints((1,)), Tensor(plain("b", (1, 2)), written=True))
     assert Launch("k", "n", (), arguments, (1,), "").buffers() == ({"a"}, {"b"})
+
+
+@pytest.mark.parametrize(("half", "item"), [(False, 4), (True, 2)])
+def test_traffic_counts_every_input_weight_and_result_once_with_the_padding_of_blocks(half, item):
+    layout = Layout(8, True, half)
+    x, y = layout.blocked("x", (1, 12, 5, 5)), plain("y", (1, 3, 5, 5), "output")
+    arguments = (
+        Tensor(x),
+        Weights(np.zeros(100, np.float32)),
+        Weights(np.zeros(8, np.float32), "float"),
+        Tensor(y, written=True),
+        Ints((1,)),
+    )
+    assert Launch("k", "n", (), arguments, (1,), "s").traffic(item) == 16 * 25 * item + 100 * item + 8 * 4 + 3 * 25 * 4
