@@ -79,7 +79,7 @@ def save_checkpoint(path: Path, run: Run, identity: Mapping[str, str], best: flo
             if isinstance(value, torch.Tensor):
                 tensors[f"optimizer.{index}.{key}"] = value
     if step.mean is not None:
-        tensors |= {f"mean.{k}": v for k, v in step.mean.mean.items()}
+        tensors |= {f"mean.{k}": v for k, v in step.mean.state.items()}
     tensors["random.cpu"] = torch.get_rng_state()
     tensors["random.own"] = step.generator.get_state()
     if step.device.type == "cuda":
@@ -141,7 +141,7 @@ def load_checkpoint(path: Path, run: Run, identity: Mapping[str, str]) -> State:
     with torch.no_grad():
         if step.mean is not None:
             for name, value in _under(tensors, "mean.").items():
-                step.mean.mean[name].copy_(value)
+                step.mean.state[name].copy_(value)
         run.losses.copy_(tensors["losses"])
     if step.scaler is not None and state.scaler:
         step.scaler.load_state_dict(dict(state.scaler) | {k: int(state.scaler[k]) for k in ("growth_interval", "_growth_tracker")})

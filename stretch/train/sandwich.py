@@ -12,9 +12,10 @@ from predictors.errors import StretchError
 from stretch.train.config import SandwichConfig, TrainConfig
 from stretch.train.distill import distill_loss, with_teacher
 from stretch.train.distributed import World
-from stretch.train.optimise import clip_
 from stretch.train.step import Prepare, Step, autocast
 from stretch.train.supernet import Subnet, Supernet
+
+_Loss = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Work:
@@ -24,11 +25,12 @@ class Work:
         subnet: The subnet.
         shared: The supernet's weights.
         loss: Loss of scores.
+        scaled: The loss as it is differentiated.
         config: The run.
     """
 
-    def __init__(self, subnet: Subnet, shared: torch.Tensor, loss: Callable[[torch.Tensor], torch.Tensor], config: TrainConfig) -> None:
-        self.subnet, self.shared, self.loss, self.config = subnet, shared, loss, config
+    def __init__(self, subnet: Subnet, shared: torch.Tensor, loss: _Loss, scaled: _Loss, config: TrainConfig) -> None:
+        self.subnet, self.shared, self.loss, self.scaled, self.config = subnet, shared, loss, scaled, config
         self.device = shared.device
         self.scores = torch.empty(0)
         self.result = torch.empty(0)
@@ -49,7 +51,7 @@ class Work:
             self._graphs[1].replay()
             return
         loss = self.loss(self.scores)
-        self.subnet.gather(torch.autograd.grad(loss, self.subnet.parameters))
+        self.subnet.gather(torch.autograd.grad(self.scaled(loss), self.subnet.parameters))
         self.result = loss.detach()
 
     def capture(self, x: torch.Tensor) -> None:
@@ -138,11 +140,7 @@ class SandwichStep(Step):
             work.subnet.add_to(grad)
         if self.world.size > 1:
             self.world.sum_(grad).div_(self.world.size)
-        if self.config.clip > 0:
-            clip_([grad], self.config.clip)
-        self.optimizer.step()
-        if self.mean is not None:
-            self.mean.update()
+        self.update()
         self.count += 1
         return works[0].result
 
@@ -157,8 +155,8 @@ class SandwichStep(Step):
         self._x, self._labels = x.clone(), labels.clone()
         self._ask()
         flat = self.supernet.flat.detach()
-        largest = Work(self.supernet.subnets[0], flat, self._loss_on_labels, self.config)
-        self.works = [largest, *(Work(s, flat, self._loss_of_taught, self.config) for s in self.supernet.subnets[1:])]
+        largest = Work(self.supernet.subnets[0], flat, self._loss_on_labels, self.scaled, self.config)
+        self.works = [largest, *(Work(s, flat, self._loss_of_taught, self.scaled, self.config) for s in self.supernet.subnets[1:])]
         if self.device.type == "cuda":
             self._streams = [torch.cuda.Stream(self.device) for _ in range(self.sandwich.random + 2)]
             if self.config.graph:

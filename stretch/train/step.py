@@ -49,11 +49,16 @@ class Step:
         for some, their in zip(images.chunk(parts), labels.chunk(parts), strict=True):
             loss = self._loss(some, their) * (len(some) / len(images))
             total += loss.detach()
-            (self.scaler.scale(loss) if self.scaler else loss).backward()
-        self._update()
+            self.scaled(loss).backward()
+        self.update()
         return total
 
-    def _update(self) -> None:
+    def scaled(self, loss: torch.Tensor) -> torch.Tensor:
+        """A loss as it is differentiated: larger in fp16, whose small gradients would vanish."""
+        return loss if self.scaler is None else self.scaler.scale(loss)
+
+    def update(self) -> None:
+        """Clip what was gathered, take the optimiser's step, move the mean."""
         if self.config.clip > 0:
             if self.scaler is not None:
                 self.scaler.unscale_(self.optimizer)
@@ -132,7 +137,7 @@ class GraphStep(Step):
 
     def _snapshot(self) -> Callable[[], None]:
         """What puts weights, optimiser, mean and random numbers back as they are now."""
-        live = list(unwrapped(self.model).state_dict(keep_vars=True).values()) + (list(self.mean.mean.values()) if self.mean else [])
+        live = list(unwrapped(self.model).state_dict(keep_vars=True).values()) + (list(self.mean.state.values()) if self.mean else [])
         kept = [t.detach().clone() for t in live]
         before = {
             index: {key: value.clone() for key, value in self.optimizer.state.get(p, {}).items() if isinstance(value, torch.Tensor)}

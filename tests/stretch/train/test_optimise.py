@@ -17,17 +17,35 @@ def test_clipping_leaves_small_gradients_and_shortens_long_ones():
     torch.testing.assert_close(torch.cat(large), torch.tensor([0.6, 0.0, 0.8]))
 
 
-def test_mean_of_weights_is_the_decayed_sum_and_swaps_back():
+def test_mean_of_weights_forgets_the_first_ones_and_swaps_back():
     model = nn.Linear(1, 1, bias=False)
     model.weight.data.fill_(0.0)
-    mean = MeanWeights(model, 0.5)
-    for value in (1.0, 2.0):
-        model.weight.data.fill_(value)
+    mean, expected = MeanWeights(model, 0.5), 0.0
+    for n in range(1, 12):
+        model.weight.data.fill_(float(n))
         mean.update()
+        decay = min(0.5, (1 + n) / (10 + n))
+        expected = decay * expected + (1 - decay) * n
     mean.swap()
-    assert model.weight.item() == pytest.approx(0.5 * 0.5 * 1.0 + 0.5 * 2.0)
+    assert model.weight.item() == pytest.approx(expected)
     mean.swap()
-    assert model.weight.item() == 2.0
+    assert model.weight.item() == 11.0
+    assert int(mean.updates) == 11
+
+
+def test_infinite_gradients_in_the_first_fp16_step_leave_the_momentum_sound():
+    torch.full((1000,), float("nan"))  # what freed memory may hold
+    weight = torch.nn.Parameter(torch.ones(1000))
+    rate = torch.tensor(0.1)
+    optimizer = make_optimizer([weight], TrainConfig(amp="fp16", weight_decay=0, nesterov=False), rate)
+    assert optimizer.defaults["fused"] is False
+    scaler = torch.amp.GradScaler("cpu")
+    for factor in (float("inf"), 1.0, 1.0):
+        optimizer.zero_grad()
+        scaler.scale((weight * factor).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    torch.testing.assert_close(weight.detach(), torch.full((1000,), 1 - 0.1 - 0.1 * 1.9))
 
 
 def test_adamw_reads_the_rate_of_the_day():
