@@ -95,3 +95,17 @@ def test_recipe_dry_runs_on_synthetic_images(path, capsys, tmp_path):
     assert data["metrics"]["loss"] > 0
     assert all(0.97 <= ratio <= 1.03 for ratio in data["metrics"]["macs_ratio"])
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_resnet56_recipe_trains_to_eighty_percent_of_made_up_images(capsys, tmp_path):
+    pytest.importorskip("torch")
+    images = ("data.name=synthetic", "data.count=768")
+    short = ("train.epochs=3", "train.batch=32", "train.warmup_epochs=0", "train.learning_rate=0.02", "keep.tensorboard=false")
+    words = [word for change in (*images, *short) for word in ("--set", change)]
+    result = call(capsys, "train", "resnet56_cifar10", *words, "--out", tmp_path / "run", "--json", "--quiet")
+    assert result.code == 0, result.out
+    metrics = json.loads(result.out)["metrics"]
+    assert metrics["accuracy"] >= 0.8  # ten classes, 192 test images
+    assert metrics["macs_ratio"] == pytest.approx([0.988], abs=0.001)
