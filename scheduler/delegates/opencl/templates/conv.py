@@ -105,7 +105,7 @@ def direct(state: Lowering, conv: Convolution) -> None:
     )
     arguments = (
         Tensor(x, image=as_image),
-        Zeros(x.strides[1] * reads if state.layout.blocks_inside else lanes),
+        Zeros(lanes if reads_vectors(state) else (reads - 1) * x.strides[1] + lanes),
         Weights(weight, image=power),
         Weights(pad_to(conv.bias, tiles[1] * vc * lanes), "float"),
         *residual,

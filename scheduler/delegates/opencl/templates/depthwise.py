@@ -18,6 +18,9 @@ from scheduler.delegates.opencl.templates.window import Convolution, pad_to
 #: Largest window whose row of loads stays in registers or the first cache.
 MAX_WIDTH = 11
 
+#: Ways to load that are quicker for some shapes: checks everywhere where most tiles are at a border, nothing kept for the next pixel.
+OTHER_WAYS: tuple[dict[str, int], ...] = ({"REGIONS": 0}, {"MERGED": 0})
+
 
 def suits(conv: Convolution) -> bool:
     """Whether each channel has a group of its own and the window is not too wide."""
@@ -39,8 +42,7 @@ def depthwise(state: Lowering, conv: Convolution) -> None:
     weight = pack_depthwise(conv.weight, lanes)
     power, as_image = image_power(state, weight), reads_image(state, x)
     macros = defines(
-        **tile,
-        **switches(state),
+        **{**switches(state), **tile},
         WIMAGE=power,
         XIMAGE=as_image,
         ACT=conv.activation.macro,
@@ -84,4 +86,5 @@ def candidates(state: Lowering, conv: Convolution) -> list[Parameters]:
         work = -(-ow // vw) * (vw * conv.kernel[1] + span + spilled / 2 + 6)
         found.append((work, -vw))
     found.sort()
-    return [{"VW": -vw, "CHANNELS_FIRST": order} for _, vw in found for order in (0, 1)]
+    tiles = [{"VW": -vw, "CHANNELS_FIRST": order} for _, vw in found for order in (0, 1)]
+    return [*tiles[:2], *(tiles[0] | other for other in OTHER_WAYS), *tiles[2:]]

@@ -143,6 +143,22 @@ def test_switches_change_how_a_convolution_is_computed_and_not_what(tmp_path, op
     assert networks.error(path, winograd="off", **options) <= 1e-5
 
 
+@pytest.mark.parametrize("way", [{"REGIONS": 0}, {"MERGED": 0}], ids=str)
+def test_tuner_may_take_another_way_to_load_a_depthwise_convolution(tmp_path, way):
+    path = one_conv(tmp_path / "m.onnx", (1, 12, 9, 10), (12, 1, 3, 3), **THREE | {"group": 12})
+    delegate = networks.OpenCLDelegate()
+    schedules = networks.Schedules(open_device(()).traits)
+    networks.lower(delegate.prepared(path), schedules.traits.layout(False), schedules.traits, networks.Options(), schedules)
+    ((problem, candidates),) = schedules.asked
+    (chosen,) = [each for each in candidates[:8] if way.items() <= each.items()]
+    compiled = delegate.scheduled(path, {(problem.kernel, problem.shape): chosen})
+    (macros,) = [dict(each.defines) for each in compiled.launches if each.kernel == "depthwise"]
+    assert {name: macros[name] for name in way} == dict.fromkeys(way, "0")
+    got, expected = np.zeros((1, 12, 9, 10), np.float32), networks.run(networks.CpuDelegate(), path)[0]
+    compiled.run([networks.numbers(1, 12, 9, 10, seed=9)], [got])
+    assert np.abs(got - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
 NATIVE = [
     ((2, 40, 5, 6), (12, 40, 1, 1), ONE),
     ((1, 9, 6, 5), (17, 9, 3, 3), THREE | {"strides": [2, 1]}),
