@@ -9,7 +9,7 @@ import numpy as np
 from predictors.errors import StretchError
 from scheduler.delegates.base import Array, Compiled
 from scheduler.delegates.opencl.device import OpenDevice
-from scheduler.delegates.opencl.invocation import Command, OpenCLInvocation
+from scheduler.delegates.opencl.invocation import Command, DeviceError, OpenCLInvocation
 from scheduler.delegates.opencl.launch import Argument, Float, Ints, Launch, Tensor, Weights, Zeros
 from scheduler.delegates.opencl.memory import intermediates
 from scheduler.delegates.opencl.programs import Programs
@@ -45,7 +45,7 @@ class OpenCLCompiled(Compiled):
 
     Raises:
         BuildError: If the driver does not compile a kernel.
-        StretchError: If the device's memory does not suffice.
+        DeviceError: If the device's memory does not suffice, or it refuses a kernel.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class OpenCLCompiled(Compiled):
                 for argument in launch.arguments:
                     self._upload(argument)
         except (MemoryError, _error_type()) as error:
-            raise StretchError(f"the OpenCL device `{device.name}` has no memory for the subgraph: {error}") from error
+            raise DeviceError(device.name, "has no memory for the subgraph", error) from error
         # Drivers finish compiling when a kernel is launched first: not in the first inference, and with an error that compiling can report.
         self.run([np.zeros(s, np.float32) for s in self.inputs.values()], [np.zeros(s, np.float32) for s in self.outputs.values()])
 
@@ -92,9 +92,12 @@ class OpenCLCompiled(Compiled):
         for name, array in (*zip(self.inputs, inputs, strict=True), *zip(self.outputs, outputs, strict=True)):
             if array.dtype != np.float32:
                 raise StretchError(f"the buffer of `{name}` has type {array.dtype}, the opencl delegate takes float32")
-        return OpenCLInvocation(
-            self.device, self.commands, dict(zip(self.inputs, inputs, strict=True)), dict(zip(self.outputs, outputs, strict=True))
-        )
+        try:
+            return OpenCLInvocation(
+                self.device, self.commands, dict(zip(self.inputs, inputs, strict=True)), dict(zip(self.outputs, outputs, strict=True))
+            )
+        except _error_type() as error:
+            raise DeviceError(self.device.name, "does not take the subgraph's buffers and kernels", error) from error
 
     def profile(self, runs: int = 3) -> list[KernelTime]:
         """The least time of each launch in `runs` runs on zeros, by the device's clock."""

@@ -13,6 +13,7 @@ from scheduler.delegates.opencl.device import is_cpu_device, missing, open_devic
 from scheduler.delegates.opencl.fallback import FallbackCompiled
 from scheduler.delegates.opencl.fuse import fuse
 from scheduler.delegates.opencl.graph import Graph, read_graph
+from scheduler.delegates.opencl.invocation import DeviceError
 from scheduler.delegates.opencl.launch import Launch
 from scheduler.delegates.opencl.lower import UnsupportedError, lower
 from scheduler.delegates.opencl.programs import BuildError, programs_of
@@ -46,7 +47,7 @@ class OpenCLDelegate(Delegate):
         half: Store activations and weights in half precision; arithmetic stays in float.
         options: Switches of the compilation.
         planner: Gives intermediate tensors their memory.
-        fallback: Let the CPU compute a subgraph that no kernel here computes or that the driver does not compile, with a warning.
+        fallback: Let the CPU compute a subgraph that no kernel here computes, or that the driver or the device refuses, with a warning.
     """
 
     summary: ClassVar[str] = "OpenCL kernels on a GPU, or on CPU cores through PoCL"
@@ -96,7 +97,7 @@ class OpenCLDelegate(Delegate):
         """
         try:
             return self.build(model)
-        except (UnsupportedError, BuildError) as error:
+        except (UnsupportedError, BuildError, DeviceError) as error:
             if not self._fallback:
                 raise
             warnings.warn(f"a subgraph of the gpu runs on the CPU: {error.message}", stacklevel=2)
@@ -133,6 +134,7 @@ class OpenCLDelegate(Delegate):
             MissingBackendError: If pyopencl or a device is missing.
             UnsupportedError: If no kernel computes one of its operators.
             BuildError: If the driver does not compile a kernel.
+            DeviceError: If the device has no memory for it, or refuses a kernel.
         """
         graph = read_graph(model)
         return self._compiled(graph, self.lowered(graph))
@@ -245,7 +247,7 @@ class OpenCLDelegate(Delegate):
         names = {node.name: node.op for node in graph.nodes}
         try:
             compiled = self.build(model)
-        except (UnsupportedError, BuildError) as error:
+        except (UnsupportedError, BuildError, DeviceError) as error:
             return [
                 NodePlace(name, op, f"on the CPU instead, for the opencl delegate refuses its subgraph: {error.message}")
                 for name, op in names.items()

@@ -13,6 +13,20 @@ from scheduler.delegates.opencl.device import OpenDevice
 from scheduler.delegates.opencl.launch import Launch, Size
 
 
+class DeviceError(StretchError):
+    """A device fails or refuses what it is asked: it has no memory left, say, or was lost.
+
+    Args:
+        name: Name of the device.
+        what: What it does, in words.
+        error: What the driver says.
+    """
+
+    def __init__(self, name: str, what: str, error: Exception) -> None:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        super().__init__(f"the OpenCL device `{name}` {what}: {reason}", "run these subgraphs elsewhere with --map gpu=cpu")
+
+
 @dataclass(frozen=True)
 class Command:
     """A kernel whose arguments are set.
@@ -107,7 +121,7 @@ class OpenCLInvocation(AsyncInvocation):
         """Hand over the buffers, launch every kernel, ask for the buffers back; returns at once.
 
         Raises:
-            StretchError: If the device refuses, for instance because it was lost.
+            DeviceError: If the device refuses, for instance because it was lost.
         """
         with self._device.lock:
             self._enqueue()
@@ -135,7 +149,7 @@ class OpenCLInvocation(AsyncInvocation):
         """Return when the outputs may be read.
 
         Raises:
-            StretchError: If a command failed, for instance because the device was lost.
+            DeviceError: If a command failed, for instance because the device was lost.
         """
         if self._pending:
             self._pending = False
@@ -192,8 +206,7 @@ class OpenCLInvocation(AsyncInvocation):
             raise self._failure(error) from error
 
     def _failure(self, error: Exception) -> StretchError:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        return StretchError(f"the OpenCL device `{self._device.name}` failed: {reason}", "run these subgraphs elsewhere with --map gpu=cpu")
+        return DeviceError(self._device.name, "failed", error)
 
 
 def _span(name: str, event: Any) -> CommandSpan:

@@ -1,4 +1,5 @@
 import numpy as np
+import pyopencl as cl
 import pytest
 
 from predictors.errors import StretchError
@@ -53,3 +54,26 @@ def test_memory_that_the_device_does_not_have_is_an_error(tmp_path):
 
     with pytest.raises(StretchError, match="has no memory"):
         OpenCLDelegate(planner=huge).build(networks.residual_block(tmp_path / "m.onnx"))
+
+
+def test_device_without_memory_leaves_the_subgraph_to_the_cpu_with_a_warning_that_says_so(tmp_path):
+    def huge(tensors, alignment):
+        return MemoryPlan({t.name: 0 for t in tensors.tensors}, {t.name: 0 for t in tensors.tensors}, (1 << 60,))
+
+    path = networks.residual_block(tmp_path / "m.onnx")
+    with pytest.warns(UserWarning, match="runs on the CPU: the OpenCL device `.*` has no memory for the subgraph: "):
+        (got,) = networks.run(OpenCLDelegate(planner=huge, fallback=True), path)
+    (expected,) = networks.run(networks.CpuDelegate(), path)
+    assert np.abs(got - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
+def test_driver_that_refuses_an_image_is_an_error_with_a_way_out(tmp_path, monkeypatch):
+    def refuse(*arguments, **more):
+        raise cl.MemoryError("clCreateImage failed: MEM_OBJECT_ALLOCATION_FAILURE")
+
+    path = networks.residual_block(tmp_path / "m.onnx")
+    create = cl.create_image
+    monkeypatch.setattr(cl, "create_image", lambda *a, **more: refuse() if "buffer" in more else create(*a, **more))
+    with pytest.raises(StretchError, match="does not take the subgraph's buffers and kernels: clCreateImage failed: MEM_OBJECT") as caught:
+        networks.as_gpu(path, images=(1 << 8, 1 << 8, 1 << 16), winograd="off")
+    assert "--map gpu=cpu" in caught.value.hint
