@@ -93,7 +93,7 @@ def calibrate(
         job = _Job(part, segment, family, model.get_submodule(part.name), whole, arriving, there, [whole(x) for x in there], ridge)
         before = after = job.error()
         if before > _SAME:
-            after = job.calibrate(captured, layers, refine_steps)
+            after = job.calibrate(captured, before, layers, refine_steps)
         if len(part.branches) > 1:
             errors.append(SegmentError(part.name, before, after))
         arriving, there = [job.segment(x) for x in arriving], job.targets
@@ -141,9 +141,9 @@ class _Job:
     targets: Batches
     ridge: float
 
-    def calibrate(self, captured: Captured, layers: bool, refine_steps: int) -> float:
-        """Keep the best of all ways; returns its error."""
-        best, least = self._state(), self.error()
+    def calibrate(self, captured: Captured, before: float, layers: bool, refine_steps: int) -> float:
+        """Keep the best of all ways, the one as built with its error `before` among them; returns the least error."""
+        best, least = self._state(), before
 
         def offer() -> None:
             nonlocal best, least
