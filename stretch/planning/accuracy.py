@@ -25,7 +25,7 @@ SCHEMA = 1
 #: Larger files are not ours.
 MAX_BYTES = 1 << 20
 #: Of a branched segment, each zero for the original: see `features`.
-FEATURES = ("log_macs", "mean_depth", "max_depth", "max_width")
+FEATURES = ("log_macs", "log_mean_width", "log_widest")
 
 
 class AccuracyPredictor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -77,9 +77,8 @@ class AccuracyPredictor(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
             return np.zeros(len(options.macs))
         segment = options.segment
         grid = np.indices([len(c) for c in options.candidates]).reshape(len(options.candidates), -1)
-        depths = np.stack([np.array([b.depth for b in c])[g] for c, g in zip(options.candidates, grid, strict=True)]) / segment.depth
         widths = np.stack([np.array([b.width for b in c])[g] for c, g in zip(options.candidates, grid, strict=True)]) / segment.width
-        found: Floats = features(depths, widths, options.macs / segment.graph.macs) @ self._of(segment.name)
+        found: Floats = features(widths, options.macs / segment.graph.macs) @ self._of(segment.name)
         return found
 
     def _of(self, segment: str) -> Floats:
@@ -91,18 +90,18 @@ class AccuracyPredictor(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         return np.array(self.weights[segment])
 
 
-def features(depths: Floats, widths: Floats, macs: Floats) -> Floats:
-    """What the predictor sees of one segment.
+def features(widths: Floats, macs: Floats) -> Floats:
+    """What the predictor sees of one segment; depth enters through the multiply-accumulates.
 
     Args:
-        depths: Depth ratios, (branches, n).
         widths: Width ratios, (branches, n).
         macs: Multiply-accumulates over the original segment's, (n,).
 
     Returns:
-        (n, len(FEATURES)); zeros for a copy of the original.
+        (n, len(FEATURES)): logarithms of the multiply-accumulates, of the geometric mean of the
+        branches' widths and of the largest; zeros for a copy of the original.
     """
-    return np.stack([np.log(macs), depths.mean(0) - 1, depths.max(0) - 1, widths.max(0) - 1], axis=1)
+    return np.stack([np.log(macs), np.log(widths).mean(0), np.log(widths).max(0)], axis=1)
 
 
 def segment_features(graph: OpGraph, design: BranchDesign) -> dict[str, Floats]:
@@ -110,9 +109,8 @@ def segment_features(graph: OpGraph, design: BranchDesign) -> dict[str, Floats]:
     found: dict[str, Floats] = {}
     for part, segment, scaled in zip(design.segments, design_segments(graph, design), scaled_branches(graph, design), strict=True):
         if len(part.branches) > 1:
-            depths = np.array([[b.depth / segment.depth] for b in part.branches])
             widths = np.array([[b.width / segment.width] for b in part.branches])
-            found[part.name] = features(depths, widths, np.array([sum(b.graph.macs for b in scaled) / segment.graph.macs]))[0]
+            found[part.name] = features(widths, np.array([sum(b.graph.macs for b in scaled) / segment.graph.macs]))[0]
     return found
 
 

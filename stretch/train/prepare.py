@@ -90,8 +90,10 @@ class Prepared:
         recipe, scratch = self.recipe, self.recipe.start == "scratch"
         torch.manual_seed(recipe.train.seed)
         if recipe.supernet is not None:
-            nhwc = recipe.train.channels_last
-            return Supernet(self.captured, self.designs, device, scratch=scratch, channels_last=nhwc).train()
+            net = Supernet(self.captured, self.designs, device, scratch=scratch, channels_last=recipe.train.channels_last)
+            if recipe.start == "calibrate" and images is not None:
+                net.calibrate(sample(images, recipe.supernet.images, recipe.train.seed, device))
+            return net.train()
         if scratch:
             return initialise(BranchedModel(self.captured.graph, self.designs[0])).to(device)
         model = build(self.captured, self.designs[0]).to(device)

@@ -86,7 +86,8 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         classes: Classes of the data where they are others than the model's: its last linear layer is made anew.
         design: A design file, relative to the recipe; planned if empty.
         start: Weights of the branched network: ``inherit`` from the original, ``calibrate``
-            (inherit, then fit joins and statistics to training images), or ``scratch``.
+            (inherit, then fit layers, joins and statistics to training images; of a supernet, whose
+            weights belong to many designs, the statistics alone), or ``scratch``.
         plan: Constraints of the planner.
         data: Images.
         train: Optimiser, schedule, numerics, distillation.

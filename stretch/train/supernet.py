@@ -151,6 +151,20 @@ class Supernet(nn.Module):
             renew_statistics(model, batches)
         return model.eval()
 
+    @torch.no_grad()
+    def calibrate(self, batches: Sequence[torch.Tensor]) -> None:
+        """Take the batch-norm statistics of every subnet anew.
+
+        Weights stay: the largest subnet has the original's, and what is fitted to one
+        design would be wrong for the others that share it.
+
+        Args:
+            batches: Images as the network reads them, without labels.
+        """
+        for subnet in self.subnets:
+            subnet.load(self.flat)
+            renew_statistics(subnet.model, batches)
+
     def state_dict(self, *args: Any, keep_vars: bool = False, **kwargs: Any) -> dict[str, torch.Tensor]:  # type: ignore[override]
         """The shared weights, and every subnet's statistics as ``subnets.N.NAME``."""
         state = {"flat": self.flat if keep_vars else self.flat.detach()}

@@ -114,3 +114,18 @@ def test_extraction_without_images_is_refused(captured):
     supernet = Supernet(captured("tiny_resnet"), pool(captured("tiny_resnet").graph))
     with pytest.raises(StretchError, match="needs images"):
         supernet.extract(supernet.pool[0].design, [])
+
+
+def test_calibrated_start_renews_statistics_and_leaves_weights(captured):
+    network = captured("tiny_resnet")
+    supernet = Supernet(network, pool(network.graph))
+    before = supernet.flat.detach().clone()
+    batches = [images(), 2 * images()]
+    supernet.calibrate(batches)
+    assert torch.equal(before, supernet.flat)
+    supernet.eval()
+    for subnet in supernet.pool:
+        alone = supernet.extract(subnet.design, batches)
+        supernet.active = subnet
+        with torch.no_grad():
+            torch.testing.assert_close(supernet(images()), alone(images()))

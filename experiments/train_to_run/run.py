@@ -1,0 +1,231 @@
+"""From a recipe to a running bundle with the real commands, and what interruptions and options do on the way.
+
+``path`` trains a supernet with `stretch train` (killed once, then resumed), takes a design out and runs its bundle;
+``rank COUNT`` fits an accuracy predictor to that supernet's designs; ``resume`` trains one network three times, the third killed and resumed; ``option CHANGE …`` trains it
+with other values; ``record FOLDER`` makes the record. Each writes JSON into ``--out``.
+"""
+
+import argparse
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HERE = Path(__file__).parent
+#: What `stretch` starts, also where the package is not installed.
+STRETCH = [sys.executable, "-c", "import sys; sys.argv[0] = 'stretch'\nfrom stretch.cli import app\napp()"]
+NETWORK, SUPERNET = "resnet56_cifar10", "resnet56_cifar10_supernet"
+
+
+def stretch(*words: str | Path) -> dict[str, Any]:
+    """Run a command with ``--json`` and read what it says."""
+    done = subprocess.run([*STRETCH, *map(str, words), "--json", "--quiet"], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"stretch {' '.join(map(str, words))} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
+    return dict(json.loads(done.stdout))
+
+
+def killed(after: int, *words: str | Path) -> int:
+    """Start a command, kill it as soon as its log has so many epochs, and say how many it had."""
+    run = Path(words[list(words).index("--out") + 1])
+    process = subprocess.Popen([*STRETCH, *map(str, words), "--quiet"], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    epochs = 0
+    while process.poll() is None and epochs < after:
+        time.sleep(0.1)
+        log = run / "log.csv"
+        epochs = len(log.read_text().splitlines()) - 1 if log.is_file() else 0
+    # Some way into the next epoch, so that what it had done is lost.
+    time.sleep(0.7)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    return epochs
+
+
+def facts() -> dict[str, Any]:
+    """What the numbers depend on."""
+    import torch
+
+    return {
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
+        "cores": os.cpu_count(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "cpu_load": os.getloadavg()[0],
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+    }
+
+
+def write(out: Path, name: str, result: dict[str, Any]) -> None:
+    """Keep what a part found."""
+    out.mkdir(parents=True, exist_ok=True)
+    (out / f"{name}.json").write_text(json.dumps(result | facts()))
+    sys.stderr.write(f"{name}: {json.dumps(result)[:600]}\n")
+
+
+def images_of(data: Path) -> list[str]:
+    """The changes of a recipe that make it read an array file."""
+    return ["--set", "data.name=arrays", "--set", f"data.path={data}"]
+
+
+def path(data: Path, out: Path, epochs: int, parent: Path, count: int) -> None:
+    """Recipe to supernet to design to bundle to results."""
+    run = out / "supernet"
+    words = ["train", SUPERNET, *images_of(data), "--set", f"train.epochs={epochs}", "--set", "train.warmup_epochs=1", "--out", str(run)]
+    words += ["--set", f"weights={parent}", "--set", "start=inherit", "--set", "keep.evaluate=5"]
+    had = killed(epochs // 2, *words)
+    trained = stretch(*words, "--resume")["metrics"]
+    rows = []
+    for number in (0, 1):
+        design = sorted((run / "designs").glob("*.toml"))[number]
+        start = time.perf_counter()
+        taken = stretch("extract", run, "--design", design, "--out", out / f"taken{number}", "--no-controls")
+        seconds = time.perf_counter() - start
+        ran = stretch("run", taken["bundle"], "--repeat", "5")
+        rows.append(
+            {
+                "design": number,
+                "supernet": taken["accuracy"]["supernet"],
+                "extracted": taken["accuracy"]["extracted"],
+                "extract_s": seconds,
+                "overlaps": ran["verdict"],
+            }
+            | bundle_accuracy(Path(taken["bundle"]), Path(taken["checkpoint"]), data, count)
+        )
+    write(out, "path", {"killed_after": had, "trained": trained, "designs": rows})
+
+
+def rank(run: Path, out: Path, count: int) -> None:
+    """How well a predictor fitted to subnets ranks those that it has not seen."""
+    from stretch.planning.accuracy import save_accuracy
+    from stretch.train.rank import rank as evaluate_designs
+
+    start = time.perf_counter()
+    found = evaluate_designs(run, count)
+    out.mkdir(parents=True, exist_ok=True)
+    save_accuracy(out / "accuracy" / "predictor.json", found.predictor)
+    own = found.predictor
+    result = {name: getattr(own, name) for name in ("designs", "rank_correlation", "p_value", "rmse")}
+    spread = {"lowest": min(found.measured), "highest": max(found.measured), "measured": found.measured, "held_out": found.held_out}
+    write(out, "rank", result | spread | {"seconds": time.perf_counter() - start})
+
+
+def bundle_accuracy(bundle: Path, checkpoint: Path, data: Path, count: int) -> dict[str, Any]:
+    """Top-1 of a running bundle over test images, and how often it says what torch says."""
+    import torch
+    from safetensors.torch import load_file
+
+    from scheduler.session import Session
+    from stretch.capture import capture
+    from stretch.models.cifar import CifarFamily
+    from stretch.planning.design import load_draft
+    from stretch.planning.resolve import resolve_design
+    from stretch.train.augment import Normalise
+    from stretch.train.data import load_arrays
+    from stretch.transform import BranchedModel
+
+    train_set, test_set = load_arrays(data, 10)
+    graph = capture(CifarFamily().build(NETWORK), (1, 3, 32, 32), NETWORK).graph
+    align = {"cpu": 1, "gpu": 1, "dsp": 1}
+    model = BranchedModel(graph, resolve_design(load_draft(checkpoint.with_name("design.toml")), graph, "mi9", align, "cpu"))
+    model.load_state_dict(load_file(checkpoint))
+    model.eval()
+    normalise = Normalise(*train_set.moments(), torch.device("cpu"))
+    images, labels = next(iter(test_set.batches(count)))
+    x = normalise(images)
+    with torch.no_grad():
+        wanted = model(x).argmax(1).numpy()
+    with Session(bundle) as session:
+        found = np.array([int(np.argmax(session(row[None]))) for row in x.numpy()])
+    return {"bundle": float((found == labels.numpy()).mean()), "same_class": float((found == wanted).mean()), "images": len(found)}
+
+
+def resume(data: Path, out: Path, epochs: int) -> None:
+    """Two trainings without an interruption tell how far apart equal runs end; the third is killed and resumed."""
+    rows = []
+    for name in ("first", "second", "killed and resumed"):
+        run = out / f"resume-{name.split()[0]}"
+        words = ["train", NETWORK, *images_of(data), "--set", f"train.epochs={epochs}", "--set", "train.warmup_epochs=1", "--out", str(run)]
+        had = killed(epochs // 2, *words) if name.startswith("killed") else None
+        metrics = stretch(*words, *(["--resume"] if had is not None else []))["metrics"]
+        rows.append(
+            {"run": name, "killed_after": had, "accuracy": metrics["accuracy"], "loss": metrics["loss"]}
+            | distance(run, out / "resume-first")
+        )
+    write(out, "resume", {"epochs": epochs, "runs": rows})
+
+
+def distance(run: Path, other: Path) -> dict[str, float]:
+    """How far the final weights of two runs are apart, relative to their size."""
+    from safetensors.torch import load_file
+
+    a, b = (load_file(folder / "last.safetensors") for folder in (run, other))
+    floats = [name for name, value in a.items() if value.is_floating_point()]
+    wrong = sum(float((a[name] - b[name]).square().sum()) for name in floats)
+    return {"distance": (wrong / sum(float(b[name].square().sum()) for name in floats)) ** 0.5}
+
+
+def option(changes: list[str], data: Path, out: Path, epochs: int, recipe: str, gpus: int) -> None:
+    """Train for a few epochs with other values, by the command."""
+    label = "-".join(c.split(".")[-1].replace("=", "_").replace("/", "_") for c in changes) or "defaults"
+    name = f"option-{recipe}-{label}" + (f"-{gpus}_gpus" if gpus > 1 else "")
+    words = [
+        "train",
+        recipe,
+        *images_of(data),
+        "--set",
+        f"train.epochs={epochs}",
+        "--set",
+        "train.warmup_epochs=1",
+        "--out",
+        str(out / name),
+    ]
+    words += ["--set", "keep.evaluate=5", "--set", "keep.tensorboard=false"]
+    for change in changes:
+        words += ["--set", change]
+    metrics = stretch(*words, *(["--gpus", str(gpus)] if gpus > 1 else []))["metrics"]
+    log = (out / name / "log.csv").read_text().splitlines()
+    at = log[0].split(",").index("seconds")
+    seconds = [float(line.split(",")[at]) for line in log[1:]]
+    write(
+        out,
+        name,
+        {"recipe": recipe, "changes": changes, "gpus": gpus, "epochs": epochs, "epoch_s": float(np.median(seconds[1:]))} | metrics,
+    )
+
+
+def main() -> int:
+    """Run one of the commands."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["path", "rank", "resume", "option", "record"])
+    parser.add_argument("names", nargs="*", help="values of the recipe to change, a number of designs, or the folder that the others wrote")
+    parser.add_argument("--data", type=Path, default=Path("cifar.npz"))
+    parser.add_argument("--out", type=Path, default=Path("runs/train_to_run"))
+    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--parent", type=Path, default=Path("teacher.safetensors"), help="weights of a trained ResNet-56")
+    parser.add_argument("--recipe", default=NETWORK)
+    parser.add_argument("--gpus", type=int, default=1)
+    parser.add_argument("--count", type=int, default=2000, help="test images the bundle sees")
+    options = parser.parse_args()
+    if options.what == "path":
+        path(options.data, options.out, options.epochs, options.parent, options.count)
+    elif options.what == "rank":
+        rank(options.out / "supernet", options.out, int(options.names[0]))
+    elif options.what == "resume":
+        resume(options.data, options.out, options.epochs)
+    elif options.what == "option":
+        option(options.names, options.data, options.out, options.epochs, options.recipe, options.gpus)
+    else:
+        from experiments.train_to_run.record import record
+
+        record(Path(options.names[0]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
