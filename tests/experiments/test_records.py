@@ -28,7 +28,9 @@ def test_record_is_read_back_with_machine_versions_and_load(tmp_path):
 
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
-ROWS = st.builds(lambda name, ms, n: {"name": name, "ms": ms, "n": n}, st.text(max_size=9), NUMBERS, st.none() | st.integers(-(2**53), 2**53))
+ROWS = st.builds(
+    lambda name, ms, n: {"name": name, "ms": ms, "n": n}, st.text(max_size=9), NUMBERS, st.none() | st.integers(-(2**53), 2**53)
+)
 
 
 @given(st.lists(ROWS, min_size=1, max_size=4))
@@ -86,6 +88,8 @@ def test_every_committed_record_is_valid():
 
 
 def test_every_experiment_has_a_readme_and_a_way_to_run_it():
-    for folder in sorted({Path(*path.parts[:2]) for path in files(".py", ".json", ".md") if path.parts[0] == "experiments" and len(path.parts) > 2}):
+    for folder in sorted(
+        {Path(*path.parts[:2]) for path in files(".py", ".json", ".md") if path.parts[0] == "experiments" and len(path.parts) > 2}
+    ):
         assert (ROOT / folder / "README.md").is_file(), folder
         assert (ROOT / folder / "run.py").is_file(), folder

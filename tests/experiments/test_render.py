@@ -17,7 +17,10 @@ RECORD = "experiments/x/results/host.json"
 @pytest.fixture
 def root(tmp_path):
     """A repository with one record."""
-    tables = {"phases": [{"phase": "plan", "seconds": 1.5, "kept": True}, {"phase": "export all", "seconds": 12.346, "kept": None}], "other": [{"model and device": "a b", "of ideal": 0.5}]}
+    tables = {
+        "phases": [{"phase": "plan", "seconds": 1.5, "kept": True}, {"phase": "export all", "seconds": 12.346, "kept": None}],
+        "other": [{"model and device": "a b", "of ideal": 0.5}],
+    }
     write_record(tmp_path / RECORD, tables, source="measured", command="make it", runs=3, load=0.1, notes=["Shared machine", "Noisy."])
     return tmp_path
 
@@ -69,7 +72,21 @@ def test_marker_that_names_nothing_is_an_error(root, marker, reason):
 
 @pytest.mark.parametrize(
     ("value", "shown"),
-    [(0.0, "0"), (0.00123, "0.0012"), (0.5, "0.500"), (0.97, "0.970"), (0.0123, "0.0123"), (-2.5, "-2.50"), (1.0, "1.00"), (29.64, "29.6"), (1234.5, "1234"), (4096000, "4 096 000"), (None, "–"), (True, "yes"), ("a|b", "a\\|b")],
+    [
+        (0.0, "0"),
+        (0.00123, "0.0012"),
+        (0.5, "0.500"),
+        (0.97, "0.970"),
+        (0.0123, "0.0123"),
+        (-2.5, "-2.50"),
+        (1.0, "1.00"),
+        (29.64, "29.6"),
+        (1234.5, "1234"),
+        (4096000, "4 096 000"),
+        (None, "–"),
+        (True, "yes"),
+        ("a|b", "a\\|b"),
+    ],
 )
 def test_numbers_are_shown_to_three_digits(value, shown):
     assert show(value) == shown
