@@ -1,3 +1,4 @@
+import contextlib
 import json
 
 import pytest
@@ -91,3 +92,45 @@ def test_designs_of_a_supernet_are_ranked_and_planned_with(capsys, tmp_path):
         assert "does not know the segment" in planned.out
     else:
         assert json.loads(planned.out)["accuracy"]["rank_correlation"] == ranking["rank_correlation"]
+
+
+def _rank(run, number):
+    """Process id of one of the processes that torchrun started for a run."""
+    from pathlib import Path
+
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+            variables = (folder / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if str(run).encode() in words and f"LOCAL_RANK={number}".encode() in variables:
+            return int(folder.name)
+    return None
+
+
+@pytest.mark.slow
+def test_killed_process_ends_the_others_and_the_run_goes_on_afterwards(capsys, tmp_path):
+    import os
+    import signal
+    import subprocess
+    import sys
+
+    run = tmp_path / "run"
+    words = ["train", str(network(tmp_path)), "--gpus", "2", "--quiet", "--out", str(run), "--set", "train.epochs=20"]
+    code = "import sys; sys.argv[0] = 'stretch'\nfrom stretch.cli import app\napp()"
+    process = subprocess.Popen([sys.executable, "-c", code, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    log = run / "log.csv"
+    while process.poll() is None and (not log.is_file() or len(log.read_text().splitlines()) < 3):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.1)
+    victim = _rank(run, 1)
+    assert victim is not None
+    os.kill(victim, signal.SIGKILL)
+    process.communicate(timeout=120)
+    assert process.returncode != 0
+    done = len(log.read_text().splitlines()) - 1
+    assert done < 20
+    result = subprocess.run([sys.executable, "-c", code, *words, "--resume", "--json"], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["metrics"]["epochs"] == 20
