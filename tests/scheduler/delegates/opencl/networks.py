@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import onnx
+import pytest
 from onnx import helper, numpy_helper, shape_inference
 
 from scheduler.delegates.cpu import CpuDelegate
@@ -114,6 +115,13 @@ def error(path, *, half=False, planner=None, oracle=CpuDelegate, **options):
     got = run(OpenCLDelegate(half=half, options=Options(**options), **more), path)
     expected = run(oracle(), path)
     return max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in zip(got, expected, strict=True))
+
+
+def needs_half():
+    """Compilers of CPUs compute with half even where the device does not say so."""
+    traits = open_device(()).traits
+    if not (traits.fp16 or traits.cpu):
+        pytest.skip("the device does not compute with half")
 
 
 def launches(path, *, half=False, **options):

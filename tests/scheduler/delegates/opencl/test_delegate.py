@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from scheduler.delegates import get_delegate
 from scheduler.delegates.opencl import OpenCLDelegate
+from scheduler.delegates.opencl.schedule import Options
 from scheduler.delegates.reference import ReferenceDelegate
 from tests.scheduler.delegates.opencl import networks
 
@@ -48,19 +49,22 @@ def test_places_tell_why_a_subgraph_is_refused(tmp_path):
 
 
 PRECISE = [
-    pytest.param("Conv", False, 1e-5, marks=pytest.mark.slow),
-    pytest.param("Conv", True, 1e-2, marks=pytest.mark.slow),
-    ("Gemm", False, 1e-5),
-    ("AveragePool", False, 1e-5),
+    pytest.param("Conv", False, "auto", 1e-5, marks=pytest.mark.slow),
+    pytest.param("Conv", True, "float", 1e-2, marks=pytest.mark.slow),
+    pytest.param("Conv", True, "half", 1e-2, marks=pytest.mark.slow),
+    ("Gemm", False, "auto", 1e-5),
+    ("AveragePool", False, "auto", 1e-5),
 ]
 
 
-@pytest.mark.parametrize(("op", "half", "limit"), PRECISE)
+@pytest.mark.parametrize(("op", "half", "arithmetic", "limit"), PRECISE)
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_operator_is_within_its_precision_of_the_reference(cases, tmp_path, op, half, limit, data):
+def test_operator_is_within_its_precision_of_the_reference(cases, tmp_path, op, half, arithmetic, limit, data):
+    if arithmetic == "half":
+        networks.needs_half()
     case = data.draw(cases.OPS[op])
     shape = case.save(tmp_path / "op.onnx")
     expected = cases.run(ReferenceDelegate(), tmp_path / "op.onnx", case, shape)
-    got = cases.run(OpenCLDelegate(half=half), tmp_path / "op.onnx", case, shape)
+    got = cases.run(OpenCLDelegate(half=half, options=Options(arithmetic=arithmetic)), tmp_path / "op.onnx", case, shape)
     assert np.abs(got - expected).max() <= limit * max(1e-3, np.abs(expected).max())

@@ -167,16 +167,9 @@ NATIVE = [
 ]
 
 
-def needs_half():
-    """Compilers of CPUs compute with half even where the device does not say so."""
-    traits = open_device(()).traits
-    if not (traits.fp16 or traits.cpu):
-        pytest.skip("the device does not compute with half")
-
-
 @pytest.mark.parametrize(("shape", "weight", "attrs"), NATIVE)
 def test_convolution_computed_with_half_is_within_its_precision(tmp_path, shape, weight, attrs):
-    needs_half()
+    networks.needs_half()
     path = one_conv(tmp_path / "m.onnx", shape, weight, **attrs)
     for launch in networks.launches(path, half=True, arithmetic="half"):
         assert dict(launch.defines)["NATIVE"] == "1"
@@ -186,7 +179,7 @@ def test_convolution_computed_with_half_is_within_its_precision(tmp_path, shape,
 
 def test_half_sums_join_floats_before_they_lose_what_is_added(tmp_path):
     """Adding ones in half stops at 2048."""
-    needs_half()
+    networks.needs_half()
     weights = {"w": np.ones((8, 4096, 1, 1), np.float32)}
     path = networks.save(tmp_path / "m.onnx", [networks.conv("x", "y", "w", **ONE)], {"x": (1, 4096, 1, 2)}, ["y"], weights)
     compiled = networks.OpenCLDelegate(half=True, options=networks.Options(arithmetic="half")).build(path)
