@@ -7,7 +7,6 @@ one job a GPU at a time, its seeds (0+1+2) side by side; ``record FOLDER`` makes
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import time
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from experiments.gpu import facts, machine
 
 HERE = Path(__file__).parent
 MODEL = "resnet56_cifar10"
@@ -127,13 +128,8 @@ def job(variant: str, seeds: list[int], data: Path, out: Path, epochs: int, bran
             "seconds_per_epoch": float(np.median([e.seconds for e in run.history.epochs])),
             "minutes": (time.perf_counter() - start) / 60 / len(seeds),
             "branches_beside": branches_beside,
-            "gpu": torch.cuda.get_device_name() if device.type == "cuda" else "none",
-            "cores": os.cpu_count(),
-            "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-            "cpu_load": os.getloadavg()[0],
-            "versions": {"python": platform.python_version(), "torch": torch.__version__},
             "log": run.history.rows(),
-        }
+        } | facts()
         label = f"{short(variant)}-{epochs}-{seed}{f'-{kd}' if kd else ''}{'' if branches_beside else '-one_stream'}"
         (out / f"{label}.json").write_text(json.dumps(result))
         sys.stderr.write(f"{label}: {result['accuracy']:.4f}, {result['minutes']:.2f} GPU min\n")
@@ -202,7 +198,7 @@ def record(folder: Path) -> None:
     """Make the record of the runs in a folder."""
     from scipy import stats
 
-    from experiments.records import Machine, write_record
+    from experiments.records import write_record
 
     runs = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
     full = [r for r in runs if r["branches_beside"]]
@@ -240,7 +236,7 @@ def record(folder: Path) -> None:
         command="python -m experiments.cifar_accuracy.run queue 0:0 1:0 2:0 3:0 …",
         runs=min(row["seeds"] for row in rows),
         load=max(r["cpu_load"] for r in runs),
-        machine=Machine(runs[0]["gpu"], runs[0].get("cores", 64), runs[0].get("memory_gib", 512.0), "Linux x86_64"),
+        machine=machine({"cores": 64, "memory_gib": 512.0} | runs[0]),
         versions=runs[0]["versions"],
         notes=[
             f"{MODEL} from scratch, batch 256, SGD, half-cosine; CIFAR-10 re-encoded as JPEG, so compare only with the sequential rows of as many epochs",

@@ -12,7 +12,8 @@ import numpy as np
 from scipy import stats
 
 from experiments.cifar_accuracy.run import HERE
-from experiments.records import Machine, Row, read_record, write_record
+from experiments.gpu import machine
+from experiments.records import Row, read_record, write_record
 
 EPOCHS = 40
 #: Row of the record of meeting points that belongs here, too: the same recipe on the same machines.
@@ -91,7 +92,7 @@ def main() -> None:
         command="python -m experiments.cifar_accuracy.run queue sequential:0+1+2:40 third:0+1+2:40 … && python -m experiments.cifar_accuracy.scaling OUT",
         runs=min(int(r["seeds"] or 0) for rows in tables.values() for r in rows),
         load=max(run["cpu_load"] for run in runs),
-        machine=Machine(runs[0]["gpu"], runs[0].get("cores", 64), runs[0].get("memory_gib", 512.0), "Linux x86_64"),
+        machine=machine({"cores": 64, "memory_gib": 512.0} | runs[0]),
         versions=runs[0]["versions"],
         notes=[
             f"resnet56_cifar10 from scratch, {EPOCHS} epochs, CIFAR-10 re-encoded as JPEG: compare rows of these tables alone",

@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from experiments.records import Machine, Row, write_record
+from experiments.gpu import machine
+from experiments.records import Row, write_record
 
 HERE = Path(__file__).parent
 
@@ -70,7 +71,7 @@ def record(folder: Path) -> None:
         command="python -m experiments.train_to_run.run path && python -m experiments.train_to_run.run resume",
         runs=1,
         load=max(row["cpu_load"] for row in found.values()),
-        machine=Machine(whole["gpu"], whole["cores"], whole["memory_gib"], "Linux x86_64"),
+        machine=machine(whole),
         versions=whole["versions"],
         notes=[
             "resnet56_cifar10 on CIFAR-10 re-encoded as JPEG; every step is the real command in a process of its own",

@@ -7,8 +7,6 @@ with other values; ``record FOLDER`` makes the record. Each writes JSON into ``-
 
 import argparse
 import json
-import os
-import platform
 import signal
 import subprocess
 import sys
@@ -17,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from experiments.gpu import facts
 
 HERE = Path(__file__).parent
 #: What `stretch` starts, also where the package is not installed.
@@ -46,19 +46,6 @@ def killed(after: int, *words: str | Path) -> int:
     process.send_signal(signal.SIGKILL)
     process.wait()
     return epochs
-
-
-def facts() -> dict[str, Any]:
-    """What the numbers depend on."""
-    import torch
-
-    return {
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
-        "cores": os.cpu_count(),
-        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-        "cpu_load": os.getloadavg()[0],
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-    }
 
 
 def write(out: Path, name: str, result: dict[str, Any]) -> None:

@@ -6,12 +6,12 @@ its place here: weights, the complete design, the recipe, and the record.
 
 import argparse
 import json
-import os
-import platform
 import shutil
 import sys
 import time
 from pathlib import Path
+
+from experiments.gpu import facts, machine
 
 HERE = Path(__file__).parent
 MODEL = "resnet20_cifar10"
@@ -51,7 +51,7 @@ def job(name: str, data: Path, out: Path, epochs: int, seed: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     save_file({k: v.contiguous().cpu() for k, v in model.state_dict().items() if "num_batches" not in k}, folder / "model.safetensors")
     (folder / "design.toml").write_text(design_to_toml(design))
-    facts = {
+    result = {
         "design": name,
         "seed": seed,
         "epochs": epochs,
@@ -61,18 +61,13 @@ def job(name: str, data: Path, out: Path, epochs: int, seed: int) -> None:
         "mean": [round(float(v), 3) for v in mean],
         "deviation": [round(float(v), 3) for v in deviation],
         "minutes": (time.perf_counter() - start) / 60,
-        "gpu": torch.cuda.get_device_name() if device.type == "cuda" else "none",
-        "cores": os.cpu_count(),
-        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-        "cpu_load": os.getloadavg()[0],
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
     }
-    (folder / "facts.json").write_text(json.dumps(facts, indent=1))
+    (folder / "facts.json").write_text(json.dumps(result | facts(), indent=1))
 
 
 def record(folder: Path) -> None:
     """Put trained networks in their place and make their record."""
-    from experiments.records import Machine, write_record
+    from experiments.records import write_record
 
     runs = [json.loads((folder / name / "facts.json").read_text()) for name in DESIGNS]
     for run in runs:
@@ -103,7 +98,7 @@ def record(folder: Path) -> None:
         command="python -m experiments.trained_network.run job cpu_dsp",
         runs=1,
         load=max(run["cpu_load"] for run in runs),
-        machine=Machine(runs[0]["gpu"], runs[0]["cores"], runs[0]["memory_gib"], "Linux x86_64"),
+        machine=machine(runs[0]),
         versions=runs[0]["versions"],
         notes=["CIFAR-10 re-encoded as JPEG, test set of 10 000 images, accuracy after the last epoch, one seed"],
     )

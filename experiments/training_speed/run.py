@@ -6,33 +6,19 @@ that torchrun started, ``record FOLDER`` makes the record.
 
 import argparse
 import json
-import os
-import platform
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+
+from experiments.gpu import facts, machine
 
 HERE = Path(__file__).parent
 MODEL = "resnet56_cifar10"
 NETS = {"sequential": None, "branched": "depth_only", "replicated": "replicated"}
 #: Images of a made-up epoch; as many as CIFAR-10 has.
 CIFAR = 50_000
-
-
-def facts() -> dict[str, Any]:
-    """What the numbers depend on."""
-    import torch
-
-    return {
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
-        "cores": os.cpu_count(),
-        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-        "cpu_load": os.getloadavg()[0],
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-    }
 
 
 def single(net: str, mode: str, out: Path, steps: int, beside: bool) -> None:
@@ -111,7 +97,7 @@ def ddp(out: Path, name: str, steps: int, batch: int) -> None:
 
 def record(folder: Path) -> None:
     """Make the record of what is in a folder."""
-    from experiments.records import Machine, Row, write_record
+    from experiments.records import Row, write_record
 
     singles = [json.loads(file.read_text()) for file in sorted(folder.glob("single-*.json"))]
     many = sorted((json.loads(file.read_text()) for file in folder.glob("ddp-*.json")), key=lambda r: r["gpus"])
@@ -142,7 +128,7 @@ def record(folder: Path) -> None:
         command="python -m experiments.training_speed.run single branched graph && torchrun --nproc-per-node 4 -m experiments.training_speed.run ddp resnet50",
         runs=3,
         load=max(r["cpu_load"] for r in singles + many),
-        machine=Machine(singles[0]["gpu"], singles[0]["cores"], singles[0]["memory_gib"], "Linux x86_64"),
+        machine=machine(singles[0]),
         versions=singles[0]["versions"],
         notes=[
             "steps: resnet56_cifar10, batch 256, bf16, median of three epochs of 41 steps after a first one; an epoch is 195 steps",

@@ -263,7 +263,7 @@ def _record(candidate: _Candidate) -> dict[str, Any]:
 
 
 def _write(bundle: Bundle, out: Path, candidates: Mapping[str, _Candidate], moved: Mapping[str, str], record: dict[str, Any]) -> Manifest:
-    """The new folder: changed files in place of fp32 ones, everything else as it was."""
+    """The new folder: changed files in place of fp32 ones, without what was compiled or converted from those."""
     manifest = bundle.manifest
     entries = tuple(
         msgspec.structs.replace(
@@ -277,6 +277,10 @@ def _write(bundle: Bundle, out: Path, candidates: Mapping[str, _Candidate], move
     replaced = {sub.file: candidates[sub.name].model for sub in manifest.subgraphs if sub.name in candidates}
     # Float weights may have lain outside of their file.
     outdated = {*replaced, *(f"{file}.data" for file in replaced)}
+    derived = {*manifest.aot.values(), *(file for own in manifest.contexts.values() for file in own.values())}
+    if manifest.tflite is not None:
+        derived.add(manifest.tflite)
+    outdated |= derived
     with staged(out) as folder:
         kept = copy_files(bundle, folder, leave=outdated)
         for name, model in replaced.items():
@@ -285,6 +289,7 @@ def _write(bundle: Bundle, out: Path, candidates: Mapping[str, _Candidate], move
         files = {
             name: kept[name] if name in kept else file_entry(folder / name) for name in manifest.files if name in kept or name in replaced
         }
-        made = msgspec.structs.replace(manifest, subgraphs=entries, files=files, checks=dict(manifest.checks) | {"precision": record})
+        checks = {name: value for name, value in manifest.checks.items() if name not in ("tflite", "aot", "contexts")} | {"precision": record}
+        made = msgspec.structs.replace(manifest, subgraphs=entries, files=files, checks=checks, tflite=None, aot={}, contexts={})
         write_manifest(folder, made)
     return made

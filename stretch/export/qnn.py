@@ -84,7 +84,10 @@ def export_contexts(bundle: Bundle, out: Path, chips: Sequence[str], step: Step 
                 files[name] = file_entry(path)
         record = {chip: {name: each.to_json() for name, each in found.items()} for chip, found in losses.items()}
         made = msgspec.structs.replace(
-            manifest, files=files, contexts={**manifest.contexts, **contexts}, checks=dict(manifest.checks) | {"contexts": record}
+            manifest,
+            files=files,
+            contexts={**manifest.contexts, **contexts},
+            checks=dict(manifest.checks) | {"contexts": {**manifest.checks.get("contexts", {}), **record}},
         )
         write_manifest(folder, made)
     return ContextExport(made, losses)

@@ -282,3 +282,15 @@ def test_fp32_on_the_cpu_and_int8_on_the_dsp_overlap_in_a_stretched_network(tmp_
     (cpu,) = [s for s in manifest.subgraphs if s.segment == dsp.segment and s.processor == "cpu"]
     assert spans[dsp.name].start_ns < spans[cpu.name].end_ns
     assert spans[cpu.name].start_ns < spans[dsp.name].end_ns
+
+
+def test_tflite_file_of_the_fp32_subgraphs_is_left_out(floats, tmp_path):
+    from stretch.export.tflite.bundle import export_tflite
+
+    export_tflite(load_bundle(floats), tmp_path / "lite", IMAGES, "synthetic")
+    assert load_bundle(tmp_path / "lite").manifest.tflite is not None
+    written(tmp_path / "lite", tmp_path / "mixed")
+    mixed = load_bundle(tmp_path / "mixed", check_hashes=True).manifest
+    assert mixed.tflite is None
+    assert "tflite" not in mixed.checks
+    assert not list((tmp_path / "mixed").rglob("*.tflite"))
