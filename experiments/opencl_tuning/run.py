@@ -62,9 +62,9 @@ def main(words: list[str] | None = None) -> int:
         {"modes": rows},
         source="measured",
         command=f"python -m experiments.opencl_tuning.run {options.bundle.name} --budget {options.budget:g}",
-        runs=5,
+        runs=8,
         load=load,
-        notes=[f"{device}; sums of the least of five times of every kernel of the gpu's subgraphs, each mode from an empty cache."],
+        notes=[f"{device}; sums of the least of eight times of every kernel of the gpu's subgraphs, each mode from an empty cache."],
     )
     return 0
 
