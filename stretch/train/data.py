@@ -1,5 +1,7 @@
 """Image sets held whole in memory, on the device that trains."""
 
+import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +10,9 @@ import numpy as np
 import torch
 
 from predictors.errors import StretchError
+
+#: What `load_arrays` reads.
+_NEEDED = "an .npz holds train_images and test_images, uint8 of n×height×width×3, and train_labels and test_labels, n whole numbers"
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,7 @@ class ImageSet:
         if int(labels.min()) < 0 or int(labels.max()) >= classes:
             raise StretchError(
                 f"labels go from {int(labels.min())} to {int(labels.max())}, the model has {classes} classes",
-                "set the class count of the model or mend the labels",
+                f"--set classes={int(labels.max()) + 1} makes the model's last layer anew, or mend the labels",
             )
         return cls(images, labels)
 
@@ -107,19 +112,29 @@ def load_arrays(path: Path, classes: int) -> tuple[ImageSet, ImageSet]:
     Raises:
         StretchError: If the file is missing, damaged or holds something else.
     """
+    parts = {}
     try:
+        if not zipfile.is_zipfile(path):
+            # so that what is not there is told from what is something else
+            path.open("rb").close()
+            raise StretchError(f"{path} is no .npz file, or it is damaged", _NEEDED)
         with np.load(path, allow_pickle=False) as file:
-            parts = {key: file[f"{key}"] for key in ("train_images", "train_labels", "test_images", "test_labels")}
-    except (OSError, KeyError, ValueError) as error:
-        raise StretchError(
-            f"cannot read the images {path}: {error}", "it is an .npz with train_images, train_labels, test_images, test_labels"
-        ) from error
+            for key in ("train_images", "train_labels", "test_images", "test_labels"):
+                if key not in file:
+                    raise StretchError(f"{path} has no `{key}`", _NEEDED)
+                parts[key] = file[key]
+    except OSError as error:
+        raise StretchError(f"cannot read the images {path}: {error.strerror or error}", _NEEDED) from error
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise StretchError(f"the images {path} are damaged or no plain arrays: {error}", _NEEDED) from error
 
     def make(split: str) -> ImageSet:
-        images = torch.from_numpy(parts[f"{split}_images"])
-        if images.dim() == 4:
-            images = images.permute(0, 3, 1, 2).contiguous()
-        return ImageSet.of(images, torch.from_numpy(parts[f"{split}_labels"].astype(np.int64)), classes)
+        images, labels = parts[f"{split}_images"], parts[f"{split}_labels"]
+        if images.ndim != 4 or images.shape[3] != 3 or images.dtype != np.uint8:
+            raise StretchError(f"`{split}_images` of {path} is {images.dtype} of shape {images.shape}", _NEEDED)
+        if labels.shape != images.shape[:1] or labels.dtype.kind not in "iu":
+            raise StretchError(f"`{split}_labels` of {path} is {labels.dtype} of shape {labels.shape}, for {len(images)} images", _NEEDED)
+        return ImageSet.of(torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(labels.astype(np.int64)), classes)
 
     return make("train"), make("test")
 

@@ -9,7 +9,7 @@ from predictors.errors import MissingBackendError, StretchError
 from stretch.train.data import ImageSet, load_arrays, synthetic
 from stretch.train.loop import Source
 from stretch.train.recipe import DataConfig
-from stretch.train.stream import ImageStream, folder_items, shard_items
+from stretch.train.stream import SUFFIXES, ImageStream, folder_items, other_classes, shard_items
 
 
 def load_data(config: DataConfig, classes: int, size: int) -> tuple[Source, Source]:
@@ -35,15 +35,16 @@ def load_data(config: DataConfig, classes: int, size: int) -> tuple[Source, Sour
     if config.name == "shards":
         parts = [sorted(path.glob(f"{split}*.tar")) for split in ("train", "val")]
         if not all(parts):
-            raise StretchError(f"{path} has no shards train*.tar and val*.tar")
-        made = [ImageStream.of(shard_items(shards), size, classes, config.workers, config.bad_limit) for shards in parts]
-        return made[0], made[1]
-    train, names = folder_items(path / "train")
-    test, _ = folder_items(path / "val", names)
-    if len(names) != classes:
-        raise StretchError(
-            f"{path / 'train'} has {len(names)} classes, the model has {classes}", "choose the model or the data of as many classes"
-        )
+            raise StretchError(f"{path} has no shards train*.tar and val*.tar", "data.path is the folder that holds both")
+        train, test = (shard_items(shards) for shards in parts)
+    else:
+        train, names = folder_items(path / "train")
+        test, _ = folder_items(path / "val", names)
+        if len(names) != classes:
+            raise StretchError(f"{path / 'train'} has {len(names)} classes, the model has {classes}", other_classes(len(names)))
+    for split, items in (("train", train), ("val", test)):
+        if not items:
+            raise StretchError(f"{path} has no images in `{split}`", f"images are files that end with {', '.join(SUFFIXES)}")
     return tuple(ImageStream.of(items, size, classes, config.workers, config.bad_limit) for items in (train, test))  # type: ignore[return-value]
 
 
@@ -62,6 +63,6 @@ def _cifar(path: Path, name: str, classes: int, *, train: bool) -> ImageSet:
         ) from error
     own = len(found.classes)
     if own != classes:
-        raise StretchError(f"{name} has {own} classes, the model has {classes}", "choose a model for as many classes")
+        raise StretchError(f"{name} has {own} classes, the model has {classes}", other_classes(own))
     images = torch.from_numpy(np.ascontiguousarray(found.data.transpose(0, 3, 1, 2)))
     return ImageSet.of(images, torch.tensor(found.targets, dtype=torch.int64), classes)

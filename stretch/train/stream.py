@@ -1,6 +1,7 @@
 """Images that do not fit in memory: folders and tar shards, decoded by worker processes."""
 
 import io
+import os
 import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,8 @@ from predictors.errors import StretchError
 
 #: Colours of ImageNet, in 0 to 255, which every streamed set is normalised with.
 MEAN, DEVIATION = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
+#: Images that may be unreadable one after the other.
+_IN_A_ROW = 64
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 
 
@@ -63,7 +66,10 @@ def folder_items(folder: Path, classes: list[str] | None = None) -> tuple[list[I
         raise StretchError(f"{folder} has no folder for any class", "put the images of each class into a folder of its own")
     for name in names:
         if name not in known:
-            raise StretchError(f"{folder} has the class `{name}`, the training images have not")
+            raise StretchError(
+                f"{folder} has the class `{name}`, the training images have not",
+                f"classes are {', '.join(known[:5])}{' …' * (len(known) > 5)}",
+            )
     numbers = {name: number for number, name in enumerate(known)}
     items = [Item(file, numbers[name]) for name in names for file in sorted((folder / name).rglob("*")) if file.suffix.lower() in SUFFIXES]
     return items, known
@@ -89,8 +95,7 @@ def shard_items(shards: Sequence[Path]) -> list[Item]:
                     if f".{suffix.lower()}" in SUFFIXES:
                         images[key] = (member.offset_data, member.size)
                     elif suffix == "cls":
-                        content = tar.extractfile(member)
-                        labels[key] = int(content.read(16)) if content is not None else -1
+                        labels[key] = _label(tar, member)
         except (OSError, tarfile.TarError, ValueError) as error:
             raise StretchError(f"cannot read the shard {shard}: {error}", "shards are tar files with KEY.jpg beside KEY.cls") from error
         for key, (offset, size) in images.items():
@@ -100,8 +105,26 @@ def shard_items(shards: Sequence[Path]) -> list[Item]:
     return items
 
 
+def other_classes(count: int) -> str:
+    """The way out for images of other classes than the model's."""
+    return f"--set classes={count} makes the model's last layer anew, or choose other images"
+
+
+def _label(tar: tarfile.TarFile, member: tarfile.TarInfo) -> int:
+    """What a ``KEY.cls`` says."""
+    content = tar.extractfile(member)
+    text = content.read(16).strip() if content is not None else b""
+    if not text.isdigit():
+        raise ValueError(f"{member.name} holds no class number")
+    return int(text)
+
+
 class _Decoded(Dataset[tuple[torch.Tensor, int, int]]):
-    """Items by position of an epoch's order; the third value is the item that could not be read, or -1."""
+    """Items by position of an epoch's order; the third value is the item that could not be read, or -1.
+
+    The label is -1 where none can be read in many: an exception would come out of a worker
+    process with a traceback for its message.
+    """
 
     def __init__(self, items: Sequence[Item], order: Sequence[int], size: int, seeds: tuple[int, int] | None) -> None:
         self.items, self.order, self.size, self.seeds = items, order, size, seeds
@@ -111,19 +134,18 @@ class _Decoded(Dataset[tuple[torch.Tensor, int, int]]):
 
     def __getitem__(self, position: int) -> tuple[torch.Tensor, int, int]:
         index, bad = self.order[position], -1
-        for _ in range(64):
+        for _ in range(_IN_A_ROW):
             item = self.items[index]
             try:
                 picture = Image.open(io.BytesIO(item.read())).convert("RGB")
             except Exception:
-                # Whatever is wrong with the file, the next image takes its place and the loop counts it.
-                bad, index = index, (index + 1) % len(self.items)
+                # Whatever is wrong with the file, the next image that can be read takes its place. Each counts
+                # where its own turn comes, so that many in a row are as many.
+                bad, index = self.order[position], (index + 1) % len(self.items)
                 continue
             image = torch.from_numpy(np.asarray(picture).copy()).permute(2, 0, 1)
             return self._view(image, position), item.label, bad
-        raise StretchError(
-            f"64 images in a row cannot be read, the first is {self.items[self.order[position]].path}", "check the data folder"
-        )
+        return torch.zeros(3, self.size, self.size, dtype=torch.uint8), -1, self.order[position]
 
     def _view(self, image: torch.Tensor, position: int) -> torch.Tensor:
         if self.seeds is None:
@@ -166,10 +188,11 @@ class ImageStream:
         """
         if not items:
             raise StretchError("an image set is empty", "check the data folder")
-        highest = max(item.label for item in items)
-        if highest >= classes or min(item.label for item in items) < 0:
+        lowest, highest = min(item.label for item in items), max(item.label for item in items)
+        if highest >= classes or lowest < 0:
             raise StretchError(
-                f"the images have {highest + 1} classes, the model has {classes}", "choose the model or the data of as many classes"
+                f"images have classes from {lowest} to {highest}, the model has {classes}, from 0 to {classes - 1}",
+                other_classes(highest + 1) if lowest >= 0 else "classes are numbers from 0",
             )
         return cls(items, size, workers, bad_limit, torch.device("cpu"), set())
 
@@ -210,8 +233,13 @@ class ImageStream:
 
     def _load(self, data: _Decoded, sampler: list[list[int]]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         pinned = self.device.type == "cuda"
-        for images, labels, bad in DataLoader(data, batch_sampler=sampler, num_workers=self.workers, pin_memory=pinned):
+        # More processes than cores decode no faster, and torch complains of them.
+        workers = min(self.workers, len(os.sched_getaffinity(0)))
+        for images, labels, bad in DataLoader(data, batch_sampler=sampler, num_workers=workers, pin_memory=pinned):
             self.bad.update(int(number) for number in bad if number >= 0)
+            if bool((labels < 0).any()):
+                first = self.items[int(bad[labels < 0][0])].path
+                raise StretchError(f"{_IN_A_ROW} images in a row cannot be read, the first is {first}", "check the data folder")
             if len(self.bad) > self.bad_limit:
                 raise StretchError(
                     f"{len(self.bad)} images cannot be read, such as {self.items[min(self.bad)].path}", "mend them, or raise data.bad_limit"

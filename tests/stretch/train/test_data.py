@@ -47,12 +47,14 @@ def test_arrays_are_read_as_channels_first(tmp_path):
     ("changes", "reason"),
     [
         ({"test_labels": None}, "test_labels"),
-        ({"train_images": np.zeros((4, 8, 8), np.uint8)}, "n×3×height×width"),
+        ({"train_images": np.zeros((4, 8, 8), np.uint8)}, "uint8 of shape"),
         ({"train_images": np.zeros((4, 8, 8, 3), np.float32)}, "float32"),
         ({"train_labels": np.array([0, 1, 2, 10])}, "0 to 10, the model has 10 classes"),
-        ({"train_labels": np.arange(3)}, "labels of shape"),
+        ({"train_labels": np.arange(3)}, "is int64 of shape"),
         ({"train_images": np.zeros((0, 8, 8, 3), np.uint8), "train_labels": np.arange(0)}, "empty"),
-        ({"train_images": np.array([{"a": 1}])}, "cannot read"),
+        ({"train_images": np.array([{"a": 1}])}, "damaged or no plain arrays"),
+        ({"train_labels": np.array([0.5, 1, 2, 3])}, "float64"),
+        ({"train_labels": None}, "has no `train_labels`"),
     ],
 )
 def test_file_that_is_no_image_set_is_refused(tmp_path, changes, reason):
@@ -63,3 +65,21 @@ def test_file_that_is_no_image_set_is_refused(tmp_path, changes, reason):
 def test_missing_file_is_named(tmp_path):
     with pytest.raises(StretchError, match=r"nowhere\.npz"):
         load_arrays(tmp_path / "nowhere.npz", 10)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda whole: b"no archive", lambda whole: whole[:40], lambda whole: whole[:60] + b"?" * 40 + whole[100:]]
+)
+def test_damaged_file_is_refused_in_a_sentence_of_ours(tmp_path, damage):
+    path = save(tmp_path / "a.npz")
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(StretchError, match=r"a\.npz") as error:
+        load_arrays(path, 10)
+    assert "allow_pickle" not in error.value.message
+    assert "train_images" in error.value.hint
+
+
+def test_array_file_that_is_no_archive_is_refused(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros(3))
+    with pytest.raises(StretchError, match=r"no \.npz file"):
+        load_arrays(tmp_path / "a.npy", 10)

@@ -24,8 +24,17 @@ def test_folder_of_images_is_read_in_its_two_parts(tmp_path):
         folder(tmp_path / split, 3)
     train, test = load_data(DataConfig(name="images", path=str(tmp_path), workers=0), 2, 16)
     assert (len(train), len(test)) == (6, 6)
-    with pytest.raises(StretchError, match="2 classes, the model has 10"):
+    with pytest.raises(StretchError, match="2 classes, the model has 10") as error:
         load_data(DataConfig(name="imagenet", path=str(tmp_path)), 10, 16)
+    assert "--set classes=2" in error.value.hint
+
+
+def test_part_without_images_is_named(tmp_path):
+    folder(tmp_path / "train", 3)
+    for label in ("cat", "dog"):
+        (tmp_path / "val" / label).mkdir(parents=True)
+    with pytest.raises(StretchError, match="no images in `val`"):
+        load_data(DataConfig(name="images", path=str(tmp_path)), 2, 16)
 
 
 def test_arrays_are_read_from_a_file(tmp_path):

@@ -78,6 +78,34 @@ def test_unreadable_images_are_skipped_counted_and_limited(tmp_path):
         list(ImageStream.of(items, 16, 2, bad_limit=1).epoch(1, 4, 0))
 
 
+def test_unreadable_images_side_by_side_are_counted_one_by_one(tmp_path):
+    folder(tmp_path)
+    for number in range(4):
+        (tmp_path / "cat" / f"{number}.png").write_bytes(b"no picture")
+    items = folder_items(tmp_path)[0]
+    stream = ImageStream.of(items, 16, 2, bad_limit=4)
+    list(stream.epoch(1, 4, 0))
+    assert stream.bad == {0, 1, 2, 3}
+    with pytest.raises(StretchError, match="images cannot be read"):
+        list(ImageStream.of(items, 16, 2, bad_limit=3).epoch(1, 4, 0))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_many_unreadable_images_in_a_row_end_in_one_sentence_that_names_one(tmp_path, workers):
+    for number in range(70):
+        (tmp_path / "a").mkdir(exist_ok=True)
+        (tmp_path / "a" / f"{number:02d}.png").write_bytes(b"no picture")
+    stream = ImageStream.of(folder_items(tmp_path)[0], 16, 1, workers, bad_limit=1000)
+    with pytest.raises(StretchError, match=r"^64 images in a row cannot be read, the first is \S+\.png$"):
+        list(stream.epoch(1, 4, 0))
+
+
+@pytest.mark.filterwarnings("error")
+def test_more_workers_than_cores_are_not_started(tmp_path):
+    stream = ImageStream.of(folder_items(folder(tmp_path))[0], 16, 2, workers=10_000)
+    assert sum(len(labels) for _, labels in stream.epoch(1, 4, 0)) == 12
+
+
 def test_evaluation_takes_the_middle_of_every_image(tmp_path):
     (tmp_path / "a").mkdir()
     picture = np.zeros((256, 256, 3), np.uint8)
@@ -109,6 +137,8 @@ def test_shards_hold_what_a_folder_would(tmp_path):
 def test_shard_without_classes_or_that_is_no_tar_is_refused(tmp_path):
     with pytest.raises(StretchError, match=r"no `0\.cls`"):
         shard_items([shard(tmp_path / "a.tar", {"0.png": encoded(0)})])
+    with pytest.raises(StretchError, match=r"0\.cls holds no class number"):
+        shard_items([shard(tmp_path / "c.tar", {"0.png": encoded(0), "0.cls": b"cat"})])
     (tmp_path / "b.tar").write_bytes(b"x" * 600)
     with pytest.raises(StretchError, match="cannot read the shard"):
         shard_items([tmp_path / "b.tar"])
@@ -120,7 +150,7 @@ def test_missing_folder_foreign_class_and_too_many_classes_are_refused(tmp_path)
     items, _ = folder_items(folder(tmp_path / "a", 1))
     with pytest.raises(StretchError, match="class `dog`"):
         folder_items(tmp_path / "a", ["cat"])
-    with pytest.raises(StretchError, match="2 classes, the model has 1"):
+    with pytest.raises(StretchError, match="from 0 to 1, the model has 1"):
         ImageStream.of(items, 16, 1)
     with pytest.raises(StretchError, match="empty"):
         ImageStream.of([], 16, 1)
