@@ -1,8 +1,10 @@
 """The folder of a run: recipe, designs, checkpoints, log."""
 
+import contextlib
 import csv
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,7 @@ class RunFolder:
         return (self.path / RECIPE).is_file()
 
     def start(self, recipe: Recipe, designs: list[BranchDesign], facts: dict[str, Any]) -> None:
-        """Write what the run is.
+        """Write what the run is; one that was begun here before it had a checkpoint is forgotten.
 
         Raises:
             StretchError: If the folder holds something else or cannot be written.
@@ -42,6 +44,8 @@ class RunFolder:
             if self.path.exists() and not self.exists and (not self.path.is_dir() or any(self.path.iterdir())):
                 raise StretchError(f"cannot train into {self.path}: it holds something else", "choose a new folder with --out")
             (self.path / "designs").mkdir(parents=True, exist_ok=True)
+            for stale in (*self.designs(), self.path / LOG):
+                stale.unlink(missing_ok=True)
             for number, design in enumerate(designs):
                 _write(self.path / "designs" / f"{number:03d}.toml", design_to_toml(design))
             _write(self.path / FACTS, json.dumps(facts, indent=1))
@@ -128,7 +132,8 @@ class Log:
                 raise MissingBackendError(
                     "TensorBoard is not installed", 'pip install "nn-stretch[train]", or --set keep.tensorboard=false'
                 ) from error
-            self._events = SummaryWriter(str(folder.path / "tensorboard"))
+            with _telling(folder.path):
+                self._events = SummaryWriter(str(folder.path / "tensorboard"))
 
     def restart(self, rows: list[Epoch]) -> None:
         """Keep only the rows of epochs that a resumed run has behind it."""
@@ -143,26 +148,46 @@ class Log:
         partial.replace(self.path)
 
     def add(self, row: Epoch, **more: float) -> None:
-        """Write one epoch."""
+        """Write one epoch.
+
+        Raises:
+            StretchError: If the disk is full or the folder is gone.
+        """
         values = {"epoch": row.epoch, "loss": row.loss, "accuracy": row.accuracy, "seconds": row.seconds} | more
         new = not self.path.exists()
-        with self.path.open("a", newline="") as file:
-            writer = csv.writer(file)
-            if new:
-                writer.writerow(self.COLUMNS)
-            writer.writerow(["" if values.get(c) is None else values[c] for c in self.COLUMNS])
-        if self._events is not None:
-            for name, value in values.items():
-                if name != "epoch" and value is not None:
-                    self._events.add_scalar(name, value, row.epoch)
+        with _telling(self.path):
+            with self.path.open("a", newline="") as file:
+                writer = csv.writer(file)
+                if new:
+                    writer.writerow(self.COLUMNS)
+                writer.writerow(["" if values.get(c) is None else values[c] for c in self.COLUMNS])
+            if self._events is not None:
+                for name, value in values.items():
+                    if name != "epoch" and value is not None:
+                        self._events.add_scalar(name, value, row.epoch)
 
     def close(self) -> None:
         """Write what is left."""
         if self._events is not None:
-            self._events.close()
+            with _telling(self.path):
+                self._events.close()
+
+
+@contextlib.contextmanager
+def _telling(path: Path) -> Iterator[None]:
+    """Say what could not be written: the error of a stream does not name its file."""
+    try:
+        yield
+    except OSError as error:
+        raise StretchError(
+            f"cannot write {path}: {error.strerror}", "free some space, then go on with --resume: the last checkpoint is whole"
+        ) from error
 
 
 def _write(path: Path, text: str) -> None:
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    partial.write_text(text)
-    partial.replace(path)
+    try:
+        partial.write_text(text)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)

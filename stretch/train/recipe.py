@@ -3,7 +3,7 @@
 import difflib
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
 
@@ -149,6 +149,7 @@ def load_recipe(path: Path, changes: tuple[str, ...] = ()) -> Recipe:
     Raises:
         StretchError: If the file cannot be read or is no recipe.
         UsageError: If a key is unknown (the closest one is named) or a value out of range.
+        UnknownNameError: If there is no such image set.
     """
     try:
         raw = tomllib.loads(path.read_text())
@@ -167,7 +168,8 @@ def load_recipe(path: Path, changes: tuple[str, ...] = ()) -> Recipe:
     try:
         return msgspec.convert(raw, Recipe)
     except msgspec.ValidationError as error:
-        raise UsageError(f"the recipe {path} cannot be used: {str(error).replace('`$.', '`')}") from error
+        what, _, where = str(error).partition(" - at ")
+        raise UsageError(f"the recipe {path} cannot be used: {where.replace('$.', '') or 'it'} is wrong: {what}") from error
 
 
 def recipe_to_toml(recipe: Recipe) -> str:
@@ -208,13 +210,18 @@ def _change(raw: dict[str, Any], change: str) -> None:
 
 
 def _check_keys(raw: dict[str, Any], kind: Any, prefix: str, path: Path) -> None:
-    """Refuse keys that a struct does not have, naming the closest."""
+    """Refuse keys that a struct does not have, naming the closest, and words that are no choice."""
     fields = {field.name: field.type for field in msgspec.structs.fields(kind)}
     for key, value in raw.items():
         if key not in fields:
             close = difflib.get_close_matches(key, fields, n=1, cutoff=0.5)
             hint = f"did you mean `{prefix}{close[0]}`?" if close else f"known: {', '.join(sorted(fields))}"
             raise UsageError(f"the recipe {path} has the unknown key `{prefix}{key}`", hint)
+        if get_origin(fields[key]) is Literal and isinstance(value, str) and value not in get_args(fields[key]):
+            choices = get_args(fields[key])
+            if (prefix, key) == ("data.", "name"):
+                raise UnknownNameError.among("image set", value, choices)
+            raise UsageError(f"the recipe {path} has `{prefix}{key}` = `{value}`", f"it is one of {', '.join(choices)}")
         inner = SupernetConfig if key == "supernet" and not prefix else fields[key]
         if isinstance(value, dict) and isinstance(inner, type) and issubclass(inner, msgspec.Struct):
             _check_keys(value, inner, f"{prefix}{key}.", path)

@@ -94,7 +94,10 @@ def train_recipe(
         state = load_checkpoint(found[0], run, identity)
         best = state.best
         say(f"going on after epoch {state.epoch}" + (f", step {state.done}" if state.done else ""))
-    elif world.first and not folder.exists:
+    elif world.first:
+        # A run that ended before its first checkpoint has nothing to lose, and may be another one now.
+        if resume:
+            say("there is no checkpoint yet: starting at the beginning")
         folder.start(recipe, ready.designs, {"weights": ready.weights_source, "processes": world.size} | identity)
     world.barrier()
     return _train(ready, run, folder, identity, best, on_epoch, on_step)

@@ -48,3 +48,21 @@ def test_log_of_a_resumed_run_has_every_epoch_once(tmp_path):
 def test_folder_without_a_run_is_refused(tmp_path):
     with pytest.raises(StretchError, match="no run"):
         RunFolder(tmp_path).recipe()
+
+
+def test_log_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "log.csv").symlink_to("/dev/full")
+    with pytest.raises(StretchError, match=r"cannot write .*log\.csv: No space left") as error:
+        Log(RunFolder(tmp_path), False).add(Epoch(1, 1.0, 0.5, 2.0))
+    assert "--resume" in error.value.hint
+
+
+def test_run_begun_anew_has_nothing_of_the_one_before(captured, tmp_path):
+    folder, recipe = RunFolder(tmp_path / "run"), Recipe(model="tiny_resnet", device="mi9")
+    designs = pool(captured("tiny_resnet").graph)
+    folder.start(recipe, designs, {"model": "x"})
+    Log(folder, False).add(Epoch(1, 1.0, 0.5, 2.0))
+    folder.start(recipe, designs[:1], {"model": "y"})
+    assert [p.name for p in folder.designs()] == ["000.toml"]
+    assert folder.facts() == {"model": "y"}
+    assert not (folder.path / "log.csv").exists()

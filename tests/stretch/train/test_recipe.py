@@ -41,10 +41,19 @@ def test_unknown_key_is_refused_with_the_closest(tmp_path, text, hint):
     assert f"`{hint}`" in error.value.hint
 
 
-@pytest.mark.parametrize("change", ["train.epochs=0", "train.amp=fp8", "data.name=mnist", "keep.last=-1"])
-def test_value_out_of_range_is_refused(tmp_path, change):
-    with pytest.raises(UsageError, match="cannot be used"):
+@pytest.mark.parametrize("change", ["train.epochs=0", "data.count=few", "keep.last=-1", "data=3"])
+def test_value_out_of_range_is_refused_by_the_name_of_its_key(tmp_path, change):
+    with pytest.raises(UsageError, match=f"cannot be used: `{change.partition('=')[0]}` is wrong: Expected"):
         load_recipe(save(tmp_path, HEAD), (change,))
+
+
+def test_word_that_is_no_choice_is_refused_with_the_choices(tmp_path):
+    with pytest.raises(UsageError, match=r"`train\.amp` = `fp8`") as error:
+        load_recipe(save(tmp_path, HEAD), ("train.amp=fp8",))
+    assert error.value.hint == "it is one of none, bf16, fp16"
+    with pytest.raises(UnknownNameError, match="unknown image set `cifar11`") as unknown:
+        load_recipe(save(tmp_path, HEAD), ("data.name=cifar11",))
+    assert unknown.value.hint == "did you mean `cifar10`?"
 
 
 @pytest.mark.parametrize("change", ["epochs", "=3", "model.name=3"])

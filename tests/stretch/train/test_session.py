@@ -65,6 +65,16 @@ def test_run_is_neither_overwritten_nor_mixed_with_another(tmp_path):
 
 
 @pytest.mark.slow
+def test_run_without_a_checkpoint_may_be_gone_on_with_as_another(tmp_path):
+    path, said = network(tmp_path), []
+    with pytest.raises(Diverged):
+        go(path, tmp_path / "run", "train.learning_rate=1e9", "train.augment=none", "train.epochs=1")
+    go(path, tmp_path / "run", "train.epochs=1", resume=True, say=said.append)
+    assert said == ["there is no checkpoint yet: starting at the beginning"]
+    assert load_recipe(tmp_path / "run" / "recipe.toml").train.learning_rate == 0.05
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [network, supernet])
 def test_dry_run_trains_a_step_and_writes_nothing(tmp_path, make):
     done = go(make(tmp_path), tmp_path / "run", dry_run=True)
