@@ -86,5 +86,5 @@ def say(failure: StretchError, *, as_json: bool) -> None:
 def _usage_message(error: typer.TyperException) -> str:
     """What the parser says of a wrong command line, as a sentence of ours."""
     text = error.format_message() if hasattr(error, "format_message") else str(error)
-    text = (text.splitlines() or ["the command line is not complete"])[0].rstrip(".")
+    text = (text.splitlines() or ["the command line is not complete"])[0].rstrip(".").replace("Value error, ", "")
     return text[0].lower() + text[1:]

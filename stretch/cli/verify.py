@@ -25,7 +25,7 @@ def verify(
         for problem in result.problems:
             console.print(f"problem: {problem}")
         if result.ok:
-            allowed = "its int8 subgraphs round" if result.tolerance is None else f"{result.tolerance:.0e} is allowed"
+            allowed = "its fp16 and int8 subgraphs round" if result.tolerance is None else f"{result.tolerance:.0e} is allowed"
             console.print(
                 f"{bundle} is whole; its subgraphs differ from the whole model by {result.max_error:.1e} of the largest output ({allowed})"
             )

@@ -7,7 +7,9 @@ import re
 import socket
 import threading
 import urllib.request
+import warnings
 from pathlib import Path
+from pickle import UnpicklingError
 from urllib.error import URLError
 from urllib.parse import urlsplit
 
@@ -100,12 +102,18 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
             raw: object = load_file(path)
         else:
-            raw = torch.load(path, map_location="cpu", weights_only=True)
+            with warnings.catch_warnings(action="ignore"):  # what is wrong with the file is in the error that follows
+                raw = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise StretchError(f"cannot read the weights {path}: {error.strerror or error}") from error
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise StretchError(f"{path} is no weights file: {reason}", "give a .safetensors file or a torch checkpoint that holds tensors alone") from error
+        if isinstance(error, UnpicklingError):
+            # torch's own message advises to load such a file with whatever code is in it
+            reason = "it is damaged, or holds more than tensors"
+        raise StretchError(
+            f"{path} is no weights file: {reason}", "give a .safetensors file or a torch checkpoint that holds tensors alone"
+        ) from error
     for key in ("state_dict", "model"):
         if isinstance(raw, dict) and isinstance(raw.get(key), dict):
             raw = raw[key]

@@ -48,7 +48,11 @@ def test_json_failure_is_one_object_with_error_and_hint(capsys):
 
 @pytest.mark.parametrize(
     ("package", "line"),
-    [("torch", 'pip install "nn-stretch[torch]"'), ("pyopencl", 'pip install "nn-stretch[opencl]"'), ("onnxruntime", "pip install onnxruntime")],
+    [
+        ("torch", 'pip install "nn-stretch[torch]"'),
+        ("pyopencl", 'pip install "nn-stretch[opencl]"'),
+        ("onnxruntime", "pip install onnxruntime"),
+    ],
 )
 def test_missing_package_gives_the_install_line(capsys, package, line):
     code, _, err = outcome(capsys, ModuleNotFoundError(f"No module named '{package}.x'", name=f"{package}.x"))
@@ -91,6 +95,11 @@ def test_interrupt_that_the_parser_turned_into_a_code_is_said_too(capsys):
 
 def test_success_is_zero_and_silent(capsys):
     assert outcome(capsys) == (0, "", "")
+
+
+def test_wrong_choice_is_told_in_words_of_ours(capsys):
+    error = typer.BadParameter("Value error, 'x' is not one of 'a', 'b'.")
+    assert outcome(capsys, error)[2].startswith("error: invalid value: 'x' is not one of 'a', 'b'\n")
 
 
 def test_wrong_command_line_is_a_usage_error_with_the_hint_asked_for(capsys):

@@ -80,7 +80,9 @@ def test_host_that_does_not_resolve_is_an_os_error(monkeypatch):
 TENSORS = {"conv.weight": torch.arange(4.0), "bn.num_batches_tracked": torch.tensor(3)}
 
 
-@pytest.mark.parametrize("wrap", [lambda t: t, lambda t: {"state_dict": t, "epoch": 3}, lambda t: {"model": {f"module.{k}": v for k, v in t.items()}}])
+@pytest.mark.parametrize(
+    "wrap", [lambda t: t, lambda t: {"state_dict": t, "epoch": 3}, lambda t: {"model": {f"module.{k}": v for k, v in t.items()}}]
+)
 def test_checkpoint_is_read_plain_nested_or_from_data_parallel_training(tmp_path, wrap):
     torch.save(wrap(TENSORS), tmp_path / "net.pth")
     read = read_weights(tmp_path / "net.pth")
@@ -106,7 +108,7 @@ class Evil:
 @pytest.mark.parametrize("save", [torch.save, lambda thing, path: path.write_bytes(pickle.dumps(thing))])
 def test_checkpoint_that_carries_code_is_refused_and_not_run(tmp_path, save):
     save({"w": Evil(tmp_path / "ran")}, tmp_path / "net.pth")
-    with pytest.raises(StretchError, match="is no weights file"):
+    with pytest.raises(StretchError, match="is no weights file: it is damaged, or holds more than tensors"):
         read_weights(tmp_path / "net.pth")
     assert not (tmp_path / "ran").exists()
 
