@@ -7,27 +7,11 @@ from torch import nn
 
 from stretch.planning.design import SegmentDesign
 from stretch.planning.scale import JOIN_CONV, safe_name
-from stretch.transform.calibrate.pixels import rows_of
 from stretch.transform.calibrate.regression import Regression
-from stretch.transform.model import Branch, Segment
-
-Batches = Sequence[torch.Tensor]
+from stretch.transform.model import Segment
 
 
-def trunk_of(branch: Branch, x: torch.Tensor) -> torch.Tensor:
-    """What a branch computes before its own part of the join."""
-    if not hasattr(branch, JOIN_CONV):
-        return branch(x)
-    kept: list[torch.Tensor] = []
-    handle = branch.get_submodule(JOIN_CONV).register_forward_pre_hook(lambda module, inputs: kept.append(inputs[0]))
-    try:
-        branch(x)
-    finally:
-        handle.remove()
-    return kept[0]
-
-
-def fit_join(part: SegmentDesign, segment: Segment, trunks: Sequence[Batches], targets: Batches, count: int, ridge: float) -> None:
+def fit_join(part: SegmentDesign, segment: Segment, trunks: Sequence[torch.Tensor], target: torch.Tensor, ridge: float) -> None:
     """Put the regressions into the 1×1 convolutions of a join.
 
     A `project` join regresses each branch's part on that branch alone, a `sum` join
@@ -36,15 +20,13 @@ def fit_join(part: SegmentDesign, segment: Segment, trunks: Sequence[Batches], t
     Args:
         part: The segment's design.
         segment: The branched segment; its joins are changed in place.
-        trunks: Batches of what each branch computes before its join.
-        targets: Batches of what the original computes.
-        count: Pixels of every image.
+        trunks: What each branch computes before its join, (rows, channels).
+        target: What the original computes, (rows, channels).
         ridge: Relative weight of the penalty.
     """
     if part.join not in ("project", "sum"):
         return
     joins = [segment.get_submodule(f"{safe_name(b.processor)}.{JOIN_CONV}") for b in part.branches]
-    wanted = [rows_of(target, count) for target in targets]
     groups = [list(range(len(joins)))] if part.join == "sum" else [[i] for i in range(len(joins))]
     start = 0
     for group in groups:
@@ -52,8 +34,7 @@ def fit_join(part: SegmentDesign, segment: Segment, trunks: Sequence[Batches], t
         prior = torch.cat([conv.weight.flatten(1) for conv in convs], 1)
         stop = start + len(prior)
         sums = Regression(1, prior.shape[1], len(prior), prior.device)
-        for number, y in enumerate(wanted):
-            sums.add(torch.cat([rows_of(trunks[i][number], count) for i in group], 1), y[:, start:stop])
+        sums.add(torch.cat([trunks[i] for i in group], 1), target[:, start:stop])
         weight, bias = sums.solve(ridge, prior)
         for conv, own in zip(convs, weight.split([conv.weight.shape[1] for conv in convs], 1), strict=True):
             assert isinstance(conv, nn.Conv2d)
@@ -64,16 +45,20 @@ def fit_join(part: SegmentDesign, segment: Segment, trunks: Sequence[Batches], t
         start = stop
 
 
-def readout(outputs: Batches, targets: Batches, count: int, ridge: float) -> tuple[torch.Tensor, torch.Tensor]:
+def readout(output: torch.Tensor, target: torch.Tensor, ridge: float) -> tuple[torch.Tensor, torch.Tensor]:
     """The map that makes the most of a `concat` join: of the original's trunk on the concatenated one.
 
     Those who read the trunk are fitted after it; this says what they can get from it.
 
+    Args:
+        output: The concatenated trunk, (rows, channels).
+        target: The original's, (rows, channels).
+        ridge: Relative weight of the penalty.
+
     Returns:
         Weights (channels of the original, channels of the trunk) and biases.
     """
-    prior = torch.zeros(targets[0].shape[1], outputs[0].shape[1], device=targets[0].device)
+    prior = torch.zeros(target.shape[1], output.shape[1], device=target.device)
     sums = Regression(1, prior.shape[1], len(prior), prior.device)
-    for x, y in zip(outputs, targets, strict=True):
-        sums.add(rows_of(x, count), rows_of(y, count))
+    sums.add(output, target)
     return sums.solve(ridge, prior)

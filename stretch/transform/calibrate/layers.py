@@ -1,8 +1,8 @@
 """A branch's layers, in order, as regressions of what the original computes on what arrives."""
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import prod
 
 import torch
 from torch import nn
@@ -10,16 +10,15 @@ from torch import nn
 from predictors.graph import OpGraph
 from stretch.planning.scale import ENTRY_CONV, ENTRY_NORM, JOIN_CONV
 from stretch.transform.calibrate.match import Matches
-from stretch.transform.calibrate.pixels import patches, rows_of
+from stretch.transform.calibrate.pixels import patches, pixels_for, rows_of
 from stretch.transform.calibrate.regression import Regression
 from stretch.transform.calibrate.statistics import Norm
+from stretch.transform.calibrate.walk import Batches, Values, walk
 from stretch.transform.model import Branch
 from stretch.transform.width import Heritage
 
-#: Rows of a regression, at least where the images have so many pixels: hundreds for each input of a usual layer.
-ROWS = 2**16
-
-Batches = Sequence[torch.Tensor]
+#: An operator of the original, and how many pixels of every image are looked at.
+Look = tuple[str, int]
 
 
 @dataclass(frozen=True)
@@ -56,100 +55,128 @@ def tail_of(graph: OpGraph, layer: str) -> Tail:
     return Tail(end, norm, None, None)
 
 
-def pixels_for(batches: Batches) -> int:
-    """Pixels of every image that make up the rows of a regression."""
-    return math.ceil(ROWS / sum(len(x) for x in batches))
+@dataclass(frozen=True)
+class _Goal:
+    """What one layer is fitted to: an operator of the branch, less a skip, at so many pixels of every image."""
+
+    name: str
+    skip: str | None
+    norm: str | None
+    look: Look
 
 
-def fit_layers(
-    heritage: Heritage, module: Branch, matches: Matches, arriving: Batches, whole: Branch, original: Batches, ridge: float
-) -> list[torch.Tensor]:
-    """Fit the layers of one branch, each to the original's value behind its tail.
+class BranchFit:
+    """The layers of one branch, each to be fitted to the original's value behind its tail.
 
     Where the tail ends in an addition whose other side is known by then, the target
     is the original's sum minus that side: the last layer of a residual block makes up
-    for what the skip already got wrong.
+    for what the skip already got wrong. A layer with fewer rows than inputs is left
+    as it is: what was inherited is worth more than what fits anything.
 
     Args:
         heritage: What the branch keeps of the original.
-        module: The branch; its layers, entry included, are changed in place.
+        branch: The branch.
         matches: Operators that reproduce another than the one they are named after.
-        arriving: Batches of what arrives at the branch.
+        images: How many the fit looks at.
+    """
+
+    def __init__(self, heritage: Heritage, branch: Branch, matches: Matches, images: int) -> None:
+        self.heritage, self.branch = heritage, branch
+        graph, source = heritage.branch.graph, heritage.branch.source
+        # An entry passes on what arrives at the original segment.
+        reproduced = {op.name: op.name for op in graph.ops} | matches | dict.fromkeys((ENTRY_CONV, ENTRY_NORM), source.input.name)
+        order = {name: number for number, (name, _, _) in enumerate(branch.steps)} | {branch.source: -1}
+        self._goals: dict[str, _Goal] = {}
+        for name, layer in branch.named_children():
+            shape = graph.by_name[name].shape
+            if name == JOIN_CONV or not (isinstance(layer, nn.Conv2d) or (isinstance(layer, nn.Linear) and len(shape) == 2)):
+                continue
+            inputs = layer.weight[0].numel()
+            count = pixels_for(images, inputs, layer.groups if isinstance(layer, nn.Conv2d) else 1)
+            if images * min(count, prod(shape[2:])) < inputs:
+                continue
+            tail = tail_of(graph, name)
+            summed = tail.add is not None and tail.skip is not None and order[tail.skip] < order[name]
+            goal = tail.add if summed and tail.add else tail.end
+            self._goals[name] = _Goal(goal, tail.skip if summed else None, tail.norm, (reproduced[goal], count))
+
+    @property
+    def looks(self) -> set[Look]:
+        """What it must be told of the original."""
+        return {goal.look for goal in self._goals.values()}
+
+    def run(self, arriving: Batches, fitted: int, found: Mapping[Look, Batches], ridge: float) -> list[torch.Tensor]:
+        """Fit the layers, entry included, in place.
+
+        Args:
+            arriving: Batches of what arrives at the branch.
+            fitted: How many of them, the first, the fit looks at.
+            found: What the original computes at every look, in those batches.
+            ridge: Relative weight of the penalty.
+
+        Returns:
+            What the fitted branch computes before its join, in all batches.
+        """
+        graph, source = self.heritage.branch.graph, self.heritage.branch.source
+
+        def visit(name: str, layer: nn.Module, reads: list[list[torch.Tensor]], values: Values) -> None:
+            if name not in self._goals:
+                return
+            assert isinstance(layer, nn.Conv2d | nn.Linear)
+            goal = self._goals[name]
+            _, count = goal.look
+            channels = self.heritage.kept(source.input.name if goal.name == ENTRY_NORM else goal.name).to(arriving[0].device)
+            wanted = torch.cat([rows[:, channels] for rows in found[goal.look]])
+            if goal.skip:
+                wanted -= torch.cat([rows_of(x, count) for x in values[goal.skip][:fitted]])
+            norm = self.branch.get_submodule(goal.norm) if goal.norm else None
+            assert norm is None or isinstance(norm, Norm)
+            _fit(layer, norm, torch.cat([patches(layer, x, graph.by_name[name].shape, count) for x in reads[0][:fitted]]), wanted, ridge)
+
+        return walk(self.branch, arriving, visit)
+
+
+def look(whole: Branch, there: Batches, fitted: int, looks: Iterable[Look]) -> tuple[list[torch.Tensor], dict[Look, list[torch.Tensor]]]:
+    """Run the original segment once, and note all that fits must be told.
+
+    Args:
         whole: The original segment.
-        original: Batches of what arrives at that.
-        ridge: Relative weight of the penalty.
+        there: Batches of what arrives at it.
+        fitted: How many of them, the first, fits look at.
+        looks: What to note.
 
     Returns:
-        What the fitted branch computes before its join.
+        Its outputs, and for each look the rows of those first batches.
     """
-    graph, source = heritage.branch.graph, heritage.branch.source
-    count = pixels_for(arriving)
-    tails = {op.name: tail_of(graph, op.name) for op in graph.ops if _fitted(module, graph, op.name)}
-
-    # An entry passes on what arrives at the original segment.
-    reproduced = {op.name: op.name for op in graph.ops} | matches | dict.fromkeys((ENTRY_CONV, ENTRY_NORM), source.input.name)
-    ends = {name for tail in tails.values() for name in (tail.end, tail.add) if name}
-    targets = _look(whole, original, {reproduced[name] for name in ends}, count)
-    values: dict[str, list[torch.Tensor]] = {module.source: list(arriving)}
-    for name, reads, done in module.steps:
-        if name == JOIN_CONV:
-            return values[reads[0]]
-        layer = module.get_submodule(name)
-        if name in tails:
-            assert isinstance(layer, nn.Conv2d | nn.Linear)
-            tail = tails[name]
-            summed = tail.add is not None and tail.skip in values
-            goal = tail.add if summed and tail.add else tail.end
-            channels = heritage.kept(source.input.name if goal == ENTRY_NORM else goal).to(arriving[0].device)
-            wanted = [rows[:, channels] for rows in targets[reproduced[goal]]]
-            if summed and tail.skip:
-                wanted = [rows - rows_of(skip, count) for rows, skip in zip(wanted, values[tail.skip], strict=True)]
-            norm = module.get_submodule(tail.norm) if tail.norm else None
-            assert norm is None or isinstance(norm, Norm)
-            inputs = (patches(layer, x, graph.by_name[name].shape, count) for x in values[reads[0]])
-            _fit(layer, norm, inputs, wanted, ridge)
-        values[name] = [layer(*inputs) for inputs in zip(*(values[read] for read in reads), strict=True)]
-        for old in done:
-            del values[old]
-    return values[module.result]
-
-
-def _fitted(module: Branch, graph: OpGraph, name: str) -> bool:
-    if name in (JOIN_CONV, module.source):
-        return False
-    layer = module.get_submodule(name)
-    return isinstance(layer, nn.Conv2d) or (isinstance(layer, nn.Linear) and len(graph.by_name[name].shape) == 2)
-
-
-def _look(whole: Branch, original: Batches, names: set[str], count: int) -> dict[str, list[torch.Tensor]]:
-    """Rows of the original's values, batch by batch."""
-    found: dict[str, list[torch.Tensor]] = {name: [] for name in names}
+    found: dict[Look, list[torch.Tensor]] = {one: [] for one in looks}
     handles = [
-        whole.get_submodule(name).register_forward_hook(
-            lambda module, inputs, output, name=name: found[name].append(rows_of(output, count))
+        whole.get_submodule(one[0]).register_forward_hook(
+            lambda module, inputs, output, one=one: found[one].append(rows_of(output, one[1]))
         )
-        for name in names
-        if name != whole.source
+        for one in found
+        if one[0] != whole.source
     ]
+    outputs = []
     try:
-        for x in original:
-            if whole.source in names:
-                found[whole.source].append(rows_of(x, count))
-            whole(x)
+        for number, x in enumerate(there):
+            if number == fitted:
+                for handle in handles:
+                    handle.remove()
+            for one in found:
+                if one[0] == whole.source and number < fitted:
+                    found[one].append(rows_of(x, one[1]))
+            outputs.append(whole(x))
     finally:
         for handle in handles:
             handle.remove()
-    return found
+    return outputs, found
 
 
-def _fit(layer: nn.Conv2d | nn.Linear, norm: Norm | None, inputs: Iterable[torch.Tensor], wanted: Batches, ridge: float) -> None:
+def _fit(layer: nn.Conv2d | nn.Linear, norm: Norm | None, inputs: torch.Tensor, wanted: torch.Tensor, ridge: float) -> None:
     weight = layer.weight.flatten(1)
-    if sum(len(y) for y in wanted) < weight.shape[1]:
-        return  # Fewer rows than inputs fit anything: what was inherited is worth more.
     outputs, groups = len(weight), layer.groups if isinstance(layer, nn.Conv2d) else 1
     sums = Regression(groups, weight.shape[1], outputs // groups, weight.device)
-    for x, y in zip(inputs, wanted, strict=True):
-        sums.add(x, y)
+    sums.add(inputs, wanted)
     scale = norm.weight / (norm.running_var + norm.eps).sqrt() if norm else torch.ones_like(weight[:, 0])
     fitted, bias = sums.solve(ridge, weight * scale[:, None], intercept=norm is not None or layer.bias is not None)
     if norm is None:

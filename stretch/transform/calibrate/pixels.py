@@ -1,5 +1,6 @@
 """The pixels that regressions look at, and what a convolution reads for each of them."""
 
+import math
 from functools import lru_cache
 
 import torch
@@ -7,6 +8,26 @@ import torch.nn.functional as F
 from torch import nn
 
 from stretch.transform.ops import PaddedConv2d
+
+#: Rows of a regression, where images have so many pixels: a hundred and more for each input of a small network's layers.
+ROWS = 2**16
+#: Multiplications of inputs with inputs that a regression may cost, and numbers it may hold: wide layers get fewer rows …
+PRODUCTS = 2 * 10**10
+NUMBERS = 2**26
+#: … but so many for each input.
+ROWS_PER_INPUT = 4
+
+
+def pixels_for(images: int, inputs: int, groups: int = 1) -> int:
+    """Pixels of every image that make up the rows of a regression.
+
+    Args:
+        images: How many there are.
+        inputs: Of each regression.
+        groups: Regressions side by side.
+    """
+    rows = min(ROWS, PRODUCTS // (groups * inputs**2), NUMBERS // (groups * inputs))
+    return math.ceil(max(rows, ROWS_PER_INPUT * inputs) / images)
 
 
 @lru_cache(maxsize=256)
@@ -27,7 +48,7 @@ def rows_of(x: torch.Tensor, count: int) -> torch.Tensor:
     if x.dim() == 2:
         return x
     chosen = chosen_pixels(x.shape[2], x.shape[3], count).to(x.device)
-    return x.flatten(2)[:, :, chosen].mT.reshape(-1, x.shape[1])
+    return x.flatten(2).mT.index_select(1, chosen).flatten(0, 1)
 
 
 def patches(layer: nn.Conv2d | nn.Linear, x: torch.Tensor, out: tuple[int, ...], count: int) -> torch.Tensor:
@@ -52,8 +73,9 @@ def patches(layer: nn.Conv2d | nn.Linear, x: torch.Tensor, out: tuple[int, ...],
     rows = (chosen // width * down)[:, None] + torch.arange(tall, device=x.device) * dy
     columns = (chosen % width * across)[:, None] + torch.arange(wide, device=x.device) * dx
     places = (rows[:, :, None] * padded.shape[3] + columns[:, None, :]).flatten(1)
-    read = padded.flatten(2)[:, :, places]
-    return read.movedim(1, 2).reshape(-1, x.shape[1] * tall * wide)
+    # Gathered pixel by pixel: whole pixels lie together where images are stored channels last.
+    read = padded.flatten(2).mT.index_select(1, places.flatten()).reshape(len(x), len(chosen), tall * wide, x.shape[1])
+    return read.mT.reshape(-1, x.shape[1] * tall * wide)
 
 
 def _pair(layer: nn.Conv2d) -> tuple[int, int]:

@@ -2,6 +2,9 @@
 
 import torch
 
+#: Rows whose products are summed in fp32.
+_CHUNK = 8192
+
 
 class Regression:
     """Least squares of outputs on inputs, for each group of channels by itself.
@@ -29,14 +32,15 @@ class Regression:
             x: (rows, groups · inputs).
             y: (rows, groups · outputs).
         """
-        groups, rows = len(self.products), len(x)
-        x, y = (t.reshape(rows, groups, -1).movedim(1, 0) for t in (x, y))
-        # Products of fp32 numbers summed over one batch lose nothing that matters; the sum over batches is float64.
-        self.products += (x.mT @ x).double()
-        self.mixed += (x.mT @ y).double()
-        self.inputs += x.sum(1).double()
-        self.outputs += y.sum(1).double()
-        self.count += rows
+        groups = len(self.products)
+        for own_x, own_y in zip(x.split(_CHUNK), y.split(_CHUNK), strict=True):
+            a, b = (t.reshape(len(t), groups, -1).movedim(1, 0) for t in (own_x, own_y))
+            # Products of fp32 numbers summed over some thousand rows lose nothing that matters; the sum over those is float64.
+            self.products += a.mT @ a
+            self.mixed += a.mT @ b
+            self.inputs += a.sum(1)
+            self.outputs += b.sum(1)
+        self.count += len(x)
 
     def solve(self, ridge: float, prior: torch.Tensor, intercept: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
         """The weights W nearest to the outputs, drawn towards `prior` where the inputs say little.

@@ -6,6 +6,9 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from stretch.transform.calibrate.walk import Batches, Values, walk
+from stretch.transform.model import Branch
+
 Norm = nn.BatchNorm1d | nn.BatchNorm2d
 
 
@@ -26,7 +29,31 @@ def renew_statistics(segment: nn.Module, arriving: Sequence[torch.Tensor]) -> No
             segment(x)
 
 
-def rebase_statistics(segment: nn.Module, arriving: Sequence[torch.Tensor]) -> None:
+def renewed_trunk(branch: Branch, arriving: Batches, fitted: int) -> list[torch.Tensor]:
+    """A branch's batch-norm statistics anew, each from what reaches it when those before it are renewed.
+
+    Args:
+        branch: Changed in place.
+        arriving: Batches of what arrives at it.
+        fitted: How many of them, the first, give the statistics.
+
+    Returns:
+        What the branch then computes before its join, in all batches.
+    """
+
+    def visit(name: str, layer: nn.Module, reads: list[list[torch.Tensor]], values: Values) -> None:
+        if isinstance(layer, Norm):
+            moments = Moments()
+            for x in reads[0][:fitted]:
+                moments.add(x)
+            mean, variance = moments.take()
+            layer.running_mean.copy_(mean)
+            layer.running_var.copy_(variance)
+
+    return walk(branch, arriving, visit)
+
+
+def rebase_statistics(segment: nn.Module, arriving: Batches) -> list[torch.Tensor]:
     """Statistics anew, and scale and shift such that the segment computes what it did.
 
     Fitted layers leave statistics that nothing in the data has. Whoever trains the
@@ -36,31 +63,52 @@ def rebase_statistics(segment: nn.Module, arriving: Sequence[torch.Tensor]) -> N
     Args:
         segment: What reads the batches; in evaluation mode.
         arriving: Batches of what it reads.
+
+    Returns:
+        What it computes.
     """
-    found = [norm for norm in norms(segment) if norm.affine]
-    means, squares, counts = (dict.fromkeys(found, 0.0) for _ in range(3))
-
-    def note(norm: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
-        rows = inputs[0].movedim(1, -1).reshape(-1, inputs[0].shape[1]).double()
-        means[norm] = means[norm] + rows.sum(0)
-        squares[norm] = squares[norm] + rows.square().sum(0)
-        counts[norm] += len(rows)
-
-    handles = [norm.register_forward_pre_hook(note) for norm in found]
+    found = {norm: Moments() for norm in norms(segment) if norm.affine}
+    handles = [norm.register_forward_pre_hook(lambda norm, inputs: found[norm].add(inputs[0])) for norm in found]
     try:
-        for x in arriving if found else ():
-            segment(x)
+        outputs = [segment(x) for x in arriving]
     finally:
         for handle in handles:
             handle.remove()
-    for norm in found:
-        mean = means[norm] / counts[norm]
-        variance = (squares[norm] / counts[norm] - mean.square()).clamp_min(0)
+    for norm, moments in found.items():
+        mean, variance = moments.take()
         old = norm.weight / (norm.running_var + norm.eps).sqrt()
         norm.bias.add_(old * (mean - norm.running_mean))
         norm.weight.copy_(old * (variance + norm.eps).sqrt())
         norm.running_mean.copy_(mean)
         norm.running_var.copy_(variance)
+    return outputs
+
+
+class Moments:
+    """Mean and variance of each channel over all batches added."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._shift: torch.Tensor | None = None
+        self._sum = self._squares = torch.zeros(())
+
+    def add(self, x: torch.Tensor) -> None:
+        """Add a batch, (n, channels, …)."""
+        rows = x.movedim(1, -1).reshape(-1, x.shape[1])
+        if self._shift is None:
+            self._shift = rows[0].clone()
+            self._sum = self._squares = torch.zeros_like(self._shift, dtype=torch.float64)
+        # Less some value of the channel, so that squares do not drown a small variance.
+        rows = rows - self._shift
+        self._count += len(rows)
+        self._sum = self._sum + rows.sum(0)
+        self._squares = self._squares + rows.square_().sum(0)
+
+    def take(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mean and variance, of what was added."""
+        assert self._shift is not None
+        mean = self._sum / self._count
+        return mean + self._shift, (self._squares / self._count - mean.square()).clamp_min(0)
 
 
 @contextmanager

@@ -4,7 +4,9 @@ torch = pytest.importorskip("torch")
 
 from stretch.planning.design import BranchScale, SegmentDesign  # noqa: E402 - torch may be missing
 from stretch.transform import build  # noqa: E402
-from stretch.transform.calibrate.joins import fit_join, readout, trunk_of  # noqa: E402
+from stretch.transform.calibrate.joins import fit_join, readout  # noqa: E402
+from stretch.transform.calibrate.pixels import rows_of  # noqa: E402
+from stretch.transform.calibrate.walk import trunk_of  # noqa: E402
 from tests.stretch.designs import cpu_and  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -26,7 +28,8 @@ def test_join_is_least_squares_of_the_target_on_the_trunks(captured, join):
     with torch.no_grad():
         trunks = [[trunk_of(model.branch(part.name, b.processor), batch) for batch in x] for b in part.branches]
         target = [images(*segment(batch).shape, seed=2) for batch in x]
-        fit_join(part, segment, trunks, target, 10**6, 1e-9)
+        together = [torch.cat([rows_of(x, 10**6) for x in own]) for own in (*trunks, target)]
+        fit_join(part, segment, together[:-1], together[-1], 1e-9)
         got = torch.cat([segment(batch) for batch in x])
         flat = lambda t: t.movedim(1, -1).flatten(0, -2).double()  # noqa: E731 - said once
         columns, at = [], 0
@@ -41,25 +44,13 @@ def test_join_is_least_squares_of_the_target_on_the_trunks(captured, join):
     assert least * (1 - 1e-6) <= reached < 1.001 * least
 
 
-def test_trunk_of_a_branch_without_a_join_is_its_output(captured):
-    found = captured("tiny_resnet")
-    design = cpu_and("gpu", found.graph, "sum")
-    part = design.segments[0]
-    branch = build(found, design).branch(part.name, "cpu")
-    x = images(2, *found.graph.input.shape[1:])
-    with torch.no_grad():
-        assert torch.equal(trunk_of(branch, x), branch(x))
-
-
 def test_concatenation_has_no_weights_to_fit():
     part = SegmentDesign("s1", "a", "b", (BranchScale("cpu", 1, 4), BranchScale("gpu", 1, 4)), "concat")
-    assert fit_join(part, torch.nn.Module(), [], [], 1, 1e-4) is None
+    assert fit_join(part, torch.nn.Module(), [], torch.empty(0), 1e-4) is None
 
 
 def test_readout_finds_a_linear_map_and_its_intercept():
-    x = [images(8, 6, 5, 5), images(8, 6, 5, 5, seed=1)]
-    true = images(3, 6, seed=2)
-    y = [torch.einsum("oc,nchw->nohw", true, batch) + 4 for batch in x]
-    weight, bias = readout(x, y, 10**6, 1e-9)
+    x, true = images(400, 6), images(3, 6, seed=2)
+    weight, bias = readout(x, x @ true.T + 4, 1e-9)
     torch.testing.assert_close(weight, true, rtol=1e-2, atol=1e-2)
     torch.testing.assert_close(bias, torch.full((3,), 4.0), rtol=1e-2, atol=1e-2)

@@ -9,7 +9,7 @@ from stretch.planning.design import BranchDesign, BranchScale, SegmentDesign  # 
 from stretch.planning.segments import cut_segment  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from stretch.transform.build import heritages  # noqa: E402
-from stretch.transform.calibrate.layers import fit_layers, tail_of  # noqa: E402
+from stretch.transform.calibrate.layers import BranchFit, look, tail_of  # noqa: E402
 from stretch.transform.calibrate.run import whole_design  # noqa: E402
 from tests.stretch.designs import identity_design  # noqa: E402
 
@@ -39,7 +39,9 @@ def fitted(module, arriving, original, spoil=None):
     with torch.no_grad():
         if spoil:
             spoil(branch)
-        outputs = fit_layers(heritages(found, design)[0][0], branch, {}, arriving, whole, original, 1e-9)
+        fit = BranchFit(heritages(found, design)[0][0], branch, {}, sum(len(x) for x in arriving))
+        _, told = look(whole, original, len(original), fit.looks)
+        outputs = fit.run(arriving, len(arriving), told, 1e-9)
         return branch, whole, torch.cat(outputs)
 
 
@@ -98,7 +100,9 @@ def test_identity_design_is_reproduced_whatever_the_ridge(captured):
     part = design.segments[0]
     branch, own = model.branch(part.name, "cpu"), whole.branch(part.name, "cpu")
     with torch.no_grad():
-        outputs = fit_layers(heritages(found, design)[0][0], branch, {}, x, own, x, 1e-2)
+        fit = BranchFit(heritages(found, design)[0][0], branch, {}, 16)
+        _, told = look(own, x, 1, fit.looks)
+        outputs = fit.run(x, 1, told, 1e-2)
         torch.testing.assert_close(outputs[0], own(x[0]), rtol=1e-3, atol=1e-4)
 
 
@@ -109,3 +113,24 @@ def test_layer_with_more_inputs_than_rows_stays_as_it_was():
     # 27 and 72 inputs, 20 rows.
     for name in ("first", "second"):
         assert torch.equal(branch.get_submodule(name).weight, whole.get_submodule(name).weight)
+
+
+def test_batches_that_are_held_back_are_computed_but_do_not_change_the_fit():
+    torch.manual_seed(2)
+    x = [images(16, 3, 8, 8), images(9, 3, 8, 8, seed=1)]
+    found = capture(Residual().eval(), (1, 3, 8, 8), "residual")
+    design = BranchDesign(
+        "residual", "test", (SegmentDesign("s1", found.graph.input.name, found.graph.output, (BranchScale("cpu", 1, 8),)),)
+    )
+    outputs = []
+    for spoil in (0.0, 1.0):
+        branch, whole = (build(found, design).branch("s1", "cpu") for _ in range(2))
+        with torch.no_grad():
+            arriving = [x[0] + 0.3, x[1] + spoil]
+            fit = BranchFit(heritages(found, design)[0][0], branch, {}, 16)
+            targets, told = look(whole, x, 1, fit.looks)
+            assert torch.equal(targets[1], whole(x[1]))
+            assert all(len(rows) == 1 for rows in told.values())
+            outputs.append(fit.run(arriving, 1, told, 1e-9))
+            assert torch.equal(branch(arriving[1]), outputs[-1][1])
+    assert torch.equal(outputs[0][0], outputs[1][0])

@@ -5,7 +5,7 @@ torch = pytest.importorskip("torch")
 from hypothesis import given  # noqa: E402 - torch may be missing
 from hypothesis import strategies as st  # noqa: E402
 
-from stretch.transform.calibrate.pixels import chosen_pixels, patches, rows_of  # noqa: E402
+from stretch.transform.calibrate.pixels import chosen_pixels, patches, pixels_for, rows_of  # noqa: E402
 from stretch.transform.ops import PaddedConv2d  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -42,3 +42,12 @@ def test_vector_is_one_pixel():
     x = torch.randn(4, 7)
     assert rows_of(x, 3) is x
     assert patches(torch.nn.Linear(7, 2), x, (4, 2), 3) is x
+
+
+def test_wide_layers_get_fewer_rows_but_some_for_every_input():
+    assert pixels_for(512, 576) * 512 > 50_000
+    assert pixels_for(256, 2304) == 4 * 2304 // 256
+    for inputs, groups in ((9, 960), (64, 1), (576, 4), (4608, 1)):
+        rows = 100 * pixels_for(100, inputs, groups)
+        assert 4 * inputs <= rows < 2**16 + 100
+        assert rows * inputs * groups <= 2**27 or rows < 4 * inputs + 100

@@ -10,7 +10,7 @@ from stretch.planning.design import BranchDesign, BranchScale, SegmentDesign  # 
 from stretch.planning.segments import split_segments  # noqa: E402
 from stretch.planning.widths import partitions  # noqa: E402
 from stretch.transform import build  # noqa: E402
-from stretch.transform.calibrate import calibrate  # noqa: E402
+from stretch.transform.calibrate import calibrate, whole_design  # noqa: E402
 from tests.stretch.designs import identity_design, random_designs, whole  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.torch
 def few_rows():
     """Tiny networks need fewer rows than real ones."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("stretch.transform.calibrate.layers.ROWS", 2**12)
+        patch.setattr("stretch.transform.calibrate.pixels.ROWS", 2**12)
         yield
 
 
@@ -92,7 +92,7 @@ def test_branches_that_keep_everything_stay_the_original(captured):
 
 
 def _never_worse(found, design):
-    errors = calibrate(build(found, design), found, images(found))
+    errors = calibrate(build(found, design), found, images(found, 64))
     assert [e.segment for e in errors] == [s.name for s in design.segments if not s.whole]
     assert all(e.after <= e.before for e in errors)
     assert all(e.after < float("inf") for e in errors)
@@ -129,6 +129,27 @@ def test_result_does_not_depend_on_how_images_are_divided_into_batches(captured)
     assert float((one - other).square().sum() / one.square().sum()) < 1e-5
 
 
+def test_errors_are_those_of_the_images_that_were_held_back(captured):
+    """Measured once more from outside, at the first branched segment: what arrives there is the original's."""
+    found = captured("tiny_resnet")
+    design = halves(found.graph, "sum")
+    together = torch.cat(images(found, 64))
+    model, original = build(found, design), build(found, whole_design(found, design))
+    error = calibrate(model, found, [together])[0]
+    x = together[::4]
+    with torch.inference_mode():
+        for part in design.segments:
+            want = original.get_submodule(part.name)(x)
+            if part.name == error.segment:
+                break
+            x = want
+        got, inherited = (m.get_submodule(error.segment)(x) for m in (model, build(found, design)))
+    size = want.square().sum()
+    assert error.after == pytest.approx(float((got - want).square().sum() / size), rel=1e-3)
+    assert error.before == pytest.approx(float((inherited - want).square().sum() / size), rel=1e-3)
+    assert error.after < error.before
+
+
 def test_fitted_layers_beat_joins_alone(captured):
     found = captured("tiny_resnet")
     design = halves(found.graph, "sum")
@@ -148,11 +169,12 @@ def test_joins_alone_leave_convolutions_as_they_were(captured):
     assert all(name.endswith("join_conv") for name in changed)
 
 
+@pytest.mark.slow
 def test_refinement_that_does_not_help_is_not_kept(captured):
     found = captured("tiny_resnet")
     design = halves(found.graph, "project")
-    fitted = calibrate(build(found, design), found, images(found))
-    refined = calibrate(build(found, design), found, images(found), refine_steps=1)
+    fitted = calibrate(build(found, design), found, images(found, 64))
+    refined = calibrate(build(found, design), found, images(found, 64), refine_steps=1)
     assert refined[0].after <= fitted[0].after
 
 

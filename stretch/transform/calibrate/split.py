@@ -1,0 +1,60 @@
+"""Which images fits look at, and which the choice between fits."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+#: One image of so many is held back from the fits …
+EVERY = 5
+#: … but not fewer than this,
+FEWEST = 16
+#: and none where that were more than one of so many.
+MOST = 4
+
+#: Bytes of one batch's largest activation: what a processor's caches, or a GPU, work through best.
+_CPU_BYTES, _GPU_BYTES = 2**25, 2**28
+
+
+@dataclass(frozen=True)
+class Split:
+    """How batches are divided between fits and choice.
+
+    Args:
+        fitted: Batches, the first, that fits look at.
+        images: Images in those.
+        held: The first batch that the choice looks at; 0 where there are too few images to hold any back.
+    """
+
+    fitted: int
+    images: int
+    held: int
+
+
+def divide(images: Sequence[torch.Tensor], largest: int) -> tuple[list[torch.Tensor], Split]:
+    """Divide images between fits and choice.
+
+    Those for the choice are spread over all, since folders are often sorted. How the
+    images come in batches makes no difference.
+
+    Args:
+        images: Batches.
+        largest: Bytes of one image's largest activation.
+
+    Returns:
+        Other batches of the same images, of a size that suits the device, and what they are for.
+    """
+    together = torch.cat(list(images))
+    count, on_gpu = len(together), together.is_cuda
+    if not on_gpu and together.dim() == 4:
+        # CPU convolutions need not reorder what is stored so, nor do regressions.
+        together = together.contiguous(memory_format=torch.channels_last)
+    size = max(1, (_GPU_BYTES if on_gpu else _CPU_BYTES) // largest)
+    back = max(count // EVERY, FEWEST)
+    if back * MOST > count:
+        batches = list(together.split(size))
+        return batches, Split(len(batches), count, 0)
+    chosen = torch.zeros(count, dtype=torch.bool)
+    chosen[torch.arange(back) * count // back] = True
+    fitted, held = (list(together[mask.to(together.device)].split(size)) for mask in (~chosen, chosen))
+    return fitted + held, Split(len(fitted), count - back, len(fitted))

@@ -1,0 +1,68 @@
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from stretch.planning.scale import design_segments  # noqa: E402 - torch may be missing
+from stretch.transform import build  # noqa: E402
+from stretch.transform.build import heritages  # noqa: E402
+from stretch.transform.calibrate import whole_design  # noqa: E402
+from stretch.transform.calibrate.segment import Job  # noqa: E402
+from stretch.transform.calibrate.split import Split  # noqa: E402
+from tests.stretch.designs import cpu_and  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(scope="module")
+def job(captured):
+    """The first branched segment: three batches, of which the last is held back; only that one is unlike noise of deviation 1."""
+    found = captured("tiny_resnet")
+    design = cpu_and("gpu", found.graph, "sum")
+    number, part = next((i, s) for i, s in enumerate(design.segments) if not s.whole)
+    original = design_segments(found.graph, design)[number]
+    shape = found.graph.by_name[part.start].shape[1:]
+    generator = torch.Generator().manual_seed(0)
+    x = [size * torch.randn(16, *shape, generator=generator) for size in (1, 1, 2)]
+
+    def make():
+        model, whole = build(found, design), build(found, whole_design(found, design)).branch(part.name, "cpu")
+        segment = model.get_submodule(part.name)
+        return Job(found, part, original, heritages(found, design)[number], segment, whole, x, x, Split(2, 32, 2), 1e-4)
+
+    return make
+
+
+def test_original_runs_once_and_outcome_and_targets_are_handed_on(job):
+    one, runs = job(), []
+    next(one.whole.children()).register_forward_hook(lambda module, inputs, output: runs.append(len(output)))
+    with torch.no_grad():
+        before, after = one.calibrate(True, 0)
+        assert runs == [16, 16, 16]
+        assert after < before
+        for x, output, target in zip(one.arriving, one.outputs, one.targets, strict=True):
+            # Batch-norms are rewritten after the outputs are taken: the same function up to rounding.
+            torch.testing.assert_close(output, one.segment(x), rtol=1e-3, atol=1e-3)
+            assert torch.equal(target, one.whole(x))
+
+
+def test_error_is_that_of_the_batch_held_back(job):
+    one = job()
+    with torch.no_grad():
+        _, after = one.calibrate(True, 0)
+    wrong = (one.outputs[2] - one.targets[2]).square().sum() / one.targets[2].square().sum()
+    assert after == pytest.approx(float(wrong), rel=1e-3)
+
+
+def test_refinement_is_dropped_where_it_is_worse_on_the_batch_held_back(job):
+    """Targets for the steps are spoilt: they lead away from what the original computes."""
+    plain, misled = job(), job()
+    with torch.no_grad():
+        _, want = plain.calibrate(True, 0)
+        with pytest.MonkeyPatch.context() as patch:
+            from stretch.transform.calibrate import segment
+
+            refine = segment.refine
+            patch.setattr(segment, "refine", lambda s, x, y, steps, read: refine(s, x, [-batch for batch in y], steps, read))
+            _, got = misled.calibrate(True, 20)
+    assert got == want
+    assert all(torch.equal(a, b) for a, b in zip(plain.outputs, misled.outputs, strict=True))
