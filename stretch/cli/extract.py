@@ -35,7 +35,10 @@ def extract(
 
     import_torch()
     from stretch.train.extract import extract as take
+    from stretch.train.rank import check_rank
 
+    if rank:
+        check_rank(run, rank)
     target = folder or run / "extracted"
     with out.progress("extracting") as step:
         step("weights")

@@ -107,7 +107,7 @@ def _print(console: "Console", data: dict[str, Any]) -> None:
         return
     console.print(f"accuracy {metrics['accuracy']:.2%}, best {metrics['best_accuracy']:.2%}, loss {metrics['loss']:.4f}")
     console.print(
-        f"{metrics['epochs']} epochs in {metrics['seconds']:.1f} s on {metrics['device']}: "
+        f"{metrics['epochs']} epoch{'s' * (metrics['epochs'] != 1)} in {metrics['seconds']:.1f} s on {metrics['device']}: "
         f"{metrics['images_per_second']:.0f} images/s, {metrics['memory_mib']:.0f} MiB"
     )
     if metrics.get("unreadable_images"):

@@ -15,6 +15,7 @@ from stretch.planning.resolve import resolve_design
 from stretch.train.augment import Normalise
 from stretch.train.checkpoint import write_tensors
 from stretch.train.finished import open_run
+from stretch.train.folder import write_text
 from stretch.train.loop import evaluate
 from stretch.train.prepare import Prepared, sample
 from stretch.train.supernet import Subnet, Supernet
@@ -89,7 +90,7 @@ def extract(folder: Path, out: Path, *, design: Path | None = None, bundle: bool
         inside = evaluate(subnet.model, test_set, normalise, plain)
         extracted = evaluate(model, test_set, normalise, plain)
     write_tensors(out / WEIGHTS, model.state_dict())
-    (out / DESIGN).write_text(design_to_toml(wanted))
+    write_text(out / DESIGN, design_to_toml(wanted))
     manifest = _bundle(ready, wanted, model, out / "bundle", folder, controls) if bundle else None
     return Extracted(model, wanted, out / WEIGHTS, out / "bundle" if bundle else None, inside, extracted, manifest)
 

@@ -47,9 +47,9 @@ class RunFolder:
             for stale in (*self.designs(), self.path / LOG):
                 stale.unlink(missing_ok=True)
             for number, design in enumerate(designs):
-                _write(self.path / "designs" / f"{number:03d}.toml", design_to_toml(design))
-            _write(self.path / FACTS, json.dumps(facts, indent=1))
-            _write(self.path / RECIPE, recipe_to_toml(recipe))
+                write_text(self.path / "designs" / f"{number:03d}.toml", design_to_toml(design))
+            write_text(self.path / FACTS, json.dumps(facts, indent=1))
+            write_text(self.path / RECIPE, recipe_to_toml(recipe))
         except OSError as error:
             raise StretchError(f"cannot train into {self.path}: {error.strerror}", "choose a writable folder with --out") from error
 
@@ -184,7 +184,8 @@ def _telling(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _write(path: Path, text: str) -> None:
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         partial.write_text(text)

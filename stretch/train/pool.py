@@ -1,5 +1,6 @@
 """Designs for a supernet: drawn at random from those of equal cost, or the fastest of them."""
 
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 
@@ -18,6 +19,8 @@ from stretch.train.sharing import envelope
 
 #: Draws of a whole design before giving up.
 _TRIES = 20_000
+#: Draws after which a range that has given no design at all is given up.
+_HOPELESS = 1_000
 #: Slices of the range of multiply-accumulates per design wanted; not every slice has a design of its own.
 _SLICES = 3
 
@@ -148,18 +151,23 @@ def _distinct(graph: OpGraph, one: Callable[[], BranchDesign], count: int, macs:
     """Different designs within a range of multiply-accumulates."""
     found: dict[BranchDesign, None] = {}
     drawn: set[BranchDesign] = set()
-    for _ in range(_TRIES):
+    nearest = math.inf
+    for tried in range(_TRIES):
         if len(found) == count:
             return list(found)
+        if tried == _HOPELESS and not found:
+            break
         design = one()
         if design in drawn:
             continue
         drawn.add(design)
-        if macs[0] <= scaled_graph(graph, design).macs / graph.macs <= macs[1]:
+        ratio = scaled_graph(graph, design).macs / graph.macs
+        nearest = min(nearest, ratio, key=lambda r: max(macs[0] - r, r - macs[1]))
+        if macs[0] <= ratio <= macs[1]:
             found[design] = None
     raise InfeasibleError(
         f"only {len(found)} of {count} designs have {macs[0]:g} to {macs[1]:g} of the original's MACs",
-        "widen supernet.macs, or name designs",
+        "widen supernet.macs" + (f", the nearest design drawn has {nearest:.3f}" if not found else "") + "; or name designs",
     )
 
 

@@ -1,8 +1,10 @@
 """A recipe made ready: model, design or pool, images, teacher."""
 
+import contextlib
 import copy
 import hashlib
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +14,7 @@ import torch
 from torch import nn
 
 from predictors.devices import DeviceProfile, load_device
-from predictors.errors import StretchError
+from predictors.errors import InfeasibleError, StretchError, UsageError
 from predictors.graph import OpGraph
 from stretch.capture import Captured, capture
 from stretch.models.load import load_model
@@ -187,7 +189,10 @@ def _designs(recipe: Recipe, folder: Path, graph: OpGraph, profile: DeviceProfil
 
     net = recipe.supernet
     if net is None:
-        return [read(recipe.design) if recipe.design else plan(graph, profile, recipe.plan).design]
+        with _limits_by_key():
+            return [read(recipe.design) if recipe.design else plan(graph, profile, recipe.plan).design]
+    if net.macs[0] > net.macs[1]:
+        raise UsageError(f"supernet.macs goes from {net.macs[0]:g} to {net.macs[1]:g}", "write the smaller ratio first")
     if net.designs:
         designs = [read(name) for name in net.designs]
         for name, design in zip(net.designs, designs, strict=True):
@@ -196,9 +201,23 @@ def _designs(recipe: Recipe, folder: Path, graph: OpGraph, profile: DeviceProfil
                 raise StretchError(f"the design {name} has {ratio:.3f} of the original's MACs", "widen supernet.macs, or change the design")
         return designs
     if net.draw == "fastest":
-        return fastest_designs(graph, profile, recipe.plan, net.pool, net.macs)
+        with _limits_by_key():
+            return fastest_designs(graph, profile, recipe.plan, net.pool, net.macs)
     processors = recipe.plan.processors or tuple(profile.processors)
     return random_designs(graph, profile.id, processors, align, net.pool, net.macs, seed=recipe.train.seed)
+
+
+@contextlib.contextmanager
+def _limits_by_key() -> Iterator[None]:
+    """Name the planner's limits as a recipe does, not as `stretch branch` does."""
+    try:
+        yield
+    except InfeasibleError as error:
+        message, hint = (
+            re.sub(r"--([a-z]+(?:-[a-z]+)*)", lambda found: f"plan.{found[1].replace('-', '_')}", text)
+            for text in (error.message, error.hint or "")
+        )
+        raise InfeasibleError(message, hint or None) from error
 
 
 def _replace_head(module: nn.Module, classes: int) -> None:

@@ -16,6 +16,7 @@ from stretch.planning.accuracy import FEATURES, AccuracyPredictor, segment_featu
 from stretch.planning.design import BranchDesign
 from stretch.train.augment import Normalise
 from stretch.train.finished import open_run
+from stretch.train.folder import RunFolder
 from stretch.train.loop import evaluate
 from stretch.train.pool import designs_between
 from stretch.train.prepare import sample
@@ -46,6 +47,18 @@ class Ranked:
     held_out: list[float]
 
 
+def check_rank(folder: Path, count: int) -> None:
+    """Refuse what cannot be ranked, before anything is computed.
+
+    Raises:
+        StretchError: If there is no run, it trained no supernet, or `count` is too small.
+    """
+    if count < LEAST:
+        raise StretchError(f"{count} designs are too few to rank", f"ask for {LEAST} or more")
+    if RunFolder(folder).recipe().supernet is None:
+        raise StretchError(f"the run in {folder} trained one network, there is nothing to rank", "rank the designs of a supernet")
+
+
 def rank(folder: Path, count: int, step: Callable[[str], None] = lambda what: None) -> Ranked:
     """Evaluate subnets of a trained supernet and fit an accuracy predictor.
 
@@ -58,13 +71,11 @@ def rank(folder: Path, count: int, step: Callable[[str], None] = lambda what: No
         StretchError: If the run trained no supernet, or `count` is too small.
         InfeasibleError: If there are not that many designs.
     """
-    if count < LEAST:
-        raise StretchError(f"{count} designs are too few to rank", f"ask for {LEAST} or more")
+    check_rank(folder, count)
     run = open_run(folder)
     ready, recipe = run.ready, run.ready.recipe
     net = recipe.supernet
-    if net is None:
-        raise StretchError(f"the run in {folder} trained one network, there is nothing to rank", "rank the designs of a supernet")
+    assert net is not None
     device = torch.device("cuda" if torch.cuda.is_available() and recipe.data.device != "cpu" else "cpu")
     train_set, test_set = ready.images()
     normalise = Normalise(*train_set.moments(), device)

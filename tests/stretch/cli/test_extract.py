@@ -10,3 +10,12 @@ def test_folder_without_a_run_is_refused(capsys, tmp_path):
     result = call(capsys, "extract", tmp_path)
     assert result.code == 1
     assert "no run" in result.message
+
+
+@pytest.mark.parametrize(("count", "reason"), [(12, "nothing to rank"), (3, "too few")])
+def test_run_that_cannot_be_ranked_is_refused_before_anything_is_written(capsys, tmp_path, count, reason):
+    (tmp_path / "recipe.toml").write_text('model = "tiny_resnet"\ndevice = "mi9"\n')
+    result = call(capsys, "extract", tmp_path, "--rank", count)
+    assert result.code == 1
+    assert reason in result.message
+    assert [path.name for path in tmp_path.iterdir()] == ["recipe.toml"]
