@@ -1,7 +1,9 @@
 """From an exception to one sentence, a hint and an exit code."""
 
 import contextlib
+import os
 import sys
+import time
 import traceback
 from collections.abc import Callable
 
@@ -11,6 +13,9 @@ from predictors.errors import MissingBackendError, StretchError, UsageError
 from stretch.cli.output import print_json, printable
 
 INTERRUPTED = 130
+
+#: How long a failed process of a run of many leaves the word to the first one.
+_FIRST_SPEAKS_S = 3.0
 
 #: Packages that may be missing, and the extra that brings them ("" for the base install).
 EXTRAS = {
@@ -41,13 +46,21 @@ def guard(action: Callable[[], object], *, as_json: bool, debug: bool, usage_hin
         failure = explain(error, usage_hint)
         if debug:
             traceback.print_exc()
+        if _later_process():
+            # All processes of a run mostly fail alike: the first one speaks, and its end ends the others.
+            time.sleep(_FIRST_SPEAKS_S)
         say(failure, as_json=as_json)
         return failure.exit_code
     except KeyboardInterrupt:
         code = INTERRUPTED
-    if code == INTERRUPTED:
+    if code == INTERRUPTED and not _later_process():
         say(StretchError("interrupted"), as_json=as_json)
     return code if isinstance(code, int) else 0
+
+
+def _later_process() -> bool:
+    """Whether this is a process of a run of many, and not its first."""
+    return os.environ.get("RANK", "0") != "0"
 
 
 def explain(error: Exception, usage_hint: Callable[[typer.TyperException], str]) -> StretchError:

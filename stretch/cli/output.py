@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 #: Version of the JSON that verbs print; keys are added freely, renamed only with a new number.
 SCHEMA = 1
+
+#: Where our packages are.
+_PACKAGES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 #: Width of tables where stdout is no terminal and COLUMNS is not set.
 PLAIN_WIDTH = 140
@@ -113,7 +117,7 @@ def verb(function: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(function)
     def command(*, as_json: bool = False, quiet: bool = False, debug: bool = False, **values: Any) -> None:
         out = Output(as_json, quiet, debug)
-        with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+        with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext(), _own_warnings(out):
             function(out, **values)
 
     shared = [
@@ -126,6 +130,25 @@ def verb(function: Callable[..., None]) -> Callable[..., None]:
     # inspect would follow it to the function that still has `out`
     del command.__wrapped__  # type: ignore[attr-defined]
     return command
+
+
+@contextlib.contextmanager
+def _own_warnings(out: Output) -> Iterator[None]:
+    """Say what our packages warn of as every other warning is said: once, without the line of code it comes from."""
+    before = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], filename: str, lineno: int, *rest: Any) -> None:
+        where = os.path.relpath(filename, _PACKAGES).split(os.sep)[0]
+        if category is not UserWarning or where not in ("stretch", "scheduler", "predictors"):
+            before(message, category, filename, lineno, *rest)
+        elif str(message) not in out.warnings:
+            out.warn(str(message))
+
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        warnings.showwarning = before
 
 
 def make_console(stream: Any) -> "Console":

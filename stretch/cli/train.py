@@ -1,13 +1,15 @@
 """`stretch train`: a recipe, on one processor, one GPU or many."""
 
+import logging
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from predictors.errors import StretchError
+from stretch.cli.failures import INTERRUPTED
 from stretch.cli.output import Output, verb
 
 if TYPE_CHECKING:
@@ -89,13 +91,31 @@ def import_torch() -> None:
 
 
 def _torchrun(gpus: int, out: Output) -> int:
-    """Start this command again, once a GPU."""
+    """Start this command again, once a GPU; what went wrong is said by the process it went wrong in."""
     import_torch()
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import main
+
     words = [*sys.argv[1:]]
     start = words.index("train") + 1 if "train" in words else 0
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={gpus}", "-m", "stretch.train"]
     out.note(f"starting {gpus} processes")
-    return subprocess.run([*command, *words[start:]], check=False).returncode
+    # The launcher would set one thread a process, and say so.
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // gpus)))
+    logging.disable(logging.CRITICAL)  # the launcher's loggers, each with a level of its own
+    try:
+        main(["--standalone", f"--nproc-per-node={gpus}", "-m", "stretch.train", *words[start:]])
+    except ChildFailedError as error:
+        _, first = error.get_first_failure()
+        if first.exitcode < 0:
+            raise StretchError(
+                f"process {first.local_rank} was ended by signal {-first.exitcode}", "go on after the last checkpoint with --resume"
+            ) from error
+        return first.exitcode
+    except SignalException:
+        # the first process has said so
+        sys.exit(INTERRUPTED)
+    return 0
 
 
 def _print(console: "Console", data: dict[str, Any]) -> None:

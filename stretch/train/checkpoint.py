@@ -1,5 +1,6 @@
 """Checkpoints of runs: tensors in safetensors, the rest as JSON in its header, whole or not at all."""
 
+import contextlib
 import errno
 import os
 from collections.abc import Mapping
@@ -63,7 +64,8 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Map
         hint = "free some space, then go on with --resume: the last checkpoint is whole" if full else "choose a writable folder with --out"
         raise StretchError(f"cannot write {path}: {reason}", hint) from error
     finally:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # which would hide the error that is told
+            partial.unlink(missing_ok=True)
 
 
 def save_checkpoint(path: Path, run: Run, identity: Mapping[str, str], best: float | None) -> None:

@@ -109,3 +109,10 @@ def test_wrong_command_line_is_a_usage_error_with_the_hint_asked_for(capsys):
 def test_control_characters_of_a_name_do_not_reach_the_terminal(capsys):
     _, _, err = outcome(capsys, StretchError("unknown model `\x1b[31mred`"))
     assert err == "error: unknown model `\\x1b[31mred`\n"
+
+
+def test_later_process_of_many_leaves_an_interruption_to_the_first(capsys, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    assert outcome(capsys, KeyboardInterrupt()) == (130, "", "")
+    monkeypatch.setenv("RANK", "0")
+    assert outcome(capsys, KeyboardInterrupt()) == (130, "", "error: interrupted\n")

@@ -7,6 +7,7 @@ import os
 import pty
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -143,3 +144,23 @@ def test_verb_keeps_stray_prints_out_of_the_json(capsys):
 
 def test_printable_escapes_control_characters_and_keeps_letters():
     assert printable("Größe\t\x07 a\nb") == "Größe\\t\\x07 a\nb"
+
+
+def test_warnings_of_our_packages_are_sentences_said_once_and_kept_for_the_result(capsys):
+    code = "import warnings\nfor _ in range(2): warnings.warn('the cache is ignored', UserWarning, stacklevel=1)"
+
+    @verb
+    def warned(out: Output) -> None:
+        for file in (str(Path(inspect.getfile(Output)).parents[1] / "plugins.py"), "/elsewhere/package.py"):
+            exec(compile(code, file, "exec"), {})
+        out.emit({"warnings": out.warnings}, lambda console: None)
+
+    before = warnings.showwarning
+    with warnings.catch_warnings(record=True) as others:
+        warnings.simplefilter("always")
+        warned(as_json=True)
+    out, err = capsys.readouterr()
+    assert json.loads(out)["warnings"] == ["the cache is ignored"]
+    assert err.count("warning: the cache is ignored\n") == 1
+    assert [Path(each.filename).name for each in others] == ["package.py"] * 2
+    assert warnings.showwarning is before

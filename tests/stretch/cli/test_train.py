@@ -48,6 +48,19 @@ def test_two_processes_are_started_by_one_command(capsys, tmp_path):
 
 
 @pytest.mark.slow
+def test_failure_of_two_processes_is_one_sentence_and_no_traceback(tmp_path):
+    import subprocess
+    import sys
+
+    words = ["train", str(network(tmp_path)), "--gpus", "2", "--json", "--out", str(tmp_path / "run"), "--set", "data.name=images"]
+    code = "import sys; sys.argv[0] = 'stretch'\nfrom stretch.cli import app\napp()"
+    result = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert "need a folder" in json.loads(result.stdout)["error"]
+    assert result.stderr == "starting 2 processes\n"
+
+
+@pytest.mark.slow
 def test_designs_of_a_supernet_are_ranked_and_planned_with(capsys, tmp_path):
     path = supernet(tmp_path)
     for name, width in {"a": 16, "b": 32}.items():

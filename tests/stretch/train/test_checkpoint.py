@@ -97,3 +97,9 @@ def test_full_disk_leaves_the_old_file_and_no_rest(tmp_path, monkeypatch):
         write_tensors(path, {"a": torch.ones(1)})
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["w.safetensors"]
+
+
+def test_weights_below_a_file_are_refused_by_their_own_name(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(StretchError, match=r"cannot write .*file/model\.safetensors"):
+        write_tensors(tmp_path / "file" / "model.safetensors", {"a": torch.zeros(1)})
