@@ -100,7 +100,7 @@ def missing() -> str | None:
     try:
         find_device()
     except StretchError as error:
-        return error.message
+        return f"{error.message} ({error.hint})" if error.hint else error.message
     return None
 
 
@@ -124,7 +124,8 @@ def find_device() -> Any:
     if wanted := os.environ.get(DEVICE_VARIABLE):
         named = [device for device in found if wanted.lower() in f"{device.platform.name} {device.name}".lower()]
         if not named:
-            raise UnknownNameError.among("OpenCL device", wanted, [device.name for device in found])
+            there = ", ".join(device.name.strip() for device in found)
+            raise UnknownNameError(f"{DEVICE_VARIABLE} names `{wanted}`, which no OpenCL device has in its name", f"here: {there}")
         return named[0]
     return next((device for device in found if device.type & cl.device_type.GPU), found[0])
 
