@@ -8,7 +8,6 @@ branched networks (``--part calibrate``) or trains one on, and from scratch (``-
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from experiments.cifar_accuracy.run import ALIGN, MODEL, initialise
+from experiments.gpu import facts, machine
 
 HERE = Path(__file__).parent
 DESIGNS = HERE.parent / "cifar_accuracy" / "designs"
@@ -83,6 +83,7 @@ class Job:
         choice = torch.randperm(len(self.train_set), generator=torch.Generator().manual_seed(seed))[:IMAGES]
         self.images = [self.normalise(part) for part in self.train_set.images[choice.to(self.device)].split(256)]
         self.rows: list[dict[str, Any]] = []
+        self.file: Path | None = None
         self.parent = self.accuracy(parent.to(self.device))
         parent.to("cpu")
         self.add("parent", self.parent, self.captured.graph.macs, seconds)
@@ -95,7 +96,7 @@ class Job:
         return evaluate(model, self.test_set, self.normalise, TrainConfig(amp="none", channels_last=False))
 
     def add(self, what: str, accuracy: float, macs: int, seconds: float | None) -> None:
-        """Add a row."""
+        """Add a row, and write down what there is."""
         self.rows.append(
             {
                 "what": what,
@@ -105,6 +106,8 @@ class Job:
                 "seconds": seconds,
             }
         )
+        if self.file is not None:
+            self.file.write_text(json.dumps({"seed": self.seed, "rows": self.rows} | facts()))
         sys.stderr.write(f"seed {self.seed}: {what}: {accuracy:.4f}, {100 * accuracy / self.parent:.2f} % of the parent's\n")
 
     def design(self, name: str, join: str) -> Any:
@@ -175,24 +178,13 @@ class Job:
 
 
 def job(seed: int, data: Path, out: Path, epochs: int, parts: tuple[str, ...]) -> None:
-    """Measure one seed, and write down what came out after each part."""
-    import torch
-
+    """Measure one seed; what came out stands in a file a part, row by row."""
     out.mkdir(parents=True, exist_ok=True)
     work = Job(seed, data, out, epochs)
-    for part in parts:
+    parent = work.rows[0]
+    for number, part in enumerate(parts):
+        work.rows, work.file = [] if number else [parent], out / f"calibration-{seed}-{part}.json"
         getattr(work, part)()
-        facts = {
-            "seed": seed,
-            "rows": work.rows,
-            "gpu": torch.cuda.get_device_name() if work.device.type == "cuda" else "none",
-            "cores": os.cpu_count(),
-            "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-            "cpu_load": os.getloadavg()[0],
-            "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        }
-        (out / f"calibration-{seed}-{part}.json").write_text(json.dumps(facts))
-        work.rows = []
 
 
 def queue(seeds: list[str], data: Path, out: Path, epochs: int, parts: tuple[str, ...]) -> int:
@@ -223,7 +215,7 @@ def queue(seeds: list[str], data: Path, out: Path, epochs: int, parts: tuple[str
 
 def record(folder: Path) -> None:
     """Make the record of the seeds in a folder."""
-    from experiments.records import Machine, write_record
+    from experiments.records import write_record
 
     runs = [json.loads(file.read_text()) for file in sorted(folder.glob("calibration-*.json"))]
     found: dict[str, dict[int, dict[str, Any]]] = {}
@@ -253,7 +245,7 @@ def record(folder: Path) -> None:
         command="python -m experiments.calibration.run queue 0 1 2",
         runs=min(row["seeds"] for row in rows),
         load=max(run["cpu_load"] for run in runs),
-        machine=Machine(runs[0]["gpu"], runs[0]["cores"], runs[0]["memory_gib"], "Linux x86_64"),
+        machine=machine(runs[0]),
         versions=runs[0]["versions"],
         notes=[
             f"{MODEL} on CIFAR-10 re-encoded as JPEG; calibration sees {IMAGES} training images without labels; refined: {REFINE} steps of Adam on each segment, too",

@@ -76,6 +76,7 @@ def record(folder: Path) -> None:
         notes=[
             "resnet56_cifar10 on CIFAR-10 re-encoded as JPEG; every step is the real command in a process of its own",
             "the supernet starts from a trained ResNet-56; bundles run on the machine's CPU cores",
+            "options: some ran beside other jobs on the same GPU, so compare s an epoch with care",
             "distance: norm of the difference of all final weights over the norm of the first run's",
         ],
     )
