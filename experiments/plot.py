@@ -77,6 +77,13 @@ PLOTS = (
         _INTERVAL,
     ),
     Plot(
+        "experiments/calibration/results/h200.json",
+        "calibration",
+        "of the parent's %",
+        "Start without training, and training on: % of the original's accuracy",
+        "experiments/calibration/calibration.svg",
+    ),
+    Plot(
         _SUPERNET,
         "subnets",
         "subnet, largest teaches",
