@@ -19,6 +19,8 @@ from stretch.train.sandwich import SandwichStep
 from stretch.train.step import unwrapped
 
 CHECKPOINT_VERSION = 1
+#: What a system says where no more fits: the disk, the user's share of it, or the largest file a process may write.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class State(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -59,7 +61,7 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Map
             os.fsync(stream.fileno())
         partial.replace(path)
     except (OSError, SafetensorError) as error:
-        full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or "No space left" in str(error)
+        full = getattr(error, "errno", None) in _FULL or any(f"os error {code}" in str(error) for code in _FULL)
         reason = "the disk is full" if full else str(error).splitlines()[0]
         hint = "free some space, then go on with --resume: the last checkpoint is whole" if full else "choose a writable folder with --out"
         raise StretchError(f"cannot write {path}: {reason}", hint) from error

@@ -1,4 +1,5 @@
 import errno
+import resource
 
 import pytest
 
@@ -103,3 +104,14 @@ def test_weights_below_a_file_are_refused_by_their_own_name(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(StretchError, match=r"cannot write .*file/model\.safetensors"):
         write_tensors(tmp_path / "file" / "model.safetensors", {"a": torch.zeros(1)})
+
+
+def test_file_larger_than_the_process_may_write_is_told_as_a_full_disk(tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        with pytest.raises(StretchError, match=r"w\.safetensors: the disk is full"):
+            write_tensors(tmp_path / "w.safetensors", {"a": torch.zeros(1000)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list(tmp_path.iterdir())
