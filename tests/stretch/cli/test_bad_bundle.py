@@ -129,7 +129,16 @@ def test_verify_fails_on_a_damaged_bundle(capsys, bundle, damage):
 
 
 @pytest.mark.parametrize(
-    ("damage", "named"), [(delete, "onnx"), (truncate, "onnx"), (flip, "onnx"), (escape, r"\.\./outside\.onnx"), (newer, "99"), (forget_manifest, "bundle.json")], ids=lambda v: getattr(v, "__name__", None)
+    ("damage", "named"),
+    [
+        (delete, "onnx"),
+        (truncate, "onnx"),
+        (flip, "onnx"),
+        (escape, r"\.\./outside\.onnx"),
+        (newer, "99"),
+        (forget_manifest, "bundle.json"),
+    ],
+    ids=lambda v: getattr(v, "__name__", None),
 )
 def test_refusal_of_a_damaged_bundle_names_what_is_wrong(capsys, bundle, damage, named):
     damage(bundle)

@@ -107,7 +107,18 @@ class Odd(nn.Module):
 @pytest.mark.parametrize(("net", "named"), [("Forked", "Forked"), ("Odd", "fft")])
 def test_model_that_cannot_be_captured_is_refused_with_what_is_in_the_way(capsys, folder, tmp_path, net, named):
     (tmp_path / "nets.py").write_text(NETS)
-    result = call(capsys, "branch", f"{tmp_path}/nets.py:{net}", "--device", "pixel6", "--input", "3x32x32", "--trust-code", "--out", folder / "bundle")
+    result = call(
+        capsys,
+        "branch",
+        f"{tmp_path}/nets.py:{net}",
+        "--device",
+        "pixel6",
+        "--input",
+        "3x32x32",
+        "--trust-code",
+        "--out",
+        folder / "bundle",
+    )
     assert result.code == 1
     assert named in result.message
 
@@ -147,7 +158,10 @@ def test_alpha_that_no_segment_meets_names_alpha_and_the_nearest_value(capsys, f
     assert "alpha" in (result.message + result.hint).lower().replace("α", "alpha")
 
 
-@pytest.mark.parametrize("content", ["segments = 3\n", "version = 99\nsegments = []\n", "not toml", "[[segments]]\nname = 's9'\nbranches = [{processor = 'cpu'}]\n"])
+@pytest.mark.parametrize(
+    "content",
+    ["segments = 3\n", "version = 99\nsegments = []\n", "not toml", "[[segments]]\nname = 's9'\nbranches = [{processor = 'cpu'}]\n"],
+)
 def test_design_file_that_is_none_is_refused(capsys, folder, tmp_path, content):
     (tmp_path / "design.toml").write_text(content)
     result = branch(capsys, folder, "--design", tmp_path / "design.toml")
@@ -231,7 +245,18 @@ def test_earlier_bundle_survives_when_its_successor_cannot_be_written(capsys, tm
     assert tree(tmp_path) == earlier
 
 
-PHASES = ("import torch", "load", "capture", "plan", "transform", "export", "export stem.cpu", "export model", "export controls", "export checks")
+PHASES = (
+    "import torch",
+    "load",
+    "capture",
+    "plan",
+    "transform",
+    "export",
+    "export stem.cpu",
+    "export model",
+    "export controls",
+    "export checks",
+)
 
 
 @pytest.mark.parametrize("phase", PHASES)
@@ -264,10 +289,19 @@ def test_interrupt_in_any_phase_leaves_nothing_behind(capsys, folder, monkeypatc
 
 @pytest.mark.slow
 def test_interrupt_from_outside_ends_the_process_and_leaves_nothing_behind(folder):
-    command = [sys.executable, "-c", "print('ready', flush=True)\nfrom stretch.cli import app\napp()", *BRANCH, "--out", str(folder / "bundle")]
+    command = [
+        sys.executable,
+        "-c",
+        "print('ready', flush=True)\nfrom stretch.cli import app\napp()",
+        *BRANCH,
+        "--out",
+        str(folder / "bundle"),
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         # the staging folder appears when exporting has begun
-        while process.poll() is None and not any(name.startswith(".bundle.") and (folder / name / "subgraphs").is_dir() for name in os.listdir(folder)):
+        while process.poll() is None and not any(
+            name.startswith(".bundle.") and (folder / name / "subgraphs").is_dir() for name in os.listdir(folder)
+        ):
             os.sched_yield()
         process.send_signal(signal.SIGINT)
         out, err = process.communicate()

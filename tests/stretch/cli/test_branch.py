@@ -85,7 +85,11 @@ def test_rule_that_a_refusal_names_can_be_given_on_the_command_line(flag):
 
 @pytest.mark.parametrize(
     ("model", "device", "name"),
-    [("resnet50", "pixel6", "resnet50_pixel6"), ("package.module:factory", "profiles/my box.toml", "factory_my-box"), ("timm:resnet18d", "mi9", "resnet18d_mi9")],
+    [
+        ("resnet50", "pixel6", "resnet50_pixel6"),
+        ("package.module:factory", "profiles/my box.toml", "factory_my-box"),
+        ("timm:resnet18d", "mi9", "resnet18d_mi9"),
+    ],
 )
 def test_folder_is_named_after_model_and_device(model, device, name):
     assert _folder_name(model, device) == name
