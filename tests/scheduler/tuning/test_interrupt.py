@@ -6,6 +6,14 @@ import pytest
 from scheduler.tuning.interrupt import interruption_waits
 
 
+@pytest.fixture(autouse=True)
+def pythons_own_handler():
+    """Whatever other tests, or libraries they load, have made of Ctrl-C: SIGINT would end a process without a handler."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before if before is not None else signal.default_int_handler)
+
+
 def test_interruption_takes_effect_at_the_end_of_the_block():
     done = []
 
