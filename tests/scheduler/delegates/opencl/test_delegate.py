@@ -67,4 +67,5 @@ def test_operator_is_within_its_precision_of_the_reference(cases, tmp_path, op, 
     shape = case.save(tmp_path / "op.onnx")
     expected = cases.run(ReferenceDelegate(), tmp_path / "op.onnx", case, shape)
     got = cases.run(OpenCLDelegate(half=half, options=Options(arithmetic=arithmetic)), tmp_path / "op.onnx", case, shape)
-    assert np.abs(got - expected).max() <= limit * max(1e-3, np.abs(expected).max())
+    # Terms are of size 1: where they cancel, rounding is still that of the terms.
+    assert np.abs(got - expected).max() <= limit * max(1.0, np.abs(expected).max())
