@@ -108,7 +108,7 @@ def test_no_segment_is_further_from_the_original_than_it_was_built(captured, nam
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["tiny_resnet", "tiny_bottleneck", "tiny_mobilenet", "tiny_regnet", "tiny_vgg", "tiny_efficientnet"])
-@settings(max_examples=15)
+@settings(max_examples=4)
 @given(data=st.data())
 def test_no_segment_of_any_kind_is_further_from_the_original_than_it_was_built(captured, name, data):
     """Residual, bottleneck, depthwise with and without gates, grouped, plain."""
