@@ -196,7 +196,7 @@ def plan(graph: OpGraph, device: DeviceProfile, config: PlanConfig | None = None
     checked = (config or PlanConfig()).checked(device)
     segments = split_segments(graph, checked.meet or None)
     costs = Costs(LatencyPredictor(device), checked.precision)
-    predictor = load_accuracy(Path(checked.accuracy), graph.name) if checked.accuracy else None
+    predictor = _predictor(checked, graph)
     choice = choose(graph, checked, costs, segments, predictor)
     found = choice.found
     design = BranchDesign(graph.name, device.id, found.segments(costs))
@@ -227,8 +227,13 @@ def evaluate(graph: OpGraph, device: DeviceProfile, design: BranchDesign, config
     checked = request.checked(device)
     costs = Costs(LatencyPredictor(device), checked.precision)
     segments = split_segments(graph, checked.meet or None)
-    predictor = load_accuracy(Path(checked.accuracy), graph.name) if checked.accuracy else None
+    predictor = _predictor(checked, graph)
     return _compare(graph, device, checked, design, costs, segments, None, None, 1, None, predictor)
+
+
+def _predictor(config: PlanConfig, graph: OpGraph) -> AccuracyPredictor | None:
+    """The accuracy predictor that a request names, if it names one."""
+    return load_accuracy(Path(config.accuracy), graph.name) if config.accuracy else None
 
 
 def _compare(

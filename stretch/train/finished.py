@@ -17,12 +17,10 @@ class FinishedRun:
     """A run with its weights.
 
     Args:
-        folder: Of the run.
         ready: Its recipe, made ready again, with the designs that were trained.
         weights: The best weights.
     """
 
-    folder: Path
     ready: Prepared
     weights: dict[str, torch.Tensor]
 
@@ -47,4 +45,4 @@ def open_run(folder: Path) -> FinishedRun:
     ready = prepare(again, folder)
     if run.facts().get("model") != ready.identity["model"]:
         raise StretchError(f"the weights of `{recipe.model}` are not those the run in {folder} started from", "restore the weights file")
-    return FinishedRun(folder, ready, load_file(folder / BEST))
+    return FinishedRun(ready, load_file(folder / BEST))
