@@ -13,6 +13,7 @@ from typing import Any
 
 from predictors.errors import MissingBackendError, StretchError, UnknownNameError
 from scheduler.cores import available_cores
+from scheduler.delegates.opencl import pocl_target
 from scheduler.delegates.opencl.memory import Arenas
 from scheduler.delegates.opencl.tensors import Layout
 
@@ -120,7 +121,7 @@ def find_device() -> Any:
         found = _devices(cl)
         _WORKERS.extend(thread for thread in _threads() if thread not in before)
     if not found:
-        raise MissingBackendError("there is no OpenCL device on this machine", f"PoCL runs on any CPU: {INSTALL}")
+        raise _no_device(cl)
     if wanted := os.environ.get(DEVICE_VARIABLE):
         named = [device for device in found if wanted.lower() in f"{device.platform.name} {device.name}".lower()]
         if not named:
@@ -137,7 +138,7 @@ def _devices(cl: Any) -> list[Any]:
     try:
         for platform in cl.get_platforms():
             try:
-                found += platform.get_devices()
+                found += [device for device in platform.get_devices() if _compiles(device)]
             except cl.Error as error:
                 failure = error
     except cl.Error as error:
@@ -145,6 +146,39 @@ def _devices(cl: Any) -> list[Any]:
     if failure is not None and not found:
         raise MissingBackendError(f"no OpenCL driver answers: {_first_line(failure)}", f"PoCL runs on any CPU: {INSTALL}") from failure
     return found
+
+
+#: Processors that PoCL was told to compile for, by the address of its device.
+_TARGETS: dict[int, str] = {}
+
+
+def _compiles(device: Any) -> bool:
+    """Whether a driver can compile for a device; PoCL is helped where it does not know the processor."""
+    if not pocl_target.is_unknown(device):
+        return True
+    named = pocl_target.name_target(device, cpu_flags())
+    if named is not None:
+        _TARGETS[device.int_ptr] = named
+    return named is not None
+
+
+def _version(device: Any) -> str:
+    """What a device states of its version, with the processor that PoCL compiles for."""
+    named = _TARGETS.get(device.int_ptr) if pocl_target.is_unknown(device) else None
+    return str(device.version) if named is None else re.sub(f"-{pocl_target.UNKNOWN}$", f"-{named}", device.version.strip())
+
+
+def _no_device(cl: Any) -> MissingBackendError:
+    """Why no device is left."""
+    unknown = [
+        device.name.strip() for platform in cl.get_platforms() for device in platform.get_devices() if pocl_target.is_unknown(device)
+    ]
+    if unknown:
+        return MissingBackendError(
+            f"PoCL's compiler does not know this processor, `{unknown[0]}`, and compiles nothing for it",
+            "install another OpenCL driver for it, such as your distribution's newer PoCL",
+        )
+    return MissingBackendError("there is no OpenCL device on this machine", f"PoCL runs on any CPU: {INSTALL}")
 
 
 def is_cpu_device() -> bool:
@@ -184,15 +218,14 @@ def _open(cores: tuple[int, ...]) -> OpenDevice:
         queue = cl.CommandQueue(context, device, properties=cl.command_queue_properties.PROFILING_ENABLE)
     except cl.Error as error:
         raise StretchError(f"the OpenCL device `{device.name.strip()}` cannot be opened: {_first_line(error)}") from error
-    platform = find_device().platform
-    return OpenDevice(
-        context, queue, traits, device.name.strip(), f"{platform.name} {device.version} {device.driver_version}", cores, Arenas(context)
-    )
+    whole = find_device()
+    driver = f"{whole.platform.name} {_version(whole)} {whole.driver_version}"
+    return OpenDevice(context, queue, traits, device.name.strip(), driver, cores, Arenas(context))
 
 
 def device_traits(device: Any) -> Traits:
     """The entry of devices.toml that fits a device, with the limits that the device states."""
-    named = f"{device.name} {device.version}"
+    named = f"{device.name} {_version(device)}"
     extensions = device.extensions.split()
     for entry in _entries():
         if _fits(entry, device):
@@ -223,7 +256,7 @@ def _image_limits(device: Any) -> tuple[int, int, int]:
 
 def _fits(entry: dict[str, Any], device: Any) -> bool:
     """Whether an entry of devices.toml is for a device: its names, and for a CPU that no name tells apart, its type and instructions."""
-    patterns = ((entry["platform"], device.platform.name), (entry["device"], f"{device.name} {device.version}"))
+    patterns = ((entry["platform"], device.platform.name), (entry["device"], f"{device.name} {_version(device)}"))
     if not all(re.search(pattern, text, re.IGNORECASE) for pattern, text in patterns):
         return False
     return "flag" not in entry or (bool(device.type & _pyopencl().device_type.CPU) and (not entry["flag"] or entry["flag"] in cpu_flags()))

@@ -9,7 +9,9 @@ import pytest
 
 from scheduler.tuning.interrupt import interruption_waits
 
-START = "import signal\nfrom scheduler.tuning.interrupt import interruption_waits\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+START = (
+    "import signal\nfrom scheduler.tuning.interrupt import interruption_waits\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+)
 
 
 def output(program):

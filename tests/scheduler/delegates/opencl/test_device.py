@@ -160,3 +160,12 @@ def test_driver_that_fails_does_not_hide_the_others():
 
 def test_queue_takes_times():
     assert open_device(()).queue.properties & cl.command_queue_properties.PROFILING_ENABLE
+
+
+def test_processor_that_the_only_driver_cannot_compile_for_is_named():
+    said = told(
+        "class Platform:\n name = 'Portable Computing Language'\n def get_devices(self): return [Device()]\n"
+        "class Device:\n platform, name, version, int_ptr = Platform(), 'pthread-Tomorrow', 'PoCL HSTR: pthread-x86_64-linux-gnu-generic', 8\n"
+        "cl.get_platforms = lambda: [Platform()]"
+    )
+    assert said.startswith("PoCL's compiler does not know this processor, `pthread-Tomorrow`, and compiles nothing for it (install another")
