@@ -12,9 +12,17 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No deadline: the machines that run the tests are shared, and time is never what a test asserts.
 settings.register_profile("dev", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("ci", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, print_blob=True)
+settings.register_profile(
+    "ci", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, print_blob=True
+)
 settings.register_profile("thorough", max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+# Each worker of pytest-xdist would start as many threads as there are cores, in every library that computes, and in every process it starts.
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+THREADS = max(1, CORES // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+for library in ("OMP", "OPENBLAS", "MKL"):
+    os.environ.setdefault(f"{library}_NUM_THREADS", str(THREADS))
 
 # A terminal's width, which workers of pytest-xdist inherit, would fold the tables that tests read.
 os.environ.pop("COLUMNS", None)

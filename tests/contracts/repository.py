@@ -4,7 +4,20 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("predictors", "scheduler", "stretch")
-SKIPPED = {".git", ".venv", "runs", "dist", "build", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", ".import_linter_cache", "shared"}
+SKIPPED = {
+    ".git",
+    ".venv",
+    "runs",
+    "dist",
+    "build",
+    "__pycache__",
+    ".mypy_cache",
+    ".ruff_cache",
+    ".pytest_cache",
+    ".hypothesis",
+    ".import_linter_cache",
+    "shared",
+}
 
 
 def files(*suffixes: str) -> list[Path]:

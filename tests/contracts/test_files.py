@@ -10,7 +10,9 @@ from tests.contracts.repository import ROOT, files, sources
 LIMIT = 400
 
 #: Absolute paths that only exist on the machine somebody worked on, and hosts of package indexes.
-MACHINE = re.compile(r"(?<![\w.~])/(?:work|home|root|Users|tmp|opt|mnt|scratch)/[\w.]+|file://|index-url\W+https?:|(?:\d{1,3}\.){3}\d{1,3}:\d+")
+MACHINE = re.compile(
+    r"(?<![\w.~])/(?:work|home|root|Users|tmp|opt|mnt|scratch)/[\w.]+|file://|index-url\W+https?:|(?:\d{1,3}\.){3}\d{1,3}:\d+"
+)
 
 #: Files that speak of such paths because they look for them.
 ALLOWED = {"tests/contracts/test_files.py"}
@@ -25,7 +27,9 @@ def tracked() -> list[str]:
     return [name for name in listed.decode().split("\0") if name and (ROOT / name).is_file()]
 
 
-@pytest.mark.parametrize("source", sources() + [path for path in files(".py") if path.parts[0] in ("tests", "experiments", "docs")], ids=str)
+@pytest.mark.parametrize(
+    "source", sources() + [path for path in files(".py") if path.parts[0] in ("tests", "experiments", "docs")], ids=str
+)
 def test_python_file_has_fewer_than_400_lines(source):
     assert len((ROOT / source).read_text().splitlines()) < LIMIT
 

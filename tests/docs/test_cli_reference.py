@@ -8,7 +8,9 @@ from tests.contracts.repository import ROOT
 
 
 def test_reference_page_is_up_to_date():
-    result = subprocess.run([sys.executable, "docs/make_cli_reference.py", "--check"], cwd=ROOT, capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [sys.executable, "docs/make_cli_reference.py", "--check"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert (result.returncode, result.stderr) == (0, "")
 
 

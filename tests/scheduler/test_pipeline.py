@@ -2,7 +2,6 @@ import gc
 import threading
 
 import numpy as np
-import onnxruntime
 import pytest
 
 from predictors.errors import StretchError, UsageError
@@ -13,6 +12,7 @@ from scheduler.mapping import place_processors
 from scheduler.pipeline import interchangeable
 from scheduler.plan import make_plan
 from scheduler.session import Session
+from tests import onnx_runtime
 
 
 def numbers(seed=0, shape=(1, 3, 8, 8)):
@@ -20,7 +20,7 @@ def numbers(seed=0, shape=(1, 3, 8, 8)):
 
 
 def whole(path, x):
-    return onnxruntime.InferenceSession(str(path / "model.onnx"), providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
+    return onnx_runtime.output(path / "model.onnx", x)
 
 
 def threads():

@@ -1,18 +1,18 @@
 import os
 
 import numpy as np
-import onnxruntime
 import pytest
 
 from predictors.errors import StretchError
 from scheduler.sequential import Sequential, max_error
+from tests import onnx_runtime
 
 
 @pytest.mark.parametrize("threads", [0, 1, 2])
 def test_computes_what_onnx_runtime_computes_on_any_number_of_cores(bundle_dir, threads):
     cores = tuple(sorted(os.sched_getaffinity(0))[:threads])
     x = np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)
-    expected = onnxruntime.InferenceSession(str(bundle_dir / "model.onnx")).run(None, {"x": x})[0]
+    expected = onnx_runtime.output(bundle_dir / "model.onnx", x)
     model = Sequential(bundle_dir / "model.onnx", cores)
     before = os.sched_getaffinity(0)
     assert np.allclose(model.run(x), expected, atol=1e-6)

@@ -6,7 +6,6 @@ import sys
 import threading
 
 import numpy as np
-import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,12 +16,11 @@ from scheduler.delegates import Delegate, delegates
 from scheduler.delegates.base import Compiled, Invocation
 from scheduler.delegates.null import AsyncNullDelegate, NullDelegate
 from scheduler.session import Session
+from tests import onnx_runtime
 
 
 def whole(path, x):
-    """ONNX Runtime on the whole model, which knows nothing of subgraphs."""
-    session = onnxruntime.InferenceSession(str(path / "model.onnx"), providers=["CPUExecutionProvider"])
-    return session.run(None, {"x": x})[0]
+    return onnx_runtime.output(path / "model.onnx", x)
 
 
 def numbers(shape=(1, 3, 8, 8), seed=0):

@@ -8,7 +8,9 @@ GROUP = "nn_stretch.test_group"
 
 def run(folder, code):
     """Output of code in a fresh interpreter that finds the packages in `folder`."""
-    return subprocess.run([sys.executable, "-c", f"import sys\nsys.path.insert(0, {str(folder)!r})\n{code}"], capture_output=True, text=True, check=True)
+    return subprocess.run(
+        [sys.executable, "-c", f"import sys\nsys.path.insert(0, {str(folder)!r})\n{code}"], capture_output=True, text=True, check=True
+    )
 
 
 def package(folder, name, body):
@@ -38,7 +40,7 @@ def test_broken_entry_point_is_left_out_with_a_warning(tmp_path):
 
 
 def test_family_of_another_package_builds_models(tmp_path):
-    body = '''
+    body = """
 from torch import nn
 from stretch.models.families import families
 
@@ -50,8 +52,11 @@ class Acme:
     def input_shape(self, name): return (1, 3, 8, 8)
     def default_weights(self, name): return None
     def checked(self): return frozenset()
-'''
+"""
     package(tmp_path, "acme_plugin", body)
     (tmp_path / "acme_plugin-1.0.dist-info" / "entry_points.txt").write_text("[nn_stretch.families]\nacme = acme_plugin\n")
-    result = run(tmp_path, "from stretch.models import load_model, model_names\nprint(model_names('acme*'))\nprint(type(load_model('acme:net').module).__name__)")
+    result = run(
+        tmp_path,
+        "from stretch.models import load_model, model_names\nprint(model_names('acme*'))\nprint(type(load_model('acme:net').module).__name__)",
+    )
     assert result.stdout.splitlines() == ["[('acme:net', 'acme')]", "Sequential"]

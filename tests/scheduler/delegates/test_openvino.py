@@ -3,13 +3,13 @@ import sys
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import helper
 
 from predictors.errors import MissingBackendError, StretchError
 from scheduler.delegates.openvino import OpenVinoDelegate
 from scheduler.session import Session
+from tests import onnx_runtime
 
 if problem := OpenVinoDelegate.unavailable():
     pytest.skip(problem, allow_module_level=True)
@@ -20,7 +20,7 @@ X = np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)
 def test_writes_straight_into_a_slice_of_a_larger_buffer_and_nowhere_else(bundle_dir):
     joined = np.full((1, 20, 8, 8), 5, np.float32)
     OpenVinoDelegate().compile(bundle_dir / "stem.onnx").run([X], [joined[:, 7:13]])
-    expected = onnxruntime.InferenceSession(str(bundle_dir / "stem.onnx")).run(None, {"x": X})[0]
+    expected = onnx_runtime.output(bundle_dir / "stem.onnx", X)
     assert np.allclose(joined[:, 7:13], expected, atol=1e-6)
     assert (joined[:, :7] == 5).all()
     assert (joined[:, 13:] == 5).all()
@@ -39,7 +39,7 @@ def test_bindings_of_one_subgraph_do_not_share_buffers(bundle_dir):
 def test_session_runs_a_branch_on_it_beside_onnx_runtime(bundle_dir):
     with Session(bundle_dir, {"gpu": f"openvino{sorted(os.sched_getaffinity(0))[-1]}"}) as session:
         assert {p.delegate for p in session.placements.values()} == {"cpu", "openvino"}
-        expected = onnxruntime.InferenceSession(str(bundle_dir / "model.onnx")).run(None, {"x": X})[0]
+        expected = onnx_runtime.output(bundle_dir / "model.onnx", X)
         assert np.allclose(session(X), expected, atol=1e-5)
         assert np.allclose(session.submit(X).result(60), expected, atol=1e-5)
 

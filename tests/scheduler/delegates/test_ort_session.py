@@ -1,16 +1,16 @@
 import numpy as np
-import onnxruntime
 import pytest
 
 from predictors.errors import StretchError
 from scheduler.delegates.ort_session import SessionCompiled
+from tests import onnx_runtime
 
 X = np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)
 
 
 @pytest.fixture
 def compiled(bundle_dir):
-    session = onnxruntime.InferenceSession(str(bundle_dir / "stem.onnx"), providers=["CPUExecutionProvider"])
+    session = onnx_runtime.session(bundle_dir / "stem.onnx")
     return SessionCompiled(session, {"x": (1, 3, 8, 8)}, {"t0": (1, 6, 8, 8)})
 
 

@@ -4,18 +4,18 @@ import subprocess
 import sys
 
 import numpy as np
-import onnxruntime
 import pytest
 
 from predictors.errors import StretchError, UnknownNameError
 from scheduler.delegates.process import ProcessDelegate
 from scheduler.session import Session
+from tests import onnx_runtime
 
 X = np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)
 
 
 def whole(path):
-    return onnxruntime.InferenceSession(str(path / "model.onnx"), providers=["CPUExecutionProvider"]).run(None, {"x": X})[0]
+    return onnx_runtime.output(path / "model.onnx", X)
 
 
 def children():
@@ -64,7 +64,7 @@ def test_inner_delegate_is_a_choice(bundle_dir):
     delegate = ProcessDelegate("reference")
     output = np.zeros((1, 6, 8, 8), np.float32)
     delegate.compile(bundle_dir / "stem.onnx").run([X], [output])
-    expected = onnxruntime.InferenceSession(str(bundle_dir / "stem.onnx")).run(None, {"x": X})[0]
+    expected = onnx_runtime.output(bundle_dir / "stem.onnx", X)
     assert np.allclose(output, expected, atol=1e-5)
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from predictors.errors import StretchError, UnknownNameError
 from scheduler.delegates.qnn_context import compile_context, find_chip, open_context
+from tests import onnx_runtime
 from tests.scheduler.delegates import qdq
 
 X = np.random.default_rng(1).uniform(-3, 3, (1, 3, 6, 6)).astype(np.float32)
@@ -19,10 +20,9 @@ def code(file):
 
 @pytest.mark.qnn
 def test_code_for_a_chip_computes_what_the_subgraph_does_and_is_the_same_every_time(tmp_path):
-    import onnxruntime
 
     qdq.save_conv(tmp_path / "m.onnx")
-    expected = onnxruntime.InferenceSession(str(tmp_path / "m.onnx")).run(None, {"x": X})[0]
+    expected = onnx_runtime.output(tmp_path / "m.onnx", X)
     for name in ("a", "b"):
         got = compile_context(tmp_path / "m.onnx", "sm8550", tmp_path / f"{name}.onnx", X)
         assert np.abs(got - expected).max() <= qdq.Y_SCALE * 1.001

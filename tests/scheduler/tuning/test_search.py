@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.errors import StretchError
-from scheduler.tuning.search import choose
+from scheduler.tuning.search import HOPELESS, choose
 
 
 class Clock:
@@ -57,7 +57,23 @@ def test_spent_budget_chooses_among_what_is_known():
     assert "b" not in clock.asked
 
 
-@given(st.dictionaries(st.integers(0, 9), st.floats(0.1, 100), max_size=8), st.floats(0.1, 100))
-def test_what_is_chosen_is_never_slower_than_the_default(times, default):
-    found = choose(list(times), lambda c: default if c is None else times[c])
-    assert found.best_ms <= found.default_ms == default
+@given(st.data())
+def test_choice_is_at_most_as_slow_as_the_default_in_truth_whatever_noise_slows_single_measurements(data):
+    """Each candidate has a true time, which the search never sees: a measurement is that time or, on a busy machine, longer."""
+    truth = data.draw(st.dictionaries(st.integers(0, 9), st.floats(0.1, 100), max_size=8))
+    default = data.draw(st.floats(0.1, 100))
+    quiet = data.draw(st.integers(0, 2))
+    turns = dict.fromkeys((None, *truth), 0)
+
+    def measure(candidate):
+        """Disturbed, except in one turn of the three."""
+        turn, turns[candidate] = turns[candidate], turns[candidate] + 1
+        slowed = 1 if turn % 3 == quiet else data.draw(st.floats(1, 3))
+        return slowed * (default if candidate is None else truth[candidate])
+
+    found = choose(list(truth), measure)
+    if found.best is not None:
+        assert truth[found.best] < default
+    else:
+        # What was measured in every turn and is quicker by more than the margin would have been taken.
+        assert all(time > 0.97 * default for time in truth.values() if 3 * time <= HOPELESS * min(default, *truth.values()))

@@ -1,6 +1,7 @@
+from pathlib import Path
+
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -17,16 +18,15 @@ from stretch.planning.scale import scaled_graph  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from stretch.transform.model import op_weights  # noqa: E402
 from stretch.transform.ops import make_module  # noqa: E402
+from tests import onnx_runtime  # noqa: E402
 from tests.stretch.designs import identity_design, random_designs  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
 
 def run(model, x):
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    source = model if isinstance(model, str) else model.SerializeToString()
-    session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    source = Path(model) if isinstance(model, str) else model.SerializeToString()
+    session = onnx_runtime.session(source, log_severity_level=3)
     return session.run(None, {session.get_inputs()[0].name: x.numpy()})[0]
 
 

@@ -30,7 +30,10 @@ def test_checked_names_of_a_family_are_among_its_names(name):
     assert FAMILIES[name].checked() <= set(FAMILIES[name].names())
 
 
-@pytest.mark.parametrize(("asked", "family", "own"), [("tiny_vgg", "tiny", "tiny_vgg"), ("resnet18", "torchvision", "resnet18"), ("timm:resnet10t", "timm", "resnet10t")])
+@pytest.mark.parametrize(
+    ("asked", "family", "own"),
+    [("tiny_vgg", "tiny", "tiny_vgg"), ("resnet18", "torchvision", "resnet18"), ("timm:resnet10t", "timm", "resnet10t")],
+)
 def test_name_is_found_in_its_family(asked, family, own):
     found, name = find_family(asked)
     assert isinstance(found, families.get(family))

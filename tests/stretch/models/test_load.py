@@ -123,7 +123,9 @@ def test_current_folder_is_not_searched_for_modules(tmp_path):
 def code_file(tmp_path):
     """A file with a factory, which leaves a trace when it is executed."""
     path = tmp_path / "mynet.py"
-    path.write_text(f"from pathlib import Path\nfrom torch import nn\nPath({str(tmp_path)!r}, 'ran').touch()\n\n\ndef net():\n    return nn.Conv2d(3, 8, 3)\n")
+    path.write_text(
+        f"from pathlib import Path\nfrom torch import nn\nPath({str(tmp_path)!r}, 'ran').touch()\n\n\ndef net():\n    return nn.Conv2d(3, 8, 3)\n"
+    )
     return path
 
 

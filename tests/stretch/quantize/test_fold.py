@@ -1,12 +1,12 @@
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from stretch.quantize.fold import fold_batch_norms
+from tests import onnx_runtime
 
 
 class Net:
@@ -38,7 +38,7 @@ class Net:
 
 
 def compute(model, x):
-    return onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
+    return onnx_runtime.output(model.SerializeToString(), x)
 
 
 def same(model, folded, shape):

@@ -1,10 +1,10 @@
 import numpy as np
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from predictors.errors import StretchError
 from stretch.quantize.half import to_half
+from tests import onnx_runtime
 
 X = np.random.default_rng(0).standard_normal((1, 3, 6, 6)).astype(np.float32)
 
@@ -39,7 +39,7 @@ def network(scale=1.0):
 
 
 def run(model):
-    return onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, {"x": X})[0]
+    return onnx_runtime.output(model.SerializeToString(), X)
 
 
 def test_half_precision_agrees_with_float_within_its_rounding():
