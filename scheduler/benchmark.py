@@ -50,6 +50,7 @@ class Benchmark:
         error: Largest difference of the output from the whole model's, relative
             to its largest element; None where a delegate computes nothing.
         traces: The measured inferences of the bundle.
+        seconds: How long the rounds went on.
     """
 
     branched: Timing
@@ -64,6 +65,7 @@ class Benchmark:
     efficiency: float | None
     error: float | None
     traces: tuple[Trace, ...]
+    seconds: float
 
     @property
     def ratio(self) -> float | None:
@@ -79,13 +81,24 @@ class Effort:
         rounds: Rounds that count; with `width`, at least.
         warmup: Rounds before them that do not.
         width: Go on until no interval of a ratio is wider than this share of the ratio to either side; None for `rounds` rounds.
+        least_seconds: And not for less than this: an interval tells of the time it was taken in, and machines have moods.
         seconds: But no longer than this, once there are `rounds` rounds.
     """
 
     rounds: int = 30
     warmup: int = 5
     width: float | None = None
+    least_seconds: float = 2.0
     seconds: float = 10.0
+
+    def enough(self, seconds: float, narrow: Callable[[float], bool]) -> bool:
+        """Whether to stop, once there are `rounds` rounds.
+
+        Args:
+            seconds: Since the start.
+            narrow: Whether all intervals are within a width.
+        """
+        return self.width is None or seconds > self.seconds or (seconds >= self.least_seconds and narrow(self.width))
 
 
 def benchmark(session: Session, x: Array, effort: Effort | None = None, step: Callable[[], None] | None = None) -> Benchmark:
@@ -107,19 +120,17 @@ def benchmark(session: Session, x: Array, effort: Effort | None = None, step: Ca
     whole = Sequential(bundle.file(bundle.manifest.whole), cores)
     error = max_error(output, whole.run(x)) if session.computes else None
     rounds = _Rounds(session, x, {f"same net as one graph, {_threads(cores)}": whole.time} | _controls(session, x, cores))
-    start = perf_counter_ns()
     for number in range(effort.warmup):
         rounds.play(number)
         if step is not None:
             step()
     rounds.forget()
-    while rounds.count < effort.rounds or not (
-        effort.width is None or (perf_counter_ns() - start) / 1e9 > effort.seconds or rounds.narrow(effort.width)
-    ):
+    start = perf_counter_ns()
+    while rounds.count < effort.rounds or not effort.enough((perf_counter_ns() - start) / 1e9, rounds.narrow):
         rounds.play(rounds.count)
         if step is not None:
             step()
-    return rounds.result(cores, error)
+    return rounds.result(cores, error, (perf_counter_ns() - start) / 1e9)
 
 
 def _controls(session: Session, x: Array, cores: tuple[int, ...]) -> dict[str, Callable[[], float]]:
@@ -167,7 +178,7 @@ class _Rounds:
         found = [ratio_interval(times, self.times[BRANCHED]) for name, times in self.times.items() if name != BRANCHED]
         return all(ratio.high / ratio.value - 1 <= width and 1 - ratio.low / ratio.value <= width for ratio in found)
 
-    def result(self, cores: tuple[int, ...], error: float | None) -> Benchmark:
+    def result(self, cores: tuple[int, ...], error: float | None, seconds: float) -> Benchmark:
         """The rounds summed up."""
         timings = {name: _timing(name, values) for name, values in self.times.items()}
         ideal = [ideal_ms(self._session, self._least(number)) for number in range(self.count)]
@@ -187,6 +198,7 @@ class _Rounds:
             efficiency=None if shares_a_core(self._session) else efficiency,
             error=error,
             traces=tuple(self._traces),
+            seconds=seconds,
         )
 
     def _branched(self) -> float:

@@ -51,7 +51,7 @@ def run(
     repeat: Annotated[
         int | None,
         typer.Option(
-            help="Measured rounds; by default 30 and then more, until the ratios are known to 3 % or 10 s have passed.",
+            help="Measured rounds; by default 30 or more, for 2 to 10 s, until the ratios are known to 3 %.",
             min=1,
             max=100_000,
             show_default=False,
@@ -140,6 +140,7 @@ def _data(session: "Session", result: "Benchmark", right: "Judgement | None", sp
         "median_ms": result.branched.median_ms,
         "p90_ms": result.branched.p90_ms,
         "runs": result.branched.runs,
+        "seconds": result.seconds,
         "sequential": _timing(result.sequential),
         "sequential_same_macs": _timing(result.same_macs),
         "same_net_whole_graph_ms": result.whole.median_ms,
@@ -301,7 +302,9 @@ def _print(console: "Console", data: dict[str, Any], result: "Benchmark", last: 
     console.print()
     ratio = "" if data["macs_ratio"] is None else f"{data['macs_ratio']:.3f} of the original's MACs, "
     efficiency = "efficiency not given (processors share a core)" if result.efficiency is None else f"efficiency {result.efficiency:.3f}"
-    console.print(f"{ratio}{efficiency}, {result.branched.runs} runs on cores {', '.join(map(str, result.cores))}")
+    console.print(
+        f"{ratio}{efficiency}, {result.branched.runs} rounds in {result.seconds:.1f} s on cores {', '.join(map(str, result.cores))}"
+    )
     console.print(_results(data["check"], result.error))
     console.print(data["verdict"])
     if data["throughput"] is not None:

@@ -115,11 +115,15 @@ def test_every_contestant_has_a_time_in_every_round(bundle_dir):
 def test_rounds_go_on_until_ratios_are_known_or_the_time_is_over(bundle_dir):
     with Session(bundle_dir) as session:
         x = random_input(session.bundle)
-        easy = benchmark(session, x, Effort(rounds=4, warmup=0, width=1e9))
+        easy = benchmark(session, x, Effort(rounds=4, warmup=0, width=1e9, least_seconds=0.0))
         late = benchmark(session, x, Effort(rounds=4, warmup=0, width=0.0, seconds=0.0))
         more = benchmark(session, x, Effort(rounds=4, warmup=0, width=0.0, seconds=0.5))
     assert (easy.branched.runs, late.branched.runs) == (4, 4)
+        least = benchmark(session, x, Effort(rounds=4, warmup=0, width=1e9, least_seconds=0.5))
     assert more.branched.runs > 4
+    assert more.seconds >= 0.5
+    assert least.branched.runs > 4
+    assert least.seconds >= 0.5
 
 
 def test_sharing_is_seen_from_the_queues(bundle_dir):

@@ -67,7 +67,7 @@ def test_delegate_that_computes_something_else_is_named_with_the_subgraph(bundle
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_delegate_that_gives_no_numbers_is_named(bundle_dir, value):
-    with pytest.raises(StretchError, match="`s1.gpu` .* holds NaN or infinity, unlike that of model.onnx"):
+    with pytest.raises(StretchError, match=r"`s1.gpu` .* holds NaN or infinity, unlike that of model.onnx"):
         judged(bundle_dir, "s1.gpu", lambda y: np.full_like(y, value))
 
 
@@ -94,7 +94,7 @@ def test_weights_that_are_no_numbers_everywhere_are_told_of_the_whole_model(bund
             tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) * np.float32(np.nan), tensor.name))
         onnx.save(model, file)
     rehash(bundles, bundle_dir)
-    with pytest.raises(StretchError, match="model.onnx gives NaN or infinity"):
+    with pytest.raises(StretchError, match=r"model.onnx gives NaN or infinity"):
         judged(bundle_dir)
 
 
@@ -111,7 +111,7 @@ def test_weights_that_were_changed_everywhere_differ_from_the_stored_sample(bund
                 tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) * np.float32(1.1), tensor.name))
         onnx.save(model, file)
     rehash(bundles, bundle_dir)
-    with pytest.raises(StretchError, match="differs by 0.1 of the largest number from what it gave when the bundle was written"):
+    with pytest.raises(StretchError, match=r"differs by 0.1 of the largest number from what it gave when the bundle was written"):
         judged(bundle_dir)
 
 
@@ -123,13 +123,13 @@ def test_lower_precision_is_allowed_its_rounding_and_no_more(bundles, bundle_dir
         found = judge(session, random_input(session.bundle))
     assert (found.measure, found.tolerance) == ("rms", TOLERANCE["fp16"])
     assert 0.001 < found.error < 0.05
-    with pytest.raises(StretchError, match="`s1.gpu` .* is off by 0.1 of its size"):
+    with pytest.raises(StretchError, match=r"`s1.gpu` .* is off by 0.1 of its size"):
         judged(bundle_dir, "s1.gpu", lambda y: y * 1.1)
 
 
 def test_fp32_subgraph_before_a_rounded_one_is_held_to_fp32(bundles, bundle_dir):
     bundles.edit(bundle_dir, lambda m: [s.update(precision="fp16") for s in m["subgraphs"] if s["name"] == "head"])
-    with pytest.raises(StretchError, match="`s1.gpu` .* is off by 0.02 of its largest element"):
+    with pytest.raises(StretchError, match=r"`s1.gpu` .* is off by 0.02 of its largest element"):
         judged(bundle_dir, "s1.gpu", lambda y: y * 1.02)
 
 
