@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 
 Step = Callable[[str], None]
 
+#: Said of a network that was neither calibrated nor trained since it was changed.
+UNKNOWN_ACCURACY = (
+    "the accuracy of this branched network is unknown: channels and blocks of the original are gone and nothing took their place yet; "
+    "train it (`stretch train`), or calibrate it with --images, and measure it with `stretch evaluate`"
+)
+
 
 @dataclass
 class Branched:
@@ -128,6 +134,8 @@ def branch(
     with _phase("plan", seconds, step):
         planned = _plan(captured.graph, profile, config, draft)
     result = Branched(planned, loaded.weights_source, loaded.weights_detail, list(loaded.warnings), seconds)
+    if images is None and planned.changes_network:
+        result.warnings.append(UNKNOWN_ACCURACY)
     if dry_run:
         return result
     with _phase("transform", seconds, step):

@@ -111,8 +111,11 @@ def branch(
             step=step,
         )
     data = result.to_json()
-    for warning in result.warnings:
-        out.warn(warning)
+    # one list for people and for programs, with what packages warned of on the way
+    for warning in data["warnings"]:
+        if warning not in out.warnings:
+            out.warn(warning)
+    data["warnings"] = out.warnings
 
     def human(console: "Console") -> None:
         from stretch.report.table import print_plan
