@@ -109,6 +109,8 @@ def export(
     for name, why in made.kept.items():
         where = f", on processor {made.moved[name]}" if name in made.moved else ""
         out.warn(f"subgraph `{name}` stays in fp32{where}: {why}")
+    if manifest.predicted and not made.manifest.predicted:
+        out.warn(f"the profile {manifest.device} cannot be read here, so the new bundle has no predicted times")
     record = made.manifest.checks["tflite" if tflite else "precision"]
     data: dict[str, Any] = {
         "bundle": folder,
@@ -116,6 +118,9 @@ def export(
         "format": file_format.value,
         "subgraphs": _subgraphs(made.manifest, made.losses),
         "checks": record,
+        "device": made.manifest.device,
+        "predicted": made.manifest.predicted,
+        "recommended": made.manifest.recommended,
         "warnings": out.warnings,
     }
     out.emit(data, lambda console: _print(console, data))
@@ -218,7 +223,17 @@ def _print(console: "Console", data: dict[str, Any]) -> None:
     console.print(
         f"output: cosine {output['cosine']:.5f}, {output['snr_db']:.1f} dB{exact}{same} of {images['count']} images ({images['source']})"
     )
+    if data["predicted"]:
+        console.print(_prediction(data))
     console.print(f"bundle: {data['bundle']}")
+
+
+def _prediction(data: dict[str, Any]) -> str:
+    """What the new files are predicted to take on the device."""
+    predicted = data["predicted"]
+    speedup = predicted["speedup"]
+    single = f", {speedup:.2f}× the best single processor ({predicted['best_single_processor']})" if speedup is not None else ""
+    return f"predicted on {data['device']}: {predicted['makespan_ms']:.2f} ms{single}; recommended: {data['recommended']}"
 
 
 def _print_chips(console: "Console", data: dict[str, Any]) -> None:

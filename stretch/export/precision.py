@@ -13,6 +13,7 @@ from predictors.errors import InfeasibleError, StretchError, UsageError
 from scheduler.bundle import Bundle
 from scheduler.int8_edges import Edge, edges
 from scheduler.manifest import Manifest, SubgraphEntry
+from stretch.export.repredict import repredict
 from stretch.export.staging import copy_files, file_entry, staged, write_manifest
 from stretch.quantize.compare import Loss, least_snr_db, loss, top1_agreement
 from stretch.quantize.half import to_half
@@ -270,7 +271,6 @@ def _write(bundle: Bundle, out: Path, candidates: Mapping[str, _Candidate], move
             sub,
             precision=candidates[sub.name].precision if sub.name in candidates else sub.precision,
             processor=moved.get(sub.name, sub.processor),
-            predicted_ms=None if sub.name in moved else sub.predicted_ms,
         )
         for sub in manifest.subgraphs
     )
@@ -289,7 +289,10 @@ def _write(bundle: Bundle, out: Path, candidates: Mapping[str, _Candidate], move
         files = {
             name: kept[name] if name in kept else file_entry(folder / name) for name in manifest.files if name in kept or name in replaced
         }
-        checks = {name: value for name, value in manifest.checks.items() if name not in ("tflite", "aot", "contexts")} | {"precision": record}
+        checks = {name: value for name, value in manifest.checks.items() if name not in ("tflite", "aot", "contexts")} | {
+            "precision": record
+        }
         made = msgspec.structs.replace(manifest, subgraphs=entries, files=files, checks=checks, tflite=None, aot={}, contexts={})
+        made = repredict(made, lambda name: folder / name)
         write_manifest(folder, made)
     return made

@@ -52,6 +52,11 @@ class Branch:
             kernels[key] = kernels.get(key, 0.0) + each.time.ms * contention
         return cls(fixed_ms, kernels)
 
+    def then(self, other: "Branch") -> "Branch":
+        """This and another branch, one after the other on one processor."""
+        kernels = {key: self.kernels.get(key, 0.0) + other.kernels.get(key, 0.0) for key in (*self.kernels, *other.kernels)}
+        return Branch(self.fixed_ms + other.fixed_ms, kernels)
+
     def ms(self, factors: Mapping[Key, float]) -> float:
         """Its time if kernels take so many times longer than predicted."""
         return self.fixed_ms + sum(ms * factors.get(key, 1.0) for key, ms in self.kernels.items())
