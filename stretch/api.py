@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from predictors.devices import DeviceProfile, load_device
 from predictors.errors import MissingBackendError
 from predictors.graph import OpGraph
+from predictors.install import install_line
 from stretch import __version__
 from stretch.planning.config import PlanConfig
 from stretch.planning.design import DesignDraft, load_draft
@@ -208,7 +209,7 @@ def _import_torch() -> None:
     try:
         import torch  # noqa: F401 - only to have it loaded
     except ModuleNotFoundError as error:
-        raise MissingBackendError("branching a model needs torch, which is not installed", 'pip install "nn-stretch[torch]"') from error
+        raise MissingBackendError("branching a model needs torch, which is not installed", install_line("torch")) from error
 
 
 def _load(model: "str | nn.Module", weights: str, seed: int, trust_code: bool) -> "LoadedModel":

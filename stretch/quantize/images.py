@@ -177,7 +177,7 @@ def _picture(file: Path, shape: Sequence[int], preprocessing: Preprocessing) -> 
         from PIL import Image
     except ImportError as error:
         raise MissingBackendError(
-            "reading pictures needs Pillow, which is not installed", "pip install pillow, or give .npy arrays"
+            "reading pictures needs Pillow, which is not installed", "`pip install pillow`, or give .npy arrays"
         ) from error
     channels, height, width = shape[1:]
     if channels != 3:
