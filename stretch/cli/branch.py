@@ -12,6 +12,7 @@ from stretch.cli.output import Output, verb
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from stretch.api import Branched
     from stretch.planning.config import PlanConfig
 
 #: Phases of the bar: import torch, load, capture, plan, transform, and files of a usual bundle.
@@ -110,6 +111,11 @@ def branch(
             trust_code=trust_code,
             step=step,
         )
+    _tell(out, result)
+
+
+def _tell(out: Output, result: "Branched") -> None:
+    """Warn, and print the plan and what was written."""
     data = result.to_json()
     # one list for people and for programs, with what packages warned of on the way
     for warning in data["warnings"]:

@@ -65,52 +65,50 @@ def run(
     table: Annotated[Path | None, typer.Option("--csv", help="Write the same spans as a table to this file.")] = None,
 ) -> None:
     """Run a bundle here, check its results, and time it in turns with the best sequential run on the same cores."""
-    from scheduler.benchmark import benchmark, shares_a_core
     from scheduler.bundle import load_bundle
-    from scheduler.judge import check_output, judge
     from scheduler.mapping import parse_mapping
     from scheduler.session import Session
-    from scheduler.throughput import throughput
     from scheduler.trace_files import write_csv, write_perfetto
-    from scheduler.verdict import judge_speed
     from scheduler.verify import random_input
 
     loaded = load_bundle(bundle, check_hashes=True)
     x = random_input(loaded) if input_file is None else read_input(input_file)
     only = None if processors is None else [name.strip() for name in processors.split(",")]
-    placed = parse_mapping(mapping or [])
-    with Session(
-        loaded, placed, processors=only, priority=_priority(priority), delegates=_dsp(dsp_code, trust_code), in_flight=in_flight or 1
-    ) as session:
+    options: dict[str, Any] = {"processors": only, "priority": _priority(priority), "delegates": _dsp(dsp_code, trust_code)}
+    with Session(loaded, parse_mapping(mapping or []), **options, in_flight=in_flight or 1) as session:
         _tell_placements(out, session, priority)
-        if shares_a_core(session):
-            out.note("processors share a core, so their subgraphs run one after the other and efficiency is not given")
-        right = judge(session, x) if session.computes else None
-        with out.progress("running", total=None if repeat is None else warmup + repeat) as step:
-            result = benchmark(session, x, _effort(repeat, warmup), step)
-        if right is not None:
-            check_output(session, session.tensor(session.plan.output), right.expected)
-        rates = None
-        if in_flight is not None:
-            rounds = result.branched.runs
-            with out.progress("measuring throughput", total=1 + rounds) as step:
-                rates = throughput(session, x, in_flight, rounds=rounds, step=step)
+        data, result = _measure(out, session, x, _effort(repeat, warmup), in_flight)
         tracks = _tracks(session, result, out) if trace is not None or table is not None else {}
         depths = {"in flight": session.queue_depths}
     if trace is not None:
         write_perfetto(trace, tracks, depths)
     if table is not None:
         write_csv(table, tracks)
-    simulated = [place.processor for place in session.placements.values() if place.simulated]
-    speed = judge_speed(result, [entry.precision for entry in loaded.manifest.subgraphs], simulated)
-    data = _data(session, result, right, speed) | {
-        "throughput": None if rates is None else _rates(rates),
-        "trace": trace,
-        "csv": table,
-        "priority": priority,
-        "warnings": out.warnings,
-    }
+    data |= {"trace": trace, "csv": table, "priority": priority, "warnings": out.warnings}
     out.emit(data, lambda console: _print(console, data, result, result.traces[-1]))
+
+
+def _measure(
+    out: Output, session: "Session", x: "np.ndarray[Any, Any]", effort: "Effort", in_flight: int | None
+) -> "tuple[dict[str, Any], Benchmark]":
+    """Check the results, time the contestants and, if asked, the throughput."""
+    from scheduler.benchmark import benchmark
+    from scheduler.judge import check_output, judge
+    from scheduler.throughput import throughput
+    from scheduler.verdict import judge_speed
+
+    right = judge(session, x) if session.computes else None
+    with out.progress("running", total=effort.warmup + effort.rounds if effort.width is None else None) as step:
+        result = benchmark(session, x, effort, step)
+    if right is not None:
+        check_output(session, session.tensor(session.plan.output), right.expected)
+    rates = None
+    if in_flight is not None:
+        with out.progress("measuring throughput", total=1 + result.branched.runs) as step:
+            rates = throughput(session, x, in_flight, rounds=result.branched.runs, step=step)
+    simulated = [place.processor for place in session.placements.values() if place.simulated]
+    speed = judge_speed(result, [entry.precision for entry in session.bundle.manifest.subgraphs], simulated)
+    return _data(session, result, right, speed) | {"throughput": None if rates is None else _rates(rates)}, result
 
 
 def _effort(repeat: int | None, warmup: int) -> "Effort":
@@ -120,12 +118,16 @@ def _effort(repeat: int | None, warmup: int) -> "Effort":
 
 
 def _tell_placements(out: Output, session: "Session", priority: str | None) -> None:
-    """Say which processors something stands in for, and what moved."""
+    """Say which processors something stands in for, what moved, and what that does to efficiency."""
+    from scheduler.benchmark import shares_a_core
+
     for place in session.placements.values():
         if place.stand_in:
             out.note(f"{place.processor} → {_where(place)}: {place.reason}")
     for name, processor in session.moved.items():
         out.note(f"{name} → {processor}, as {f'--priority {priority}' if priority else '--processors'} asks")
+    if shares_a_core(session):
+        out.note("processors share a core, so their subgraphs run one after the other and efficiency is not given")
 
 
 def _data(session: "Session", result: "Benchmark", right: "Judgement | None", speed: "Verdict") -> dict[str, Any]:

@@ -121,29 +121,11 @@ def export_precision(
         else:
             candidates[sub.name] = candidate
     step("comparison")
-    while True:
-        whole = _whole(manifest, floats, candidates, images)
-        if not candidates or not whole["output"].exceeds(min_cosine):
-            break
-        worst = min(candidates, key=lambda name: candidates[name].loss.snr_db)
-        _refuse_unless(
-            repair,
-            f"the output with {_lowered(manifest, candidates)} has {_words(whole['output'])}; subgraph `{worst}` loses most",
-            whole["output"],
-            min_cosine,
-        )
-        kept[worst] = f"the output has {_words(whole['output'])} with it"
-        del candidates[worst]
+    whole = _agreeing(manifest, floats, candidates, kept, images, min_cosine, repair)
     moved = {sub.name: _host(manifest) for sub in manifest.subgraphs if sub.name in kept and sub.processor in INTEGER_ONLY}
     record = {
         "images": {"source": images_source, "count": len(images), "calibration": min(len(images), CALIBRATION_IMAGES)},
-        "method": {"int8": METHOD, "fp16": HALF_METHOD},
-        "min_cosine": min_cosine,
-        "min_snr_db": round(least_snr_db(min_cosine), 2),
-        "reference": "the fp32 subgraphs on ONNX Runtime, int8 and fp16 computed there as the reals they stand for",
-        "subgraphs": {name: _record(candidate) for name, candidate in candidates.items()},
-        "joins": {join.name: whole[join.output].to_json() for join in manifest.joins},
-        "output": whole["output"].to_json() | {"top1_agreement": whole["top1"]},
+        **_comparison(manifest, candidates, whole, min_cosine),
         "kept_fp32": kept,
         "moved": moved,
     }
@@ -206,6 +188,31 @@ def _candidate(bundle: Bundle, sub: SubgraphEntry, precision: str, reads: list[A
     return _Candidate(precision, made, known, got, layer_losses(model, made, reads[:LAYER_IMAGES]))
 
 
+def _agreeing(
+    manifest: Manifest,
+    floats: Mapping[str, Run],
+    candidates: dict[str, _Candidate],
+    kept: dict[str, str],
+    images: Sequence[Array],
+    min_cosine: float,
+    repair: bool,
+) -> dict[str, Any]:
+    """The comparison of the output, once what spoils it has moved from `candidates` to `kept`."""
+    while True:
+        whole = _whole(manifest, floats, candidates, images)
+        if not candidates or not whole["output"].exceeds(min_cosine):
+            return whole
+        worst = min(candidates, key=lambda name: candidates[name].loss.snr_db)
+        _refuse_unless(
+            repair,
+            f"the output with {_lowered(manifest, candidates)} has {_words(whole['output'])}; subgraph `{worst}` loses most",
+            whole["output"],
+            min_cosine,
+        )
+        kept[worst] = f"the output has {_words(whole['output'])} with it"
+        del candidates[worst]
+
+
 def _lowered(manifest: Manifest, candidates: Mapping[str, _Candidate]) -> str:
     """``dsp in int8 and gpu in fp16``."""
     found = {(sub.processor, candidates[sub.name].precision) for sub in manifest.subgraphs if sub.name in candidates}
@@ -247,6 +254,19 @@ def _words(lost: Loss) -> str:
 def _host(manifest: Manifest) -> str:
     """The processor that joins, which computes in floating point."""
     return manifest.joins[0].processor if manifest.joins else "cpu"
+
+
+def _comparison(manifest: Manifest, candidates: Mapping[str, _Candidate], whole: dict[str, Any], min_cosine: float) -> dict[str, Any]:
+    """What was compared with what, and what came out, for the bundle's record."""
+    return {
+        "method": {"int8": METHOD, "fp16": HALF_METHOD},
+        "min_cosine": min_cosine,
+        "min_snr_db": round(least_snr_db(min_cosine), 2),
+        "reference": "the fp32 subgraphs on ONNX Runtime, int8 and fp16 computed there as the reals they stand for",
+        "subgraphs": {name: _record(candidate) for name, candidate in candidates.items()},
+        "joins": {join.name: whole[join.output].to_json() for join in manifest.joins},
+        "output": whole["output"].to_json() | {"top1_agreement": whole["top1"]},
+    }
 
 
 def _record(candidate: _Candidate) -> dict[str, Any]:
