@@ -59,7 +59,7 @@ def evaluate(
             raise UsageError("a delegate of --map computes nothing, so there is nothing to evaluate", "map to one that computes")
         original = _original(loaded, session, out)
         with out.progress("evaluating", total=len(files)) as step:
-            result = measure(session, original, _images(files, model.input_shape, preprocessing, step), outputs, lambda: None)
+            result = measure(session, original, _images(files, model.input_shape, preprocessing, step), outputs)
         places = session.placements
     data: dict[str, Any] = {
         "bundle": bundle,

@@ -74,9 +74,7 @@ class Evaluation:
         }
 
 
-def evaluate(
-    branched: Net, original: Net | None, images: Iterable[tuple[str, Array, int | None]], outputs: int, step: Callable[[], None]
-) -> Evaluation:
+def evaluate(branched: Net, original: Net | None, images: Iterable[tuple[str, Array, int | None]], outputs: int) -> Evaluation:
     """Run a bundle, and the original beside it, on images.
 
     Args:
@@ -84,7 +82,6 @@ def evaluate(
         original: What it is compared with; None if there is nothing.
         images: Name, input and label of each image; labels may be None.
         outputs: Outputs of the network.
-        step: Called after each image.
 
     Raises:
         StretchError: If an output holds NaN or infinity; names the image.
@@ -97,7 +94,6 @@ def evaluate(
             if output is not None and not np.isfinite(output).all():
                 raise StretchError(f"the output of {what} for {name} contains NaN or infinity", "check the bundle with `stretch run`")
         found.add(scores, theirs, label)
-        step()
     return found
 
 

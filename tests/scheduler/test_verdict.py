@@ -14,7 +14,19 @@ def measured(times, noise=0.01, rounds=40, controls=True):
     timing = {name: Timing(name, float(np.median(v)), float(np.percentile(v, 90)), rounds) for name, v in series.items()}
     original, same, whole = (timing[name] for name in NAMES[1:])
     return Benchmark(
-        timing["branched"], original if controls else None, same if controls else None, whole, (), (0, 1), series, {}, 1.0, None, None, (), 1.0
+        timing["branched"],
+        original if controls else None,
+        same if controls else None,
+        whole,
+        (),
+        (0, 1),
+        series,
+        {},
+        1.0,
+        None,
+        None,
+        (),
+        1.0,
     )
 
 
