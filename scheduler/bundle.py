@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from predictors.errors import StretchError
+from predictors.install import upgrade_line
 from scheduler.consistency import graph_problems
 from scheduler.manifest import SCHEMA, Manifest, SubgraphEntry
 from scheduler.onnx_file import external_locations, load_onnx
@@ -110,9 +111,7 @@ def _read_manifest(path: Path) -> Manifest:
     try:
         schema = msgspec.json.decode(text, type=_Version).schema
         if schema > SCHEMA:
-            raise StretchError(
-                f"{file} has schema {schema}, this nn-stretch reads up to {SCHEMA}", "upgrade with `pip install --upgrade nn-stretch`"
-            )
+            raise StretchError(f"{file} has schema {schema}, this nn-stretch reads up to {SCHEMA}", upgrade_line())
         if schema < 1:
             raise StretchError(f"{file} has schema {schema}, the first one is 1", _AGAIN)
         return msgspec.json.decode(text, type=Manifest)

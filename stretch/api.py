@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from predictors.devices import DeviceProfile, load_device
 from predictors.errors import MissingBackendError
 from predictors.graph import OpGraph
+from predictors.install import install_line
 from stretch import __version__
 from stretch.planning.config import PlanConfig
 from stretch.planning.design import DesignDraft, load_draft
@@ -26,6 +27,12 @@ if TYPE_CHECKING:
     from stretch.transform.calibrate import SegmentError
 
 Step = Callable[[str], None]
+
+#: Said of a network that was neither calibrated nor trained since it was changed.
+UNKNOWN_ACCURACY = (
+    "the accuracy of this branched network is unknown: channels and blocks of the original are gone and nothing took their place yet; "
+    "train it (`stretch train`), or calibrate it with --images, and measure it with `stretch evaluate`"
+)
 
 
 @dataclass
@@ -128,6 +135,8 @@ def branch(
     with _phase("plan", seconds, step):
         planned = _plan(captured.graph, profile, config, draft)
     result = Branched(planned, loaded.weights_source, loaded.weights_detail, list(loaded.warnings), seconds)
+    if images is None and planned.changes_network:
+        result.warnings.append(UNKNOWN_ACCURACY)
     if dry_run:
         return result
     with _phase("transform", seconds, step):
@@ -200,7 +209,7 @@ def _import_torch() -> None:
     try:
         import torch  # noqa: F401 - only to have it loaded
     except ModuleNotFoundError as error:
-        raise MissingBackendError("branching a model needs torch, which is not installed", 'pip install "nn-stretch[torch]"') from error
+        raise MissingBackendError("branching a model needs torch, which is not installed", install_line("torch")) from error
 
 
 def _load(model: "str | nn.Module", weights: str, seed: int, trust_code: bool) -> "LoadedModel":

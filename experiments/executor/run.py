@@ -10,7 +10,7 @@ from pathlib import Path
 
 from experiments.records import Value, write_record
 from predictors.errors import StretchError
-from scheduler.benchmark import Benchmark, Timing, benchmark, shares_a_core
+from scheduler.benchmark import Benchmark, Effort, Timing, benchmark, shares_a_core
 from scheduler.bundle import Bundle, load_bundle
 from scheduler.mapping import parse_mapping
 from scheduler.session import Session
@@ -64,7 +64,7 @@ def measure(bundle: Bundle, mapping: Mapping[str, str], rounds: int, warmup: int
             raise StretchError(
                 "processors of this bundle share a core here, so there is no overlap to measure", "use a machine with a core per processor"
             )
-        result = benchmark(session, random_input(bundle), rounds, warmup)
+        result = benchmark(session, random_input(bundle), Effort(rounds, warmup))
         return result, [handoff_us(trace, session) for trace in result.traces], exchanges(session)
 
 

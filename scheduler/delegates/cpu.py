@@ -37,14 +37,14 @@ class CpuDelegate(CoreDelegate):
 
     def compile(self, model: Path) -> SessionCompiled:
         """Load `model` into a session, optimised for this machine."""
-        onnxruntime = _onnxruntime()
+        onnxruntime = load_runtime()
         session = _session(onnxruntime, model, self._options(onnxruntime))
         inputs, outputs = graph_shapes(load_onnx(model), model)
         return SessionCompiled(session, inputs, outputs)
 
     def places(self, model: Path) -> list[NodePlace]:
         """Each operator with its kernel's measured time, or what it was merged into."""
-        onnxruntime = _onnxruntime()
+        onnxruntime = load_runtime()
 
         def session(prefix: str) -> Any:
             options = self._options(onnxruntime)
@@ -70,7 +70,12 @@ class CpuDelegate(CoreDelegate):
         return options
 
 
-def _onnxruntime() -> ModuleType:
+def load_runtime() -> ModuleType:
+    """The package `onnxruntime`.
+
+    Raises:
+        MissingBackendError: If it is not installed.
+    """
     try:
         import onnxruntime
     except ImportError as error:

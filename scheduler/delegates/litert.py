@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from predictors.errors import MissingBackendError, StretchError
+from predictors.install import install_line
 from scheduler.delegates.base import Array, Compiled, CoreDelegate, Invocation, NodePlace, delegates
 from scheduler.delegates.litert_layout import to_nchw, to_nhwc
 from scheduler.delegates.litert_log import quiet
@@ -19,7 +20,7 @@ from scheduler.tflite_file import TfliteFile, check_belongs, load_tflite, parse_
 if TYPE_CHECKING:
     from scheduler.bundle import Bundle
 
-INSTALL = "pip install 'nn-stretch[litert]'"
+INSTALL = install_line("litert")
 
 #: The runtime under its present name, and under that of boards which still have its predecessor.
 PACKAGES = ("ai_edge_litert", "tflite_runtime")

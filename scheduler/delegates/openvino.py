@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from predictors.errors import MissingBackendError, StretchError
+from predictors.install import install_line
 from scheduler.delegates.base import Array, Compiled, CoreDelegate, Invocation, NodePlace, delegates
 from scheduler.onnx_file import graph_shapes, load_onnx, node_names
 
-INSTALL = "pip install 'nn-stretch[openvino]'"
+INSTALL = install_line("openvino")
 
 #: Status of an operator in OpenVINO's profile, in words.
 STATUS = {

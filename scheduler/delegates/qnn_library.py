@@ -13,8 +13,9 @@ from types import ModuleType
 from typing import Any
 
 from predictors.errors import MissingBackendError, StretchError
+from predictors.install import install_line
 
-INSTALL = 'pip install "nn-stretch[qnn]"'
+INSTALL = install_line("qnn")
 
 #: Name under which the plug-in is registered with ONNX Runtime.
 PROVIDER = "QNNExecutionProvider"

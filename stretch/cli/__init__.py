@@ -45,7 +45,22 @@ from typer.core import TyperGroup
 from stretch.cli.failures import guard
 
 #: Every verb, in the order of `stretch --help`.
-VERBS = ("branch", "train", "extract", "export", "run", "predict", "explain", "verify", "tune", "devices", "models", "delegates", "env")
+VERBS = (
+    "branch",
+    "train",
+    "extract",
+    "export",
+    "run",
+    "evaluate",
+    "predict",
+    "explain",
+    "verify",
+    "tune",
+    "devices",
+    "models",
+    "delegates",
+    "env",
+)
 
 
 class Verbs(TyperGroup):

@@ -12,6 +12,7 @@ from stretch.cli.output import Output, verb
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from stretch.api import Branched
     from stretch.planning.config import PlanConfig
 
 #: Phases of the bar: import torch, load, capture, plan, transform, and files of a usual bundle.
@@ -110,9 +111,17 @@ def branch(
             trust_code=trust_code,
             step=step,
         )
+    _tell(out, result)
+
+
+def _tell(out: Output, result: "Branched") -> None:
+    """Warn, and print the plan and what was written."""
     data = result.to_json()
-    for warning in result.warnings:
-        out.warn(warning)
+    # one list for people and for programs, with what packages warned of on the way
+    for warning in data["warnings"]:
+        if warning not in out.warnings:
+            out.warn(warning)
+    data["warnings"] = out.warnings
 
     def human(console: "Console") -> None:
         from stretch.report.table import print_plan

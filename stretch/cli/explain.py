@@ -78,6 +78,7 @@ def _on_device(bundle: "Bundle", device: str, out: Output, step: Any) -> tuple[s
     from predictors.devices import load_device
     from predictors.predictor import LatencyPredictor
     from stretch.export.read import read_graph
+    from stretch.export.repredict import runs_in
 
     profile = load_device(device)
     predictor = LatencyPredictor(profile)
@@ -87,10 +88,14 @@ def _on_device(bundle: "Bundle", device: str, out: Output, step: Any) -> tuple[s
     processors: dict[str, Any] = {}
     for entry in bundle.manifest.subgraphs:
         processor = profile.processor(entry.processor)
-        precision = entry.planned_precision if entry.planned_precision in processor.precisions else processor.default_precision
+        precision = runs_in(processor, entry)
         backend = processor.profile.backend
-        reason = f"{backend} runs it on the {entry.processor} of {profile.id} in {precision}"
-        processors[entry.processor] = {"delegate": backend, "cores": [], "dispatch": None, "stand_in": False, "reason": reason}
+        reason = f"{backend} runs it on the {entry.processor} of {profile.id} in {precision}{_unlike(entry, precision)}"
+        known = processors.get(entry.processor)
+        if known is None:
+            processors[entry.processor] = {"delegate": backend, "cores": [], "dispatch": None, "stand_in": False, "reason": reason}
+        elif reason not in known["reason"]:
+            known["reason"] += f"; {entry.name}: {reason}"
         graph = read_graph(bundle.file(entry.file))
         estimate = predictor.predict(graph, entry.processor, precision)
         kernel_of = {op: each for each in estimate.kernels for op in each.kernel.ops}
@@ -121,6 +126,15 @@ def _on_device(bundle: "Bundle", device: str, out: Output, step: Any) -> tuple[s
                 )
         step(entry.name)
     return profile.id, processors, ops
+
+
+def _unlike(entry: "SubgraphEntry", precision: str) -> str:
+    """What to know where a prediction is not of what was planned, or not of what the file is."""
+    if precision != entry.precision:
+        return f", for it does not run {entry.precision}, which the file is: write it in {precision} with `stretch export`"
+    if precision != entry.planned_precision:
+        return f", which the file is; planned was {entry.planned_precision}, which `stretch export` writes"
+    return ""
 
 
 def _row(

@@ -66,56 +66,79 @@ def export(
     ] = None,
 ) -> None:
     """Write a bundle again with some processors in int8 or fp16, with a TFLite file, or with code for a DSP, and compare."""
-    from predictors.errors import UsageError
     from scheduler.bundle import load_bundle
     from stretch.export.precision import export_precision, planned_precision
     from stretch.export.staging import check_target
-    from stretch.quantize.images import load_images, synthetic_images
 
     loaded = load_bundle(bundle, check_hashes=True)
     manifest = loaded.manifest
     check_target(folder)
-    if aot is not None:
-        if file_format is not Format.tflite or precision is not None or images is not None:
-            raise UsageError(
-                "--aot compiles signatures of a TFLite file that is there already",
-                "give it with --format tflite alone, on a bundle that has one",
-            )
-        _export_aot(out, loaded, folder, _names(aot))
-        return
-    if file_format is Format.qnn:
-        if precision is not None or images is not None:
-            raise UsageError(
-                "--format qnn compiles subgraphs that are int8 already", "make them int8 first, with --precision dsp=int8 and --images"
-            )
-        _export_qnn(out, loaded, folder, _names(chips))
+    if aot is not None or file_format is Format.qnn:
+        _refuse_images(file_format, precision, images, aot=aot is not None)
+        if aot is not None:
+            _export_aot(out, loaded, folder, _names(aot))
+        else:
+            _export_qnn(out, loaded, folder, _names(chips))
         return
     tflite = file_format is Format.tflite
     wanted = _precision(precision) if precision is not None else {} if tflite else planned_precision(manifest)
-    if images is not None:
-        samples, source = load_images(images, manifest.model.input_shape, limit), "folder"
-    elif manifest.weights.source == "random" or "int8" not in wanted.values():
-        samples, source = synthetic_images(manifest.model.input_shape, min(limit, SYNTHETIC)), "synthetic"
-    else:
-        raise UsageError("int8 needs calibration images, none were given", "give a folder of images that the model will meet with --images")
+    samples, source = _samples(manifest, wanted, images, limit)
+    options: dict[str, Any] = {"min_cosine": min_cosine, "repair": repair}
     with out.progress("exporting") as step:
         made: Any
         if tflite:
             from stretch.export.tflite.bundle import export_tflite
 
-            made = export_tflite(loaded, folder, samples, source, precision=wanted, min_cosine=min_cosine, repair=repair, step=step)
+            made = export_tflite(loaded, folder, samples, source, precision=wanted, step=step, **options)
         else:
-            made = export_precision(loaded, folder, wanted, samples, source, min_cosine=min_cosine, repair=repair, step=step)
+            made = export_precision(loaded, folder, wanted, samples, source, step=step, **options)
+    _emit(out, folder, file_format, manifest, made)
+
+
+def _refuse_images(file_format: Format, precision: str | None, images: Path | None, *, aot: bool) -> None:
+    """Raise UsageError if compiling what is int8 already is asked for with what only making it int8 needs."""
+    from predictors.errors import UsageError
+
+    asked = precision is not None or images is not None
+    if aot and (file_format is not Format.tflite or asked):
+        raise UsageError(
+            "--aot compiles signatures of a TFLite file that is there already",
+            "give it with --format tflite alone, on a bundle that has one",
+        )
+    if not aot and asked:
+        raise UsageError(
+            "--format qnn compiles subgraphs that are int8 already", "make them int8 first, with --precision dsp=int8 and --images"
+        )
+
+
+def _samples(manifest: "Manifest", wanted: dict[str, str], images: Path | None, limit: int) -> "tuple[list[Any], str]":
+    """Images to calibrate and compare with, and where they came from."""
+    from predictors.errors import UsageError
+    from stretch.quantize.images import load_images, synthetic_images
+
+    if images is not None:
+        return list(load_images(images, manifest.model.input_shape, limit)), "folder"
+    if manifest.weights.source == "random" or "int8" not in wanted.values():
+        return list(synthetic_images(manifest.model.input_shape, min(limit, SYNTHETIC))), "synthetic"
+    raise UsageError("int8 needs calibration images, none were given", "give a folder of images that the model will meet with --images")
+
+
+def _emit(out: Output, folder: Path, file_format: Format, before: "Manifest", made: Any) -> None:
+    """Tell what was written, what stayed in fp32, and what it is predicted to take."""
     for name, why in made.kept.items():
         where = f", on processor {made.moved[name]}" if name in made.moved else ""
         out.warn(f"subgraph `{name}` stays in fp32{where}: {why}")
-    record = made.manifest.checks["tflite" if tflite else "precision"]
+    if before.predicted and not made.manifest.predicted:
+        out.warn(f"the profile {before.device} cannot be read here, so the new bundle has no predicted times")
     data: dict[str, Any] = {
         "bundle": folder,
         "files": _files(made.manifest),
         "format": file_format.value,
         "subgraphs": _subgraphs(made.manifest, made.losses),
-        "checks": record,
+        "checks": made.manifest.checks["tflite" if file_format is Format.tflite else "precision"],
+        "device": made.manifest.device,
+        "predicted": made.manifest.predicted,
+        "recommended": made.manifest.recommended,
         "warnings": out.warnings,
     }
     out.emit(data, lambda console: _print(console, data))
@@ -218,7 +241,17 @@ def _print(console: "Console", data: dict[str, Any]) -> None:
     console.print(
         f"output: cosine {output['cosine']:.5f}, {output['snr_db']:.1f} dB{exact}{same} of {images['count']} images ({images['source']})"
     )
+    if data["predicted"]:
+        console.print(_prediction(data))
     console.print(f"bundle: {data['bundle']}")
+
+
+def _prediction(data: dict[str, Any]) -> str:
+    """What the new files are predicted to take on the device."""
+    predicted = data["predicted"]
+    speedup = predicted["speedup"]
+    single = f", {speedup:.2f}× the best single processor ({predicted['best_single_processor']})" if speedup is not None else ""
+    return f"predicted on {data['device']}: {predicted['makespan_ms']:.2f} ms{single}; recommended: {data['recommended']}"
 
 
 def _print_chips(console: "Console", data: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import typer
 
 from predictors.errors import MissingBackendError, StretchError, UsageError
+from predictors.install import install_line
 from stretch.cli.output import print_json, printable
 
 INTERRUPTED = 130
@@ -72,8 +73,8 @@ def explain(error: Exception, usage_hint: Callable[[typer.TyperException], str])
             return UsageError(_usage_message(error), usage_hint(error))
         case ModuleNotFoundError() if (package := (error.name or "").partition(".")[0]) in EXTRAS:
             extra = EXTRAS[package]
-            target = f'"nn-stretch[{extra}]"' if extra else package
-            return MissingBackendError(f"this needs the package `{package}`, which is not installed", f"pip install {target}")
+            line = install_line(extra) if extra else f"pip install {package}"
+            return MissingBackendError(f"this needs the package `{package}`, which is not installed", line)
         case OSError(strerror=str(reason)):
             return StretchError(f"{error.filename}: {reason}" if error.filename else reason)
         case _:

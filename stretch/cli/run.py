@@ -13,16 +13,21 @@ if TYPE_CHECKING:
     import numpy as np
     from rich.console import Console
 
-    from scheduler.benchmark import Benchmark
+    from scheduler.benchmark import Benchmark, Effort
     from scheduler.choice import Priority
     from scheduler.delegates import Delegate
+    from scheduler.judge import Judgement
     from scheduler.plan import Placement
     from scheduler.session import Session
     from scheduler.throughput import Throughput
     from scheduler.trace import Trace
+    from scheduler.verdict import Verdict
 
 #: Traced inferences; more would only make the file slow to open.
 TRACED = 10
+
+#: Rounds, where none are asked for, go on until ratios are known to this share of themselves.
+WIDTH = 0.03
 
 
 @verb
@@ -43,7 +48,15 @@ def run(
     in_flight: Annotated[
         int | None, typer.Option(help="Measure throughput as well, with this many inferences at once.", min=1, max=64)
     ] = None,
-    repeat: Annotated[int, typer.Option(help="Measured rounds.", min=1, max=100_000)] = 30,
+    repeat: Annotated[
+        int | None,
+        typer.Option(
+            help="Measured rounds; by default 30 or more, for 2 to 10 s, until the ratios are known to 3 %.",
+            min=1,
+            max=100_000,
+            show_default=False,
+        ),
+    ] = None,
     warmup: Annotated[int, typer.Option(help="Rounds before them that do not count.", min=0, max=100_000)] = 5,
     input_file: Annotated[
         Path | None, typer.Option("--input", help="Input as a .npy file; normally distributed numbers otherwise.")
@@ -51,47 +64,77 @@ def run(
     trace: Annotated[Path | None, typer.Option(help="Write a timeline, measured and predicted, for ui.perfetto.dev to this file.")] = None,
     table: Annotated[Path | None, typer.Option("--csv", help="Write the same spans as a table to this file.")] = None,
 ) -> None:
-    """Run a bundle here, in turns with the best sequential run on the same cores."""
-    from scheduler.benchmark import benchmark, shares_a_core
+    """Run a bundle here, check its results, and time it in turns with the best sequential run on the same cores."""
     from scheduler.bundle import load_bundle
     from scheduler.mapping import parse_mapping
     from scheduler.session import Session
-    from scheduler.throughput import throughput
     from scheduler.trace_files import write_csv, write_perfetto
     from scheduler.verify import random_input
 
     loaded = load_bundle(bundle, check_hashes=True)
-    manifest = loaded.manifest
     x = random_input(loaded) if input_file is None else read_input(input_file)
     only = None if processors is None else [name.strip() for name in processors.split(",")]
-    wanted = _priority(priority)
-    delegates = _dsp(dsp_code, trust_code)
-    with Session(
-        loaded, parse_mapping(mapping or []), processors=only, priority=wanted, delegates=delegates, in_flight=in_flight or 1
-    ) as session:
-        for place in session.placements.values():
-            if place.stand_in:
-                out.note(f"{place.processor} → {_where(place)}: {place.reason}")
-        for name, processor in session.moved.items():
-            out.note(f"{name} → {processor}, as {f'--priority {priority}' if priority else '--processors'} asks")
-        if shares_a_core(session):
-            out.note("processors share a core, so their subgraphs run one after the other and efficiency is not given")
-        with out.progress("running", total=warmup + repeat) as step:
-            result = benchmark(session, x, repeat, warmup, step)
-        rates = None
-        if in_flight is not None:
-            with out.progress("measuring throughput", total=1 + repeat) as step:
-                rates = throughput(session, x, in_flight, rounds=repeat, step=step)
-        placements, moved = session.placements, session.moved
+    options: dict[str, Any] = {"processors": only, "priority": _priority(priority), "delegates": _dsp(dsp_code, trust_code)}
+    with Session(loaded, parse_mapping(mapping or []), **options, in_flight=in_flight or 1) as session:
+        _tell_placements(out, session, priority)
+        data, result = _measure(out, session, x, _effort(repeat, warmup), in_flight)
         tracks = _tracks(session, result, out) if trace is not None or table is not None else {}
         depths = {"in flight": session.queue_depths}
     if trace is not None:
         write_perfetto(trace, tracks, depths)
     if table is not None:
         write_csv(table, tracks)
+    data |= {"trace": trace, "csv": table, "priority": priority, "warnings": out.warnings}
+    out.emit(data, lambda console: _print(console, data, result, result.traces[-1]))
 
-    data = {
-        "bundle": bundle,
+
+def _measure(
+    out: Output, session: "Session", x: "np.ndarray[Any, Any]", effort: "Effort", in_flight: int | None
+) -> "tuple[dict[str, Any], Benchmark]":
+    """Check the results, time the contestants and, if asked, the throughput."""
+    from scheduler.benchmark import benchmark
+    from scheduler.judge import check_output, judge
+    from scheduler.throughput import throughput
+    from scheduler.verdict import judge_speed
+
+    right = judge(session, x) if session.computes else None
+    with out.progress("running", total=effort.warmup + effort.rounds if effort.width is None else None) as step:
+        result = benchmark(session, x, effort, step)
+    if right is not None:
+        check_output(session, session.tensor(session.plan.output), right.expected)
+    rates = None
+    if in_flight is not None:
+        with out.progress("measuring throughput", total=1 + result.branched.runs) as step:
+            rates = throughput(session, x, in_flight, rounds=result.branched.runs, step=step)
+    simulated = [place.processor for place in session.placements.values() if place.simulated]
+    speed = judge_speed(result, [entry.precision for entry in session.bundle.manifest.subgraphs], simulated)
+    return _data(session, result, right, speed) | {"throughput": None if rates is None else _rates(rates)}, result
+
+
+def _effort(repeat: int | None, warmup: int) -> "Effort":
+    from scheduler.benchmark import Effort
+
+    return Effort(warmup=warmup, width=WIDTH) if repeat is None else Effort(repeat, warmup)
+
+
+def _tell_placements(out: Output, session: "Session", priority: str | None) -> None:
+    """Say which processors something stands in for, what moved, and what that does to efficiency."""
+    from scheduler.benchmark import shares_a_core
+
+    for place in session.placements.values():
+        if place.stand_in:
+            out.note(f"{place.processor} → {_where(place)}: {place.reason}")
+    for name, processor in session.moved.items():
+        out.note(f"{name} → {processor}, as {f'--priority {priority}' if priority else '--processors'} asks")
+    if shares_a_core(session):
+        out.note("processors share a core, so their subgraphs run one after the other and efficiency is not given")
+
+
+def _data(session: "Session", result: "Benchmark", right: "Judgement | None", speed: "Verdict") -> dict[str, Any]:
+    """What was measured, for the JSON."""
+    manifest = session.bundle.manifest
+    return {
+        "bundle": session.bundle.path,
         "model": manifest.model.name,
         "device": manifest.device,
         "weights": {"source": manifest.weights.source, "detail": manifest.weights.detail},
@@ -99,6 +142,7 @@ def run(
         "median_ms": result.branched.median_ms,
         "p90_ms": result.branched.p90_ms,
         "runs": result.branched.runs,
+        "seconds": result.seconds,
         "sequential": _timing(result.sequential),
         "sequential_same_macs": _timing(result.same_macs),
         "same_net_whole_graph_ms": result.whole.median_ms,
@@ -107,19 +151,25 @@ def run(
         "ideal_ms": result.ideal_ms,
         "efficiency": result.efficiency,
         "max_error": result.error,
-        "throughput": None if rates is None else _rates(rates),
-        "trace": trace,
-        "csv": table,
-        "priority": priority,
-        "moved": moved,
+        "check": None if right is None else _check(right),
+        "moved": session.moved,
         "cores": list(result.cores),
-        "processors": _processors(placements, result),
+        "processors": _processors(session.placements, result),
         "subgraphs_alone_ms": dict(result.alone_ms),
         "others": [_timing(other) for other in result.others],
-        "verdict": verdict(result, [place.processor for place in placements.values() if place.simulated]),
-        "warnings": out.warnings,
+        **speed.to_json(),
     }
-    out.emit(data, lambda console: _print(console, data, result, result.traces[-1]))
+
+
+def _check(right: "Judgement") -> dict[str, Any]:
+    return {
+        "against": right.against,
+        "measure": right.measure,
+        "error": right.error,
+        "tolerance": right.tolerance,
+        "tensors": right.tensors,
+        "stored": right.stored,
+    }
 
 
 def read_input(path: Path) -> "np.ndarray[Any, Any]":
@@ -200,35 +250,6 @@ def _rates(rates: "Throughput") -> dict[str, Any]:
     }
 
 
-def verdict(result: "Benchmark", simulated: "Sequence[str]" = ()) -> str:
-    """In one sentence: does branching pay here, and what does better if not.
-
-    Args:
-        result: What was measured.
-        simulated: Processors that a simulator stands in for.
-    """
-    if simulated:
-        names = ", ".join(simulated)
-        return f"no verdict on speed: the {names} is simulated here, so the numbers of the output count and the times do not"
-    cores = f"{len(result.cores)} core{'s' if len(result.cores) != 1 else ''}"
-    if result.sequential is None or result.ratio is None:
-        return f"no comparison with the original: the bundle was written without controls; the same net as one graph takes {result.whole.median_ms:.2f} ms on the same {cores}"
-    best = min((t for t in (result.sequential, result.same_macs, result.whole) if t), key=lambda t: t.median_ms)
-    if best.median_ms >= result.branched.median_ms:
-        return (
-            f"branching wins here: {result.ratio:.2f}× the speed of the best sequential run ({result.sequential.name}) on the same {cores}"
-        )
-    if result.ratio >= 1:
-        return (
-            f"branching beats the original here ({result.ratio:.2f}× its speed), but loses to a sequential control on the same {cores}: "
-            f"{best.name} takes {best.median_ms:.2f} ms"
-        )
-    return (
-        f"branching loses here: {result.ratio:.2f}× the speed of the best sequential run ({result.sequential.name}) on the same {cores}; "
-        "on cores of one kind that is expected, branches pay on processors of different kinds"
-    )
-
-
 def _where(place: "Placement") -> str:
     return f"{place.delegate} on core {'+'.join(map(str, place.cores))}" if place.cores else place.delegate
 
@@ -283,12 +304,10 @@ def _print(console: "Console", data: dict[str, Any], result: "Benchmark", last: 
     console.print()
     ratio = "" if data["macs_ratio"] is None else f"{data['macs_ratio']:.3f} of the original's MACs, "
     efficiency = "efficiency not given (processors share a core)" if result.efficiency is None else f"efficiency {result.efficiency:.3f}"
-    error = (
-        "output not checked (a delegate computes nothing)"
-        if result.error is None
-        else f"differs from the whole model by {result.error:.1e}"
+    console.print(
+        f"{ratio}{efficiency}, {result.branched.runs} rounds in {result.seconds:.1f} s on cores {', '.join(map(str, result.cores))}"
     )
-    console.print(f"{ratio}{efficiency}, {error}, {result.branched.runs} runs on cores {', '.join(map(str, result.cores))}")
+    console.print(_results(data["check"], result.error))
     console.print(data["verdict"])
     if data["throughput"] is not None:
         console.print()
@@ -298,3 +317,11 @@ def _print(console: "Console", data: dict[str, Any], result: "Benchmark", last: 
             console.print(f"{rate['name']}: {rate['per_second']:.1f} inferences/s, {share:.2f}×")
     if data["trace"] is not None:
         console.print(f"timeline: {data['trace']} (open it in ui.perfetto.dev)")
+
+
+def _results(check: dict[str, Any] | None, error: float | None) -> str:
+    """Whether the results are right, for people."""
+    if check is None or error is None:
+        return "results not checked: a delegate computes nothing"
+    stored = ", which gives what it gave when the bundle was written" if check["stored"] else ""
+    return f"results checked: {check['tensors']} tensors against {check['against']}{stored}; the output differs by {error:.1e}"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from predictors.errors import StretchError
+from predictors.install import install_line
 from stretch.cli.failures import INTERRUPTED
 from stretch.cli.output import Output, verb
 
@@ -86,7 +87,7 @@ def import_torch() -> None:
         import safetensors
         import torch  # noqa: F401 - only to have it loaded
     except ModuleNotFoundError as error:
-        raise MissingBackendError(f"training needs {error.name}, which is not installed", 'pip install "nn-stretch[train]"') from error
+        raise MissingBackendError(f"training needs {error.name}, which is not installed", install_line("train")) from error
     del safetensors
 
 

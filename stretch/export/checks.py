@@ -3,18 +3,25 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import onnxruntime
 import torch
 from numpy.typing import NDArray
 
 from predictors.errors import StretchError
+from scheduler.bundle import Bundle
 from scheduler.manifest import Manifest
+from scheduler.sample import KEY, Sample
+from scheduler.verify import random_input
 from stretch.capture import Captured
 from stretch.transform.model import BranchedModel
 
 #: Largest difference that fp32 rounding explains, relative to the largest output.
 TOLERANCE = 1e-4
+
+#: Seed of the input that files are compared on, and of the sample of the output that the bundle keeps.
+SEED = 0
 
 Array = NDArray[np.float32]
 
@@ -35,15 +42,17 @@ def check_export(
 
     Returns:
         ``tolerance``, ``max_error`` and the error of each file, every one as
-        max|a - b| / max|b|.
+        max|a - b| / max|b|; and ``sample``, what torch gives for one input (`scheduler.sample`).
 
     Raises:
         StretchError: If an error is above `TOLERANCE` or not a number; names the file.
     """
-    x = torch.randn(manifest.model.input_shape, generator=torch.Generator().manual_seed(0))
+    drawn = random_input(Bundle(folder, manifest), SEED)
+    x = torch.from_numpy(drawn)
     errors: dict[str, float] = {}
     with torch.inference_mode():
-        errors["model"] = _error(_onnx(folder / manifest.whole, x), model(x))
+        output = model(x)
+        errors["model"] = _error(_onnx(folder / manifest.whole, x), output)
         tensors = {manifest.input: x}
         joins = {join.segment: join for join in manifest.joins}
         for sub in manifest.subgraphs:
@@ -64,7 +73,13 @@ def check_export(
                 f"the export of `{name}` differs from torch by {error:.2g} of its largest output",
                 "please report this with the model's name",
             )
-    return {"tolerance": TOLERANCE, "max_error": max(errors.values()), "errors": errors, "reference": f"torch {torch.__version__}"}
+    return {
+        "tolerance": TOLERANCE,
+        "max_error": max(errors.values()),
+        "errors": errors,
+        "reference": f"torch {torch.__version__}",
+        KEY: msgspec.to_builtins(Sample.of(drawn, output.numpy(), SEED)),
+    }
 
 
 def _onnx(path: Path, x: torch.Tensor) -> Array:

@@ -13,6 +13,7 @@ from predictors.errors import InfeasibleError, StretchError, UsageError
 from scheduler.bundle import Bundle
 from scheduler.int8_edges import Edge, edges
 from scheduler.manifest import Manifest, SubgraphEntry
+from stretch.export.repredict import repredict
 from stretch.export.staging import copy_files, file_entry, staged, write_manifest
 from stretch.quantize.compare import Loss, least_snr_db, loss, top1_agreement
 from stretch.quantize.half import to_half
@@ -120,29 +121,11 @@ def export_precision(
         else:
             candidates[sub.name] = candidate
     step("comparison")
-    while True:
-        whole = _whole(manifest, floats, candidates, images)
-        if not candidates or not whole["output"].exceeds(min_cosine):
-            break
-        worst = min(candidates, key=lambda name: candidates[name].loss.snr_db)
-        _refuse_unless(
-            repair,
-            f"the output with {_lowered(manifest, candidates)} has {_words(whole['output'])}; subgraph `{worst}` loses most",
-            whole["output"],
-            min_cosine,
-        )
-        kept[worst] = f"the output has {_words(whole['output'])} with it"
-        del candidates[worst]
+    whole = _agreeing(manifest, floats, candidates, kept, images, min_cosine, repair)
     moved = {sub.name: _host(manifest) for sub in manifest.subgraphs if sub.name in kept and sub.processor in INTEGER_ONLY}
     record = {
         "images": {"source": images_source, "count": len(images), "calibration": min(len(images), CALIBRATION_IMAGES)},
-        "method": {"int8": METHOD, "fp16": HALF_METHOD},
-        "min_cosine": min_cosine,
-        "min_snr_db": round(least_snr_db(min_cosine), 2),
-        "reference": "the fp32 subgraphs on ONNX Runtime, int8 and fp16 computed there as the reals they stand for",
-        "subgraphs": {name: _record(candidate) for name, candidate in candidates.items()},
-        "joins": {join.name: whole[join.output].to_json() for join in manifest.joins},
-        "output": whole["output"].to_json() | {"top1_agreement": whole["top1"]},
+        **_comparison(manifest, candidates, whole, min_cosine),
         "kept_fp32": kept,
         "moved": moved,
     }
@@ -205,6 +188,31 @@ def _candidate(bundle: Bundle, sub: SubgraphEntry, precision: str, reads: list[A
     return _Candidate(precision, made, known, got, layer_losses(model, made, reads[:LAYER_IMAGES]))
 
 
+def _agreeing(
+    manifest: Manifest,
+    floats: Mapping[str, Run],
+    candidates: dict[str, _Candidate],
+    kept: dict[str, str],
+    images: Sequence[Array],
+    min_cosine: float,
+    repair: bool,
+) -> dict[str, Any]:
+    """The comparison of the output, once what spoils it has moved from `candidates` to `kept`."""
+    while True:
+        whole = _whole(manifest, floats, candidates, images)
+        if not candidates or not whole["output"].exceeds(min_cosine):
+            return whole
+        worst = min(candidates, key=lambda name: candidates[name].loss.snr_db)
+        _refuse_unless(
+            repair,
+            f"the output with {_lowered(manifest, candidates)} has {_words(whole['output'])}; subgraph `{worst}` loses most",
+            whole["output"],
+            min_cosine,
+        )
+        kept[worst] = f"the output has {_words(whole['output'])} with it"
+        del candidates[worst]
+
+
 def _lowered(manifest: Manifest, candidates: Mapping[str, _Candidate]) -> str:
     """``dsp in int8 and gpu in fp16``."""
     found = {(sub.processor, candidates[sub.name].precision) for sub in manifest.subgraphs if sub.name in candidates}
@@ -248,6 +256,19 @@ def _host(manifest: Manifest) -> str:
     return manifest.joins[0].processor if manifest.joins else "cpu"
 
 
+def _comparison(manifest: Manifest, candidates: Mapping[str, _Candidate], whole: dict[str, Any], min_cosine: float) -> dict[str, Any]:
+    """What was compared with what, and what came out, for the bundle's record."""
+    return {
+        "method": {"int8": METHOD, "fp16": HALF_METHOD},
+        "min_cosine": min_cosine,
+        "min_snr_db": round(least_snr_db(min_cosine), 2),
+        "reference": "the fp32 subgraphs on ONNX Runtime, int8 and fp16 computed there as the reals they stand for",
+        "subgraphs": {name: _record(candidate) for name, candidate in candidates.items()},
+        "joins": {join.name: whole[join.output].to_json() for join in manifest.joins},
+        "output": whole["output"].to_json() | {"top1_agreement": whole["top1"]},
+    }
+
+
 def _record(candidate: _Candidate) -> dict[str, Any]:
     scales: dict[str, Any] = {}
     if candidate.edges is not None:
@@ -270,7 +291,6 @@ def _write(bundle: Bundle, out: Path, candidates: Mapping[str, _Candidate], move
             sub,
             precision=candidates[sub.name].precision if sub.name in candidates else sub.precision,
             processor=moved.get(sub.name, sub.processor),
-            predicted_ms=None if sub.name in moved else sub.predicted_ms,
         )
         for sub in manifest.subgraphs
     )
@@ -289,7 +309,10 @@ def _write(bundle: Bundle, out: Path, candidates: Mapping[str, _Candidate], move
         files = {
             name: kept[name] if name in kept else file_entry(folder / name) for name in manifest.files if name in kept or name in replaced
         }
-        checks = {name: value for name, value in manifest.checks.items() if name not in ("tflite", "aot", "contexts")} | {"precision": record}
+        checks = {name: value for name, value in manifest.checks.items() if name not in ("tflite", "aot", "contexts")} | {
+            "precision": record
+        }
         made = msgspec.structs.replace(manifest, subgraphs=entries, files=files, checks=checks, tflite=None, aot={}, contexts={})
+        made = repredict(made, lambda name: folder / name)
         write_manifest(folder, made)
     return made

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from predictors.errors import MissingBackendError, StretchError, UnknownNameError, UsageError
+from predictors.install import install_line
 from stretch.models.families import find_family, model_names
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def load_model(name: str, *, weights: str = "default", seed: int = 0, trust_code
     if name.endswith((".onnx", ".pt2")):
         raise UsageError(f"`{name}`: models are not read from such files", "give a name of `stretch models` or package.module:factory")
     if importlib.util.find_spec("torch") is None:
-        raise MissingBackendError("building a model needs torch, which is not installed", 'pip install "nn-stretch[torch]"')
+        raise MissingBackendError("building a model needs torch, which is not installed", install_line("torch"))
     import torch
 
     with torch.random.fork_rng(devices=[]):
@@ -163,7 +164,9 @@ def _import(where: str, name: str) -> Any:
     try:
         return importlib.import_module(where)
     except ModuleNotFoundError as error:
-        raise UnknownNameError(f"unknown model `{name}`: there is no module `{error.name}`", "is its package installed in this environment?") from error
+        raise UnknownNameError(
+            f"unknown model `{name}`: there is no module `{error.name}`", "is its package installed in this environment?"
+        ) from error
     except Exception as error:
         raise StretchError(f"`{where}` cannot be imported: {type(error).__name__}: {error}") from error
     finally:
@@ -209,5 +212,7 @@ def _fit(module: "nn.Module", name: str, tensors: "dict[str, torch.Tensor]", ori
         raise StretchError(f"{origin} does not fit `{name}`: it has `{key}`, the model has not")
     for key in sorted(needed):
         if tensors[key].shape != own[key].shape:
-            raise StretchError(f"{origin} does not fit `{name}`: `{key}` is {tuple(tensors[key].shape)}, the model needs {tuple(own[key].shape)}")
+            raise StretchError(
+                f"{origin} does not fit `{name}`: `{key}` is {tuple(tensors[key].shape)}, the model needs {tuple(own[key].shape)}"
+            )
     module.load_state_dict(tensors, strict=False)

@@ -25,11 +25,13 @@ class Choice:
 
     Args:
         found: The design.
-        space_log10: Decimal logarithm of the number of designs it was chosen from.
+        space: The designs it was chosen from.
+        n_meet: Branched segments that it was to have, at least.
     """
 
     found: SearchResult
-    space_log10: float
+    space: DesignSpace
+    n_meet: int
 
 
 def macs_range(graph: OpGraph, config: PlanConfig) -> tuple[int, int]:
@@ -89,7 +91,7 @@ def choose(
             f"more than --latency-budget {config.latency_budget:g}",
             f"the nearest value with a design is --latency-budget {ceil(found.ms * 1000) / 1000:g}",
         )
-    return Choice(found, space.size_log10)
+    return Choice(found, space, n_meet)
 
 
 def _join(config: PlanConfig) -> JoinKind:

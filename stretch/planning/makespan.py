@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import prod
 
 from predictors.graph import OpGraph
-from predictors.predictor import LatencyPredictor
+from predictors.predictor import Estimate, LatencyPredictor
 from stretch.planning.costs import Costs
 from stretch.planning.design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.scale import design_segments, join_width, scaled_branches
@@ -32,6 +32,7 @@ class BranchTime:
         ms: Computation, running alone.
         contention_ms: What it takes longer beside the other branches.
         out_ms: Transfer of its output to where it is needed.
+        estimate: What `ms` is made of.
     """
 
     scale: BranchScale
@@ -41,6 +42,7 @@ class BranchTime:
     ms: float
     contention_ms: float
     out_ms: float
+    estimate: Estimate
 
     @property
     def total_ms(self) -> float:
@@ -143,11 +145,11 @@ def timeline(graph: OpGraph, design: BranchDesign, costs: Costs) -> Timeline:
         joined = len(part.branches) > 1
         times = []
         for scale, branch in zip(part.branches, scaled, strict=True):
-            ms = costs.predictor.predict(branch.graph, scale.processor, costs.precision.get(scale.processor)).ms
+            estimate = costs.predictor.predict(branch.graph, scale.processor, costs.precision.get(scale.processor))
             out = costs.transfer(scale.processor, costs.host, prod(branch.graph.by_name[branch.graph.output].shape)) if joined else 0.0
-            slowed = ms * (costs.contention(scale.processor, len(part.branches)) - 1)
+            slowed = estimate.ms * (costs.contention(scale.processor, len(part.branches)) - 1)
             entering = costs.transfer(holder, scale.processor, elements)
-            times.append(BranchTime(scale, branch.graph.macs, branch.graph.params, entering, ms, slowed, out))
+            times.append(BranchTime(scale, branch.graph.macs, branch.graph.params, entering, estimate.ms, slowed, out, estimate))
         channels = join_width(segment, part)
         rows.append(SegmentTime(segment, part, tuple(times), costs.join(segment, part.join, channels, len(times)), at))
         at += rows[-1].ms

@@ -1,6 +1,7 @@
 """Decide a design: search, controls, recommendation (paper 003, section 4)."""
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from predictors.graph import OpGraph
 from predictors.predictor import LatencyPredictor
 from stretch.planning.accuracy import AccuracyPredictor, accuracy_json, load_accuracy
 from stretch.planning.choose import choose, macs_range
+from stretch.planning.compare import BRANCHED, NO_CLEAR_WINNER, Branch, PredictedRun, Recommendation, recommend, single_run
 from stretch.planning.config import PlanConfig
 from stretch.planning.constraints import ConstraintFilter
 from stretch.planning.controls import Sequential, Single, best_single, operator_split_ms, sequential_same_macs
@@ -20,6 +22,7 @@ from stretch.planning.design import BranchDesign
 from stretch.planning.makespan import Timeline, ideal_split_ms, timeline
 from stretch.planning.scale import scaled_graph
 from stretch.planning.segments import Segment, split_segments
+from stretch.planning.unused import Unused, unused_processors
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class PlanResult:
         evaluated: Options whose cost was computed.
         space_log10: Decimal logarithm of the number of designs.
         accuracy: Predicted accuracy with what is known of the predictor, where one was given.
+        unused: Processors of the request without work, and why; empty for a design that was not searched for.
         warnings: What a person should know.
     """
 
@@ -62,6 +66,7 @@ class PlanResult:
     evaluated: int
     space_log10: float | None
     accuracy: dict[str, Any] | None = None
+    unused: tuple[Unused, ...] = ()
     warnings: tuple[str, ...] = field(default=())
 
     @property
@@ -76,21 +81,46 @@ class PlanResult:
         return [s for s in self.stages if start <= position[s.start] and position[s.end] <= end]
 
     @property
+    def changes_network(self) -> bool:
+        """Whether the design computes something else than the original: branches, or blocks or channels gone."""
+        return any(
+            len(row.branches) > 1 or (b.scale.depth, b.scale.width) != (row.segment.depth, row.segment.width)
+            for row in self.run.segments
+            for b in row.branches
+        )
+
+    @property
     def speedup(self) -> float:
         """Best single processor over the makespan."""
         return self.best_single.ms / self.run.makespan_ms
 
     @property
     def recommended(self) -> str:
-        """What to run: ``branched``, or the control that is predicted to be faster."""
-        rivals = {
-            "branched": self.run.makespan_ms,
-            f"single:{self.best_single.processor}": self.best_single.ms,
-            f"whole_graph:{self.whole_graph.processor}": self.whole_graph.ms,
-        }
+        """What to run: ``branched``, the control that is predicted to be faster, or that the uncertainty leaves it open."""
+        return self.recommendation.choice
+
+    @cached_property
+    def recommendation(self) -> Recommendation:
+        """The branched run beside its controls, with the intervals of their ratios."""
+        return recommend(self._run(), self._controls(), self.device)
+
+    def _run(self) -> PredictedRun:
+        """The timeline in parts that are uncertain."""
+        segments = [
+            [Branch.of(branch.estimate, branch.in_ms + branch.out_ms, 1 + branch.contention_ms / branch.ms) for branch in row.branches]
+            for row in self.run.segments
+        ]
+        return PredictedRun(segments, sum(row.join_ms for row in self.run.segments) + self.run.output_ms)
+
+    def _controls(self) -> dict[str, PredictedRun]:
+        found = [
+            (f"single:{self.best_single.processor}", self.graph, self.best_single),
+            (f"whole_graph:{self.whole_graph.processor}", scaled_graph(self.graph, self.design), self.whole_graph),
+        ]
         if self.sequential is not None:
-            rivals["sequential_same_macs"] = self.sequential.single.ms
-        return min(rivals, key=lambda name: rivals[name])
+            found.append(("sequential_same_macs", scaled_graph(self.graph, self.sequential.design), self.sequential.single))
+        predictor = LatencyPredictor(self.device)
+        return {name: single_run(graph, one.processor, one.precision, one.ms, predictor) for name, graph, one in found}
 
     def predicted(self) -> dict[str, Any]:
         """The `predicted` object of the command line's JSON."""
@@ -171,6 +201,8 @@ class PlanResult:
             "predicted": self.predicted(),
             "accuracy": self.accuracy,
             "recommended": self.recommended,
+            "comparisons": [rival.to_json() for rival in self.recommendation.rivals],
+            "unused": [each.to_json() for each in self.unused],
             "sequential_design": msgspec.to_builtins(self.sequential.design) if self.sequential else None,
             "evaluated": self.evaluated,
             "space_log10": self.space_log10,
@@ -201,7 +233,11 @@ def plan(graph: OpGraph, device: DeviceProfile, config: PlanConfig | None = None
     found = choice.found
     design = BranchDesign(graph.name, device.id, found.segments(costs))
     gap = None if isnan(found.gap) else found.gap
-    return _compare(graph, device, checked, design, costs, segments, found.optimal, gap, found.evaluated, choice.space_log10, predictor)
+    result = _compare(
+        graph, device, checked, design, costs, segments, found.optimal, gap, found.evaluated, choice.space.size_log10, predictor
+    )
+    unused = unused_processors(graph, checked, choice, design.processors)
+    return replace(result, unused=unused, warnings=(*result.warnings, *map(str, unused)))
 
 
 def evaluate(graph: OpGraph, device: DeviceProfile, design: BranchDesign, config: PlanConfig | None = None) -> PlanResult:
@@ -291,6 +327,12 @@ def _warnings(result: PlanResult, low: int, high: int) -> tuple[str, ...]:
         )
     if result.design.n_meet == 0:
         warnings.append("no segment of the design has more than one branch: nothing runs side by side")
-    if result.recommended != "branched":
+    if result.recommended == NO_CLEAR_WINNER:
+        near = min(result.recommendation.rivals, key=lambda rival: rival.low)
+        warnings.append(
+            f"{NO_CLEAR_WINNER}: `{near.name}` is predicted to take {near.ms:.2f} ms, the branched model {result.run.makespan_ms:.2f} ms, "
+            f"and their ratio lies between {near.low:.2f} and {near.high:.2f} by the profile's uncertainty"
+        )
+    elif result.recommended != BRANCHED:
         warnings.append(f"`{result.recommended}` is predicted to be faster than the branched model")
     return tuple(warnings)

@@ -1,6 +1,7 @@
 """Images to calibrate with: a folder of pictures or arrays, or made-up ones for random weights."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,53 @@ FEWEST = 8
 ARRAYS = (".npy", ".npz")
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 
-#: Mean and deviation of red, green and blue in ImageNet, which torchvision's and timm's weights expect.
-MEAN = np.array([0.485, 0.456, 0.406], np.float32)
-DEVIATION = np.array([0.229, 0.224, 0.225], np.float32)
-
-#: Share of the shorter side that the centre crop keeps (224 of 256).
-CROP = 0.875
-
 #: Arrays larger than this are no calibration images.
 MAX_BYTES = 4 << 30
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """What a picture goes through before the model reads it: resize, crop at the centre, normalise.
+
+    Args:
+        mean: Of red, green and blue, in 0 to 1.
+        deviation: Standard deviation of each.
+        crop: Share of the shorter side that the crop keeps.
+        size: Shorter side after the resize, pixels; None for what `crop` asks for.
+    """
+
+    mean: tuple[float, float, float]
+    deviation: tuple[float, float, float]
+    crop: float
+    size: int | None = None
+
+    def scaled(self, width: int, height: int, to: tuple[int, int]) -> tuple[int, int]:
+        """Size of a picture of `width` × `height` after the resize, never smaller than `to`, the crop.
+
+        Raises:
+            StretchError: If `size` leaves less than the crop.
+        """
+        wide, high = to
+        least = min(width, height)
+        shorter = round(least * max(high / height, wide / width) / self.crop) if self.size is None else self.size
+        # as torchvision: the longer side is cut off, not rounded
+        found = int(shorter * width / least), int(shorter * height / least)
+        if self.size is None:
+            return max(wide, found[0]), max(high, found[1])
+        if found[0] < wide or found[1] < high:
+            raise StretchError(
+                f"a picture of {width}×{height} resized to a shorter side of {self.size} is smaller than what the model reads, {wide}×{high}",
+                "resize to more with --size",
+            )
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """For the record."""
+        return {"mean": list(self.mean), "std": list(self.deviation), "crop": None if self.size else self.crop, "size": self.size}
+
+
+#: What torchvision's and timm's weights for ImageNet mostly expect: 224 of 256 pixels.
+IMAGENET = Preprocessing((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), 0.875)
 
 
 def load_images(folder: Path, shape: Sequence[int], limit: int) -> list[Array]:
@@ -54,13 +93,28 @@ def load_images(folder: Path, shape: Sequence[int], limit: int) -> list[Array]:
     for file in files:
         if len(found) >= limit:
             break
-        found += _arrays(file, shape) if file.suffix.lower() in ARRAYS else [_picture(file, shape)]
+        found += read_images(file, shape)
     if len(found) < FEWEST:
         raise StretchError(
             f"{folder} has {len(found)} calibration images, at least {FEWEST} are needed",
             f"add images that the model will meet ({', '.join((*ARRAYS, *PICTURES))})",
         )
     return found[:limit]
+
+
+def read_images(file: Path, shape: Sequence[int], preprocessing: Preprocessing = IMAGENET) -> list[Array]:
+    """The images in one file: a picture, or the arrays of a ``.npy`` or ``.npz``, which are taken as they are.
+
+    Args:
+        file: Where they are.
+        shape: The model's input shape, batch (1) first.
+        preprocessing: What a picture goes through.
+
+    Raises:
+        StretchError: If it cannot be read or has another shape.
+        MissingBackendError: If it is a picture and Pillow is not installed.
+    """
+    return _arrays(file, shape) if file.suffix.lower() in ARRAYS else [_picture(file, shape, preprocessing)]
 
 
 def synthetic_images(shape: Sequence[int], count: int, seed: int = 0) -> list[Array]:
@@ -118,12 +172,12 @@ def _arrays(file: Path, shape: Sequence[int]) -> list[Array]:
     return images
 
 
-def _picture(file: Path, shape: Sequence[int]) -> Array:
+def _picture(file: Path, shape: Sequence[int], preprocessing: Preprocessing) -> Array:
     try:
         from PIL import Image
     except ImportError as error:
         raise MissingBackendError(
-            "reading pictures needs Pillow, which is not installed", "pip install pillow, or give .npy arrays"
+            "reading pictures needs Pillow, which is not installed", "`pip install pillow`, or give .npy arrays"
         ) from error
     channels, height, width = shape[1:]
     if channels != 3:
@@ -133,10 +187,9 @@ def _picture(file: Path, shape: Sequence[int]) -> Array:
             picture = opened.convert("RGB")
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise StretchError(f"{file} is no picture that can be read", "remove it from the folder") from error
-    scale = max(height / picture.height, width / picture.width) / CROP
-    picture = picture.resize(
-        (max(width, round(picture.width * scale)), max(height, round(picture.height * scale))), Image.Resampling.BILINEAR
-    )
-    left, top = (picture.width - width) // 2, (picture.height - height) // 2
+    size = preprocessing.scaled(picture.width, picture.height, (width, height))
+    picture = picture.resize(size, Image.Resampling.BILINEAR)
+    left, top = round((picture.width - width) / 2), round((picture.height - height) / 2)
     pixels = np.asarray(picture.crop((left, top, left + width, top + height)), np.float32) / 255
-    return np.ascontiguousarray(((pixels - MEAN) / DEVIATION).transpose(2, 0, 1)[None], np.float32)
+    normal = (pixels - np.array(preprocessing.mean, np.float32)) / np.array(preprocessing.deviation, np.float32)
+    return np.ascontiguousarray(normal.transpose(2, 0, 1)[None], np.float32)

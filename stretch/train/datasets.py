@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from predictors.errors import MissingBackendError, StretchError
+from predictors.install import install_line
 from stretch.train.data import ImageSet, load_arrays, synthetic
 from stretch.train.loop import Source
 from stretch.train.recipe import DataConfig
@@ -53,7 +54,7 @@ def _cifar(path: Path, name: str, classes: int, *, train: bool) -> ImageSet:
     try:
         from torchvision.datasets import CIFAR10, CIFAR100
     except ModuleNotFoundError as error:
-        raise MissingBackendError("CIFAR needs torchvision, which is not installed", 'pip install "nn-stretch[torch]"') from error
+        raise MissingBackendError("CIFAR needs torchvision, which is not installed", install_line("torch")) from error
     kind = CIFAR10 if name == "cifar10" else CIFAR100
     try:
         found = kind(str(path), train=train, download=False)

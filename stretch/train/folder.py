@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from predictors.errors import MissingBackendError, StretchError
+from predictors.install import install_line
 from stretch.planning.design import BranchDesign, design_to_toml, load_draft
 from stretch.train.checkpoint import State, read_state, write_tensors
 from stretch.train.loop import Epoch
@@ -130,7 +131,7 @@ class Log:
                 from torch.utils.tensorboard import SummaryWriter
             except ModuleNotFoundError as error:
                 raise MissingBackendError(
-                    "TensorBoard is not installed", 'pip install "nn-stretch[train]", or --set keep.tensorboard=false'
+                    "TensorBoard is not installed", f"{install_line('train')}, or --set keep.tensorboard=false"
                 ) from error
             with _telling(folder.path):
                 self._events = SummaryWriter(str(folder.path / "tensorboard"))

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from predictors.errors import MissingBackendError, StretchError
 from predictors.graph import OpGraph
+from predictors.install import install_line
 from stretch.planning.accuracy import FEATURES, AccuracyPredictor, segment_features
 from stretch.planning.design import BranchDesign
 from stretch.train.augment import Normalise
@@ -117,7 +118,7 @@ def fit(graph: OpGraph, designs: Sequence[BranchDesign], accuracies: Sequence[fl
     try:
         from scipy.stats import spearmanr
     except ModuleNotFoundError as error:
-        raise MissingBackendError("ranking needs SciPy, which is not installed", 'pip install "nn-stretch[train]"') from error
+        raise MissingBackendError("ranking needs SciPy, which is not installed", install_line("train")) from error
     y = np.array(accuracies, dtype=np.float64)
     if np.ptp(y) == 0:
         raise StretchError("all designs have the same accuracy, there is nothing to rank", "train the supernet for longer")

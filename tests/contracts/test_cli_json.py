@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from stretch.cli import VERBS
@@ -28,7 +29,9 @@ KEYS = {
     "run": {
         "": "median_ms p90_ms runs sequential ratio macs_ratio same_net_whole_graph_ms efficiency max_error trace processors",
         "sequential.": "name median_ms p90_ms",
+        "comparisons[]": "name ratio low high",
     },
+    "evaluate": {"": "images top1 top5 original agreement top5_overlap processors", "agreement.": "value low high images"},
     "predict": {"": "processors", "processors{}": "latency_ms low_ms high_ms precision calibrated kernels"},
     "explain": {"": "ops", "ops[]": "name subgraph processor delegate reason ms"},
     "verify": {"": "ok problems"},
@@ -49,6 +52,8 @@ def bundle(tmp_path_factory):
     assert spawn("", "branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", *LOOSE, "--out", out).code == 0
     recipe = network(out.parent)
     assert spawn("", "train", recipe, "--out", out.parent / "run", "--set", "train.epochs=1").code == 0
+    (out.parent / "pictures").mkdir()
+    np.save(out.parent / "pictures" / "some.npy", np.random.default_rng(0).standard_normal((4, 3, 32, 32)).astype(np.float32))
     return out
 
 
@@ -60,6 +65,7 @@ def words(verb, bundle):
         "extract": (bundle.parent / "run", "--no-export"),
         "export": (bundle, "--precision", "cpu=int8", "--out", bundle.parent / "int8"),
         "run": (bundle, "--repeat", 2, "--warmup", 0),
+        "evaluate": (bundle, "--images", bundle.parent / "pictures"),
         "predict": ("tiny_resnet", "--device", "pixel6", "--kernels"),
         "explain": (bundle,),
         "verify": (bundle,),

@@ -1,16 +1,16 @@
 import numpy as np
 import pytest
 
-from scheduler.benchmark import benchmark, ideal_ms, shares_a_core, used_cores
+from scheduler.benchmark import Effort, benchmark, ideal_ms, shares_a_core, used_cores
 from scheduler.cores import available_cores
-from scheduler.delegates.null import NullDelegate
+from scheduler.delegates.null import NullCompiled, NullDelegate, NullInvocation
 from scheduler.session import Session
 from scheduler.verify import random_input
 
 
-def measured(path, mapping=None, **options):
+def measured(path, mapping=None, rounds=3, **options):
     with Session(path, mapping, **options) as session:
-        return benchmark(session, random_input(session.bundle), repeat=3, warmup=1)
+        return benchmark(session, random_input(session.bundle), Effort(rounds, warmup=1))
 
 
 def test_every_contestant_is_measured_as_often_and_checked(bundle_dir):
@@ -55,12 +55,75 @@ def test_ideal_is_the_sum_over_segments_of_the_slowest_branch(bundle_dir):
         assert ideal_ms(session, alone) == 1 + 3 + 5 + 0.5
 
 
-def test_efficiency_is_ideal_over_measured_and_both_are_at_least_the_known_costs(bundle_dir):
+def test_efficiency_is_ideal_over_measured_in_the_same_round_and_both_are_at_least_the_known_costs(bundle_dir):
     cost = NullDelegate({"stem": 0.02, "s1.cpu": 0.02, "s1.gpu": 0.04, "s2.cpu": 0.03, "s2.gpu": 0.01})
-    result = measured(bundle_dir, {"cpu": "null", "gpu": "null"}, delegates={"null": cost})
+    result = measured(bundle_dir, {"cpu": "null", "gpu": "null"}, rounds=1, delegates={"null": cost})
     assert result.ideal_ms >= 90
     assert result.efficiency == pytest.approx(result.ideal_ms / result.branched.median_ms)
     assert result.branched.median_ms >= 90
+
+
+class SlowAlone(NullDelegate):
+    """Takes longer where the subgraph before it has not just run, as one whose caches are cold."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = None
+
+    def compile(self, model):
+        owner, stem = self, model.stem
+
+        class Compiled(NullCompiled):
+            def bind(self, inputs, outputs):
+                class Call(NullInvocation):
+                    def enqueue(self):
+                        self._seconds = 0.03 if owner.last == stem else 0.001
+                        owner.last = stem
+                        super().enqueue()
+
+                return Call(0.0)
+
+        shapes = super().compile(model)
+        return Compiled(shapes.inputs, shapes.outputs, 0.0)
+
+
+def test_efficiency_is_at_most_one_although_subgraphs_are_slower_alone(bundles, tmp_path):
+    delegate = SlowAlone()
+    with Session(bundles.two_branches(tmp_path / "b"), {"cpu": "null", "gpu": "null"}, delegates={"null": delegate}) as session:
+        x = random_input(session.bundle)
+        alone = session.time_alone
+
+        def twice(name):
+            alone(name)
+            return alone(name)
+
+        session.time_alone = twice
+        result = benchmark(session, x, Effort(5, warmup=0))
+    assert sum(result.alone_ms.values()) > 150
+    assert 0 < result.efficiency <= 1
+    assert result.ideal_ms <= result.branched.median_ms
+
+
+def test_every_contestant_has_a_time_in_every_round(bundle_dir):
+    result = measured(bundle_dir, rounds=4)
+    names = {result.branched.name, result.whole.name, result.sequential.name, result.same_macs.name, *(t.name for t in result.others)}
+    assert result.rounds.keys() == names
+    assert {len(values) for values in result.rounds.values()} == {4}
+    assert result.sequential.median_ms == pytest.approx(np.median(result.rounds[result.sequential.name]))
+
+
+def test_rounds_go_on_until_ratios_are_known_or_the_time_is_over(bundle_dir):
+    with Session(bundle_dir) as session:
+        x = random_input(session.bundle)
+        easy = benchmark(session, x, Effort(rounds=4, warmup=0, width=1e9, least_seconds=0.0))
+        late = benchmark(session, x, Effort(rounds=4, warmup=0, width=0.0, seconds=0.0))
+        more = benchmark(session, x, Effort(rounds=4, warmup=0, width=0.0, seconds=0.5))
+        least = benchmark(session, x, Effort(rounds=4, warmup=0, width=1e9, least_seconds=0.5))
+    assert (easy.branched.runs, late.branched.runs) == (4, 4)
+    assert more.branched.runs > 4
+    assert more.seconds >= 0.5
+    assert least.branched.runs > 4
+    assert least.seconds >= 0.5
 
 
 def test_sharing_is_seen_from_the_queues(bundle_dir):

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from predictors.errors import MissingBackendError, StretchError, UnknownNameError
+from predictors.install import install_line
 from scheduler.cores import available_cores
 from scheduler.delegates.opencl import pocl_target
 from scheduler.delegates.opencl.memory import Arenas
 from scheduler.delegates.opencl.tensors import Layout
 
-INSTALL = "pip install 'nn-stretch[opencl]'"
+INSTALL = install_line("opencl")
 
 #: Part of the name of the device or platform to use; the first GPU if not set, else the first device.
 DEVICE_VARIABLE = "NN_STRETCH_OPENCL_DEVICE"

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from predictors.errors import InfeasibleError, MissingBackendError, StretchError
+from predictors.install import install_line
 from scheduler.delegates.qnn_context import find_chip
 
-INSTALL = "pip install 'nn-stretch[litert,qnn]' on Linux x86-64"
+INSTALL = f"{install_line('litert', 'qnn')}, on Linux x86-64"
 
 #: Longest time for one file, s.
 LIMIT = 900

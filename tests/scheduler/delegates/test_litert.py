@@ -1,5 +1,6 @@
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from predictors.errors import MissingBackendError, StretchError
+from predictors.install import install_line
 from scheduler.bundle import load_bundle
 from scheduler.delegates.litert import INSTALL, LiteRtDelegate
 from scheduler.sequential import Sequential, max_error
@@ -177,7 +179,7 @@ def test_missing_package_is_told_with_the_install_line(bundle, monkeypatch):
     monkeypatch.setitem(sys.modules, "ai_edge_litert", None)
     monkeypatch.setitem(sys.modules, "tflite_runtime", None)
     assert INSTALL in LiteRtDelegate.unavailable()
-    with pytest.raises(MissingBackendError, match="pip install 'nn-stretch\\[litert\\]'") as error:
+    with pytest.raises(MissingBackendError, match=re.escape(install_line("litert"))) as error:
         Session(bundle, EVERYWHERE)
     assert error.value.exit_code == 5
     with pytest.raises(MissingBackendError):

@@ -7,6 +7,7 @@ import pytest
 from onnx import helper
 
 from predictors.errors import MissingBackendError, StretchError
+from predictors.install import install_line
 from scheduler.delegates.openvino import OpenVinoDelegate
 from scheduler.session import Session
 from tests import onnx_runtime
@@ -64,4 +65,4 @@ def test_missing_package_is_told_with_the_install_line(bundle_dir, monkeypatch):
     monkeypatch.setitem(sys.modules, "openvino", None)
     with pytest.raises(MissingBackendError, match="needs OpenVINO, which is not installed") as error:
         OpenVinoDelegate().compile(bundle_dir / "stem.onnx")
-    assert (error.value.exit_code, error.value.hint) == (5, "pip install 'nn-stretch[openvino]'")
+    assert (error.value.exit_code, error.value.hint) == (5, install_line("openvino"))

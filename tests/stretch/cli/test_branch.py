@@ -1,5 +1,6 @@
 import json
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -105,3 +106,48 @@ def test_values_of_flags_are_parsed():
     assert _precision("cpu=int8, gpu=fp16") == {"cpu": "int8", "gpu": "fp16"}
     with pytest.raises(UsageError):
         _precision("=int8")
+
+
+@pytest.mark.torch
+def test_terminal_and_json_tell_the_same_warnings():
+    words = ("mobilenet_v3_large", "--device", "mi9", "--dry-run", "--weights", "none")
+    told, data = invoke(*words), json.loads(invoke(*words, "--json").stdout)
+    lines = [line.removeprefix("warning: ") for line in told.stderr.splitlines() if line.startswith("warning: ")]
+    assert lines == data["warnings"]
+    assert len(set(lines)) == len(lines)
+    for part in ("not fitted to measurements", "stages are merged", "accuracy of this branched network is unknown"):
+        assert sum(part in line for line in lines) == 1, part
+    assert all(each["reason"] in lines for each in data["unused"])
+
+
+@pytest.mark.torch
+def test_accuracy_is_unknown_without_images_alone(tmp_path):
+    folder = tmp_path / "images"
+    folder.mkdir()
+    np.save(folder / "some.npy", np.random.default_rng(0).standard_normal((16, 3, 32, 32)).astype(np.float32))
+    flags = ("tiny_resnet", "--device", "pixel6", "--out", tmp_path / "b", *LOOSE)
+    assert "is unknown" in invoke(*map(str, flags)).stderr
+    calibrated = invoke(*map(str, (*flags, "--images", folder)))
+    assert calibrated.exit_code == 0
+    assert "is unknown" not in calibrated.stderr
+
+
+@pytest.mark.torch
+def test_design_that_changes_nothing_keeps_its_accuracy(tmp_path):
+    design = tmp_path / "same.toml"
+    design.write_text('version = 1\n\n[[segments]]\nname = "s1"\nbranches = [{ processor = "gpu" }]\n')
+    result = invoke("tiny_resnet", "--device", "pixel6", "--design", str(design), "--dry-run", "--json", "--weights", "none")
+    data = json.loads(result.stdout)
+    assert data["n_meet"] == 0
+    assert not any("is unknown" in warning for warning in data["warnings"])
+
+
+@pytest.mark.torch
+def test_near_tie_is_no_clear_winner_and_the_idle_processor_is_explained():
+    data = json.loads(invoke("mobilenet_v3_large", "--device", "mi9", "--dry-run", "--weights", "none", "--json").stdout)
+    same = next(each for each in data["comparisons"] if each["name"] == "sequential_same_macs")
+    assert abs(same["ratio"] - 1) < 0.05
+    assert same["low"] < 1 < same["high"]
+    assert data["recommended"] == "no clear winner"
+    assert [each["processor"] for each in data["unused"]] == ["dsp"]
+    assert data["unused"][0]["ms"] > data["predicted"]["makespan_ms"]

@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from predictors.install import install_line
 from scheduler.bundle import load_bundle
 from stretch.quantize.images import synthetic_images
 from tests.scheduler.bundles import two_branches
@@ -153,7 +154,7 @@ def test_removed_qnn_library_makes_loading_fail_with_the_install_line(floats, tm
     )
     assert result.code == 5
     assert "libQnnHtp.so is missing" in result.message
-    assert 'pip install "nn-stretch[qnn]"' in result.message
+    assert install_line("qnn") in result.message
 
 
 @pytest.mark.qnn
@@ -235,14 +236,14 @@ def test_bundle_without_a_tflite_file_says_how_to_write_one(stretch, floats):
 def test_missing_litert_has_the_exit_code_of_a_missing_backend(tflite, verb):
     result = spawn("import sys; sys.modules['ai_edge_litert'] = None", verb[0], tflite, *LITERT, *verb[1:])
     assert result.code == 5
-    assert "pip install 'nn-stretch[litert]'" in result.message
+    assert install_line("litert") in result.message
 
 
 def test_writing_a_tflite_file_needs_litert_to_compare(floats, tmp_path):
     code = "import sys; sys.modules['ai_edge_litert'] = None"
     result = spawn(code, "export", floats, "--format", "tflite", "--out", tmp_path / "out")
     assert result.code == 5
-    assert "pip install 'nn-stretch[litert]'" in result.message + result.hint
+    assert install_line("litert") in result.message + result.hint
 
 
 @pytest.mark.qnn
@@ -294,5 +295,5 @@ def test_compiling_signatures_without_qualcomms_libraries_ends_with_the_install_
     code = "import sys; sys.modules['onnxruntime_qnn'] = None"
     result = spawn(code, "export", tflite, "--format", "tflite", "--aot", "sm8450", "--out", tmp_path / "out")
     assert result.code == 5
-    assert "pip install 'nn-stretch[litert,qnn]'" in result.message + result.hint
+    assert install_line("litert", "qnn") in result.message + result.hint
     assert list(tmp_path.iterdir()) == []

@@ -7,6 +7,7 @@ import pytest
 import typer
 
 from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UnknownNameError, UsageError
+from predictors.install import install_line
 from stretch.cli.failures import guard
 
 
@@ -49,8 +50,8 @@ def test_json_failure_is_one_object_with_error_and_hint(capsys):
 @pytest.mark.parametrize(
     ("package", "line"),
     [
-        ("torch", 'pip install "nn-stretch[torch]"'),
-        ("pyopencl", 'pip install "nn-stretch[opencl]"'),
+        ("torch", install_line("torch")),
+        ("pyopencl", install_line("opencl")),
         ("onnxruntime", "pip install onnxruntime"),
     ],
 )

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from stretch.cli.run import verdict
+from tests.stretch.cli.commands import spawn
 
 KEYS = [
     "bundle",
@@ -44,7 +44,7 @@ def test_people_are_told_where_the_gpu_went_and_who_won(stretch, bundle_dir):
     code, out, err = stretch("run", bundle_dir, "--repeat", 2, "--warmup", 0)
     assert code == 0
     assert "gpu → cpu on core" in err
-    assert "branching loses here" in out or "branching wins here" in out or "branching beats the original" in out
+    assert any(told in out for told in ("branching loses here", "branching wins here", "branching beats the original", "no clear winner"))
     assert "weights: random" in out.splitlines()[0]
 
 
@@ -219,27 +219,79 @@ def test_bundle_without_controls_still_runs(stretch, bundles, bundle_dir):
     assert "without controls" in data["verdict"]
 
 
-class Result:
-    """Only the times a verdict is made of."""
+def test_verdict_has_an_interval_and_every_comparison(stretch, bundle_dir):
+    _, data, _ = stretch("run", bundle_dir, "--repeat", 6, "--warmup", 1, "--json")
+    names = [each["name"] for each in data["comparisons"]]
+    assert names[0] == data["sequential"]["name"]
+    assert any(name.startswith("same net as one graph") for name in names)
+    for each in data["comparisons"]:
+        assert each["low"] <= each["ratio"] <= each["high"]
+    assert data["comparisons"][0]["ratio"] == pytest.approx(data["ratio"])
+    assert data["winner"] in ("branched", "sequential", None)
+    assert (data["winner"] is None) == ("no clear winner" in data["verdict"] and "loses" not in data["verdict"])
+    assert data["efficiency"] <= 1
+    assert data["equal_precision"] is True
 
-    def __init__(self, branched, sequential, same_macs, whole):
-        from scheduler.benchmark import Timing
 
-        self.branched, self.sequential, self.same_macs, self.whole = (
-            Timing(n, t, t, 1) for n, t in zip(("b", "s", "m", "w"), (branched, sequential, same_macs, whole), strict=True)
-        )
-        self.cores = (0, 1)
-        self.ratio = sequential / branched
+def test_results_are_checked_tensor_by_tensor_and_said_so(stretch, bundle_dir):
+    _, data, _ = stretch("run", bundle_dir, "--repeat", 1, "--warmup", 0, "--json")
+    assert data["check"]["against"] == "model.onnx"
+    assert data["check"]["tensors"] == 7
+    assert data["check"]["error"] < 1e-5 < data["check"]["tolerance"]
+    _, out, _ = stretch("run", bundle_dir, "--repeat", 1, "--warmup", 0)
+    assert "results checked: 7 tensors against model.onnx" in out
 
 
-@pytest.mark.parametrize(
-    ("times", "told"),
-    [
-        ((10, 9, 9, 9), "branching loses here: 0.90×"),
-        ((10, 12, 11, 13), "branching wins here: 1.20×"),
-        ((10, 12, 11, 9), "loses to a sequential control on the same 2 cores: w takes 9.00 ms"),
-        ((10, 12, 8, 9), "loses to a sequential control on the same 2 cores: m takes 8.00 ms"),
-    ],
-)
-def test_verdict_names_the_fastest_way(times, told):
-    assert told in verdict(Result(*times))
+def test_results_of_a_delegate_that_computes_nothing_are_not_checked_and_said_so(stretch, bundle_dir):
+    code, data, _ = stretch("run", bundle_dir, "--repeat", 1, "--warmup", 0, "--map", "gpu=null", "--json")
+    assert (code, data["check"], data["max_error"]) == (0, None, None)
+    _, out, _ = stretch("run", bundle_dir, "--repeat", 1, "--warmup", 0, "--map", "gpu=null")
+    assert "results not checked: a delegate computes nothing" in out
+
+
+PLUGIN = """
+from scheduler.delegates.base import Compiled, Invocation, delegates
+from scheduler.delegates.cpu import CpuDelegate
+
+
+class Changed(Compiled):
+    def __init__(self, right, factor):
+        super().__init__(right.inputs, right.outputs)
+        self.right, self.factor = right, factor
+
+    def bind(self, inputs, outputs):
+        call, factor = self.right.bind(inputs, outputs), self.factor
+
+        class Call(Invocation):
+            def run(self):
+                call.run()
+                outputs[0][...] *= factor
+
+        return Call()
+
+
+@delegates.register("nan")
+class Nan(CpuDelegate):
+    summary = "gives no numbers"
+    factor = float("nan")
+
+    def compile(self, model):
+        return Changed(super().compile(model), self.factor)
+
+
+@delegates.register("off")
+class Off(Nan):
+    summary = "is off by 86 %"
+    factor = 1.86
+"""
+
+
+@pytest.mark.parametrize(("name", "told"), [("nan", "holds NaN or infinity"), ("off", "is off by 0.86 of its largest element")])
+def test_wrong_results_of_another_packages_delegate_fail_in_one_json_object(bundle_dir, name, told):
+    words = ("run", bundle_dir, "--map", f"gpu={name}", "--repeat", "1", "--warmup", "0", "--json")
+    done = spawn(PLUGIN, *words)
+    assert done.code == 1
+    data = json.loads(done.out)
+    assert f"subgraph `s1.gpu` on processor `gpu` (delegate `{name}`)" in data["error"]
+    assert told in data["error"]
+    assert "unexpected" not in data["error"]

@@ -6,6 +6,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from predictors.errors import StretchError  # noqa: E402 - torch may be missing
+from scheduler.bundle import load_bundle  # noqa: E402
+from scheduler.judge import judge  # noqa: E402
+from scheduler.sample import read_sample  # noqa: E402
+from scheduler.session import Session  # noqa: E402
+from scheduler.verify import random_input  # noqa: E402
 from stretch.export.bundle import BundleFacts, export_bundle  # noqa: E402
 from stretch.export.checks import TOLERANCE, check_export  # noqa: E402
 from stretch.transform import build  # noqa: E402
@@ -50,3 +55,15 @@ def test_output_that_is_not_a_number_fails(exported):
     onnx.save(proto, folder / "model.onnx")
     with pytest.raises(StretchError, match="`model` differs"):
         check_export(folder, msgspec.structs.replace(manifest, controls={}), found, model, None)
+
+
+def test_bundle_keeps_numbers_of_its_output_that_later_runs_are_compared_with(exported):
+    folder, manifest, _, model = exported
+    sample = read_sample(manifest.checks)
+    x = random_input(load_bundle(folder), sample.seed)
+    with torch.inference_mode():
+        output = model(torch.from_numpy(x)).numpy()
+    assert sample.problem(x, output) is None
+    assert len(sample.values) == output.size == 10
+    with Session(folder) as session:
+        assert judge(session, x).stored

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from predictors.errors import StretchError
-from stretch.quantize.images import DEVIATION, FEWEST, MEAN, load_images, synthetic_images
+from stretch.quantize.images import FEWEST, IMAGENET, Preprocessing, load_images, read_images, synthetic_images
 
 SHAPE = (1, 3, 6, 8)
 
@@ -82,7 +82,7 @@ def test_pictures_are_cropped_at_the_centre_and_normalised(tmp_path):
         image.fromarray(picture).save(tmp_path / f"{i}.png")
     found = load_images(tmp_path, SHAPE, 100)
     for i, got in enumerate(found):
-        expected = (np.array([1, 0, i / 255], np.float32) - MEAN) / DEVIATION
+        expected = (np.array([1, 0, i / 255], np.float32) - np.array(IMAGENET.mean, np.float32)) / np.array(IMAGENET.deviation, np.float32)
         assert np.allclose(got, expected.reshape(1, 3, 1, 1) * np.ones(SHAPE), atol=1e-5)
 
 
@@ -114,3 +114,31 @@ def test_synthetic_images_are_standardised_and_the_same_for_a_seed():
 def test_every_second_synthetic_image_is_smooth():
     noise, smooth = synthetic_images((1, 3, 64, 64), 2)
     assert np.abs(np.diff(smooth)).mean() < 0.3 * np.abs(np.diff(noise)).mean()
+
+
+@pytest.mark.parametrize(("size", "crop"), [(None, 0.875), (None, 1.0), (37, None), (48, None)])
+def test_pictures_go_through_what_torchvision_does(tmp_path, size, crop):
+    image = pytest.importorskip("PIL.Image")
+    transforms = pytest.importorskip("torchvision.transforms")
+    pixels = np.random.default_rng(0).integers(0, 256, (50, 70, 3), np.uint8)
+    image.fromarray(pixels).save(tmp_path / "a.png")
+    mean, deviation = (0.5, 0.4, 0.3), (0.2, 0.25, 0.5)
+    [got] = read_images(tmp_path / "a.png", (1, 3, 32, 32), Preprocessing(mean, deviation, crop or 1.0, size))
+    wide = size or round(32 / crop)
+    theirs = [transforms.Resize(wide), transforms.CenterCrop(32), transforms.ToTensor(), transforms.Normalize(mean, deviation)]
+    expected = transforms.Compose(theirs)(image.open(tmp_path / "a.png")).numpy()[None]
+    assert np.abs(got - expected).max() < 1e-5
+
+
+def test_picture_resized_to_less_than_the_model_reads_is_refused(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    image.new("RGB", (50, 70)).save(tmp_path / "a.png")
+    with pytest.raises(StretchError, match="is smaller than what the model reads, 32×32"):
+        read_images(tmp_path / "a.png", (1, 3, 32, 32), Preprocessing((0, 0, 0), (1, 1, 1), 1.0, 20))
+
+
+def test_arrays_are_not_normalised_again(tmp_path):
+    many = arrays(2)
+    np.save(tmp_path / "a.npy", many)
+    found = read_images(tmp_path / "a.npy", SHAPE, Preprocessing((0.5, 0.5, 0.5), (9.0, 9.0, 9.0), 1.0))
+    assert np.array_equal(np.concatenate(found), many)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UnknownNameError, UsageError
+from predictors.install import install_line
 from scheduler.bundle import load_bundle
 from scheduler.verify import verify_bundle
 from stretch.export.precision import export_precision
@@ -128,7 +129,7 @@ def test_missing_package_ends_with_the_install_line(int8, tmp_path, monkeypatch,
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingBackendError, match=r"is not installed") as caught:
         export_aot(int8, tmp_path / "out", ["sm8450"])
-    assert "pip install 'nn-stretch[litert,qnn]'" in caught.value.hint
+    assert install_line("litert", "qnn") in caught.value.hint
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,0 +1,170 @@
+"""`stretch evaluate`: what a bundle is worth on images, with labels or without."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stretch.cli.output import Output, verb
+
+if TYPE_CHECKING:
+    import numpy as np
+    from rich.console import Console
+
+    from scheduler.bundle import Bundle
+    from scheduler.session import Session
+    from stretch.evaluation.labels import ImageFile
+    from stretch.quantize.images import Preprocessing
+
+
+@verb
+def evaluate(
+    out: Output,
+    bundle: Annotated[Path, typer.Argument(help="Folder of a bundle.")],
+    images: Annotated[
+        Path, typer.Option(help="Folder of class folders, a .csv or .tsv of file and label, or a folder of images without labels.")
+    ],
+    classes: Annotated[Path | None, typer.Option(help="File with the name of each output's class, one a line.")] = None,
+    labels: Annotated[bool, typer.Option("--labels/--no-labels", help="Whether folders are classes.")] = True,
+    limit: Annotated[int | None, typer.Option(help="Files to take, at most, evenly spread over all.", min=1)] = None,
+    mapping: Annotated[
+        list[str] | None, typer.Option("--map", help="Where a processor runs here, as gpu=cpu1; repeat or separate by commas.")
+    ] = None,
+    processors: Annotated[str | None, typer.Option(help="Processors to use, as cpu,gpu; the work of those left out moves to them.")] = None,
+    mean: Annotated[str | None, typer.Option(help="Mean of red, green and blue in 0 to 1, as 0.5,0.5,0.5; ImageNet's by default.")] = None,
+    std: Annotated[str | None, typer.Option(help="Standard deviation of each; ImageNet's by default.")] = None,
+    size: Annotated[int | None, typer.Option(help="Shorter side that pictures are resized to before the crop.", min=1)] = None,
+    crop: Annotated[
+        float | None, typer.Option(help="Instead of --size: share of the shorter side that the crop keeps, 0.875 by default.", max=1.0)
+    ] = None,
+) -> None:
+    """Measure a bundle's accuracy on images, and how far it agrees with the original."""
+    from predictors.errors import UsageError
+    from scheduler.bundle import load_bundle
+    from scheduler.mapping import parse_mapping
+    from scheduler.session import Session
+    from stretch.evaluation.labels import find_images
+    from stretch.evaluation.measure import evaluate as measure
+
+    loaded = load_bundle(bundle, check_hashes=True)
+    model = loaded.manifest.model
+    outputs = _outputs(loaded)
+    preprocessing = _preprocessing(mean, std, size, crop)
+    found = find_images(images, outputs, classes, labelled=labels)
+    files = found.spread(limit)
+    only = None if processors is None else [name.strip() for name in processors.split(",")]
+    with Session(loaded, parse_mapping(mapping or []), processors=only) as session:
+        if not session.computes:
+            raise UsageError("a delegate of --map computes nothing, so there is nothing to evaluate", "map to one that computes")
+        original = _original(loaded, session, out)
+        with out.progress("evaluating", total=len(files)) as step:
+            result = measure(session, original, _images(files, model.input_shape, preprocessing, step), outputs)
+        places = session.placements
+    data: dict[str, Any] = {
+        "bundle": bundle,
+        "model": model.name,
+        "weights": {"source": loaded.manifest.weights.source, "detail": loaded.manifest.weights.detail},
+        "precisions": sorted({entry.precision for entry in loaded.manifest.subgraphs}),
+        "source": "measured",
+        "images": {"path": images, "files": len(files), "count": result.images, "labels": found.labels, "classes": len(found.classes)},
+        "preprocessing": preprocessing.to_json(),
+        **result.to_json(),
+        "processors": {
+            name: {"delegate": p.delegate, "cores": list(p.cores), "stand_in": p.stand_in, "reason": p.reason} for name, p in places.items()
+        },
+        "warnings": out.warnings,
+    }
+    out.emit(data, lambda console: _print(console, data))
+
+
+def _outputs(bundle: "Bundle") -> int:
+    """How many classes the network tells apart."""
+    from predictors.errors import StretchError
+
+    shape = bundle.manifest.model.output_shape
+    if len(shape) != 2 or shape[0] != 1 or bundle.manifest.model.input_shape[0] != 1:
+        raise StretchError(
+            f"{bundle.path} gives an output of shape {list(shape)}, which is no list of class scores",
+            "only networks that classify one image at a time can be evaluated",
+        )
+    return shape[1]
+
+
+def _preprocessing(mean: str | None, std: str | None, size: int | None, crop: float | None) -> "Preprocessing":
+    """What pictures go through; ImageNet's where nothing else is asked for."""
+    from predictors.errors import UsageError
+    from stretch.quantize.images import IMAGENET, Preprocessing
+
+    if size is not None and crop is not None:
+        raise UsageError("--size and --crop both say how much of a picture is kept", "give one of the two")
+    if crop is not None and not crop > 0:
+        raise UsageError(f"--crop {crop:g} keeps nothing of a picture", "it is a share above 0, up to 1")
+    means = IMAGENET.mean if mean is None else _colours("--mean", mean)
+    deviations = IMAGENET.deviation if std is None else _colours("--std", std)
+    if min(deviations) <= 0:
+        raise UsageError(f"--std {std} is no standard deviation", "each is above 0, as 0.229,0.224,0.225")
+    return Preprocessing(means, deviations, IMAGENET.crop if crop is None else crop, size)
+
+
+def _colours(flag: str, text: str) -> tuple[float, float, float]:
+    import math
+
+    from predictors.errors import UsageError
+
+    try:
+        red, green, blue = (float(part) for part in text.split(","))
+    except ValueError as error:
+        raise UsageError(f"{flag} {text} is not three numbers", f"write it as {flag} 0.485,0.456,0.406") from error
+    if not all(math.isfinite(value) for value in (red, green, blue)):
+        raise UsageError(f"{flag} {text} is not three numbers", f"write it as {flag} 0.485,0.456,0.406")
+    return red, green, blue
+
+
+def _original(bundle: "Bundle", session: "Session", out: Output) -> Any:
+    """The original as a function, if the bundle has it."""
+    from scheduler.benchmark import used_cores
+    from scheduler.sequential import Sequential
+
+    file = bundle.manifest.controls.get("original")
+    if file is None:
+        out.warn("the bundle was written without controls, so it cannot be compared with the original")
+        return None
+    return Sequential(bundle.file(file), used_cores(session)).run
+
+
+def _images(
+    files: "tuple[ImageFile, ...]", shape: tuple[int, ...], preprocessing: "Preprocessing", step: Any
+) -> "Iterator[tuple[str, np.ndarray[Any, Any], int | None]]":
+    """Every image of the files, read when it is its turn."""
+    from stretch.quantize.images import read_images
+
+    for file in files:
+        for image in read_images(file.path, shape, preprocessing):
+            yield str(file.path), image, file.label
+        step()
+
+
+def _print(console: "Console", data: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("measured")
+    for title in ("share", "95 % interval"):
+        table.add_column(title, justify="right")
+    original = data["original"] or {}
+    rows = (
+        ("top-1", data["top1"]),
+        ("top-5", data["top5"]),
+        ("top-1 of the original", original.get("top1")),
+        ("top-5 of the original", original.get("top5")),
+        ("same best class as the original", data["agreement"]),
+        ("shared among the five best", data["top5_overlap"]),
+    )
+    for name, share in rows:
+        if share is not None:
+            table.add_row(name, f"{share['value']:.2%}", f"{share['low']:.2%} – {share['high']:.2%}")
+    console.print(table)
+    images = data["images"]
+    known = f"labels from {images['labels']}, {images['classes']} classes" if images["labels"] != "none" else "no labels: agreement only"
+    console.print(f"{images['count']} images; {known}; weights: {data['weights']['source']}; {' and '.join(data['precisions'])}")

@@ -1,0 +1,118 @@
+"""A bundle's classes against labels and against the original's, image by image."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from predictors.errors import StretchError
+from stretch.evaluation.shares import Share
+
+Array = NDArray[Any]
+Net = Callable[[Array], Array]
+
+#: Classes of the longer list.
+LONG = 5
+
+
+@dataclass
+class _Sums:
+    """What the images counted so far."""
+
+    images: int = 0
+    labelled: int = 0
+    top1: float = 0
+    top5: float = 0
+
+
+@dataclass
+class Evaluation:
+    """Sums over images; `shares` is what they come to.
+
+    Args:
+        outputs: Outputs of the network.
+        compared: Whether there is an original to compare with.
+    """
+
+    outputs: int
+    compared: bool
+    images: int = 0
+    _branched: _Sums = field(default_factory=_Sums)
+    _original: _Sums = field(default_factory=_Sums)
+    _agree: float = 0
+    _overlap: float = 0
+
+    def add(self, scores: Array, original: Array | None, label: int | None) -> None:
+        """Count one image.
+
+        Args:
+            scores: The bundle's output, (1, outputs) or (outputs,).
+            original: The original's, or None.
+            label: Its class, or None.
+        """
+        self.images += 1
+        best = _best(scores)
+        _count(self._branched, best, label)
+        if original is None:
+            return
+        theirs = _best(original)
+        _count(self._original, theirs, label)
+        self._agree += best[0] == theirs[0]
+        self._overlap += len(set(best) & set(theirs)) / LONG
+
+    def to_json(self) -> dict[str, Any]:
+        """Every share with its interval; None where there are no labels, no original, or too few classes."""
+        long = self.outputs > LONG
+        agree = self.compared and self.images
+        return {
+            **_shares(self._branched, long),
+            "original": _shares(self._original, long) if self.compared else None,
+            "agreement": Share(self._agree / self.images, self.images).to_json() if agree else None,
+            "top5_overlap": Share(self._overlap / self.images, self.images).to_json() if agree and long else None,
+        }
+
+
+def evaluate(branched: Net, original: Net | None, images: Iterable[tuple[str, Array, int | None]], outputs: int) -> Evaluation:
+    """Run a bundle, and the original beside it, on images.
+
+    Args:
+        branched: The bundle.
+        original: What it is compared with; None if there is nothing.
+        images: Name, input and label of each image; labels may be None.
+        outputs: Outputs of the network.
+
+    Raises:
+        StretchError: If an output holds NaN or infinity; names the image.
+    """
+    found = Evaluation(outputs, original is not None)
+    for name, x, label in images:
+        scores = branched(x)
+        theirs = None if original is None else original(x)
+        for what, output in (("the bundle", scores), ("the original", theirs)):
+            if output is not None and not np.isfinite(output).all():
+                raise StretchError(f"the output of {what} for {name} contains NaN or infinity", "check the bundle with `stretch run`")
+        found.add(scores, theirs, label)
+    return found
+
+
+def _best(scores: Array) -> list[int]:
+    """The best classes, best first; of equal scores the class that comes first."""
+    return [int(i) for i in np.argsort(-scores.ravel(), kind="stable")[:LONG]]
+
+
+def _count(sums: _Sums, best: list[int], label: int | None) -> None:
+    sums.images += 1
+    if label is not None:
+        sums.labelled += 1
+        sums.top1 += best[0] == label
+        sums.top5 += label in best
+
+
+def _shares(sums: _Sums, long: bool) -> dict[str, Any]:
+    n = sums.labelled
+    return {
+        "top1": Share(sums.top1 / n, n).to_json() if n else None,
+        "top5": Share(sums.top5 / n, n).to_json() if n and long else None,
+    }

@@ -1,0 +1,165 @@
+"""A bundle's predictions made anew from what its files are, once their precisions are no longer those of the plan."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from predictors.devices import ITEM_BYTES, DeviceProfile, Processor, load_device
+from predictors.energy import EnergyModel
+from predictors.errors import StretchError
+from predictors.graph import OpGraph
+from predictors.predictor import Estimate, LatencyPredictor
+from scheduler.manifest import Alternative, Manifest, SubgraphEntry
+from scheduler.predicted import predicted_trace
+from scheduler.trace import Trace
+from stretch.export.read import read_graph
+from stretch.planning.compare import NO_CLEAR_WINNER, Branch, PredictedRun, recommend, single_run
+from stretch.planning.controls import Single, best_single, operator_split_ms
+from stretch.planning.costs import Costs
+from stretch.planning.makespan import ideal_split_ms
+
+
+def runs_in(processor: Processor, entry: SubgraphEntry) -> str:
+    """Precision in which a processor would run a subgraph's file: the file's, or where it cannot, the planned one or its own."""
+    for precision in (entry.precision, entry.planned_precision):
+        if precision in processor.precisions:
+            return precision
+    return processor.default_precision
+
+
+def repredict(manifest: Manifest, file: Callable[[str], Path]) -> Manifest:
+    """The manifest with times, alternatives, controls and recommendation predicted from the files.
+
+    Controls that the bundle was written without are left out, and then nothing
+    is recommended. Where the device's profile cannot be read any more, all
+    predictions are left out: none is better than one of other files.
+
+    Args:
+        manifest: A bundle's description whose subgraphs' `precision` is that of their files.
+        file: Path of a file of the bundle.
+
+    Raises:
+        StretchError: If a file has an operator that nn-stretch does not write.
+    """
+    try:
+        device = load_device(manifest.device)
+        processors = {sub.name: device.processor(sub.processor) for sub in manifest.subgraphs}
+    except StretchError:
+        silent = tuple(msgspec.structs.replace(sub, predicted_ms=None, alternatives={}) for sub in manifest.subgraphs)
+        return msgspec.structs.replace(manifest, subgraphs=silent, predicted={}, recommended=NO_CLEAR_WINNER)
+    predictor = LatencyPredictor(device)
+    estimates: dict[str, Estimate] = {}
+    entries = []
+    for sub in manifest.subgraphs:
+        graph, precision = read_graph(file(sub.file)), runs_in(processors[sub.name], sub)
+        estimate = estimates[sub.name] = predictor.predict(graph, sub.processor, precision)
+        entries.append(
+            msgspec.structs.replace(
+                sub, planned_precision=precision, predicted_ms=estimate.ms, alternatives=_alternatives(graph, sub, device, predictor)
+            )
+        )
+    made = msgspec.structs.replace(manifest, subgraphs=tuple(entries))
+    trace = predicted_trace(made, device)
+    assert trace is not None  # every subgraph has its time
+    predicted, recommended = _figures(made, file, Costs(predictor, _precisions(made)), trace, estimates)
+    return msgspec.structs.replace(made, predicted=predicted, recommended=recommended)
+
+
+def _alternatives(graph: OpGraph, sub: SubgraphEntry, device: DeviceProfile, predictor: LatencyPredictor) -> dict[str, Alternative]:
+    """What the file would take on each processor of the plan."""
+    energy = EnergyModel(device)
+    found = {}
+    for name in sub.alternatives:
+        ms = predictor.predict(graph, name, runs_in(device.processor(name), sub)).ms
+        found[name] = Alternative(ms, energy.mj(name, ms))
+    return found
+
+
+def _precisions(manifest: Manifest) -> dict[str, str]:
+    """The narrowest precision of each processor's subgraphs."""
+    found: dict[str, str] = {}
+    for sub in manifest.subgraphs:
+        found[sub.processor] = min(found.get(sub.processor, "fp32"), sub.planned_precision, key=ITEM_BYTES.__getitem__)
+    return found
+
+
+def _figures(
+    manifest: Manifest, file: Callable[[str], Path], costs: Costs, trace: Trace, estimates: Mapping[str, Estimate]
+) -> tuple[dict[str, Any], str]:
+    """The `predicted` object and the recommendation."""
+    processors = list(costs.precision)
+    device, predictor = costs.predictor.device, costs.predictor
+    branched = _run(manifest, device, trace, estimates)
+    graphs = {name: read_graph(file(path)) for name, path in (manifest.controls | {"whole_graph": manifest.whole}).items()}
+    singles = {name: best_single(graph, costs, processors) for name, graph in graphs.items()}
+    names = {name: _rival_name(name, single) for name, single in singles.items()}
+    runs = {
+        names[name]: single_run(graphs[name], single.processor, single.precision, single.ms, predictor) for name, single in singles.items()
+    }
+    recommendation = recommend(branched, runs, device)
+    original, same, whole = (singles.get(name) for name in ("original", "sequential_same_macs", "whole_graph"))
+    makespan = trace.makespan_ms
+    ideal = ideal_split_ms(graphs["original"], processors, predictor, costs.precision) if original else None
+    return {
+        "makespan_ms": makespan,
+        "best_single_ms": original.ms if original else None,
+        "best_single_processor": original.processor if original else None,
+        "best_single_precision": original.precision if original else None,
+        "speedup": original.ms / makespan if original else None,
+        "sequential_same_macs_ms": same.ms if same else None,
+        "sequential_same_macs_processor": same.processor if same else None,
+        "sequential_same_macs_ratio": graphs["sequential_same_macs"].macs / manifest.model.original_macs if same else None,
+        "whole_graph_ms": whole.ms if whole else None,
+        "whole_graph_processor": whole.processor if whole else None,
+        "operator_split_ms": operator_split_ms(graphs["original"], costs, processors) if original else None,
+        "ideal_split_ms": ideal,
+        "ideal_fraction": ideal / makespan if ideal else None,
+        **_shares(manifest, device, makespan, estimates),
+        "comparisons": [rival.to_json() for rival in recommendation.rivals],
+        "optimal": None,
+        "gap": None,
+        "source": "predicted",
+    }, recommendation.choice if original else NO_CLEAR_WINNER
+
+
+def _rival_name(name: str, single: Single) -> str:
+    """As the planner calls it."""
+    return {"original": f"single:{single.processor}", "whole_graph": f"whole_graph:{single.processor}"}.get(name, name)
+
+
+def _contention(manifest: Manifest, device: DeviceProfile, sub: SubgraphEntry) -> float:
+    branches = sum(other.segment == sub.segment for other in manifest.subgraphs)
+    return device.processor(sub.processor).profile.contention.value if branches > 1 else 1.0
+
+
+def _shares(manifest: Manifest, device: DeviceProfile, makespan: float, estimates: Mapping[str, Estimate]) -> dict[str, float]:
+    """What of the makespan is the slowest branches, each alone, and what is beside their computation."""
+    alone: dict[str, dict[str, float]] = {}
+    together: dict[str, dict[str, float]] = {}
+    for sub in manifest.subgraphs:
+        ms = estimates[sub.name].ms
+        for found, factor in ((alone, 1.0), (together, _contention(manifest, device, sub))):
+            row = found.setdefault(sub.segment, {})
+            row[sub.processor] = row.get(sub.processor, 0.0) + ms * factor
+    return {
+        "efficiency": sum(max(row.values()) for row in alone.values()) / makespan,
+        "communication_ms": makespan - sum(max(row.values()) for row in together.values()),
+    }
+
+
+def _run(manifest: Manifest, device: DeviceProfile, trace: Trace, estimates: Mapping[str, Estimate]) -> PredictedRun:
+    """The predicted trace in parts that are uncertain."""
+    moving: dict[str, float] = {}
+    for span in trace.spans:
+        if span.kind == "conversion":
+            name = span.name.rpartition(" ")[0]
+            moving[name] = moving.get(name, 0.0) + span.ms
+    segments: dict[str, dict[str, Branch]] = {}
+    for sub in manifest.subgraphs:
+        branch = Branch.of(estimates[sub.name], moving.get(sub.name, 0.0), _contention(manifest, device, sub))
+        row = segments.setdefault(sub.segment, {})
+        row[sub.processor] = row[sub.processor].then(branch) if sub.processor in row else branch
+    joins = sum(span.ms for span in trace.spans if span.kind == "join")
+    return PredictedRun([list(row.values()) for row in segments.values()], joins)

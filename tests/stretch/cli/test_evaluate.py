@@ -1,0 +1,191 @@
+"""`stretch evaluate`: accuracy and agreement, against the torch networks themselves."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from tests.stretch.cli.commands import LOOSE, call, spawn
+
+#: Of the tiny network.
+CLASSES = 10
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """Six pictures in each of ten class folders, and their pixels by class."""
+    image = pytest.importorskip("PIL.Image")
+    folder = tmp_path_factory.mktemp("pictures") / "labelled"
+    rng = np.random.default_rng(0)
+    for name in "abcdefghij":
+        (folder / name).mkdir(parents=True)
+        for i in range(6):
+            image.fromarray(rng.integers(0, 256, (32, 32, 3), np.uint8)).save(folder / name / f"{i}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def branched(tmp_path_factory):
+    """A bundle and the two torch networks in it."""
+    pytest.importorskip("torch")
+    from stretch.api import branch
+    from stretch.models.load import load_model
+    from stretch.planning.config import PlanConfig
+
+    out = tmp_path_factory.mktemp("evaluate") / "bundle"
+    made = branch("tiny_resnet", "pixel6", out=out, weights="none", config=PlanConfig(alpha=5))
+    return out, made.model, load_model("tiny_resnet", weights="none").module.eval()
+
+
+def scores(module, pictures):
+    """What a torch network gives for every picture, uncropped, and its class."""
+    import torch
+    from PIL import Image
+    from torchvision import transforms
+
+    prepare = transforms.Compose([transforms.ToTensor(), transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))])
+    files = sorted(pictures.rglob("*.png"))
+    with torch.inference_mode():
+        found = [module(prepare(Image.open(file))[None])[0].numpy() for file in files]
+    return np.stack(found), np.array(["abcdefghij".index(file.parent.name) for file in files])
+
+
+@pytest.mark.torch
+def test_every_share_is_that_of_the_torch_networks(stretch, branched, pictures):
+    stats = pytest.importorskip("scipy.stats")
+    bundle, model, original = branched
+    code, data, _ = stretch("evaluate", bundle, "--images", pictures, "--crop", 1, "--json")
+    assert code == 0, data
+    mine, truth = scores(model, pictures)
+    theirs, _ = scores(original, pictures)
+    best, other = (np.argsort(each)[:, ::-1][:, :5] for each in (mine, theirs))
+    right = {
+        "top1": mine.argmax(1) == truth,
+        "top5": (best == truth[:, None]).any(1),
+        "agreement": mine.argmax(1) == theirs.argmax(1),
+    }
+    for name, found in right.items():
+        interval = stats.binomtest(int(found.sum()), len(truth)).proportion_ci(method="wilson")
+        assert data[name]["value"] == pytest.approx(found.mean())
+        assert (data[name]["low"], data[name]["high"]) == pytest.approx((interval.low, interval.high))
+    assert data["original"]["top1"]["value"] == pytest.approx((theirs.argmax(1) == truth).mean())
+    assert data["top5_overlap"]["value"] == pytest.approx(np.mean([len({*a} & {*b}) / 5 for a, b in zip(best, other, strict=True)]))
+    assert data["images"] | {"path": ""} == {"path": "", "files": 60, "count": 60, "labels": "folders", "classes": 10}
+    assert 0 < right["agreement"].mean() < 1
+
+
+@pytest.mark.torch
+def test_table_and_limit_and_placement_are_followed(stretch, branched, pictures, tmp_path):
+    bundle, model, _ = branched
+    files = sorted(pictures.rglob("*.png"))
+    mine, _ = scores(model, pictures)
+    best = mine.argmax(1)
+    # labelled as the network says, but for every third
+    labels = [int(best[i]) if i % 3 else int(best[i] + 1) % CLASSES for i in range(len(files))]
+    (tmp_path / "t.csv").write_text("file,label\n" + "".join(f"{f},{label}\n" for f, label in zip(files, labels, strict=True)))
+    code, data, _ = stretch("evaluate", bundle, "--images", tmp_path / "t.csv", "--crop", 1, "--map", "gpu=reference", "--json")
+    assert code == 0, data
+    assert data["top1"]["value"] == pytest.approx(2 / 3)
+    assert data["processors"]["gpu"]["delegate"] == "reference"
+    _, data, _ = stretch("evaluate", bundle, "--images", tmp_path / "t.csv", "--crop", 1, "--limit", 20, "--json")
+    taken = [labels[i * 60 // 20] == best[i * 60 // 20] for i in range(20)]
+    assert (data["images"]["count"], data["top1"]["value"]) == (20, pytest.approx(np.mean(taken)))
+
+
+def folders(path, classes, per_class=2):
+    rng = np.random.default_rng(1)
+    for i in range(classes):
+        (path / f"{i}").mkdir(parents=True)
+        np.save(path / f"{i}" / "some.npy", rng.standard_normal((per_class, 3, 8, 8)).astype(np.float32))
+    return path
+
+
+def test_people_read_shares_with_intervals(stretch, bundle_dir, tmp_path):
+    code, out, _ = stretch("evaluate", bundle_dir, "--images", folders(tmp_path / "i", 5))
+    assert code == 0
+    assert "same best class as the original  100.00%  72.25% – 100.00%" in out
+    assert "10 images; labels from folders, 5 classes; weights: random; fp32" in out
+
+
+def test_images_without_labels_give_the_agreement_and_say_so(stretch, bundle_dir, tmp_path):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((7, 3, 8, 8)).astype(np.float32))
+    code, data, _ = stretch("evaluate", bundle_dir, "--images", tmp_path, "--json")
+    assert (code, data["top1"], data["images"]["labels"]) == (0, None, "none")
+    assert data["agreement"]["value"] == 1.0
+    assert "no labels: agreement only" in stretch("evaluate", bundle_dir, "--images", tmp_path)[1]
+
+
+def test_bundle_without_controls_has_accuracy_alone_and_says_why(stretch, bundles, bundle_dir, tmp_path):
+    bundles.edit(bundle_dir, lambda m: m.update(controls={}, control_macs={}))
+    code, data, err = stretch("evaluate", bundle_dir, "--images", folders(tmp_path / "i", 5), "--json")
+    assert (code, data["agreement"], data["original"]) == (0, None, None)
+    assert data["top1"]["images"] == 10
+    assert "written without controls" in err
+    assert len(data["warnings"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["--mean", "1,2"], 2, "--mean 1,2 is not three numbers"),
+        (["--mean", "nan,0,0"], 2, "is not three numbers"),
+        (["--std", "0,1,1"], 2, "is no standard deviation"),
+        (["--size", "9", "--crop", "1"], 2, "--size and --crop both say"),
+        (["--crop", "0"], 2, "keeps nothing"),
+        (["--crop", "1.5"], 2, "crop"),
+        (["--limit", "0"], 2, "limit"),
+        (["--map", "gpu=null"], 2, "nothing to evaluate"),
+        (["--map", "gpu=cqu"], 3, "did you mean `cpu`?"),
+        (["--classes", "/nonexistent"], 1, "cannot read"),
+    ],
+)
+def test_bad_options_have_their_exit_codes(stretch, bundle_dir, tmp_path, words, code, told):
+    got, _, err = stretch("evaluate", bundle_dir, "--images", folders(tmp_path / "i", 5), *words)
+    assert got == code
+    assert told in err
+
+
+def test_other_classes_than_the_networks_are_one_sentence(capsys, bundle_dir, tmp_path):
+    done = call(capsys, "evaluate", bundle_dir, "--images", folders(tmp_path / "i", 6))
+    assert done.code == 1
+    assert "class `5`" in done.message
+    assert "--classes" in done.hint
+
+
+def test_network_that_gives_no_class_scores_is_refused(capsys, bundles, tmp_path):
+    path = bundles.two_branches(tmp_path / "b", batch=2)
+    done = call(capsys, "evaluate", path, "--images", folders(tmp_path / "i", 5))
+    assert done.code == 1
+    assert "no list of class scores" in done.message
+
+
+def test_pictures_without_pillow_end_with_the_install_line(capsys, bundle_dir, tmp_path, monkeypatch):
+    (tmp_path / "a.png").write_bytes(b"")
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    done = call(capsys, "evaluate", bundle_dir, "--images", tmp_path)
+    assert done.code == 5
+    assert "needs Pillow" in done.message
+    assert "pip install pillow" in done.hint
+
+
+def test_base_install_evaluates_arrays_without_torch(bundle_dir, tmp_path):
+    done = spawn(
+        "import sys; sys.modules['torch'] = sys.modules['PIL'] = None",
+        *("evaluate", bundle_dir, "--images", folders(tmp_path / "i", 5), "--json"),
+    )
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["agreement"]["value"] == 1.0
+
+
+@pytest.mark.torch
+def test_bundle_in_int8_is_evaluated(tmp_path, capsys):
+    base, out = tmp_path / "fp32", tmp_path / "int8"
+    assert call(capsys, "branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", *LOOSE, "--out", base).code == 0
+    assert call(capsys, "export", base, "--precision", "cpu=int8", "--out", out).code == 0
+    (tmp_path / "i").mkdir()
+    np.save(tmp_path / "i" / "x.npy", np.random.default_rng(0).standard_normal((8, 3, 32, 32)).astype(np.float32))
+    done = call(capsys, "evaluate", out, "--images", tmp_path / "i", "--json")
+    data = json.loads(done.out)
+    assert (done.code, data["precisions"]) == (0, ["fp32", "int8"])
+    assert 0 <= data["agreement"]["low"] <= data["agreement"]["value"] <= 1

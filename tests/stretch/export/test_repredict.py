@@ -1,0 +1,170 @@
+"""Predictions of a bundle in other precisions, against the planner asked for the same design in them."""
+
+import json
+import shutil
+
+import msgspec
+import pytest
+
+from predictors.devices import load_device
+from predictors.predictor import LatencyPredictor
+from scheduler.bundle import load_bundle
+from scheduler.predicted import predicted_trace
+from stretch.export.precision import export_precision
+from stretch.export.read import read_graph
+from stretch.export.repredict import repredict, runs_in
+from stretch.planning.compare import NO_CLEAR_WINNER
+from stretch.planning.config import PlanConfig
+from stretch.planning.design import BranchDesign
+from stretch.planning.plan import evaluate
+from stretch.quantize.images import synthetic_images
+from tests.stretch.cli.commands import call
+
+pytestmark = pytest.mark.torch
+
+MI9 = load_device("mi9")
+WANTED = {"cpu": "fp32", "dsp": "int8"}
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory):
+    """A bundle planned in int8 on both processors, written in fp32."""
+    pytest.importorskip("torch")
+    from stretch.api import branch
+
+    out = tmp_path_factory.mktemp("planned") / "bundle"
+    branch("tiny_resnet", "mi9", out=out, weights="none", config=PlanConfig(processors=("cpu", "dsp"), alpha=5))
+    return out
+
+
+@pytest.fixture(scope="module")
+def exported(planned, tmp_path_factory):
+    """The same with the CPU's files in fp32 and the DSP's in int8."""
+    out = tmp_path_factory.mktemp("exported") / "bundle"
+    export_precision(load_bundle(planned), out, WANTED, synthetic_images((1, 3, 32, 32), 8), "synthetic")
+    return out
+
+
+def replanned(bundle, precision):
+    """What the planner says of the bundle's design in these precisions."""
+    manifest = load_bundle(bundle).manifest
+    graph = read_graph(bundle / "controls" / "original.onnx")
+    design = msgspec.convert(manifest.design, BranchDesign)
+    return evaluate(graph, MI9, design, PlanConfig(processors=("cpu", "dsp"), precision=precision))
+
+
+SAME = ("makespan_ms", "best_single_ms", "best_single_processor", "best_single_precision", "speedup", "whole_graph_ms",
+        "whole_graph_processor", "operator_split_ms", "ideal_split_ms", "ideal_fraction", "efficiency", "communication_ms")  # fmt: skip
+
+
+def near(value):
+    """A name as it is, a number but for rounding."""
+    return value if isinstance(value, str) else pytest.approx(value, rel=1e-5)
+
+
+def test_figures_are_those_of_the_planner_in_the_new_precisions(planned, exported):
+    before, after = load_bundle(planned).manifest.predicted, load_bundle(exported).manifest.predicted
+    expected = replanned(exported, WANTED)
+    for key in SAME:
+        assert after[key] == near(expected.predicted()[key]), key
+    assert after["makespan_ms"] > 1.2 * before["makespan_ms"]
+    assert before.keys() <= after.keys()
+    rivals = {rival.name: rival for rival in expected.recommendation.rivals}
+    for each in after["comparisons"]:
+        if each["name"] in rivals and each["name"] != "sequential_same_macs":
+            rival = rivals[each["name"]]
+            assert (each["ratio"], each["low"], each["high"]) == pytest.approx((rival.ratio, rival.low, rival.high), rel=1e-5)
+
+
+def test_bundle_in_the_planned_precisions_is_predicted_as_it_was(planned):
+    bundle = load_bundle(planned)
+    as_planned = tuple(msgspec.structs.replace(sub, precision=sub.planned_precision) for sub in bundle.manifest.subgraphs)
+    again = repredict(msgspec.structs.replace(bundle.manifest, subgraphs=as_planned), bundle.file)
+    for key in SAME:
+        assert again.predicted[key] == near(bundle.manifest.predicted[key]), key
+    for now, then in zip(again.subgraphs, bundle.manifest.subgraphs, strict=True):
+        assert now.predicted_ms == pytest.approx(then.predicted_ms)
+        assert {n: a.ms for n, a in now.alternatives.items()} == pytest.approx({n: a.ms for n, a in then.alternatives.items()})
+    # the planner looks for the fastest sequential network, the file is one of them
+    assert again.predicted["sequential_same_macs_ms"] == pytest.approx(bundle.manifest.predicted["sequential_same_macs_ms"], rel=0.05)
+
+
+def test_subgraphs_alternatives_and_trace_are_of_the_files(exported):
+    manifest = load_bundle(exported).manifest
+    predictor = LatencyPredictor(MI9)
+    for sub in manifest.subgraphs:
+        graph = read_graph(exported / sub.file)
+        assert (sub.precision, sub.planned_precision) == (WANTED[sub.processor],) * 2
+        assert sub.predicted_ms == predictor.predict(graph, sub.processor, sub.precision).ms
+        assert sub.alternatives[sub.processor].ms == sub.predicted_ms
+        # the DSP has no fp32: there the alternative is what it would be in int8
+        assert sub.alternatives["dsp"].ms == predictor.predict(graph, "dsp", "int8").ms
+        assert sub.alternatives["cpu"].ms == predictor.predict(graph, "cpu", sub.precision).ms
+    assert manifest.predicted["makespan_ms"] == predicted_trace(manifest, MI9).makespan_ms
+
+
+def test_file_that_the_processor_does_not_run_is_predicted_as_planned(planned):
+    manifest = load_bundle(planned).manifest
+    dsp = next(sub for sub in manifest.subgraphs if sub.processor == "dsp")
+    cpu = next(sub for sub in manifest.subgraphs if sub.processor == "cpu")
+    assert (dsp.precision, runs_in(MI9.processor("dsp"), dsp)) == ("fp32", "int8")
+    assert (cpu.planned_precision, runs_in(MI9.processor("cpu"), cpu)) == ("int8", "fp32")
+
+
+def test_bundle_without_controls_says_no_speedup_and_recommends_nothing(planned, tmp_path):
+    path = shutil.copytree(planned, tmp_path / "b")
+    bundle = load_bundle(path)
+    made = repredict(msgspec.structs.replace(bundle.manifest, controls={}, control_macs={}), bundle.file)
+    assert made.predicted["speedup"] is made.predicted["best_single_ms"] is made.predicted["sequential_same_macs_ms"] is None
+    assert made.predicted["whole_graph_ms"] > 0
+    assert made.recommended == NO_CLEAR_WINNER
+    json.dumps(made.predicted, allow_nan=False)
+
+
+def test_profile_that_is_gone_leaves_no_prediction(planned):
+    bundle = load_bundle(planned)
+    made = repredict(msgspec.structs.replace(bundle.manifest, device="gone"), bundle.file)
+    assert (made.predicted, made.recommended) == ({}, NO_CLEAR_WINNER)
+    assert all(sub.predicted_ms is None and not sub.alternatives for sub in made.subgraphs)
+
+
+def test_subgraph_that_moved_to_the_host_is_predicted_there(planned):
+    bundle = load_bundle(planned)
+    moved = tuple(msgspec.structs.replace(sub, processor="cpu") if sub.processor == "dsp" else sub for sub in bundle.manifest.subgraphs)
+    made = repredict(msgspec.structs.replace(bundle.manifest, subgraphs=moved), bundle.file)
+    predictor = LatencyPredictor(MI9)
+    for sub in made.subgraphs:
+        assert sub.predicted_ms == predictor.predict(read_graph(bundle.file(sub.file)), "cpu", "fp32").ms
+    assert made.predicted["makespan_ms"] == predicted_trace(made, MI9).makespan_ms
+    assert made.predicted["efficiency"] <= 1 + 1e-9
+
+
+def test_command_line_tells_the_new_prediction(planned, tmp_path, capsys):
+    out = tmp_path / "out"
+    told = call(capsys, "export", planned, "--precision", "cpu=fp32,dsp=int8", "--out", out)
+    predicted = load_bundle(out).manifest.predicted
+    assert f"predicted on mi9: {predicted['makespan_ms']:.2f} ms, {predicted['speedup']:.2f}× the best single processor" in told.out
+    data = json.loads(call(capsys, "export", planned, "--precision", "cpu=fp32,dsp=int8", "--out", out, "--json").out)
+    assert (data["predicted"], data["recommended"], data["device"]) == (predicted, load_bundle(out).manifest.recommended, "mi9")
+
+
+def test_profile_that_is_gone_is_said(planned, tmp_path, capsys):
+    path = shutil.copytree(planned, tmp_path / "b")
+    file = path / "bundle.json"
+    file.write_bytes(msgspec.json.encode(msgspec.structs.replace(load_bundle(path).manifest, device="gone")))
+    data = json.loads(call(capsys, "export", path, "--precision", "dsp=int8", "--out", tmp_path / "out", "--json").out)
+    assert data["predicted"] == {}
+    assert any("the profile gone cannot be read here" in warning for warning in data["warnings"])
+
+
+def test_explain_predicts_what_the_files_are(planned, exported, capsys):
+    predictor = LatencyPredictor(MI9)
+    for path in (planned, exported):
+        data = json.loads(call(capsys, "explain", path, "--device", "mi9", "--json").out)
+        for sub in data["subgraphs"]:
+            entry = load_bundle(path).subgraph(sub["name"])
+            estimate = predictor.predict(read_graph(path / entry.file), entry.processor, WANTED[entry.processor])
+            assert sub["ms"] == pytest.approx(estimate.ms)
+    data = json.loads(call(capsys, "explain", planned, "--device", "mi9", "--json").out)
+    assert "in fp32, which the file is; planned was int8" in data["processors"]["cpu"]["reason"]
+    assert "in int8, for it does not run fp32, which the file is" in data["processors"]["dsp"]["reason"]
