@@ -8,6 +8,9 @@ _Positive = Annotated[float, msgspec.Meta(gt=0)]
 _NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 _Count = Annotated[int, msgspec.Meta(ge=1)]
 
+#: Orders are drawn from a seed times a million and the number of the epoch, in 64 bits.
+MAX_SEED = (1 << 63) // 1_000_003 - 1_000_000
+
 DistillKind = Literal["soft", "weighted"]
 
 
@@ -66,7 +69,7 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     temperature: _Positive = 1.0
     features: _NotNegative = 0.0
     augment: Literal["crop", "mirror", "none"] = "crop"
-    seed: int = 0
+    seed: Annotated[int, msgspec.Meta(ge=0, le=MAX_SEED)] = 0
 
 
 class SandwichConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
