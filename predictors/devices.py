@@ -288,7 +288,9 @@ def load_device(device: str | Path) -> DeviceProfile:
         if text not in list_devices():
             raise UnknownNameError.among("device", text, list_devices())
         path = PROFILE_FOLDER / f"{text}.toml"
-    raw = read_toml(path, "device profile", "give a profile id (see `stretch devices`) or a TOML file such as predictors/profiles/host.toml")
+    raw = read_toml(
+        path, "device profile", "give a profile id (see `stretch devices`) or a TOML file such as predictors/profiles/host.toml"
+    )
     try:
         parsed = msgspec.convert(raw, _ProfileFile)
     except (msgspec.MsgspecError, ValueError) as error:

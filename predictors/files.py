@@ -3,11 +3,13 @@
 import errno
 import math
 import os
+import re
 import stat
 import tomllib
 from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from predictors.errors import StretchError
 
@@ -22,8 +24,10 @@ MAX_TOML_DOTS = 64
 #: Whole numbers lie between minus this and this: what 64 bits hold.
 MAX_WHOLE = (1 << 63) - 1
 
+_DESCRIPTOR = re.compile(r"/proc/\d+/fd/\d+")
 
-def open_regular(path: Path) -> BinaryIO:
+
+def open_regular(path: Path) -> BufferedReader:
     """Open a file for reading, without ever waiting for one.
 
     Opening a pipe waits for a writer, and a device may never end; both are
@@ -122,6 +126,18 @@ def toml_problems(raw: dict[str, Any]) -> Iterator[str]:
             yield f"`{where}` is {value}, which is no finite number"
         elif isinstance(value, int) and abs(value) > MAX_WHOLE:
             yield f"`{where}` is a number of more than 63 bits"
+
+
+def readable(text: str) -> str:
+    """The text with the names of files and folders in place of paths through a descriptor of a process."""
+
+    def name(found: re.Match[str]) -> str:
+        try:
+            return os.readlink(found[0])
+        except OSError:
+            return found[0]
+
+    return _DESCRIPTOR.sub(name, text)
 
 
 def _check_kind(mode: int, path: Path) -> None:

@@ -80,7 +80,7 @@ def verify_bundle(path: Path) -> Verification:
     except StretchError as error:
         if error.exit_code != 1:
             raise
-        return Verification((error.message,), None)
+        return Verification((bundle.named(error.message),), None)
     errors = [each.max_error for each in found if each.max_error is not None]
     return Verification(tuple(p for each in found for p in each.problems), max(errors, default=None), found[0].tolerance)
 

@@ -289,7 +289,9 @@ def _write(bundle: Bundle, out: Path, candidates: Mapping[str, _Candidate], move
         files = {
             name: kept[name] if name in kept else file_entry(folder / name) for name in manifest.files if name in kept or name in replaced
         }
-        checks = {name: value for name, value in manifest.checks.items() if name not in ("tflite", "aot", "contexts")} | {"precision": record}
+        checks = {name: value for name, value in manifest.checks.items() if name not in ("tflite", "aot", "contexts")} | {
+            "precision": record
+        }
         made = msgspec.structs.replace(manifest, subgraphs=entries, files=files, checks=checks, tflite=None, aot={}, contexts={})
         write_manifest(folder, made)
     return made

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.errors import StretchError
-from predictors.files import MAX_TOML_BYTES, open_regular, parse_toml, read_bytes, read_toml
+from predictors.files import MAX_TOML_BYTES, open_regular, parse_toml, read_bytes, read_toml, readable
 
 
 def test_regular_file_is_read_up_to_its_limit(tmp_path):
@@ -83,3 +83,10 @@ def test_toml_that_is_no_text_or_too_large_is_refused(tmp_path):
 @given(st.integers(-(2**63) + 1, 2**63 - 1), st.floats(allow_nan=False, allow_infinity=False))
 def test_numbers_of_64_bits_come_back_as_they_are(whole, real):
     assert parse_toml(f"a = {whole}\n[b]\nc = [{real!r}]") == {"a": whole, "b": {"c": [real]}}
+
+
+def test_paths_through_a_descriptor_are_named_in_texts(tmp_path):
+    (tmp_path / "f").write_text("")
+    with open_regular(tmp_path / "f") as stream:
+        assert readable(f"/proc/{os.getpid()}/fd/{stream.fileno()} is bad") == f"{tmp_path / 'f'} is bad"
+    assert readable("/proc/1/fd/99999999 is bad") == "/proc/1/fd/99999999 is bad"

@@ -305,7 +305,7 @@ def test_file_that_does_not_fit_its_tensors_is_named(bundles, bundle_dir):
         a["file"], b["file"] = b["file"], a["file"]
 
     bundles.edit(bundle_dir, swap)
-    with pytest.raises(StretchError, match=r"onnx does not fit the bundle: output `s1\..*` has shape"):
+    with pytest.raises(StretchError, match=r"onnx does not fit the bundle: its output is `s1\."):
         Session(bundle_dir)
     assert threads() == []
 
