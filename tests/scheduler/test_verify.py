@@ -114,3 +114,10 @@ def test_truncated_tflite_file_is_a_problem(bundles, tflite_dir):
     assert "model.tflite has" in verify_bundle(tflite_dir).problems[0]
     rehash(bundles, tflite_dir, "model.tflite")
     assert "is no TFLite file that nn-stretch wrote" in verify_bundle(tflite_dir).problems[0]
+
+
+@pytest.mark.parametrize("key", ["design", "predicted", "checks"])
+def test_garbage_in_what_the_manifest_states_is_a_problem(bundles, bundle_dir, key):
+    bundles.edit(bundle_dir, lambda m: m.update({key: {"garbage": "all the way"}}))
+    (problem, *_) = verify_bundle(bundle_dir).problems
+    assert f"bundle.json: `{key}" in problem
