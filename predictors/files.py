@@ -62,7 +62,9 @@ def read_bytes(path: Path, what: str, limit: int, hint: str | None = None) -> by
     """
     try:
         with open_regular(path) as stream:
-            content = stream.read(limit + 1)
+            # Python sets aside as much memory as a read might bring.
+            content = stream.read(min(limit, os.fstat(stream.fileno()).st_size) + 1)
+            content += stream.read(limit - len(content) + 1) if stream.peek(1) else b""
     except (OSError, ValueError) as error:
         raise StretchError(f"cannot read the {what} {path}: {getattr(error, 'strerror', None) or error}", hint) from error
     if len(content) > limit:

@@ -216,6 +216,32 @@ def test_what_a_killed_run_left_is_swept_by_the_next_and_nothing_else_is(tmp_pat
     assert load_bundle(out, check_hashes=True)
 
 
+def test_file_system_that_cannot_trade_names_replaces_in_two_steps(tmp_path, monkeypatch):
+    monkeypatch.setattr("stretch.export.staging.exchange", lambda one, other: False)
+    new = bundle_of(tmp_path / "new", ("cpu", "dsp"))
+    write(two_branches(tmp_path / "bundle"), new)
+    assert load_bundle(tmp_path / "bundle", check_hashes=True).manifest == new.manifest
+    assert sorted(os.listdir(tmp_path)) == ["bundle", "new"]
+
+
+def test_interrupt_between_two_steps_brings_the_earlier_bundle_back(tmp_path, monkeypatch):
+    monkeypatch.setattr("stretch.export.staging.exchange", lambda one, other: False)
+    old, new = two_branches(tmp_path / "bundle"), bundle_of(tmp_path / "new", ("cpu", "dsp"))
+    rename, calls = Path.rename, []
+
+    def interrupted(self, target):
+        calls.append(self)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write(old, new)
+    assert "s1.gpu.onnx" in load_bundle(old, check_hashes=True).manifest.files
+    assert sorted(os.listdir(tmp_path)) == ["bundle", "new"]
+
+
 @pytest.mark.parametrize("make", ["file", "link"])
 def test_target_that_is_no_folder_is_refused(tmp_path, make):
     target = tmp_path / "bundle"
