@@ -17,10 +17,12 @@ RECIPE_VERSION = 1
 #: Most classes: twice those of the largest set of ImageNet; a last layer takes memory with their number.
 MAX_CLASSES = 1 << 16
 #: Greatest height and width of images.
-MAX_SIZE = 4096
+MAX_SIZE = 2048
 MAX_WORKERS = 1024
+#: Designs that share a supernet's weights: each is drawn, checked and kept.
+MAX_POOL = 4096
 
-_Count = Annotated[int, msgspec.Meta(ge=1)]
+_Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 31)]
 
 
 class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -59,7 +61,7 @@ class SupernetConfig(SandwichConfig, frozen=True, forbid_unknown_fields=True, kw
 
     designs: tuple[str, ...] = ()
     draw: Literal["random", "fastest"] = "random"
-    pool: _Count = 8
+    pool: Annotated[int, msgspec.Meta(ge=1, le=MAX_POOL)] = 8
     macs: tuple[float, float] = (0.97, 1.03)
     images: _Count = 2048
 

@@ -40,8 +40,12 @@ def swapped(rng, data, values):
     at = data
     for key in parents:
         at = at[key]
-    what = rng.randrange(8)
-    if what == 0:
+    what = rng.randrange(16)
+    alike = [value for value in values if type(value) is type(at[last])]
+    if what >= 8 and alike:
+        # of the same type, so that more than the schema is tested
+        at[last] = copy.deepcopy(rng.choice(alike))
+    elif what == 0:
         del at[last]
     elif what == 1 and isinstance(at, list):
         at.append(copy.deepcopy(at[last]))

@@ -123,7 +123,9 @@ def test_current_folder_is_not_searched_for_modules(tmp_path):
 def code_file(tmp_path):
     """A file with a factory, which leaves a trace when it is executed."""
     path = tmp_path / "mynet.py"
-    path.write_text(f"from pathlib import Path\nfrom torch import nn\nPath({str(tmp_path)!r}, 'ran').touch()\n\n\ndef net():\n    return nn.Conv2d(3, 8, 3)\n")
+    path.write_text(
+        f"from pathlib import Path\nfrom torch import nn\nPath({str(tmp_path)!r}, 'ran').touch()\n\n\ndef net():\n    return nn.Conv2d(3, 8, 3)\n"
+    )
     return path
 
 
@@ -149,3 +151,9 @@ def test_missing_file_of_code_is_named(tmp_path):
 def test_exported_files_are_refused_with_what_to_give_instead(name):
     with pytest.raises(UsageError, match="not read from such files"):
         load_model(name)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, 10**30])
+def test_seed_that_is_none_is_a_usage_error(seed):
+    with pytest.raises(UsageError, match=f"the seed {seed} is none"):
+        load_model("tiny_resnet", weights="none", seed=seed)
