@@ -222,3 +222,14 @@ def _is_onnx(content):
         return bool(onnx.load_model_from_string(content).graph.node)
     except Exception:
         return False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", COUNTS)
+def test_wrong_file_ends_a_process_of_its_own_in_one_sentence(sound, tmp_path, kind):
+    words = CASES[kind](mutations.chance(kind, "process"), sound, tmp_path / "case")
+    if words[0] == "recipe":
+        words = ("train", words[1], "--dry-run", "--out", tmp_path / "out")
+    ended = spawn("", *words)
+    answer = {"code": ended.code, "out": ended.out, "err": ended.err, "escaped": ""}
+    assert judge(answer) == ""
