@@ -166,7 +166,9 @@ def _import(where: str, name: str) -> Any:
     try:
         return importlib.import_module(where)
     except ModuleNotFoundError as error:
-        raise UnknownNameError(f"unknown model `{name}`: there is no module `{error.name}`", "is its package installed in this environment?") from error
+        raise UnknownNameError(
+            f"unknown model `{name}`: there is no module `{error.name}`", "is its package installed in this environment?"
+        ) from error
     except Exception as error:
         raise StretchError(f"`{where}` cannot be imported: {type(error).__name__}: {error}") from error
     finally:
@@ -212,5 +214,7 @@ def _fit(module: "nn.Module", name: str, tensors: "dict[str, torch.Tensor]", ori
         raise StretchError(f"{origin} does not fit `{name}`: it has `{key}`, the model has not")
     for key in sorted(needed):
         if tensors[key].shape != own[key].shape:
-            raise StretchError(f"{origin} does not fit `{name}`: `{key}` is {tuple(tensors[key].shape)}, the model needs {tuple(own[key].shape)}")
+            raise StretchError(
+                f"{origin} does not fit `{name}`: `{key}` is {tuple(tensors[key].shape)}, the model needs {tuple(own[key].shape)}"
+            )
     module.load_state_dict(tensors, strict=False)
