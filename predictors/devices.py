@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from predictors.errors import StretchError, UnknownNameError, UsageError
+from predictors.files import read_toml
 
 Precision = Literal["fp32", "fp16", "int8"]
 Layout = Literal["NCHW", "NHWC", "PHWC4"]
@@ -23,11 +24,13 @@ ITEM_BYTES: dict[str, int] = {"fp32": 4, "fp16": 2, "int8": 1}
 KERNEL_KINDS = ("conv1x1", "conv", "depthwise", "grouped", "linear", "pool", "reduce", "elementwise", "copy")
 
 PROFILE_FOLDER = Path(__file__).parent / "profiles"
-MAX_PROFILE_BYTES = 1 << 20
 
-_Positive = Annotated[float, msgspec.Meta(gt=0)]
-_NotNegative = Annotated[float, msgspec.Meta(ge=0)]
-_Ratio = Annotated[float, msgspec.Meta(gt=0, le=1)]
+#: No number of a device is beyond these; products and quotients of some stay finite.
+_LEAST, _MOST = 1e-15, 1e15
+
+_Positive = Annotated[float, msgspec.Meta(ge=_LEAST, le=_MOST)]
+_NotNegative = Annotated[float, msgspec.Meta(ge=0, le=_MOST)]
+_Ratio = Annotated[float, msgspec.Meta(ge=_LEAST, le=1)]
 _Text = Annotated[str, msgspec.Meta(min_length=1)]
 
 
@@ -59,7 +62,7 @@ class Ratio(_Part, frozen=True):
 class Factor(_Part, frozen=True):
     """A number from 1 on, and the key of its source."""
 
-    value: Annotated[float, msgspec.Meta(ge=1)]
+    value: Annotated[float, msgspec.Meta(ge=1, le=_MOST)]
     source: _Text
 
 
@@ -285,18 +288,11 @@ def load_device(device: str | Path) -> DeviceProfile:
         if text not in list_devices():
             raise UnknownNameError.among("device", text, list_devices())
         path = PROFILE_FOLDER / f"{text}.toml"
+    raw = read_toml(
+        path, "device profile", "give a profile id (see `stretch devices`) or a TOML file such as predictors/profiles/host.toml"
+    )
     try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_PROFILE_BYTES + 1)
-    except OSError as error:
-        raise StretchError(
-            f"cannot read the device profile {path}: {error.strerror}",
-            "give a profile id (see `stretch devices`) or the path of a TOML file",
-        ) from error
-    if len(raw) > MAX_PROFILE_BYTES:
-        raise StretchError(f"{path} is larger than {MAX_PROFILE_BYTES} bytes, a device profile is not")
-    try:
-        parsed = msgspec.toml.decode(raw, type=_ProfileFile)
+        parsed = msgspec.convert(raw, _ProfileFile)
     except (msgspec.MsgspecError, ValueError) as error:
         raise StretchError(f"{path} is not a device profile: {error}", "predictors/profiles/host.toml shows every key") from error
     _check(path, parsed)

@@ -1,17 +1,18 @@
 """A bundle on disk: read, checked, and never trusted further than its hashes."""
 
-import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import msgspec
 
 from predictors.errors import StretchError
+from predictors.files import read_bytes
 from predictors.install import upgrade_line
+from scheduler.bundle_files import file_problems, onnx_problems
 from scheduler.consistency import graph_problems
+from scheduler.held import Held
 from scheduler.manifest import SCHEMA, Manifest, SubgraphEntry
-from scheduler.onnx_file import external_locations, load_onnx
 
 MANIFEST = "bundle.json"
 MAX_MANIFEST_BYTES = 16 << 20
@@ -23,17 +24,26 @@ _AGAIN = "write the bundle again with `stretch branch`"
 class Bundle:
     """A bundle whose description holds together and whose files are there.
 
+    It stays what it was when it was read, even if another bundle takes its
+    place meanwhile: the folder of before is kept for as long as this lives.
+
     Args:
         path: The folder.
         manifest: Its description.
+        held: The folder itself; None for one that nobody replaces.
     """
 
     path: Path
     manifest: Manifest
+    held: Held | None = field(default=None, compare=False, repr=False)
 
     def file(self, name: str) -> Path:
-        """Path of one of the bundle's files, by its name in the manifest."""
-        return self.path / name
+        """A path of one of the bundle's files, by its name in the manifest; it may lead through a descriptor of this process."""
+        return (self.path if self.held is None else self.held.root) / name
+
+    def named(self, text: str) -> str:
+        """The text with the bundle's folder in place of what `file` gives."""
+        return text if self.held is None else self.held.named(text)
 
     def subgraph(self, name: str) -> SubgraphEntry:
         """The subgraph called `name`."""
@@ -70,7 +80,16 @@ def read_bundle(path: Path) -> Bundle:
     Raises:
         StretchError: If it is missing, damaged, too large or of a newer schema.
     """
-    return Bundle(path, _read_manifest(path))
+    try:
+        held = Held(path)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise _no_bundle(path) from error
+    except (OSError, ValueError) as error:
+        raise StretchError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+    try:
+        return Bundle(path, read_manifest(held.root), held)
+    except StretchError as error:
+        raise StretchError(held.named(error.message), error.hint) from error
 
 
 def bundle_problems(bundle: Bundle, *, hashes: bool) -> Iterator[str]:
@@ -82,32 +101,34 @@ def bundle_problems(bundle: Bundle, *, hashes: bool) -> Iterator[str]:
         bundle: A bundle fresh from `read_bundle`.
         hashes: Whether to compare each file's SHA-256.
     """
+    held = bundle.held or Held(bundle.path)
     damaged = False
-    for problem in _file_problems(bundle, hashes=hashes):
+    for problem in file_problems(bundle.path, held, bundle.manifest, hashes=hashes):
         damaged = True
         yield problem
     for problem in graph_problems(bundle.manifest):
+        damaged = True
         yield f"{bundle.path / MANIFEST}: {problem}"
     if not damaged:
-        yield from _external_data_problems(bundle)
+        yield from onnx_problems(bundle.path, held, bundle.manifest)
 
 
-def _read_manifest(path: Path) -> Manifest:
+def _no_bundle(path: Path) -> StretchError:
+    return StretchError(f"{path} is not a bundle: it has no {MANIFEST}", "make one with `stretch branch MODEL --device DEVICE`")
+
+
+def read_manifest(path: Path) -> Manifest:
+    """The description in a folder, without holding the folder.
+
+    Raises:
+        StretchError: As `read_bundle`.
+    """
     file = path / MANIFEST
-    try:
-        # A pipe or device in its place would be read for ever.
-        if file.exists() and not file.is_file():
-            raise StretchError(f"{file} is not a file", _AGAIN)
-        size = file.stat().st_size
-        if size > MAX_MANIFEST_BYTES:
-            raise StretchError(f"{file} has {size} bytes, the limit is {MAX_MANIFEST_BYTES}", _AGAIN)
-        text = file.read_bytes()
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise StretchError(
-            f"{path} is not a bundle: it has no {MANIFEST}", "make one with `stretch branch MODEL --device DEVICE`"
-        ) from error
-    except OSError as error:
-        raise StretchError(f"cannot read {file}: {error.strerror}") from error
+    if not file.exists() and not file.is_symlink():
+        raise _no_bundle(path)
+    if file.exists() and not file.is_file():
+        raise StretchError(f"{file} is not a file", _AGAIN)
+    text = read_bytes(file, "bundle's description", MAX_MANIFEST_BYTES, _AGAIN)
     try:
         schema = msgspec.json.decode(text, type=_Version).schema
         if schema > SCHEMA:
@@ -117,70 +138,3 @@ def _read_manifest(path: Path) -> Manifest:
         return msgspec.json.decode(text, type=Manifest)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise StretchError(f"{file} is damaged: {error}", _AGAIN) from error
-
-
-def _file_problems(bundle: Bundle, *, hashes: bool) -> Iterator[str]:
-    manifest = bundle.manifest
-    used = [s.file for s in manifest.subgraphs] + [manifest.whole, *manifest.controls.values()]
-    if manifest.tflite is not None:
-        used.append(manifest.tflite)
-    used += [name for files in manifest.contexts.values() for name in files.values()]
-    used += manifest.aot.values()
-    for name in used:
-        if name not in manifest.files:
-            yield f"{bundle.path / MANIFEST} uses the file `{name}` without stating its size and hash"
-    try:
-        root = bundle.path.resolve(strict=True)
-    except OSError as error:
-        yield f"cannot read {bundle.path}: {error.strerror}"
-        return
-    for name, entry in manifest.files.items():
-        if not _inside(name):
-            yield f"{bundle.path / MANIFEST} names the file `{name}`, which is not inside the bundle"
-            continue
-        file = bundle.path / name
-        try:
-            real = file.resolve(strict=True)
-            if not real.is_relative_to(root):
-                yield f"{file} is a link that leads out of the bundle"
-                continue
-            if not real.is_file():
-                yield f"{file} is not a file"
-                continue
-            size = real.stat().st_size
-            if size != entry.bytes:
-                yield f"{file} has {size} bytes, the bundle was written with {entry.bytes}"
-            elif hashes and _sha256(real) != entry.sha256:
-                yield f"{file} was changed after the bundle was written: its SHA-256 differs"
-        except FileNotFoundError:
-            yield f"{file} is missing"
-        except (OSError, ValueError, RuntimeError) as error:
-            yield f"cannot read {file}: {error}"
-
-
-def _inside(name: str) -> bool:
-    path = PurePosixPath(name)
-    return (
-        bool(name)
-        and "\\" not in name
-        and "\0" not in name
-        and not path.is_absolute()
-        and ".." not in path.parts
-        and ":" not in path.parts[0]
-    )
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _external_data_problems(bundle: Bundle) -> Iterator[str]:
-    """Weights kept outside of an ONNX file must be hashed files of the bundle."""
-    for name in bundle.manifest.files:
-        if not name.endswith(".onnx"):
-            continue
-        for location in external_locations(load_onnx(bundle.file(name)).graph):
-            inside = str(PurePosixPath(name).parent / location) if _inside(location) else None
-            if inside not in bundle.manifest.files:
-                yield f"{bundle.file(name)} keeps weights in `{location}`, which is not a file of the bundle"

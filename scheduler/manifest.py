@@ -1,10 +1,15 @@
 """Schema of a bundle's `bundle.json`: what `stretch` writes and `scheduler` reads."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 SCHEMA = 1
+
+#: Predicted times and energies are at most this: sums of them stay finite, and fit a timeline in nanoseconds.
+_Amount = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+_Core = Annotated[int, msgspec.Meta(ge=0, le=1023)]
 
 
 class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,8 +48,8 @@ class Alternative(_Part, frozen=True):
         mj: Predicted energy of the processor, mJ; None if the profile states no power.
     """
 
-    ms: float
-    mj: float | None = None
+    ms: _Amount
+    mj: _Amount | None = None
 
 
 class SubgraphEntry(_Part, frozen=True):
@@ -70,10 +75,10 @@ class SubgraphEntry(_Part, frozen=True):
     file: str
     input: str
     output: str
-    macs: int
+    macs: _Count
     precision: str = "fp32"
     planned_precision: str = "fp32"
-    predicted_ms: float | None = None
+    predicted_ms: _Amount | None = None
     alternatives: dict[str, Alternative] = {}
 
 
@@ -102,7 +107,7 @@ class JoinEntry(_Part, frozen=True):
 class FileEntry(_Part, frozen=True):
     """Size and SHA-256 of one file of the bundle."""
 
-    bytes: int
+    bytes: _Count
     sha256: str
 
 
@@ -112,10 +117,10 @@ class ModelInfo(_Part, frozen=True):
     name: str
     input_shape: tuple[int, ...]
     output_shape: tuple[int, ...]
-    macs: int
-    params: int
-    original_macs: int
-    original_params: int
+    macs: _Count
+    params: _Count
+    original_macs: _Count
+    original_params: _Count
 
 
 class WeightsInfo(_Part, frozen=True):
@@ -173,12 +178,12 @@ class Manifest(_Part, frozen=True):
     joins: tuple[JoinEntry, ...]
     whole: str
     controls: dict[str, str]
-    control_macs: dict[str, int]
+    control_macs: dict[str, _Count]
     predicted: dict[str, Any]
     recommended: str
     checks: dict[str, Any]
     files: dict[str, FileEntry]
     contexts: dict[str, dict[str, str]] = {}
-    little_cores: tuple[int, ...] = ()
+    little_cores: tuple[_Core, ...] = ()
     tflite: str | None = None
     aot: dict[str, str] = {}

@@ -4,6 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from predictors.errors import StretchError
+from predictors.files import read_bytes
+
+#: What a protobuf message may have.
+MAX_BYTES = (1 << 31) - 1
 
 
 def node_names(model: Path) -> list[tuple[str, str]]:
@@ -19,10 +23,9 @@ def load_onnx(model: Path) -> Any:
     """
     import onnx
 
+    content = read_bytes(model, "ONNX model", MAX_BYTES)
     try:
-        proto = onnx.load_model(str(model), load_external_data=False)
-    except OSError as error:
-        raise StretchError(f"cannot read {model}: {error.strerror}") from error
+        proto = onnx.load_model_from_string(content)
     # What protobuf raises for a damaged file differs between its versions.
     except Exception as error:
         raise StretchError(f"{model} is not an ONNX model", "write the bundle again with `stretch branch`") from error

@@ -1,8 +1,9 @@
 """What users hold: a bundle made ready to run on this machine."""
 
+import contextlib
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
@@ -81,7 +82,7 @@ class Session:
                 given = (delegates or {}).get(place.delegate)
                 made[key] = given or get_delegate(place.delegate).create(place.cores)
             # Helper threads of a backend inherit the affinity of the thread that compiles.
-            with pinned(place.cores):
+            with pinned(place.cores), _named(self.bundle):
                 compiled[name] = made[key].compile_from(self.bundle, name)
         #: Subgraphs that do not run on the processor of the design, and where they run instead.
         self.moved = {
@@ -242,6 +243,17 @@ class Session:
         if self._pipeline is not None:
             self._pipeline.drain()
         return executor
+
+
+@contextlib.contextmanager
+def _named(bundle: Bundle) -> Iterator[None]:
+    """Let failures name the bundle's folder, not the descriptor that its files are opened through."""
+    try:
+        yield
+    except StretchError as error:
+        error.message = bundle.named(error.message)
+        error.args = (error.message,)
+        raise
 
 
 def _wanted(mapping: Mapping[str, str], manifest: Manifest, used: Sequence[str], processors: Sequence[str] | None) -> dict[str, str]:

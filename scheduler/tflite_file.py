@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from predictors.errors import StretchError
+from predictors.files import read_bytes
 from scheduler.manifest import JoinEntry, Manifest, SubgraphEntry, Tensor
 from scheduler.tflite_checks import check_model
 from scheduler.tflite_schema import OPERATORS, TFLITE
@@ -116,16 +117,7 @@ def load_tflite(path: Path) -> TfliteFile:
         StretchError: If it cannot be read, is damaged, has no plan of
             nn-stretch's, or holds something that nn-stretch does not write.
     """
-    try:
-        if not path.is_file():
-            raise StretchError(f"{path} is missing or no file", _AGAIN)
-        size = path.stat().st_size
-        if size > MAX_BYTES:
-            raise StretchError(f"{path} has {size} bytes, a TFLite file has {MAX_BYTES} at most")
-        data = path.read_bytes()
-    except OSError as error:
-        raise StretchError(f"cannot read {path}: {error.strerror}") from error
-    return parse_tflite(data, path)
+    return parse_tflite(read_bytes(path, "TFLite file", MAX_BYTES, _AGAIN), path)
 
 
 def parse_tflite(data: bytes, path: Path) -> TfliteFile:

@@ -7,13 +7,14 @@ from pathlib import Path
 import numpy as np
 
 from predictors.errors import StretchError
-from scheduler.bundle import Bundle, bundle_problems, read_bundle
+from scheduler.bundle import MANIFEST, Bundle, bundle_problems, read_bundle
 from scheduler.delegates import LiteRtDelegate
 from scheduler.delegates.base import Array
 from scheduler.int8_edges import edges
 from scheduler.onnx_file import load_onnx
 from scheduler.sequential import Sequential, max_error
 from scheduler.session import Session
+from scheduler.statements import statement_problems
 from scheduler.tflite_file import check_belongs, load_tflite
 
 #: Largest difference allowed between subgraphs and whole model, relative to the largest output.
@@ -47,7 +48,7 @@ class Verification:
 
 
 def verify_bundle(path: Path) -> Verification:
-    """Check schema, files, hashes and graph, then run the bundle against its whole model.
+    """Check schema, files, hashes, graph and what is stated of them, then run the bundle against its whole model.
 
     A TFLite file in it is checked too, and its signatures run where LiteRT is installed.
     Nothing is run as long as anything else is wrong.
@@ -62,7 +63,7 @@ def verify_bundle(path: Path) -> Verification:
         bundle = read_bundle(path)
     except StretchError as error:
         return Verification((error.message,), None)
-    problems = tuple(bundle_problems(bundle, hashes=True))
+    problems = tuple(bundle_problems(bundle, hashes=True)) or _statements(bundle)
     if problems:
         return Verification(problems, None)
     x = random_input(bundle)
@@ -80,9 +81,14 @@ def verify_bundle(path: Path) -> Verification:
     except StretchError as error:
         if error.exit_code != 1:
             raise
-        return Verification((error.message,), None)
+        return Verification((bundle.named(error.message),), None)
     errors = [each.max_error for each in found if each.max_error is not None]
     return Verification(tuple(p for each in found for p in each.problems), max(errors, default=None), found[0].tolerance)
+
+
+def _statements(bundle: Bundle) -> tuple[str, ...]:
+    """What is wrong with what the manifest states beside its graph, which holds together."""
+    return tuple(f"{bundle.path / MANIFEST}: {problem}" for problem in statement_problems(bundle.manifest))
 
 
 def _compared(bundle: Bundle, x: Array, expected: Array, what: str, mapping: Mapping[str, str] | None) -> Verification:

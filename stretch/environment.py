@@ -11,7 +11,20 @@ from pathlib import Path
 OURS = ("stretch", "scheduler", "predictors")
 
 #: Distributions whose versions explain most differences between machines.
-OTHERS = ("numpy", "onnx", "onnxruntime", "torch", "torchvision", "timm", "pyopencl", "ai-edge-litert", "onnxruntime-qnn", "msgspec", "typer", "rich")
+OTHERS = (
+    "numpy",
+    "onnx",
+    "onnxruntime",
+    "torch",
+    "torchvision",
+    "timm",
+    "pyopencl",
+    "ai-edge-litert",
+    "onnxruntime-qnn",
+    "msgspec",
+    "typer",
+    "rich",
+)
 
 
 def version(distribution: str) -> str | None:

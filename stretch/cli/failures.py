@@ -10,6 +10,7 @@ from collections.abc import Callable
 import typer
 
 from predictors.errors import MissingBackendError, StretchError, UsageError
+from predictors.files import readable
 from predictors.install import install_line
 from stretch.cli.output import print_json, printable
 
@@ -87,7 +88,7 @@ def explain(error: Exception, usage_hint: Callable[[typer.TyperException], str])
 
 def say(failure: StretchError, *, as_json: bool) -> None:
     """Print a failure: lines on stderr, or one object on stdout."""
-    message, hint = printable(failure.message), printable(failure.hint or "")
+    message, hint = printable(readable(failure.message)), printable(readable(failure.hint or ""))
     # whoever read us is gone: nobody is left to tell
     with contextlib.suppress(BrokenPipeError):
         if as_json:

@@ -178,21 +178,9 @@ def read_input(path: Path) -> "np.ndarray[Any, Any]":
     Raises:
         StretchError: If the file cannot be read or holds no plain array.
     """
-    import numpy as np
+    from scheduler.npy import read_npy
 
-    from predictors.errors import StretchError
-
-    try:
-        # Opened here: numpy leaves the file open when it is empty.
-        with path.open("rb") as stream:
-            x = np.load(stream, allow_pickle=False)
-    except OSError as error:
-        raise StretchError(f"cannot read the input {path}: {error.strerror or error}") from error
-    except (ValueError, EOFError) as error:
-        raise StretchError(f"{path} is not a .npy file of plain numbers", "write it with numpy.save(path, array)") from error
-    if not isinstance(x, np.ndarray):  # an .npz
-        raise StretchError(f"{path} holds several arrays, the model takes one", "write it with numpy.save(path, array)")
-    return x
+    return read_npy(path, "input")
 
 
 def _priority(text: str | None) -> "Priority | None":

@@ -121,6 +121,21 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         raise StretchError(f"{path} holds no tensors by name", "save the model's state_dict()")
     tensors = {str(key).removeprefix("module."): value for key, value in raw.items()}
     for key, value in tensors.items():
+        if problem := _problem(key, value):
+            raise StretchError(f"weight `{key}` in {path} {problem}", "save the model's state_dict()")
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
             raise StretchError(f"weight `{key}` in {path} has values that are not finite")
     return tensors
+
+
+def _problem(key: str, value: Tensor) -> str:
+    """What keeps a tensor from being a weight; empty if nothing does."""
+    if value.layout != torch.strided or value.is_quantized:
+        return f"is {str(value.layout).removeprefix('torch.')}{' and quantised' if value.is_quantized else ''}, weights are dense"
+    if value.is_complex() or value.dtype == torch.bool:
+        return f"holds {str(value.dtype).removeprefix('torch.')}, weights are real numbers"
+    if value.numel() * value.element_size() > value.untyped_storage().nbytes():
+        return f"of shape {list(value.shape)} has fewer numbers than its shape"
+    if key.endswith("running_var") and bool((value < 0).any()):
+        return "is a variance and has negative numbers"
+    return ""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from predictors.errors import MissingBackendError, StretchError, UnknownNameError, UsageError
+from predictors.files import MAX_WHOLE
 from predictors.install import install_line
 from stretch.models.families import find_family, model_names
 
@@ -65,6 +66,8 @@ def load_model(name: str, *, weights: str = "default", seed: int = 0, trust_code
         raise MissingBackendError("building a model needs torch, which is not installed", install_line("torch"))
     import torch
 
+    if not 0 <= seed <= MAX_WHOLE:
+        raise UsageError(f"the seed {seed} is none", "a seed is a whole number from 0 of at most 63 bits")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         generator = torch.Generator().manual_seed(seed)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictors.errors import StretchError, UsageError
+from predictors.files import read_bytes
 from predictors.graph import OpGraph
 from stretch.planning.design import BranchDesign
 from stretch.planning.scale import design_segments, scaled_branches
@@ -137,11 +138,8 @@ def load_accuracy(path: Path, model: str) -> AccuracyPredictor:
         StretchError: If it cannot be read, is none, or is about another network.
     """
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise StretchError(f"{path} is too large for an accuracy predictor", "give the accuracy.json that `stretch extract` wrote")
-        found = msgspec.json.decode(path.read_bytes(), type=AccuracyPredictor)
-    except OSError as error:
-        raise StretchError(f"cannot read the accuracy predictor {path}: {error.strerror}") from error
+        content = read_bytes(path, "accuracy predictor", MAX_BYTES, "give the accuracy.json that `stretch extract` wrote")
+        found = msgspec.json.decode(content, type=AccuracyPredictor)
     except (msgspec.MsgspecError, ValueError) as error:
         raise StretchError(f"{path} is no accuracy predictor: {error}", "give the accuracy.json that `stretch extract` wrote") from error
     if found.schema != SCHEMA:

@@ -12,8 +12,9 @@ Merge = Literal["never", "auto", "always"]
 Objective = Literal["latency", "accuracy"]
 JoinChoice = Literal["auto", "concat", "project", "sum"]
 
-_Ratio = Annotated[float, msgspec.Meta(gt=0, le=1)]
-_Positive = Annotated[float, msgspec.Meta(gt=0)]
+_Ratio = Annotated[float, msgspec.Meta(ge=1e-6, le=1)]
+#: Bounds are ratios and milliseconds: none is beyond these, and numbers of operators times them stay whole numbers of 64 bits.
+_Positive = Annotated[float, msgspec.Meta(ge=1e-6, le=1e6)]
 
 
 class PlanConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -59,11 +60,11 @@ class PlanConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     join: JoinChoice = "auto"
     strategy: Strategy = "exact"
     precision: dict[str, str] = {}
-    n_meet: Annotated[int, msgspec.Meta(ge=1)] = 1
+    n_meet: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1
     meet: tuple[str, ...] = ()
     merge: Merge = "auto"
     params: tuple[_Positive, _Positive] | None = None
-    peak_memory: Annotated[int, msgspec.Meta(gt=0)] | None = None
+    peak_memory: Annotated[int, msgspec.Meta(gt=0, le=1 << 50)] | None = None
     latency_budget: _Positive | None = None
     accuracy: str = ""
     min_accuracy: _Ratio | None = None

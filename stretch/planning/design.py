@@ -2,16 +2,24 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from predictors.errors import StretchError
+from predictors.files import read_toml
 
 JoinKind = Literal["none", "concat", "project", "sum"]
 EntryKind = Literal["none", "slice", "project"]
 
 DESIGN_VERSION = 1
+
+_EXAMPLE = "a design has [[segments]] with name and branches = [{processor, depth, width}, …]"
+
+#: Numbers of a design are at most this: more than any network has.
+MAX_COUNT = 1 << 24
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
 
 
 @dataclass(frozen=True)
@@ -91,11 +99,11 @@ class BranchDraft(msgspec.Struct, forbid_unknown_fields=True):
     """A branch as a person writes it; what is left out is filled in."""
 
     processor: str
-    depth: int | None = None
-    width: int | None = None
+    depth: _Count | None = None
+    width: _Count | None = None
     entry: EntryKind | None = None
-    partition: int | None = None
-    align: int | None = None
+    partition: _Count | None = None
+    align: _Count | None = None
 
 
 class SegmentDraft(msgspec.Struct, forbid_unknown_fields=True):
@@ -123,16 +131,11 @@ def load_draft(path: Path) -> DesignDraft:
     Raises:
         StretchError: If the file cannot be read or is no design.
     """
+    raw = read_toml(path, "design", _EXAMPLE)
     try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise StretchError(f"cannot read the design {path}: {error.strerror}") from error
-    try:
-        draft = msgspec.toml.decode(text, type=DesignDraft)
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise StretchError(
-            f"{path} is not a design: {error}", "a design has [[segments]] with name and branches = [{processor, depth, width}, …]"
-        ) from error
+        draft = msgspec.convert(raw, DesignDraft)
+    except msgspec.ValidationError as error:
+        raise StretchError(f"{path} is not a design: {error}", _EXAMPLE) from error
     if draft.version > DESIGN_VERSION:
         raise StretchError(f"{path} has design version {draft.version}, this nn-stretch reads up to {DESIGN_VERSION}", "upgrade nn-stretch")
     return draft

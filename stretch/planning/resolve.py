@@ -110,7 +110,13 @@ def _part(segment: Segment, own: SegmentDraft, arriving: int, align: Mapping[str
         join = "project"
     else:
         join = "none" if scales[0].width == segment.width else "concat"
-    if join == "project" and not all(b.partition for b in scales):
+    without = [b.processor for b in own.branches if not b.partition]
+    if join == "project" and 0 < len(without) < len(scales):
+        raise StretchError(
+            f"branch `{segment.name}.{without[0]}` of the design has no `partition`, others of its segment have",
+            "give each branch of a `project` join its `partition`, or leave it out in all",
+        )
+    if join == "project" and without:
         shares = partitions(segment.width, [b.width for b in scales], max(b.align for b in scales))
         scales = [_with(b, partition=share) for b, share in zip(scales, shares, strict=True)]
     return SegmentDesign(segment.name, segment.start, segment.end, tuple(scales), join)

@@ -4,9 +4,15 @@ from typing import Annotated, Literal
 
 import msgspec
 
-_Positive = Annotated[float, msgspec.Meta(gt=0)]
-_NotNegative = Annotated[float, msgspec.Meta(ge=0)]
-_Count = Annotated[int, msgspec.Meta(ge=1)]
+#: No factor of a run that learns is beyond these, and steps in single precision stay finite.
+_LEAST, _MOST = 1e-9, 1e9
+
+_Positive = Annotated[float, msgspec.Meta(ge=_LEAST, le=_MOST)]
+_NotNegative = Annotated[float, msgspec.Meta(ge=0, le=_MOST)]
+_Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 31)]
+
+#: Orders are drawn from a seed times a million and the number of the epoch, in 64 bits.
+MAX_SEED = (1 << 63) // 1_000_003 - 1_000_000
 
 DistillKind = Literal["soft", "weighted"]
 
@@ -66,7 +72,7 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     temperature: _Positive = 1.0
     features: _NotNegative = 0.0
     augment: Literal["crop", "mirror", "none"] = "crop"
-    seed: int = 0
+    seed: Annotated[int, msgspec.Meta(ge=0, le=MAX_SEED)] = 0
 
 
 class SandwichConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -81,8 +87,8 @@ class SandwichConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         temperature: Of those scores.
     """
 
-    random: Annotated[int, msgspec.Meta(ge=1)] = 2
+    random: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 2
     largest: bool = True
     smallest: bool = True
     inplace: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
-    temperature: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+    temperature: _Positive = 1.0

@@ -11,6 +11,9 @@ import torch
 
 from predictors.errors import StretchError
 
+#: Numbers of all images of a made-up set together: four gigabytes while they are drawn.
+MAX_SYNTHETIC = 1 << 30
+
 #: What `load_arrays` reads.
 _NEEDED = "an .npz holds train_images and test_images, uint8 of n×height×width×3, and train_labels and test_labels, n whole numbers"
 
@@ -147,7 +150,16 @@ def synthetic(classes: int, size: int, count: int, seed: int = 0) -> tuple[Image
         size: Height and width.
         count: Training images; the test set has a quarter of it.
         seed: Of colours and noise.
+
+    Raises:
+        StretchError: If the images together would not fit into memory.
     """
+    elements = (count + max(classes, count // 4)) * 3 * size * size
+    if elements > MAX_SYNTHETIC:
+        raise StretchError(
+            f"{count} made-up images of {size} × {size} pixels and {classes} classes take {elements:.1e} numbers, {MAX_SYNTHETIC:.1e} are allowed",
+            "choose a smaller data.size, data.count or classes",
+        )
     generator = torch.Generator().manual_seed(seed)
     colours = torch.rand(classes, 3, 1, 1, generator=generator)
 

@@ -8,12 +8,21 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import msgspec
 
 from predictors.errors import StretchError, UnknownNameError, UsageError
+from predictors.files import parse_toml, read_toml
 from stretch.planning.config import PlanConfig
 from stretch.train.config import SandwichConfig, TrainConfig
 
 RECIPE_VERSION = 1
 
-_Count = Annotated[int, msgspec.Meta(ge=1)]
+#: Most classes: twice those of the largest set of ImageNet; a last layer takes memory with their number.
+MAX_CLASSES = 1 << 16
+#: Greatest height and width of images.
+MAX_SIZE = 2048
+MAX_WORKERS = 1024
+#: Designs that share a supernet's weights: each is drawn, checked and kept.
+MAX_POOL = 4096
+
+_Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 31)]
 
 
 class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -32,9 +41,9 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     name: Literal["synthetic", "cifar10", "cifar100", "arrays", "images", "imagenet", "shards"] = "synthetic"
     path: str = ""
-    size: Annotated[int, msgspec.Meta(ge=0)] = 0
+    size: Annotated[int, msgspec.Meta(ge=0, le=MAX_SIZE)] = 0
     count: _Count = 2048
-    workers: Annotated[int, msgspec.Meta(ge=0)] = 8
+    workers: Annotated[int, msgspec.Meta(ge=0, le=MAX_WORKERS)] = 8
     bad_limit: Annotated[int, msgspec.Meta(ge=0)] = 100
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
@@ -52,7 +61,7 @@ class SupernetConfig(SandwichConfig, frozen=True, forbid_unknown_fields=True, kw
 
     designs: tuple[str, ...] = ()
     draw: Literal["random", "fastest"] = "random"
-    pool: _Count = 8
+    pool: Annotated[int, msgspec.Meta(ge=1, le=MAX_POOL)] = 8
     macs: tuple[float, float] = (0.97, 1.03)
     images: _Count = 2048
 
@@ -99,7 +108,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     device: str
     version: int = RECIPE_VERSION
     weights: str = "default"
-    classes: Annotated[int, msgspec.Meta(ge=0)] = 0
+    classes: Annotated[int, msgspec.Meta(ge=0, le=MAX_CLASSES)] = 0
     design: str = ""
     start: Literal["inherit", "calibrate", "scratch"] = "inherit"
     plan: PlanConfig = PlanConfig()
@@ -151,12 +160,7 @@ def load_recipe(path: Path, changes: tuple[str, ...] = ()) -> Recipe:
         UsageError: If a key is unknown (the closest one is named) or a value out of range.
         UnknownNameError: If there is no such image set.
     """
-    try:
-        raw = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise StretchError(f"cannot read the recipe {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise StretchError(f"{path} is no recipe: {error}") from error
+    raw = read_toml(path, "recipe")
     if "segments" in raw:
         raise UsageError(f"{path} is a design, not a recipe", f"branch a model with it: stretch branch MODEL --device D --design {path}")
     for change in changes:
@@ -197,9 +201,11 @@ def _change(raw: dict[str, Any], change: str) -> None:
     if not equals or not key.strip():
         raise UsageError(f"--set {change} is not understood", "write it as --set train.epochs=5")
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
+        value = parse_toml(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text
+    except ValueError as error:
+        raise UsageError(f"--set {change[:80]}: {error}") from error
     at = raw
     *parents, last = key.strip().split(".")
     for name in parents:

@@ -1,5 +1,6 @@
 """Device profiles: every shipped one is complete, every bad one is refused in a sentence."""
 
+import os
 import re
 
 import pytest
@@ -122,6 +123,9 @@ def test_file_that_is_too_large_is_not_parsed(tmp_path):
         ("[links.gpu]", "[links.cpu]", r"\[links.gpu\] is missing"),
         ('id = "host"', 'id = "../host"', "is not a device profile"),
         ("contention = { value = 1.15", "contention = { value = 0.9", "contention.value"),
+        ("{ value = 16,", "{ value = inf,", r"value` is inf, which is no finite number"),
+        ("{ value = 16,", "{ value = nan,", r"value` is nan, which is no finite number"),
+        ("{ value = 16,", "{ value = 1e300,", r"width_slice.value"),
     ],
 )
 def test_bad_profile_is_refused_in_one_sentence(tmp_path, old, new, message):
@@ -142,4 +146,12 @@ def test_profile_without_a_cpu_is_refused(tmp_path):
     path = tmp_path / "nocpu.toml"
     path.write_text(HOST.replace("processors.cpu", "processors.npu"))
     with pytest.raises(StretchError, match="no processor `cpu`"):
+        load_device(path)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_what_is_no_file_is_refused_without_waiting(tmp_path, kind):
+    path = tmp_path / "endless.toml"
+    os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero")
+    with pytest.raises(StretchError, match="it is a pipe, socket or device, not a file"):
         load_device(path)

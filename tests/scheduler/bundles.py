@@ -82,6 +82,19 @@ class Builder:
         onnx.save(model, str(self.path / file))
         self.files[file] = None
 
+    def design(self):
+        """The design of a planner that would have made these subgraphs."""
+        segments = []
+        for name in dict.fromkeys(s.segment for s in self.subgraphs):
+            own = [s for s in self.subgraphs if s.segment == name]
+            kinds = [j.kind for j in self.joins if j.segment == name]
+            branches = [
+                {"processor": s.processor, "depth": 1, "width": self.shapes[s.output][1], "entry": "none", "partition": 0, "align": 1}
+                for s in own
+            ]
+            segments.append({"name": name, "start": own[0].input, "end": own[0].output, "branches": branches, "join": (*kinds, "none")[0]})
+        return {"model": "tiny", "device": "pixel6", "segments": segments, "version": 1}
+
     def write(self, output):
         """Write whole model, controls and bundle.json; returns the folder."""
         self._save("model.onnx", self.nodes, self.weights, "x", output)
@@ -103,7 +116,7 @@ class Builder:
             device="pixel6",
             calibrated=False,
             weights=WeightsInfo("random"),
-            design={},
+            design=self.design(),
             input="x",
             output=output,
             tensors=tuple(self.tensors),

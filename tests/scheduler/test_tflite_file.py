@@ -111,5 +111,5 @@ def test_garbage_is_refused(tmp_path, broken):
 
 
 def test_missing_file_is_named(tmp_path):
-    with pytest.raises(StretchError, match="is missing or no file"):
+    with pytest.raises(StretchError, match="cannot read the TFLite file"):
         load_tflite(tmp_path / "m.tflite")

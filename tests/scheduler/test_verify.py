@@ -60,7 +60,7 @@ def test_subgraph_that_does_not_load_is_a_problem(bundles, bundle_dir):
     model.graph.node[0].op_type = "NoSuchOp"
     (bundle_dir / "stem.onnx").write_bytes(model.SerializeToString())
     rehash(bundles, bundle_dir, "stem.onnx")
-    assert "cannot load" in verify_bundle(bundle_dir).problems[0]
+    assert "stem/conv` (NoSuchOp): nn-stretch does not write" in verify_bundle(bundle_dir).problems[0]
 
 
 def test_no_bundle_is_a_problem(tmp_path):
@@ -114,3 +114,10 @@ def test_truncated_tflite_file_is_a_problem(bundles, tflite_dir):
     assert "model.tflite has" in verify_bundle(tflite_dir).problems[0]
     rehash(bundles, tflite_dir, "model.tflite")
     assert "is no TFLite file that nn-stretch wrote" in verify_bundle(tflite_dir).problems[0]
+
+
+@pytest.mark.parametrize("key", ["design", "predicted", "checks"])
+def test_garbage_in_what_the_manifest_states_is_a_problem(bundles, bundle_dir, key):
+    bundles.edit(bundle_dir, lambda m: m.update({key: {"garbage": "all the way"}}))
+    (problem, *_) = verify_bundle(bundle_dir).problems
+    assert f"bundle.json: `{key}" in problem

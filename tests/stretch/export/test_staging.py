@@ -1,12 +1,19 @@
 import errno
 import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from predictors.errors import StretchError
 from scheduler.bundle import load_bundle
-from stretch.export.staging import check_target, copy_files, file_entry, staged
+from scheduler.session import Session
+from scheduler.verify import random_input, verify_bundle
+from stretch.export.staging import UNFINISHED, check_target, copy_files, file_entry, staged, write_manifest
 from tests.scheduler.bundles import two_branches
 
 
@@ -29,33 +36,197 @@ def test_nothing_is_left_when_the_block_fails(tmp_path, error):
     assert os.listdir(tmp_path) == []
 
 
-def test_earlier_bundle_stays_when_the_new_one_fails(tmp_path):
-    with staged(tmp_path / "bundle") as folder:
-        (folder / "bundle.json").write_text("old")
+def bundle_of(path, processors=("cpu", "gpu")):
+    return load_bundle(two_branches(path, processors=processors))
 
-    def write():
-        with staged(tmp_path / "bundle") as folder:
+
+def write(out, bundle):
+    """Put a copy of a bundle at `out`, as the verbs do."""
+    with staged(out) as folder:
+        copy_files(bundle, folder)
+        write_manifest(folder, bundle.manifest)
+
+
+def test_earlier_bundle_stays_when_the_new_one_fails(tmp_path):
+    old = two_branches(tmp_path / "bundle")
+
+    def fail():
+        with staged(old) as folder:
             (folder / "bundle.json").write_text("new")
             raise RuntimeError
 
     with pytest.raises(RuntimeError):
-        write()
-    assert (tmp_path / "bundle" / "bundle.json").read_text() == "old"
+        fail()
+    assert load_bundle(old, check_hashes=True)
     assert os.listdir(tmp_path) == ["bundle"]
 
 
 def test_earlier_bundle_is_replaced(tmp_path):
-    for text in ("old", "new"):
-        with staged(tmp_path / "bundle") as folder:
-            (folder / "bundle.json").write_text(text)
-            (folder / text).touch()
-    assert sorted(os.listdir(tmp_path / "bundle")) == ["bundle.json", "new"]
-    assert os.listdir(tmp_path) == ["bundle"]
+    new = bundle_of(tmp_path / "new", ("cpu", "dsp"))
+    write(two_branches(tmp_path / "bundle"), new)
+    assert load_bundle(tmp_path / "bundle", check_hashes=True).manifest == new.manifest
+    assert "s1.gpu.onnx" not in os.listdir(tmp_path / "bundle")
+    assert sorted(os.listdir(tmp_path)) == ["bundle", "new"]
 
 
-def test_interrupt_between_the_two_renames_brings_the_earlier_bundle_back(tmp_path, monkeypatch):
+def test_empty_folder_becomes_a_bundle(tmp_path):
     (tmp_path / "bundle").mkdir()
-    (tmp_path / "bundle" / "bundle.json").write_text("old")
+    write(tmp_path / "bundle", bundle_of(tmp_path / "new"))
+    assert load_bundle(tmp_path / "bundle", check_hashes=True)
+    assert sorted(os.listdir(tmp_path)) == ["bundle", "new"]
+
+
+def test_folder_of_something_else_is_refused_and_kept(tmp_path):
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter1.tex").write_text("years of work")
+    with pytest.raises(StretchError, match=r"something else, `chapter1\.tex`"):
+        check_target(tmp_path / "thesis")
+    assert (tmp_path / "thesis" / "chapter1.tex").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("text", ["{}", '{"name": "my data"}', "", "[" * 100_000])
+def test_folder_whose_bundle_json_is_not_ours_is_refused(tmp_path, text):
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p" / "bundle.json").write_text(text)
+    with pytest.raises(StretchError, match="something else"):
+        check_target(tmp_path / "p")
+    assert (tmp_path / "p" / "bundle.json").read_text() == text
+
+
+@pytest.mark.parametrize("name", ["notes.txt", ".git/config", ".env", "controls/mine.onnx", "data/"])
+def test_first_file_or_folder_that_the_manifest_does_not_list_is_named_and_everything_is_kept(tmp_path, name):
+    out = two_branches(tmp_path / "bundle")
+    path = out / name
+    if name.endswith("/"):
+        path.mkdir()
+    else:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("mine")
+    with pytest.raises(StretchError, match=re.escape(f"`{Path(name).parts[0] if name.startswith('.git') else name.rstrip('/')}`")):
+        write(out, bundle_of(tmp_path / "new"))
+    assert path.exists()
+    assert load_bundle(out, check_hashes=True)
+
+
+def test_link_to_a_folder_of_others_is_a_stranger(tmp_path):
+    out = two_branches(tmp_path / "bundle")
+    shutil.move(out / "controls", tmp_path / "elsewhere")
+    (out / "controls").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StretchError, match="`controls`"):
+        check_target(out)
+
+
+def test_file_that_comes_while_the_new_bundle_is_written_is_kept(tmp_path):
+    out, new = two_branches(tmp_path / "bundle"), bundle_of(tmp_path / "new")
+
+    def late():
+        with staged(out) as folder:
+            copy_files(new, folder)
+            write_manifest(folder, new.manifest)
+            (out / "late.txt").write_text("mine")
+
+    with pytest.raises(StretchError, match=r"`late\.txt`"):
+        late()
+    assert (out / "late.txt").read_text() == "mine"
+    assert sorted(os.listdir(tmp_path)) == ["bundle", "new"]
+
+
+def test_bundle_that_is_read_while_it_is_replaced_stays_until_it_is_let_go(tmp_path):
+    out, new = two_branches(tmp_path / "bundle"), bundle_of(tmp_path / "new", ("cpu", "dsp"))
+    reader = load_bundle(out)
+    content = reader.file("s1.gpu.onnx").read_bytes()
+    write(out, new)
+    assert reader.file("s1.gpu.onnx").read_bytes() == content
+    with Session(reader) as session:
+        assert session(random_input(reader)).shape == (1, 5)
+        del reader
+    assert len(os.listdir(tmp_path)) == 3
+    del session
+    write(out, new)
+    assert sorted(os.listdir(tmp_path)) == ["bundle", "new"]
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from scheduler.bundle import load_bundle
+from stretch.export.staging import copy_files, staged, write_manifest
+*sources, out = map(Path, sys.argv[1:])
+bundles = [load_bundle(source) for source in sources]
+print("ready", flush=True)
+while True:
+    for bundle in bundles:
+        with staged(out) as folder:
+            copy_files(bundle, folder)
+            write_manifest(folder, bundle.manifest)
+"""
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from stretch.export.staging import staged
+with staged(Path(sys.argv[1])) as folder:
+    (folder / "half").touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def writer(tmp_path):
+    """A process that replaces a bundle over and over, and where."""
+    sources = [two_branches(tmp_path / name, processors=processors) for name, processors in (("a", ("cpu", "gpu")), ("b", ("cpu", "dsp")))]
+    out = two_branches(tmp_path / "bundle")
+    with subprocess.Popen([sys.executable, "-c", WRITER, *sources, out], stdout=subprocess.PIPE, text=True) as process:
+        process.stdout.readline()
+        yield process, out
+        process.kill()
+
+
+def test_reader_never_finds_a_missing_or_mixed_bundle_while_it_is_replaced(writer):
+    process, out = writer
+    devices = set()
+    for _ in range(150):
+        bundle = load_bundle(out, check_hashes=True)
+        devices.add(tuple(entry.name for entry in bundle.manifest.subgraphs))
+    for _ in range(5):
+        result = verify_bundle(out)
+        assert result.ok, result.problems
+    assert process.poll() is None
+    assert len(devices) == 2, "the bundle was not replaced while it was read"
+
+
+def test_what_a_killed_run_left_is_swept_by_the_next_and_nothing_else_is(tmp_path):
+    out, new = tmp_path / "bundle", bundle_of(tmp_path / "new")
+    assert subprocess.run([sys.executable, "-c", KILLED, out], check=False).returncode == -signal.SIGKILL
+    (left,) = set(os.listdir(tmp_path)) - {"new"}
+    assert sorted(os.listdir(tmp_path / left)) == [UNFINISHED, "half"]
+    strangers = {".bundle.mine", ".bundle.abcdefgh", ".other.abcdefgh"}
+    for name in strangers:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "work").write_text("mine")
+    (tmp_path / ".other.abcdefgh" / UNFINISHED).touch()
+    with staged(out) as live:
+        assert left not in os.listdir(tmp_path)
+        write(out, new)
+        assert live.is_dir(), "the folder of a live run was swept"
+        copy_files(new, live)
+        write_manifest(live, new.manifest)
+    assert set(os.listdir(tmp_path)) == {"bundle", "new"} | strangers
+    assert all((tmp_path / name / "work").read_text() == "mine" for name in strangers)
+    assert load_bundle(out, check_hashes=True)
+
+
+def test_file_system_that_cannot_trade_names_replaces_in_two_steps(tmp_path, monkeypatch):
+    monkeypatch.setattr("stretch.export.staging.exchange", lambda one, other: False)
+    new = bundle_of(tmp_path / "new", ("cpu", "dsp"))
+    write(two_branches(tmp_path / "bundle"), new)
+    assert load_bundle(tmp_path / "bundle", check_hashes=True).manifest == new.manifest
+    assert sorted(os.listdir(tmp_path)) == ["bundle", "new"]
+
+
+def test_interrupt_between_two_steps_brings_the_earlier_bundle_back(tmp_path, monkeypatch):
+    monkeypatch.setattr("stretch.export.staging.exchange", lambda one, other: False)
+    old, new = two_branches(tmp_path / "bundle"), bundle_of(tmp_path / "new", ("cpu", "dsp"))
     rename, calls = Path.rename, []
 
     def interrupted(self, target):
@@ -65,23 +236,10 @@ def test_interrupt_between_the_two_renames_brings_the_earlier_bundle_back(tmp_pa
         return rename(self, target)
 
     monkeypatch.setattr(Path, "rename", interrupted)
-
-    def write():
-        with staged(tmp_path / "bundle") as folder:
-            (folder / "bundle.json").write_text("new")
-
     with pytest.raises(KeyboardInterrupt):
-        write()
-    assert (tmp_path / "bundle" / "bundle.json").read_text() == "old"
-    assert os.listdir(tmp_path) == ["bundle"]
-
-
-def test_folder_of_something_else_is_refused_and_kept(tmp_path):
-    (tmp_path / "thesis").mkdir()
-    (tmp_path / "thesis" / "chapter1.tex").write_text("years of work")
-    with pytest.raises(StretchError, match="something else"):
-        check_target(tmp_path / "thesis")
-    assert (tmp_path / "thesis" / "chapter1.tex").read_text() == "years of work"
+        write(old, new)
+    assert "s1.gpu.onnx" in load_bundle(old, check_hashes=True).manifest.files
+    assert sorted(os.listdir(tmp_path)) == ["bundle", "new"]
 
 
 @pytest.mark.parametrize("make", ["file", "link"])

@@ -133,6 +133,22 @@ def test_value_that_is_not_finite_is_refused_by_name(tmp_path):
         read_weights(tmp_path / "net.safetensors")
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [
+        ("conv.weight", torch.eye(3).to_sparse(), "is sparse_coo, weights are dense"),
+        ("conv.weight", torch.ones(3, dtype=torch.complex64), "holds complex64"),
+        ("conv.weight", torch.ones(3, dtype=torch.bool), "holds bool"),
+        ("conv.weight", torch.ones(1).expand(1 << 40), "fewer numbers than its shape"),
+        ("bn.running_var", torch.tensor([1.0, -1e-3]), "is a variance and has negative numbers"),
+    ],
+)
+def test_tensor_that_is_no_weight_is_refused_by_name(tmp_path, key, value, problem):
+    torch.save({key: value}, tmp_path / "net.pth")
+    with pytest.raises(StretchError, match=rf"weight `{key}` .* {problem}"):
+        read_weights(tmp_path / "net.pth")
+
+
 @pytest.mark.parametrize("content", [{}, [1, 2], {"a": "text"}])
 def test_file_without_named_tensors_is_refused(tmp_path, content):
     torch.save(content, tmp_path / "net.pth")

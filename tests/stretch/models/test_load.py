@@ -151,3 +151,9 @@ def test_missing_file_of_code_is_named(tmp_path):
 def test_exported_files_are_refused_with_what_to_give_instead(name):
     with pytest.raises(UsageError, match="not read from such files"):
         load_model(name)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, 10**30])
+def test_seed_that_is_none_is_a_usage_error(seed):
+    with pytest.raises(UsageError, match=f"the seed {seed} is none"):
+        load_model("tiny_resnet", weights="none", seed=seed)

@@ -1,3 +1,5 @@
+import os
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -40,6 +42,9 @@ def test_n_meet_counts_segments_with_at_least_two_branches(design):
         ("[[segments]]\nname='s1'\nbranches=[{processor='cpu', dept=2}]", "dept"),
         ("[[segments", "is not a design"),
         ("version = 99\nsegments = []", "version 99"),
+        ("[[segments]]\nname='s1'\nbranches=[{processor='cpu', depth=100000000000000}]", "Expected `int` <="),
+        ("[[segments]]\nname='s1'\nbranches=[{processor='cpu', width=inf}]", "is inf"),
+        ("segments = " + "[" * 5000, "nested deeper"),
     ],
 )
 def test_file_that_is_no_design_is_refused_in_one_sentence(tmp_path, text, reason):
@@ -52,3 +57,11 @@ def test_file_that_is_no_design_is_refused_in_one_sentence(tmp_path, text, reaso
 def test_missing_design_file_is_named(tmp_path):
     with pytest.raises(StretchError, match=r"nowhere\.toml"):
         load_draft(tmp_path / "nowhere.toml")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_what_is_no_file_is_refused_without_waiting(tmp_path, kind):
+    path = tmp_path / "endless.toml"
+    os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero")
+    with pytest.raises(StretchError, match="it is a pipe, socket or device, not a file"):
+        load_draft(path)

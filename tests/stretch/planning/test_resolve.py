@@ -70,6 +70,11 @@ def test_narrow_branch_behind_an_identity_skip_gets_an_entry(captured):
             StretchError,
             "order the segments|before",
         ),
+        (
+            '[[segments]]\nname="s1"\njoin="project"\nbranches=[{processor="cpu",partition=16},{processor="gpu"}]',
+            StretchError,
+            "branch `s1.gpu` of the design has no `partition`, others of its segment have",
+        ),
         ('model="resnet50"\nsegments=[]', StretchError, "for the model `resnet50`"),
     ],
 )

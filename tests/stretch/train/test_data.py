@@ -83,3 +83,9 @@ def test_array_file_that_is_no_archive_is_refused(tmp_path):
     np.save(tmp_path / "a.npy", np.zeros(3))
     with pytest.raises(StretchError, match=r"no \.npz file"):
         load_arrays(tmp_path / "a.npy", 10)
+
+
+@pytest.mark.parametrize(("classes", "size", "count"), [(10, 2048, 2048), (65536, 224, 16), (10, 32, 10**9)])
+def test_made_up_images_that_fit_no_memory_are_refused_before_any_is_drawn(classes, size, count):
+    with pytest.raises(StretchError, match="are allowed"):
+        synthetic(classes, size, count)

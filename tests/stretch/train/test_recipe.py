@@ -1,3 +1,5 @@
+import os
+
 import pytest
 
 from predictors.errors import StretchError, UnknownNameError, UsageError
@@ -74,3 +76,36 @@ def test_recipe_is_found_by_name_and_a_wrong_name_names_the_closest():
     with pytest.raises(UnknownNameError) as error:
         find_recipe("resnet56_cifar11")
     assert "resnet56_cifar10" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ("classes=10000000", "`classes` is wrong"),
+        ("data.size=1000000", r"`data\.size` is wrong"),
+        ("data.count=1000000000000", r"`data\.count` is wrong"),
+        ("data.workers=100000", r"`data\.workers` is wrong"),
+        ("train.seed=-1", r"`train\.seed` is wrong"),
+        ("train.seed=9223372036854775807", r"`train\.seed` is wrong"),
+        ("train.seed=99999999999999999999", "63 bits"),
+        ("train.learning_rate=inf", "is inf"),
+        ("train.learning_rate=1e300", r"`train\.learning_rate` is wrong"),
+        ("train.weight_decay=nan", "is nan"),
+        ("plan.macs=[1e-300, 1e300]", r"`plan\.macs\[0\]` is wrong"),
+        ("plan.n_meet=1000000000000", r"`plan\.n_meet` is wrong"),
+        ("supernet.pool=1000000000", r"`supernet\.pool` is wrong"),
+        ("data.path=" + "[" * 5000, "nested deeper"),
+    ],
+)
+def test_value_that_no_machine_can_carry_out_is_one_sentence(tmp_path, change, problem):
+    (tmp_path / "r.toml").write_text('model = "tiny_resnet"\ndevice = "pixel6"\n')
+    with pytest.raises(UsageError, match=problem):
+        load_recipe(tmp_path / "r.toml", (change,))
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_recipe_that_is_no_file_is_refused_without_waiting(tmp_path, kind):
+    path = tmp_path / "r.toml"
+    os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero")
+    with pytest.raises(StretchError, match="cannot read the recipe"):
+        load_recipe(path)

@@ -1,0 +1,150 @@
+"""Files of others: opened only if they are regular, read up to a limit, TOML without what no file of ours holds."""
+
+import errno
+import math
+import os
+import re
+import stat
+import tomllib
+from collections.abc import Iterator
+from io import BufferedReader
+from pathlib import Path
+from typing import Any
+
+from predictors.errors import StretchError
+
+MAX_TOML_BYTES = 1 << 20
+
+#: Tables and lists inside each other; files of ours have five.
+MAX_TOML_DEPTH = 32
+
+#: Dots in one line: Python's parser takes time and memory with the square of a key's parts.
+MAX_TOML_DOTS = 64
+
+#: Whole numbers lie between minus this and this: what 64 bits hold.
+MAX_WHOLE = (1 << 63) - 1
+
+_DESCRIPTOR = re.compile(r"/proc/\d+/fd/\d+")
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """Open a file for reading, without ever waiting for one.
+
+    Opening a pipe waits for a writer, and a device may never end; both are
+    refused before a byte is read.
+
+    Raises:
+        OSError: If it cannot be opened, or is a folder, pipe, socket or device;
+            `strerror` says which.
+    """
+    _check_kind(os.stat(path).st_mode, path)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        # What was looked at may have been replaced since.
+        _check_kind(os.fstat(descriptor).st_mode, path)
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_bytes(path: Path, what: str, limit: int, hint: str | None = None) -> bytes:
+    """The content of a regular file.
+
+    Args:
+        path: The file.
+        what: What it should be, for messages, such as ``design``.
+        limit: Most bytes it may have.
+        hint: What to do if it cannot be read.
+
+    Raises:
+        StretchError: If it cannot be read, is not regular, or larger than `limit`.
+    """
+    try:
+        with open_regular(path) as stream:
+            # Python sets aside as much memory as a read might bring.
+            content = stream.read(min(limit, os.fstat(stream.fileno()).st_size) + 1)
+            content += stream.read(limit - len(content) + 1) if stream.peek(1) else b""
+    except (OSError, ValueError) as error:
+        raise StretchError(f"cannot read the {what} {path}: {getattr(error, 'strerror', None) or error}", hint) from error
+    if len(content) > limit:
+        raise StretchError(f"{path} is larger than {limit} bytes, a {what} is not", hint)
+    return content
+
+
+def read_toml(path: Path, what: str, hint: str | None = None) -> dict[str, Any]:
+    """A TOML file as a dictionary whose numbers are finite and fit into 64 bits.
+
+    Args:
+        path: The file.
+        what: What it should be, for messages, such as ``design``.
+        hint: What such a file looks like.
+
+    Raises:
+        StretchError: If it cannot be read, is larger than `MAX_TOML_BYTES`, or
+            is no TOML; if it is nested deeper than `MAX_TOML_DEPTH`, or has a
+            number that is not finite or too large; the key is named.
+    """
+    content = read_bytes(path, what, MAX_TOML_BYTES, hint)
+    try:
+        raw = parse_toml(content.decode())
+    except UnicodeDecodeError as error:
+        raise StretchError(f"{path} is not a {what}: it is no text in UTF-8", hint) from error
+    except ValueError as error:
+        raise StretchError(f"{path} is not a {what}: {error}", hint) from error
+    return raw
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """TOML as a dictionary, checked as `read_toml` does.
+
+    Raises:
+        ValueError: If it is no TOML, or holds what `read_toml` refuses.
+    """
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.count(".") > MAX_TOML_DOTS:
+            raise ValueError(f"line {number} has more than {MAX_TOML_DOTS} dots")
+    try:
+        raw = tomllib.loads(text)
+    except RecursionError as error:
+        raise ValueError(f"it is nested deeper than {MAX_TOML_DEPTH} levels") from error
+    for problem in toml_problems(raw):
+        raise ValueError(problem)
+    return raw
+
+
+def toml_problems(raw: dict[str, Any]) -> Iterator[str]:
+    """What is in a parsed TOML file that no number or table of ours can be, one sentence each."""
+    left: list[tuple[str, Any, int]] = [("", raw, 0)]
+    while left:
+        where, value, depth = left.pop()
+        if depth > MAX_TOML_DEPTH:
+            yield f"`{where[:40]}…` is nested deeper than {MAX_TOML_DEPTH} levels"
+        elif isinstance(value, dict):
+            left += [(f"{where}.{key}" if where else key, inner, depth + 1) for key, inner in value.items()]
+        elif isinstance(value, list):
+            left += [(f"{where}[{i}]", inner, depth + 1) for i, inner in enumerate(value)]
+        elif isinstance(value, float) and not math.isfinite(value):
+            yield f"`{where}` is {value}, which is no finite number"
+        elif isinstance(value, int) and abs(value) > MAX_WHOLE:
+            yield f"`{where}` is a number of more than 63 bits"
+
+
+def readable(text: str) -> str:
+    """The text with the names of files and folders in place of paths through a descriptor of a process."""
+
+    def name(found: re.Match[str]) -> str:
+        try:
+            return os.readlink(found[0])
+        except OSError:
+            return found[0]
+
+    return _DESCRIPTOR.sub(name, text)
+
+
+def _check_kind(mode: int, path: Path) -> None:
+    """Raise OSError unless `mode` is that of a regular file."""
+    if stat.S_ISDIR(mode):
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "it is a pipe, socket or device, not a file", str(path))

@@ -1,0 +1,63 @@
+""".npy files: their header is believed only where the file is as large as it says."""
+
+import math
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+from numpy.lib import format as npy_format
+
+from predictors.errors import StretchError
+from predictors.files import read_bytes
+from scheduler.delegates.base import Array
+
+#: Largest file that is read, bytes.
+MAX_BYTES = 1 << 30
+
+_HINT = "write it with numpy.save(path, array)"
+
+
+def read_npy(path: Path, what: str) -> Array:
+    """The array in a .npy file.
+
+    Args:
+        path: The file.
+        what: What it should be, for messages, such as ``input``.
+
+    Raises:
+        StretchError: If the file cannot be read, is no regular file, too large,
+            or holds no plain array of numbers that is as large as its header says.
+    """
+    content = read_bytes(path, what, MAX_BYTES)
+    if content.startswith(b"PK\x03\x04"):
+        raise StretchError(f"{path} holds several arrays, one is needed", _HINT)
+    stream = BytesIO(content)
+    # Parsing a header fails in as many ways as there are in Python's own grammar.
+    try:
+        shape, dtype = _header(stream)
+        whole = math.prod(shape) * dtype.itemsize == len(content) - stream.tell()
+        stream.seek(0)
+        found: Array | None = np.load(stream, allow_pickle=False) if whole else None
+    except Exception as error:
+        raise StretchError(f"{path} is not a .npy file of plain numbers", _HINT) from error
+    if found is None:
+        raise StretchError(f"{path} is not a .npy file of plain numbers: its header says another size", _HINT)
+    return found
+
+
+def _header(stream: BytesIO) -> tuple[tuple[int, ...], "np.dtype[np.generic]"]:
+    """Shape and element type that a file states; the stream is left where the numbers begin.
+
+    Raises:
+        ValueError: If it is no .npy file, or its elements are no plain numbers.
+    """
+    version = npy_format.read_magic(stream)
+    if version == (1, 0):
+        shape, _, dtype = npy_format.read_array_header_1_0(stream)
+    elif version == (2, 0):
+        shape, _, dtype = npy_format.read_array_header_2_0(stream)
+    else:
+        raise ValueError(f"its version is {version}")
+    if dtype.kind not in "fiub" or any(n < 0 for n in shape):
+        raise ValueError(f"it holds {dtype}")
+    return shape, dtype

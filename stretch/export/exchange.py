@@ -1,0 +1,60 @@
+"""Two folders that trade names in one step, so that no reader finds neither."""
+
+import ctypes
+import errno
+import os
+from pathlib import Path
+
+#: "Exchange the two names" and "fail if the new name is taken", from <linux/fs.h>.
+_NOREPLACE, _EXCHANGE = 1, 2
+
+#: "Relative to the current folder", from <fcntl.h>.
+_AT_FDCWD = -100
+
+#: What a kernel or file system answers that does not know the flags.
+_UNKNOWN = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Let two folders of one file system trade names, in one step.
+
+    Returns:
+        Whether they did; False where the system or file system has no such step.
+
+    Raises:
+        OSError: If one of them is missing or may not be renamed.
+    """
+    return _renameat2(one, other, _EXCHANGE)
+
+
+def place(folder: Path, name: Path) -> bool:
+    """Give a folder a name that nobody has yet.
+
+    Returns:
+        Whether it has it; False if the name is taken.
+
+    Raises:
+        OSError: If it may not be renamed.
+    """
+    try:
+        if not _renameat2(folder, name, _NOREPLACE):
+            # Fails on its own where the name is that of anything but an empty folder.
+            folder.rename(name)
+    except OSError as error:
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+            return False
+        raise
+    return True
+
+
+def _renameat2(old: Path, new: Path, flags: int) -> bool:
+    """Call renameat2; False where there is none that knows the flags."""
+    function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if function is None:
+        return False
+    if function(_AT_FDCWD, os.fsencode(old), _AT_FDCWD, os.fsencode(new), ctypes.c_uint(flags)) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in _UNKNOWN:
+        return False
+    raise OSError(code, os.strerror(code), str(old), None, str(new))

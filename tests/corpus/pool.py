@@ -1,0 +1,72 @@
+"""Runs command lines in child processes that are replaced when they crash, hang or have grown."""
+
+import json
+import os
+import select
+import subprocess
+import sys
+from pathlib import Path
+
+#: No command of the corpus takes a hundredth of it, on any machine: what does hangs.
+PATIENCE_S = 60
+
+
+class Child:
+    """A process of `tests/corpus/worker.py`.
+
+    Args:
+        bundle: A sound bundle to warm up with.
+        log: Where its own output goes.
+    """
+
+    def __init__(self, bundle, log):
+        self._bundle, self._log = bundle, log
+        self._process = None
+
+    def ask(self, words):
+        """How a command ended, or how the process did."""
+        if self._process is None:
+            self._start()
+        self._process.stdin.write(json.dumps([str(word) for word in words]) + "\n")
+        self._process.stdin.flush()
+        answer = self._line()
+        if answer is None:
+            self.close()
+            return {"code": None, "out": "", "err": "", "escaped": "it hung"}
+        if not answer:
+            code = self._process.wait()
+            self.close()
+            return {
+                "code": None,
+                "out": "",
+                "err": self._log.read_text(errors="replace")[-2000:],
+                "escaped": f"the process ended with {code}",
+            }
+        return json.loads(answer)
+
+    def close(self):
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process.stdin.close()
+            self._process.stdout.close()
+            self._process = None
+
+    def _start(self):
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "NN_STRETCH_DRIVERS": "dsp", "COLUMNS": "200"}
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, str(Path(__file__).with_name("worker.py")), str(self._bundle)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=environment,
+                cwd=Path(__file__).parents[2],
+            )
+        assert self._process.stdout.readline() == "ready\n", self._log.read_text()
+
+    def _line(self):
+        ready, _, _ = select.select([self._process.stdout], [], [], PATIENCE_S)
+        return self._process.stdout.readline() if ready else None
