@@ -67,13 +67,24 @@ def load_model(name: str, *, weights: str = "default", seed: int = 0, trust_code
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         generator = torch.Generator().manual_seed(seed)
-        # timm's own names have a colon too
         found = find_family(name)
         if found is not None:
             return _from_family(name, *found, weights, generator)
+        # timm's own names have a colon too
         if ":" in name and not name.startswith("timm:"):
             return _from_factory(name, _factory(name, trust_code), weights, generator)
     raise UnknownNameError.among("model", name, [known for known, _ in model_names()])
+
+
+def names_code(name: str) -> bool:
+    """Whether a model's name is ``file.py:factory`` or ``package.module:factory``: Python code that would be executed."""
+    # families may have a colon in their prefix, as timm has
+    return ":" in name and find_family(name) is None and not name.startswith("timm:")
+
+
+def is_file(name: str) -> bool:
+    """Whether a model's name is ``file.py:factory``."""
+    return name.rpartition(":")[0].endswith(".py")
 
 
 def _from_family(name: str, family: Any, own: str, weights: str, generator: "torch.Generator") -> LoadedModel:
@@ -125,7 +136,7 @@ def _from_factory(name: str, factory: Callable[[], Any], weights: str, generator
 def _factory(name: str, trust_code: bool) -> Callable[[], Any]:
     """The callable that ``module:factory`` or ``file.py:factory`` names."""
     where, _, attribute = name.rpartition(":")
-    if where.endswith(".py"):
+    if is_file(name):
         if not trust_code:
             raise UsageError(f"`{where}` is code that would be executed", "add --trust-code if you trust it")
         module = _execute(Path(where))
@@ -163,7 +174,9 @@ def _import(where: str, name: str) -> Any:
     try:
         return importlib.import_module(where)
     except ModuleNotFoundError as error:
-        raise UnknownNameError(f"unknown model `{name}`: there is no module `{error.name}`", "is its package installed in this environment?") from error
+        raise UnknownNameError(
+            f"unknown model `{name}`: there is no module `{error.name}`", "is its package installed in this environment?"
+        ) from error
     except Exception as error:
         raise StretchError(f"`{where}` cannot be imported: {type(error).__name__}: {error}") from error
     finally:
@@ -209,5 +222,7 @@ def _fit(module: "nn.Module", name: str, tensors: "dict[str, torch.Tensor]", ori
         raise StretchError(f"{origin} does not fit `{name}`: it has `{key}`, the model has not")
     for key in sorted(needed):
         if tensors[key].shape != own[key].shape:
-            raise StretchError(f"{origin} does not fit `{name}`: `{key}` is {tuple(tensors[key].shape)}, the model needs {tuple(own[key].shape)}")
+            raise StretchError(
+                f"{origin} does not fit `{name}`: `{key}` is {tuple(tensors[key].shape)}, the model needs {tuple(own[key].shape)}"
+            )
     module.load_state_dict(tensors, strict=False)
