@@ -4,6 +4,21 @@ from predictors.errors import StretchError
 from scheduler.plan import ExecutionPlan
 
 
+def hang_failure(plan: ExecutionPlan, subgraph: str, limit_s: float) -> StretchError:
+    """An error that names a subgraph whose delegate did not come back.
+
+    Args:
+        plan: The plan that was carried out.
+        subgraph: What hangs.
+        limit_s: How long it was waited for, s.
+    """
+    place = plan.subgraphs[subgraph].placement
+    return StretchError(
+        f"subgraph `{subgraph}` did not end within {limit_s:g} s on processor `{place.processor}` (delegate `{place.delegate}`)",
+        f"run it elsewhere with --map {place.processor}=cpu, or allow more with --time-limit",
+    )
+
+
 def step_failure(plan: ExecutionPlan, step: str, cause: BaseException | None, text: str = "") -> StretchError:
     """An error that names the step, where it ran and why it failed.
 

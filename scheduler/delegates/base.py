@@ -170,6 +170,9 @@ class Delegate(ABC):
             MissingBackendError: If a library this delegate needs is missing.
         """
 
+    def close(self) -> None:  # noqa: B027 - most have nothing to end
+        """End what outlives a call, such as a process; called once, when nothing that it compiled is used any more."""
+
     def compile_from(self, bundle: "Bundle", name: str) -> Compiled:
         """Make a subgraph of a bundle ready to run, in the form that this delegate takes.
 

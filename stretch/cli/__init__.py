@@ -43,9 +43,14 @@ import typer
 from typer.core import TyperGroup
 
 from stretch.cli.failures import guard
+from stretch.cli.interrupt import GRACE_S
 
 #: Every verb, in the order of `stretch --help`.
 VERBS = ("branch", "train", "extract", "export", "run", "predict", "explain", "verify", "tune", "devices", "models", "delegates", "env")
+
+#: Verbs that write much: after Ctrl-C they get the time to leave nothing half-written.
+WRITERS = frozenset({"branch", "train", "extract", "export"})
+WRITERS_GRACE_S = 10.0
 
 
 class Verbs(TyperGroup):
@@ -80,7 +85,15 @@ class Verbs(TyperGroup):
         words = list(sys.argv[1:] if args is None else args)
         flags = words[: words.index("--")] if "--" in words else words
         run = functools.partial(super().main, words, prog_name or "stretch", standalone_mode=False, **extra)
-        sys.exit(guard(run, as_json="--json" in flags, debug="--debug" in flags, usage_hint=lambda error: _usage_hint(error, words)))
+        sys.exit(
+            guard(
+                run,
+                as_json="--json" in flags,
+                debug="--debug" in flags,
+                usage_hint=lambda error: _usage_hint(error, words),
+                grace_s=WRITERS_GRACE_S if WRITERS.intersection(flags[:1]) else GRACE_S,
+            )
+        )
 
 
 def _usage_hint(error: typer.TyperException, words: Sequence[str]) -> str:

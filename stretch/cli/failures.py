@@ -10,6 +10,7 @@ from collections.abc import Callable
 import typer
 
 from predictors.errors import MissingBackendError, StretchError, UsageError
+from stretch.cli.interrupt import GRACE_S, interruptible
 from stretch.cli.output import print_json, printable
 
 INTERRUPTED = 130
@@ -31,7 +32,9 @@ EXTRAS = {
 }
 
 
-def guard(action: Callable[[], object], *, as_json: bool, debug: bool, usage_hint: Callable[[typer.TyperException], str]) -> int:
+def guard(
+    action: Callable[[], object], *, as_json: bool, debug: bool, usage_hint: Callable[[typer.TyperException], str], grace_s: float = GRACE_S
+) -> int:
     """Do something and return the exit code of the command line's contract.
 
     Args:
@@ -39,9 +42,11 @@ def guard(action: Callable[[], object], *, as_json: bool, debug: bool, usage_hin
         as_json: Whether a failure is one JSON object on stdout.
         debug: Whether a failure shows its traceback.
         usage_hint: Where the help is, for a wrong command line.
+        grace_s: Seconds that the main thread may stand still after Ctrl-C before the process is ended.
     """
     try:
-        code = action()
+        with interruptible(lambda: _last_words(as_json=as_json), grace_s):
+            code = action()
     except Exception as error:
         failure = explain(error, usage_hint)
         if debug:
@@ -56,6 +61,15 @@ def guard(action: Callable[[], object], *, as_json: bool, debug: bool, usage_hin
     if code == INTERRUPTED and not _later_process():
         say(StretchError("interrupted"), as_json=as_json)
     return code if isinstance(code, int) else 0
+
+
+def _last_words(*, as_json: bool) -> int:
+    """What is said where the main thread hangs: that a delegate took too long, or that it was interrupted."""
+    from scheduler.watch import last_hang
+
+    failure = last_hang()
+    say(failure or StretchError("interrupted"), as_json=as_json)
+    return INTERRUPTED if failure is None else failure.exit_code
 
 
 def _later_process() -> bool:

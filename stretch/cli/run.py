@@ -43,6 +43,9 @@ def run(
     in_flight: Annotated[
         int | None, typer.Option(help="Measure throughput as well, with this many inferences at once.", min=1, max=64)
     ] = None,
+    time_limit: Annotated[
+        float, typer.Option(help="Seconds that a delegate may take for one subgraph; the run fails beyond them.", min=0.001, max=1e6)
+    ] = 600.0,
     repeat: Annotated[int, typer.Option(help="Measured rounds.", min=1, max=100_000)] = 30,
     warmup: Annotated[int, typer.Option(help="Rounds before them that do not count.", min=0, max=100_000)] = 5,
     input_file: Annotated[
@@ -67,7 +70,13 @@ def run(
     wanted = _priority(priority)
     delegates = _dsp(dsp_code, trust_code)
     with Session(
-        loaded, parse_mapping(mapping or []), processors=only, priority=wanted, delegates=delegates, in_flight=in_flight or 1
+        loaded,
+        parse_mapping(mapping or []),
+        processors=only,
+        priority=wanted,
+        delegates=delegates,
+        in_flight=in_flight or 1,
+        time_limit=time_limit,
     ) as session:
         for place in session.placements.values():
             if place.stand_in:
