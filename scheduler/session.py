@@ -15,9 +15,10 @@ from predictors.errors import StretchError, UnknownNameError, UsageError
 from scheduler.bundle import Bundle, load_bundle
 from scheduler.choice import Priority, choose_processors
 from scheduler.cores import pinned
-from scheduler.delegates import Compiled, Delegate, get_delegate
+from scheduler.delegates import Compiled, Delegate, get_delegate, origin
 from scheduler.delegates.base import Array
 from scheduler.executor import Executor
+from scheduler.failures import delegate_failure
 from scheduler.inputs import as_array, check_input
 from scheduler.manifest import Manifest
 from scheduler.mapping import bundle_precisions, place_processors
@@ -89,12 +90,12 @@ class Session:
                 key = (place.delegate, place.cores)
                 if key not in made:
                     given = (delegates or {}).get(place.delegate)
-                    made[key] = given or get_delegate(place.delegate).create(place.cores)
+                    made[key] = given or _create(place.delegate, place.cores)
                     if given is None:
                         self._own.append(made[key])
                 # Helper threads of a backend inherit the affinity of the thread that compiles.
                 with pinned(place.cores):
-                    compiled[name] = made[key].compile_from(self.bundle, name)
+                    compiled[name] = _compile(made[key], self.bundle, name, place.delegate)
         except BaseException:
             self._close_own()
             raise
@@ -270,6 +271,37 @@ class Session:
         if self._pipeline is not None:
             self._pipeline.drain()
         return executor
+
+
+def _create(name: str, cores: tuple[int, ...]) -> Delegate:
+    """A delegate made by its name.
+
+    Raises:
+        StretchError: If a plug-in breaks off; names it and its package.
+    """
+    try:
+        return get_delegate(name).create(cores)
+    except Exception as error:
+        if isinstance(error, StretchError) or origin(name) is None:
+            raise
+        raise delegate_failure(name, "start", error) from error
+
+
+def _compile(delegate: Delegate, bundle: Bundle, subgraph: str, name: str) -> Compiled:
+    """A subgraph made ready.
+
+    Raises:
+        StretchError: If the delegate refuses it, or a plug-in breaks off.
+    """
+    try:
+        found = delegate.compile_from(bundle, subgraph)
+    except Exception as error:
+        if isinstance(error, StretchError) or origin(name) is None:
+            raise
+        raise delegate_failure(name, f"compile `{subgraph}`", error) from error
+    if not isinstance(found, Compiled):
+        raise delegate_failure(name, f"compile `{subgraph}`", TypeError(f"it returned {type(found).__name__}, not Compiled"))
+    return found
 
 
 def _wanted(mapping: Mapping[str, str], manifest: Manifest, used: Sequence[str], processors: Sequence[str] | None) -> dict[str, str]:

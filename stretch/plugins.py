@@ -1,8 +1,11 @@
-"""Entry points of other packages, loaded once."""
+"""Entry points of other packages: loaded once, and named where their code fails."""
 
 import functools
 import warnings
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
+
+#: Groups that other packages extend nn-stretch by.
+GROUPS = ("nn_stretch.delegates", "nn_stretch.families")
 
 
 @functools.cache
@@ -22,8 +25,37 @@ def load_plugins(group: str) -> tuple[str, ...]:
     for point in entry_points(group=group):
         try:
             point.load()
-        except Exception as error:
-            warnings.warn(f"plug-in `{point.name}` ({point.value}) of {group} cannot be imported: {error}", stacklevel=2)
+        except (Exception, SystemExit) as error:
+            warnings.warn(f"{describe(point)} cannot be imported: {type(error).__name__}: {error}", stacklevel=2)
         else:
             loaded.append(point.name)
     return tuple(loaded)
+
+
+def describe(point: EntryPoint) -> str:
+    """A plug-in in words: its name, package and entry point."""
+    package = f" of the package {point.dist.name}" if point.dist is not None else ""
+    return f"the plug-in `{point.name}`{package} ({point.value}, {point.group})"
+
+
+def culprit(error: BaseException) -> EntryPoint | None:
+    """The plug-in whose code an exception came through last, or None if it came through none."""
+    points = [point for group in GROUPS for point in entry_points(group=group)]
+    found, seen = None, set()
+    one: BaseException | None = error
+    while one is not None and found is None and id(one) not in seen:
+        seen.add(id(one))
+        trace = one.__traceback__
+        while trace is not None:
+            frame = trace.tb_frame
+            found = _whose(points, str(frame.f_globals.get("__name__", "")), frame.f_code.co_qualname) or found
+            trace = trace.tb_next
+        one = one.__cause__ or one.__context__
+    return found
+
+
+def _whose(points: list[EntryPoint], module: str, function: str) -> EntryPoint | None:
+    """The entry point that a function belongs to: its own class, else its module, else its package."""
+    package = module.partition(".")[0]
+    own = [point for point in points if point.module.partition(".")[0] == package]
+    return max(own, key=lambda p: (p.module == module, function.partition(".")[0] == p.attr), default=None)

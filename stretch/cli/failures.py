@@ -12,6 +12,7 @@ import typer
 from predictors.errors import MissingBackendError, StretchError, UsageError
 from stretch.cli.interrupt import GRACE_S, interruptible
 from stretch.cli.output import print_json, printable
+from stretch.plugins import culprit, describe
 
 INTERRUPTED = 130
 
@@ -82,6 +83,9 @@ def explain(error: Exception, usage_hint: Callable[[typer.TyperException], str])
     match error:
         case StretchError():
             return error
+        case _ if not isinstance(error, typer.TyperException) and (point := culprit(error)) is not None:
+            what = f"{type(error).__name__}: {first}" if (first := _first_line(error)) else type(error).__name__
+            return StretchError(f"{describe(point)} failed: {what}", "report it to its authors, with the traceback that --debug shows")
         case typer.TyperException():
             return UsageError(_usage_message(error), usage_hint(error))
         case ModuleNotFoundError() if (package := (error.name or "").partition(".")[0]) in EXTRAS:
@@ -91,11 +95,15 @@ def explain(error: Exception, usage_hint: Callable[[typer.TyperException], str])
         case OSError(strerror=str(reason)):
             return StretchError(f"{error.filename}: {reason}" if error.filename else reason)
         case _:
-            first = (str(error).splitlines() or [""])[0]
+            first = _first_line(error)
             what = f"{type(error).__name__}: {first}" if first else type(error).__name__
             return StretchError(
                 f"unexpected {what}", "this is a fault of nn-stretch or of a package it uses; run with --debug for the traceback"
             )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0]
 
 
 def say(failure: StretchError, *, as_json: bool) -> None:
