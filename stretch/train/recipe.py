@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import msgspec
 
 from predictors.errors import StretchError, UnknownNameError, UsageError
+from predictors.faults import find_fault
 from stretch.planning.config import PlanConfig
 from stretch.train.config import SandwichConfig, TrainConfig
 from stretch.train.paths import root_paths, rooted
@@ -174,8 +175,10 @@ def load_recipe(path: Path, changes: tuple[str, ...] = ()) -> Recipe:
     try:
         return msgspec.convert(raw, Recipe)
     except msgspec.ValidationError as error:
-        what, _, where = str(error).partition(" - at ")
-        raise UsageError(f"the recipe {path} cannot be used: {where.replace('$.', '') or 'it'} is wrong: {what}") from error
+        fault = find_fault(raw, Recipe)
+        raise UsageError(
+            f"the recipe {path} cannot be used: {fault.sentence if fault else error}", fault.hint if fault else None
+        ) from error
 
 
 def recipe_to_toml(recipe: Recipe) -> str:

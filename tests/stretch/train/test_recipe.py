@@ -43,7 +43,7 @@ def test_unknown_key_is_refused_with_the_closest(tmp_path, text, hint):
 
 @pytest.mark.parametrize("change", ["train.epochs=0", "data.count=few", "keep.last=-1", "data=3"])
 def test_value_out_of_range_is_refused_by_the_name_of_its_key(tmp_path, change):
-    with pytest.raises(UsageError, match=f"cannot be used: `{change.partition('=')[0]}` is wrong: Expected"):
+    with pytest.raises(UsageError, match=f"cannot be used: `{change.partition('=')[0]}` is wrong: expected"):
         load_recipe(save(tmp_path, HEAD), (change,))
 
 
@@ -74,3 +74,22 @@ def test_recipe_is_found_by_name_and_a_wrong_name_names_the_closest():
     with pytest.raises(UnknownNameError) as error:
         find_recipe("resnet56_cifar11")
     assert "resnet56_cifar10" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("change", "where", "hint"),
+    [
+        ("plan.precision.gpu=5", "`plan.precision.gpu` is wrong: expected `str`, got `int`", None),
+        ("supernet.macs=[0.9, 'x']", "`supernet.macs[1]` is wrong: expected `float`, got `str`", None),
+        ("data.count=0", "`data.count` is wrong: expected `int` >= 1", None),
+        ("plan.stratgy=exact", "unknown key `plan.stratgy`", "`plan.strategy`"),
+        ("supernet=5", "`supernet` is wrong", None),
+    ],
+)
+def test_error_of_a_nested_key_names_all_of_it(tmp_path, change, where, hint):
+    path = tmp_path / "r.toml"
+    path.write_text('model = "tiny_resnet"\ndevice = "mi9"\n')
+    with pytest.raises(UsageError) as caught:
+        load_recipe(path, (change,))
+    assert where in caught.value.message
+    assert hint is None or hint in caught.value.hint
