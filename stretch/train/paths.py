@@ -39,7 +39,7 @@ def rooted(key: str, value: Any, folder: Path) -> Any:
         return [rooted(key, each, folder) for each in value]
     if not isinstance(value, str) or (key == "weights" and value in ("default", "none")):
         return value
-    if key == "model" and not is_file(value):
+    if key == "model" and not is_file(value) and not value.endswith(".py"):
         return value
-    file, colon, factory = value.rpartition(":") if key == "model" else (value, "", "")
+    file, colon, factory = value.rpartition(":") if key == "model" and is_file(value) else (value, "", "")
     return f"{folder.absolute() / Path(file).expanduser()}{colon}{factory}"
