@@ -42,6 +42,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from stretch.cli.complete import add_completions
 from stretch.cli.failures import guard
 from stretch.cli.interrupt import GRACE_S
 
@@ -67,7 +68,7 @@ class Verbs(TyperGroup):
         function = getattr(importlib.import_module(f"stretch.cli.{cmd_name}"), cmd_name)
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
         single.command(cmd_name, context_settings={"help_option_names": ["-h", "--help"]})(function)
-        return typer.main.get_command(single)
+        return add_completions(typer.main.get_command(single))
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, standalone_mode: bool = True, **extra: Any) -> Any:
         """Run the command line and exit with the code of its contract.
@@ -116,7 +117,6 @@ def _show_version(value: bool) -> None:
 
 app = typer.Typer(
     cls=Verbs,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
