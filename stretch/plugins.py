@@ -38,10 +38,14 @@ def describe(point: EntryPoint) -> str:
     return f"the plug-in `{point.name}`{package} ({point.value}, {point.group})"
 
 
-def culprit(error: BaseException) -> EntryPoint | None:
-    """The plug-in whose code an exception came through last, or None if it came through none."""
+def culprit(error: BaseException) -> str | None:
+    """The plug-in whose code an exception came through last, in words; None if it came through none.
+
+    Where several plug-ins share the code, their package and its module are named.
+    """
     points = [point for group in GROUPS for point in entry_points(group=group)]
-    found, seen = None, set()
+    found: str | None = None
+    seen: set[int] = set()
     one: BaseException | None = error
     while one is not None and found is None and id(one) not in seen:
         seen.add(id(one))
@@ -54,8 +58,13 @@ def culprit(error: BaseException) -> EntryPoint | None:
     return found
 
 
-def _whose(points: list[EntryPoint], module: str, function: str) -> EntryPoint | None:
-    """The entry point that a function belongs to: its own class, else its module, else its package."""
-    package = module.partition(".")[0]
-    own = [point for point in points if point.module.partition(".")[0] == package]
-    return max(own, key=lambda p: (p.module == module, function.partition(".")[0] == p.attr), default=None)
+def _whose(points: list[EntryPoint], module: str, function: str) -> str | None:
+    """Whom a function belongs to: the entry point of its class, else the only one of its package, else the package."""
+    own = [point for point in points if point.module.partition(".")[0] == module.partition(".")[0]]
+    exact = [point for point in own if point.module == module and point.attr == function.partition(".")[0]]
+    if len(exact or own) == 1:
+        return describe((exact or own)[0])
+    if not own:
+        return None
+    package = own[0].dist.name if own[0].dist is not None else module
+    return f"a plug-in of the package {package} ({module}:{function})"

@@ -12,7 +12,7 @@ import typer
 from predictors.errors import MissingBackendError, StretchError, UsageError
 from stretch.cli.interrupt import GRACE_S, interruptible
 from stretch.cli.output import print_json, printable
-from stretch.plugins import culprit, describe
+from stretch.plugins import culprit
 
 INTERRUPTED = 130
 
@@ -83,9 +83,9 @@ def explain(error: Exception, usage_hint: Callable[[typer.TyperException], str])
     match error:
         case StretchError():
             return error
-        case _ if not isinstance(error, typer.TyperException) and (point := culprit(error)) is not None:
+        case _ if not isinstance(error, typer.TyperException) and (whose := culprit(error)) is not None:
             what = f"{type(error).__name__}: {first}" if (first := _first_line(error)) else type(error).__name__
-            return StretchError(f"{describe(point)} failed: {what}", "report it to its authors, with the traceback that --debug shows")
+            return StretchError(f"{whose} failed: {what}", "report it to its authors, with the traceback that --debug shows")
         case typer.TyperException():
             return UsageError(_usage_message(error), usage_hint(error))
         case ModuleNotFoundError() if (package := (error.name or "").partition(".")[0]) in EXTRAS:

@@ -65,10 +65,25 @@ class Acme:
 
 
 FAULTY = '''
+from pathlib import Path
+
 from scheduler.delegates.base import Delegate, Invocation
 from scheduler.delegates.null import NullCompiled, NullDelegate
 from scheduler.onnx_file import graph_shapes, load_onnx
 from stretch.models.families import families
+
+
+class Templating(NullDelegate):
+    @classmethod
+    def create(cls, cores):
+        from scheduler.delegates.opencl.templates import add_template
+
+        add_template("Conv", out_of_ideas, Path(__file__).parent)
+        return cls()
+
+
+def out_of_ideas(lowering, node):
+    raise LookupError("no kernel for this shape")
 
 
 class Plain(Delegate):
@@ -141,7 +156,7 @@ class Silent:
         raise OSError("no list")
 '''
 
-DELEGATES = ("Plain", "Documented", "Unsure", "Abstract", "Compiling", "Starting", "Running", "Placing")
+DELEGATES = ("Plain", "Documented", "Unsure", "Abstract", "Compiling", "Starting", "Running", "Placing", "Templating")
 
 
 @pytest.fixture(scope="module")
@@ -220,6 +235,15 @@ def test_exception_in_another_verb_names_the_package_of_the_code_it_came_from(in
     assert "of the package acme-faults" in err
     assert "FileNotFoundError: no table of operators" in err
     assert "--debug" in err
+
+
+@pytest.mark.opencl
+def test_exception_of_a_template_names_the_package_that_added_it(installed, bundle):
+    pytest.importorskip("pyopencl")
+    code, _, err = stretch(installed, "run", bundle, "--map", "cpu=templating", "--map", "gpu=opencl", "--repeat", 1)
+    assert code == 1
+    assert "a plug-in of the package acme-faults (acme_faults:out_of_ideas)" in err
+    assert "LookupError: no kernel for this shape" in err
 
 
 @pytest.mark.torch
