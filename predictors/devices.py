@@ -4,14 +4,16 @@ Every number of a profile is a `Quantity`: a value and where it comes from.
 A profile is data, so a new device is a new file in `predictors/profiles/`.
 """
 
+import difflib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from predictors.errors import StretchError, UnknownNameError, UsageError
+from predictors.faults import find_fault, nearest
 from predictors.files import read_toml
 
 Precision = Literal["fp32", "fp16", "int8"]
@@ -24,6 +26,8 @@ ITEM_BYTES: dict[str, int] = {"fp32": 4, "fp16": 2, "int8": 1}
 KERNEL_KINDS = ("conv1x1", "conv", "depthwise", "grouped", "linear", "pool", "reduce", "elementwise", "copy")
 
 PROFILE_FOLDER = Path(__file__).parent / "profiles"
+
+_EVERY_KEY = "predictors/profiles/host.toml shows every key"
 
 #: No number of a device is beyond these; products and quotients of some stay finite.
 _LEAST, _MOST = 1e-15, 1e15
@@ -294,7 +298,7 @@ def load_device(device: str | Path) -> DeviceProfile:
     try:
         parsed = msgspec.convert(raw, _ProfileFile)
     except (msgspec.MsgspecError, ValueError) as error:
-        raise StretchError(f"{path} is not a device profile: {error}", "predictors/profiles/host.toml shows every key") from error
+        raise _refused(path, raw, error) from error
     _check(path, parsed)
     return DeviceProfile(
         parsed.id,
@@ -308,30 +312,41 @@ def load_device(device: str | Path) -> DeviceProfile:
     )
 
 
+def _refused(path: Path, raw: dict[str, Any], error: Exception) -> StretchError:
+    """What is wrong with a profile that does not fit the schema, with the place in the file."""
+    fault = find_fault(raw, _ProfileFile)
+    what, hint = (str(error), None) if fault is None else (fault.sentence, fault.hint)
+    return StretchError(f"{path} is not a device profile: {what}", hint or _EVERY_KEY)
+
+
 def _check(path: Path, parsed: _ProfileFile) -> None:
     """Refuse what the schema alone cannot see."""
 
-    def fail(what: str) -> StretchError:
-        return StretchError(f"{path} is not a device profile: {what}", "predictors/profiles/host.toml shows every key")
+    def fail(what: str, hint: str | None = None) -> StretchError:
+        return StretchError(f"{path} is not a device profile: {what}", hint or _EVERY_KEY)
 
     if "cpu" not in parsed.processors:
         raise fail("it has no processor `cpu`, which joins the branches")
     missing_links = sorted(set(parsed.processors) - {"cpu"} - set(parsed.links))
-    if missing_links:
-        raise fail(f"[links.{missing_links[0]}] is missing")
     stray_links = sorted(set(parsed.links) - (set(parsed.processors) - {"cpu"}))
+    if missing_links:
+        close = difflib.get_close_matches(missing_links[0], stray_links, n=1, cutoff=0.5)
+        raise fail(f"[links.{missing_links[0]}] is missing", f"is it meant by [links.{close[0]}]?" if close else None)
     if stray_links:
         raise fail(f"[links.{stray_links[0]}] leads to no processor but the cpu itself or an unknown one")
     for family, processor in parsed.processors.items():
         where = f"processors.{family}"
         if processor.default_core_set not in processor.core_sets:
-            raise fail(f"{where}.default_core_set `{processor.default_core_set}` is none of its core sets")
+            raise fail(
+                f"{where}.default_core_set `{processor.default_core_set}` is none of its core sets",
+                nearest(processor.default_core_set, processor.core_sets),
+            )
         lacking = sorted(set(KERNEL_KINDS) - set(processor.efficiency))
-        if lacking:
-            raise fail(f"{where}.efficiency lacks `{lacking[0]}`")
         unknown = sorted(set(processor.efficiency) - set(KERNEL_KINDS))
         if unknown:
-            raise fail(f"{where}.efficiency has the unknown kernel kind `{unknown[0]}`")
+            raise fail(f"{where}.efficiency has the unknown kernel kind `{unknown[0]}`", nearest(unknown[0], lacking or KERNEL_KINDS))
+        if lacking:
+            raise fail(f"{where}.efficiency lacks `{lacking[0]}`")
         for name, core_set in processor.core_sets.items():
             if processor.default_precision not in core_set.peak_gops:
                 raise fail(f"{where}.core_sets.{name}.peak_gops lacks the default precision {processor.default_precision}")
@@ -340,7 +355,9 @@ def _check(path: Path, parsed: _ProfileFile) -> None:
                 raise fail(f"{where}.{label} must be a whole number")
     for where, quantity in quantities(parsed):
         if quantity.source not in parsed.sources:
-            raise fail(f"{where} names the source `{quantity.source}`, which [sources] does not have")
+            raise fail(
+                f"{where} names the source `{quantity.source}`, which [sources] does not have", nearest(quantity.source, parsed.sources)
+            )
 
 
 def quantities(part: object, where: str = "") -> list[tuple[str, Quantity]]:

@@ -1,9 +1,12 @@
 """Carries out the state machine's instructions with threads, command queues and the calling thread."""
 
 import os
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import count
 from queue import Empty, SimpleQueue
 from time import perf_counter_ns
 
@@ -27,15 +30,22 @@ from scheduler.events import (
     Submit,
     Wait,
 )
-from scheduler.failures import step_failure
+from scheduler.failures import hang_failure, step_failure
 from scheduler.manifest import Tensor
 from scheduler.plan import ExecutionPlan
 from scheduler.trace import Span, Trace
 from scheduler.transitions import Node, Transitions
+from scheduler.watch import TIME_LIMIT_S, Watch, interrupt, note_hang
 from scheduler.workers import Completion, Worker
 
 #: Name under which the answer to `InputReady` is remembered; no step may be called so.
 INPUT = "input"
+
+#: The calling thread, among those that a `Watch` looks at.
+CALLER = "calling thread"
+
+#: Seconds that an interrupted run waits for what it left behind; what takes longer is waited for by the next run.
+_REST_S = 0.5
 
 #: What an instruction became: work handed to others, which returns at once …
 Hand = Callable[[], None]
@@ -55,13 +65,17 @@ class Executor:
         plan: What to run.
         tensors: The tensors that cross subgraphs.
         compiled: Each subgraph, made ready for the delegate of its placement.
+        limit_s: Seconds that one call of a delegate may take.
 
     Raises:
         StretchError: If a subgraph does not fit its tensors.
     """
 
-    def __init__(self, plan: ExecutionPlan, tensors: Sequence[Tensor], compiled: Mapping[str, Compiled]) -> None:
+    def __init__(
+        self, plan: ExecutionPlan, tensors: Sequence[Tensor], compiled: Mapping[str, Compiled], limit_s: float = TIME_LIMIT_S
+    ) -> None:
         self.plan = plan
+        self._limit_s = limit_s
         self.buffers = Buffers(plan, tensors)
         calls = {name: bind_subgraph(subgraph, compiled[name], self.buffers.arrays) for name, subgraph in plan.subgraphs.items()}
         self._calls = calls
@@ -81,13 +95,20 @@ class Executor:
         self._done: list[tuple[str, int, int]] = []
         self._errors: dict[str, Exception] = {}
         self._disturbed = False
+        #: What hangs, and who is to hear of it where the calling thread itself does.
+        self._hang: StretchError | None = None
+        self._caller = 0
+        self._telling = threading.Lock()
+        self._marks = count()
         self._table: Transitions[Actions] = Transitions(plan, self._actions)
         self._completions: SimpleQueue[Completion] = SimpleQueue()
+        self._watch = Watch(limit_s, self._overdue)
+        self._running = self._watch.running
         self._workers: dict[str, Worker] = {}
         for subgraph in plan.subgraphs.values():
             place = subgraph.placement
             if place.dispatch == "blocking" and place.queue not in self._workers:
-                self._workers[place.queue] = Worker(place.queue, place.thread_cores, self._completions)
+                self._workers[place.queue] = Worker(place.queue, place.thread_cores, self._completions, self._running)
 
     def run(self) -> Trace:
         """Run once, from the input's buffer to the output's.
@@ -96,8 +117,9 @@ class Executor:
             What ran where and when.
 
         Raises:
-            StretchError: If a delegate fails. Everything else has come to rest
-                by then, so that the next run starts afresh.
+            StretchError: If a delegate fails or takes longer than it may. Everything
+                else has come to rest by then, so that the next run starts afresh;
+                after a hang there is no next one.
         """
         self._begin()
         try:
@@ -105,9 +127,12 @@ class Executor:
                 start = perf_counter_ns()
                 self._carry_out()
                 end = perf_counter_ns()
-            self._disturbed = False
+            self._end()
+        except KeyboardInterrupt:
+            self._raise_hang()
+            raise
         finally:
-            self._settle()
+            self._settle(_REST_S)
         return Trace(tuple(span for record in self._done for span in self._spans(*record)), start, end, os.getloadavg()[0])
 
     def run_alone(self, name: str) -> Span:
@@ -128,17 +153,25 @@ class Executor:
             else:
                 with pinned(placement.cores[:1]):
                     self._run_inline(name, self._runs[name])
-            self._disturbed = False
+            self._end()
+        except KeyboardInterrupt:
+            self._raise_hang()
+            raise
         finally:
-            self._settle()
+            self._settle(_REST_S)
         if name in self._errors:
             raise step_failure(self.plan, name, self._errors[name]) from self._errors[name]
         return self._spans(*self._done[-1])[0]
 
     def close(self) -> None:
-        """End the threads; they finish what they are doing."""
+        """End the threads, which finish what they are doing unless it hangs, and let go of everything compiled."""
         for worker in self._workers.values():
-            worker.close()
+            worker.close(wait=not self._disturbed)
+        self._watch.close()
+        # Calls hold memory, files and processes, and this object is part of cycles.
+        self._calls, self._runs, self._async_calls = {}, {}, {}
+        self._enqueued.clear()
+        del self._table
 
     def _carry_out(self) -> None:
         """Follow the state machine from the input to the output; the hot path."""
@@ -186,20 +219,25 @@ class Executor:
 
     def _enqueue(self, name: str, call: AsyncInvocation) -> None:
         start = perf_counter_ns()
+        self._running[CALLER] = (name, start)
         try:
             call.enqueue()
         except Exception as error:
             self._completions.put((name, error, start, perf_counter_ns()))
         else:
             self._enqueued[name] = (call, start)
+        self._running[CALLER] = None
 
     def _run_inline(self, name: str, run: Hand) -> str | Event:
         start = perf_counter_ns()
+        self._running[CALLER] = (name, start)
         try:
             run()
         except Exception as error:
             self._errors[name] = error
+            self._running[CALLER] = None
             return SubgraphFailed(name, str(error))
+        self._running[CALLER] = None
         self._done.append((name, start, perf_counter_ns()))
         return name
 
@@ -220,6 +258,8 @@ class Executor:
         if error is None:
             self._done.append((name, start, end))
             return name
+        if self._hang is not None:  # what else its thread was given will never run
+            raise self._hang
         if not isinstance(error, Exception):
             error = RuntimeError(f"{type(error).__name__}: {error}")
         self._errors[name] = error
@@ -231,37 +271,81 @@ class Executor:
             return self._completions.get_nowait()
         name, (call, start) = next(iter(self._enqueued.items()))
         error: Exception | None = None
+        self._running[CALLER] = (name, perf_counter_ns())
         try:
             call.wait()
         except Exception as raised:
             error = raised
+        self._running[CALLER] = None
         del self._enqueued[name]
         return name, error, start, perf_counter_ns()
 
     def _begin(self) -> None:
-        self._settle()
+        self._raise_hang()
+        if not self._settle(self._limit_s):
+            raise StretchError("what an interrupted run left behind does not end", "make a new Session")
         self._disturbed = True
+        self._caller = threading.get_ident()
         self._done.clear()
         self._errors.clear()
 
-    def _settle(self) -> None:
-        """Wait for whatever an interrupted or failed run left behind, then forget it.
+    def _end(self) -> None:
+        """The run is over; an interruption that is on its way arrives here and nowhere else."""
+        with self._telling:
+            hangs = self._hang is not None
+        while hangs:
+            time.sleep(_REST_S)
+        self._disturbed = False
+
+    def _overdue(self, thread: str, call: tuple[str, int]) -> None:
+        """Told by the watch: the subgraph is given up."""
+        name, start = call
+        failure = hang_failure(self.plan, name, self._limit_s)
+        with self._telling:
+            if self._running.get(thread) is not call:
+                return
+            self._hang = failure
+            note_hang(failure)
+            if thread == CALLER:
+                interrupt(self._caller)
+            else:
+                self._completions.put((name, failure, start, perf_counter_ns()))
+
+    def _raise_hang(self) -> None:
+        if self._hang is not None:
+            raise self._hang from None
+
+    def _settle(self, seconds: float) -> bool:
+        """Wait for whatever an interrupted or failed run left behind, then forget it; False if that takes longer.
 
         An interrupt may fall between any two statements, so this counts
         nothing: each thread is asked for one more completion.
         """
         if not self._disturbed:
-            return
-        marks = {f"settled {queue}": worker for queue, worker in self._workers.items()}
-        for mark, worker in marks.items():
+            return True
+        if self._hang is not None:
+            return False
+        deadline = time.monotonic() + seconds
+        marks = set()
+        for queue, worker in self._workers.items():
+            mark = f"settled {queue} {next(self._marks)}"
+            marks.add(mark)
             worker.submit(mark, _nothing)
-        while marks:
-            marks.pop(self._completions.get()[0], None)
-        for call in self._async_calls.values():
-            with suppress(Exception):
-                call.wait()
+        # A wait may hang as well, and cannot be told how long it may take.
+        waiter = threading.Thread(target=_wait_for_all, args=(tuple(self._async_calls.values()),), name="nn-stretch rest", daemon=True)
+        waiter.start()
+        try:
+            while marks:
+                marks.discard(self._completions.get(timeout=max(0.0, deadline - time.monotonic()))[0])
+        except Empty:
+            return False
+        waiter.join(max(0.0, deadline - time.monotonic()))
+        if waiter.is_alive():
+            return False
         self._enqueued.clear()
+        self._running[CALLER] = None
         self._disturbed = False
+        return True
 
     def _spans(self, name: str, start: int, end: int) -> list[Span]:
         """A step, and the conversions at its border."""
@@ -275,6 +359,12 @@ class Executor:
     def _raise(self, step: str, error: str) -> None:
         cause = self._errors.get(step)
         raise step_failure(self.plan, step, cause, error) from cause
+
+
+def _wait_for_all(calls: Sequence[AsyncInvocation]) -> None:
+    for call in calls:
+        with suppress(Exception):
+            call.wait()
 
 
 def _nothing() -> None:

@@ -7,22 +7,28 @@ point, each takes whatever is ready, of whichever inference.
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from time import perf_counter_ns
 
 import numpy as np
 
+from predictors.errors import StretchError
 from scheduler.buffers import Buffers, bind_subgraph, subgraph_spans
 from scheduler.cores import pin_thread
 from scheduler.delegates.base import Array, Compiled
-from scheduler.failures import step_failure
+from scheduler.failures import hang_failure, step_failure
 from scheduler.manifest import Tensor
 from scheduler.pipeline_state import PipelineState, Task
 from scheduler.plan import ExecutionPlan
 from scheduler.trace import QueueDepth, Span, Trace
+from scheduler.watch import TIME_LIMIT_S, Watch, note_hang
 
 #: Traces that are kept, of the inferences that ended last.
 KEPT_TRACES = 64
+
+#: Seconds after which a close looks again whether what it waits for hangs.
+_LOOK_S = 0.2
 
 
 class _Lane:
@@ -49,6 +55,7 @@ class Pipeline:
         lanes: Inferences in flight at most, each with buffers of its own.
         movable: Whether a queue may run subgraphs of another one whose
             delegate and number of cores are the same.
+        limit_s: Seconds that one call of a delegate may take.
 
     Raises:
         StretchError: If a subgraph does not fit its tensors or memory is short.
@@ -61,12 +68,16 @@ class Pipeline:
         compiled: Mapping[str, Compiled],
         lanes: int,
         movable: Callable[[str], bool],
+        limit_s: float = TIME_LIMIT_S,
     ) -> None:
         self._plan = plan
         self._lanes = [_Lane(plan, tensors, compiled) for _ in range(lanes)]
         self._state = PipelineState(plan, lanes, interchangeable(plan, movable))
         self._changed = threading.Condition()
         self._closed = False
+        self._limit_s = limit_s
+        self._hang: StretchError | None = None
+        self._watch = Watch(limit_s, self._overdue)
         self._traces: deque[Trace] = deque(maxlen=KEPT_TRACES)
         self._depths: deque[QueueDepth] = deque(maxlen=KEPT_TRACES * 16)
         cores = {s.placement.queue: s.placement.thread_cores for s in plan.subgraphs.values()}
@@ -94,8 +105,9 @@ class Pipeline:
             x: An input that was checked; it is copied.
         """
         with self._changed:
-            while not self._state.free_lanes:
+            while not self._state.free_lanes and self._hang is None:
                 self._changed.wait()
+            self._raise_hang()
             number = self._state.reserve()
         lane = self._lanes[number]
         lane.future, lane.spans = Future(), []
@@ -108,10 +120,15 @@ class Pipeline:
         return lane.future
 
     def drain(self) -> None:
-        """Return when no inference is in flight."""
+        """Return when no inference is in flight.
+
+        Raises:
+            StretchError: If one of them hangs.
+        """
         with self._changed:
-            while self._state.in_flight:
+            while self._state.in_flight and self._hang is None:
                 self._changed.wait()
+            self._raise_hang()
 
     def traces(self) -> tuple[Trace, ...]:
         """The inferences that ended last, oldest first."""
@@ -129,12 +146,22 @@ class Pipeline:
             self._closed = True
             self._changed.notify_all()
 
-    def close(self) -> None:
-        """Return when what is in flight and the threads have ended."""
+    def close(self, *, wait: bool = True) -> None:
+        """Return when what is in flight and the threads have ended; threads that hang are given up.
+
+        Args:
+            wait: False gives up what does not end within a moment.
+        """
         self.stop()
         for thread in self._threads:
             if thread is not threading.current_thread():
-                thread.join()
+                thread.join(_LOOK_S)
+                while wait and thread.is_alive() and self._hang is None:
+                    thread.join(_LOOK_S)
+        self._watch.close()
+        if not any(thread.is_alive() for thread in self._threads):
+            # Bound subgraphs hold memory, files and processes.
+            self._lanes = []
 
     def _serve(self, queue: str, cores: tuple[int, ...]) -> None:
         pin_thread(cores)
@@ -143,18 +170,21 @@ class Pipeline:
             call = lane.joins[task.step] if task.step in lane.joins else lane.calls[task.step].run
             error: Exception | None = None
             start = perf_counter_ns()
+            if task.step in lane.calls:
+                self._watch.running[queue] = (task.step, start)
             try:
                 if call is not None:
                     call()
             except BaseException as raised:  # whatever a delegate raises belongs to the caller
                 error = raised if isinstance(raised, Exception) else RuntimeError(f"{type(raised).__name__}: {raised}")
+            self._watch.running[queue] = None
             lane.spans += self._spans(task, queue, start, perf_counter_ns())
             self._report(task, error)
 
     def _next(self, queue: str) -> Task | None:
         with self._changed:
             while (task := self._state.take(queue)) is None:
-                if self._closed and not self._state.in_flight:
+                if self._hang is not None or (self._closed and not self._state.in_flight):
                     return None
                 self._changed.wait()
             return task
@@ -163,6 +193,8 @@ class Pipeline:
         """Tell the state, wake whom it concerns, and hand out the result of an inference that ended."""
         state, lane = self._state, self._lanes[task.lane]
         with self._changed:
+            if self._hang is not None:  # every future has been told
+                return
             over = state.done(task) if error is None else state.failed(task, error)
             failure = state.failure(task.lane)
             self._depths.append(QueueDepth(perf_counter_ns(), state.waiting()))
@@ -178,12 +210,33 @@ class Pipeline:
             state.release(task.lane)
             self._changed.notify_all()
         if output is not None:
-            future.set_result(output)
+            # A hang elsewhere may have answered for it in between.
+            with suppress(InvalidStateError):
+                future.set_result(output)
         elif failure is not None:
             step, cause = failure
             raised = step_failure(self._plan, step, cause)
             raised.__cause__ = cause
-            future.set_exception(raised)
+            with suppress(InvalidStateError):
+                future.set_exception(raised)
+
+    def _overdue(self, queue: str, call: tuple[str, int]) -> None:
+        """Told by the watch: nothing that is in flight can be waited for any more."""
+        failure = hang_failure(self._plan, call[0], self._limit_s)
+        with self._changed:
+            if self._watch.running.get(queue) is not call:
+                return
+            self._hang = failure
+            note_hang(failure)
+            self._changed.notify_all()
+        for lane in self._lanes:
+            if lane.future.running():
+                with suppress(InvalidStateError):
+                    lane.future.set_exception(failure)
+
+    def _raise_hang(self) -> None:
+        if self._hang is not None:
+            raise self._hang
 
     def _spans(self, task: Task, queue: str, start: int, end: int) -> list[Span]:
         subgraph = self._plan.subgraphs.get(task.step)

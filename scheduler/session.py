@@ -1,6 +1,7 @@
 """What users hold: a bundle made ready to run on this machine."""
 
 import contextlib
+import math
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,15 +16,17 @@ from predictors.errors import StretchError, UnknownNameError, UsageError
 from scheduler.bundle import Bundle, load_bundle
 from scheduler.choice import Priority, choose_processors
 from scheduler.cores import pinned
-from scheduler.delegates import Compiled, Delegate, get_delegate
+from scheduler.delegates import Compiled, Delegate, get_delegate, origin
 from scheduler.delegates.base import Array
 from scheduler.executor import Executor
+from scheduler.failures import delegate_failure
 from scheduler.inputs import as_array, check_input
 from scheduler.manifest import Manifest
 from scheduler.mapping import bundle_precisions, place_processors
 from scheduler.pipeline import Pipeline
 from scheduler.plan import make_plan
 from scheduler.trace import QueueDepth, Trace
+from scheduler.watch import TIME_LIMIT_S
 
 
 class Session:
@@ -48,9 +51,11 @@ class Session:
         priority: What decides the processor of a subgraph; None for the design
             alone (see `scheduler.choice.choose_processors`).
         in_flight: Inferences that `submit` runs at once, each with buffers of its own.
+        time_limit: Seconds that one call of a delegate may take. A run whose delegate takes
+            longer ends with a `StretchError`, and the session with it.
 
     Raises:
-        UsageError: If `in_flight` is less than 1.
+        UsageError: If `in_flight` is less than 1, or `time_limit` is not a number above 0.
         StretchError: If the bundle is damaged or a subgraph cannot be compiled.
         MissingBackendError: If a delegate's library is missing.
     """
@@ -64,7 +69,10 @@ class Session:
         delegates: Mapping[str, Delegate] | None = None,
         priority: Priority | None = None,
         in_flight: int = 2,
+        time_limit: float = TIME_LIMIT_S,
     ) -> None:
+        if not 0 < time_limit < math.inf:
+            raise UsageError(f"a time limit of {time_limit:g} s is none", "time_limit is a number of seconds above 0")
         if in_flight < 1:
             raise UsageError(f"a session cannot keep {in_flight} inferences in flight", "in_flight is 1 or more")
         self.bundle = bundle if isinstance(bundle, Bundle) else load_bundle(Path(bundle))
@@ -75,15 +83,23 @@ class Session:
         self.plan = make_plan(manifest, self.placements)
         made: dict[tuple[str, tuple[int, ...]], Delegate] = {}
         compiled: dict[str, Compiled] = {}
-        for name, subgraph in self.plan.subgraphs.items():
-            place = subgraph.placement
-            key = (place.delegate, place.cores)
-            if key not in made:
-                given = (delegates or {}).get(place.delegate)
-                made[key] = given or get_delegate(place.delegate).create(place.cores)
-            # Helper threads of a backend inherit the affinity of the thread that compiles.
-            with pinned(place.cores), _named(self.bundle):
-                compiled[name] = made[key].compile_from(self.bundle, name)
+        #: Delegates that end with the session: those that it made.
+        self._own: list[Delegate] = []
+        try:
+            for name, subgraph in self.plan.subgraphs.items():
+                place = subgraph.placement
+                key = (place.delegate, place.cores)
+                if key not in made:
+                    given = (delegates or {}).get(place.delegate)
+                    made[key] = given or _create(place.delegate, place.cores)
+                    if given is None:
+                        self._own.append(made[key])
+                # Helper threads of a backend inherit the affinity of the thread that compiles.
+                with pinned(place.cores), _named(self.bundle):
+                    compiled[name] = _compile(made[key], self.bundle, name, place.delegate)
+        except BaseException:
+            self._close_own()
+            raise
         #: Subgraphs that do not run on the processor of the design, and where they run instead.
         self.moved = {
             now.name: now.processor
@@ -96,8 +112,9 @@ class Session:
         self._compiled = compiled
         self._reentrant = {place: delegate.reentrant for (place, _), delegate in made.items()}
         self._in_flight = in_flight
+        self._time_limit = time_limit
         self._pipeline: Pipeline | None = None
-        self._executor: Executor | None = Executor(self.plan, manifest.tensors, compiled)
+        self._executor: Executor | None = Executor(self.plan, manifest.tensors, compiled, time_limit)
 
     def __call__(self, x: Any) -> Array:
         """Run once; see `run`."""
@@ -153,7 +170,7 @@ class Session:
             check_input(x, executor.buffers.arrays[self.plan.input])
             if self._pipeline is None:
                 self._pipeline = Pipeline(
-                    self.plan, self.bundle.manifest.tensors, self._compiled, self._in_flight, self._reentrant.__getitem__
+                    self.plan, self.bundle.manifest.tensors, self._compiled, self._in_flight, self._reentrant.__getitem__, self._time_limit
                 )
                 # A session that was never closed must not leave its threads behind.
                 weakref.finalize(self, Pipeline.stop, self._pipeline)
@@ -209,23 +226,35 @@ class Session:
         return self._open().buffers.bytes + (self._pipeline.bytes if self._pipeline is not None else 0)
 
     def close(self) -> None:
-        """End the session's threads, after what is in flight, and let go of its memory; may be called twice."""
+        """End the session's threads, after what is in flight, and its processes, and let go of its memory; may be called twice.
+
+        What hangs is not waited for.
+        """
+        self._shut(wait=True)
+
+    def _shut(self, *, wait: bool) -> None:
         with self._lock:
             executor, self._executor = self._executor, None
             pipeline, self._pipeline = self._pipeline, None
             self._compiled = {}
         if pipeline is not None:
-            pipeline.close()
+            pipeline.close(wait=wait)
         if executor is not None:
             executor.close()
+        self._close_own()
 
     def __enter__(self) -> Self:
         """The session itself."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        """Close it."""
-        self.close()
+        """Close it; after Ctrl-C without waiting for what is in flight."""
+        self._shut(wait=kind is not KeyboardInterrupt)
+
+    def _close_own(self) -> None:
+        own, self._own = self._own, []
+        for delegate in own:
+            delegate.close()
 
     def _open(self) -> Executor:
         if self._executor is None:
@@ -254,6 +283,37 @@ def _named(bundle: Bundle) -> Iterator[None]:
         error.message = bundle.named(error.message)
         error.args = (error.message,)
         raise
+
+
+def _create(name: str, cores: tuple[int, ...]) -> Delegate:
+    """A delegate made by its name.
+
+    Raises:
+        StretchError: If a plug-in breaks off; names it and its package.
+    """
+    try:
+        return get_delegate(name).create(cores)
+    except Exception as error:
+        if isinstance(error, StretchError) or origin(name) is None:
+            raise
+        raise delegate_failure(name, "start", error) from error
+
+
+def _compile(delegate: Delegate, bundle: Bundle, subgraph: str, name: str) -> Compiled:
+    """A subgraph made ready.
+
+    Raises:
+        StretchError: If the delegate refuses it, or a plug-in breaks off.
+    """
+    try:
+        found = delegate.compile_from(bundle, subgraph)
+    except Exception as error:
+        if isinstance(error, StretchError) or origin(name) is None:
+            raise
+        raise delegate_failure(name, f"compile `{subgraph}`", error) from error
+    if not isinstance(found, Compiled):
+        raise delegate_failure(name, f"compile `{subgraph}`", TypeError(f"it returned {type(found).__name__}, not Compiled"))
+    return found
 
 
 def _wanted(mapping: Mapping[str, str], manifest: Manifest, used: Sequence[str], processors: Sequence[str] | None) -> dict[str, str]:

@@ -20,7 +20,7 @@ from stretch.planning.resolve import resolve_design
 if TYPE_CHECKING:
     from torch import nn
 
-    from scheduler.manifest import Alternative, Manifest
+    from scheduler.manifest import Manifest
     from stretch.capture import Captured
     from stretch.models.load import LoadedModel
     from stretch.transform import BranchedModel
@@ -150,20 +150,10 @@ def branch(
             result.calibration = _calibrate(result.model, captured, images, image_count)
     if out is not None:
         with _phase("export", seconds, step):
-            from stretch.export.bundle import BundleFacts, export_bundle
+            from stretch.export.bundle import export_bundle
+            from stretch.export.facts import bundle_facts
 
-            facts = BundleFacts(
-                profile.id,
-                profile.calibrated,
-                loaded.weights_source,
-                loaded.weights_detail,
-                planned.predicted(),
-                planned.recommended,
-                {(row.design.name, b.scale.processor): b.ms for row in planned.run.segments for b in row.branches},
-                planned.config.precision,
-                lambda piece: _alternatives(piece, profile, planned.config),
-                profile.little_cores.value if profile.little_cores else (),
-            )
+            facts = bundle_facts(planned, profile, loaded.weights_source, loaded.weights_detail)
             result.manifest = export_bundle(
                 out,
                 captured,
@@ -176,20 +166,6 @@ def branch(
             )
             result.bundle = out
     return result
-
-
-def _alternatives(graph: OpGraph, device: DeviceProfile, config: PlanConfig) -> "dict[str, Alternative]":
-    """What a subgraph would take on each processor that the plan may use."""
-    from predictors.energy import EnergyModel
-    from predictors.predictor import LatencyPredictor
-    from scheduler.manifest import Alternative
-
-    predictor, energy = LatencyPredictor(device), EnergyModel(device)
-    found = {}
-    for name in config.processors:
-        ms = predictor.predict(graph, name, config.precision.get(name)).ms
-        found[name] = Alternative(ms, energy.mj(name, ms))
-    return found
 
 
 @contextmanager

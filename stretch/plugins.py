@@ -1,8 +1,11 @@
-"""Entry points of other packages, loaded once."""
+"""Entry points of other packages: loaded once, and named where their code fails."""
 
 import functools
 import warnings
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
+
+#: Groups that other packages extend nn-stretch by.
+GROUPS = ("nn_stretch.delegates", "nn_stretch.families")
 
 
 @functools.cache
@@ -22,8 +25,46 @@ def load_plugins(group: str) -> tuple[str, ...]:
     for point in entry_points(group=group):
         try:
             point.load()
-        except Exception as error:
-            warnings.warn(f"plug-in `{point.name}` ({point.value}) of {group} cannot be imported: {error}", stacklevel=2)
+        except (Exception, SystemExit) as error:
+            warnings.warn(f"{describe(point)} cannot be imported: {type(error).__name__}: {error}", stacklevel=2)
         else:
             loaded.append(point.name)
     return tuple(loaded)
+
+
+def describe(point: EntryPoint) -> str:
+    """A plug-in in words: its name, package and entry point."""
+    package = f" of the package {point.dist.name}" if point.dist is not None else ""
+    return f"the plug-in `{point.name}`{package} ({point.value}, {point.group})"
+
+
+def culprit(error: BaseException) -> str | None:
+    """The plug-in whose code an exception came through last, in words; None if it came through none.
+
+    Where several plug-ins share the code, their package and its module are named.
+    """
+    points = [point for group in GROUPS for point in entry_points(group=group)]
+    found: str | None = None
+    seen: set[int] = set()
+    one: BaseException | None = error
+    while one is not None and found is None and id(one) not in seen:
+        seen.add(id(one))
+        trace = one.__traceback__
+        while trace is not None:
+            frame = trace.tb_frame
+            found = _whose(points, str(frame.f_globals.get("__name__", "")), frame.f_code.co_qualname) or found
+            trace = trace.tb_next
+        one = one.__cause__ or one.__context__
+    return found
+
+
+def _whose(points: list[EntryPoint], module: str, function: str) -> str | None:
+    """Whom a function belongs to: the entry point of its class, else the only one of its package, else the package."""
+    own = [point for point in points if point.module.partition(".")[0] == module.partition(".")[0]]
+    exact = [point for point in own if point.module == module and point.attr == function.partition(".")[0]]
+    if len(exact or own) == 1:
+        return describe((exact or own)[0])
+    if not own:
+        return None
+    package = own[0].dist.name if own[0].dist is not None else module
+    return f"a plug-in of the package {package} ({module}:{function})"

@@ -1,6 +1,6 @@
 """Delegates: one file or folder each, found by name or by the entry point group `nn_stretch.delegates`."""
 
-from scheduler.delegates.base import Compiled, Delegate, Invocation, delegates, get_delegate, load_plugins
+from scheduler.delegates.base import Compiled, Delegate, Invocation, delegates, get_delegate, load_plugins, origin
 from scheduler.delegates.cpu import CpuDelegate
 from scheduler.delegates.dsp import DspDelegate
 from scheduler.delegates.litert import LiteRtDelegate
@@ -25,4 +25,5 @@ __all__ = [
     "delegates",
     "get_delegate",
     "load_plugins",
+    "origin",
 ]

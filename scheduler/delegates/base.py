@@ -3,7 +3,8 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
+from inspect import isabstract
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -128,7 +129,7 @@ class Delegate(ABC):
     """
 
     #: What it is, in a few words, for `stretch delegates`.
-    summary: ClassVar[str]
+    summary: ClassVar[str] = ""
     #: What it compiles: each subgraph's ONNX file, or its signature in the bundle's TFLite file.
     form: ClassVar[Literal["onnx", "tflite"]] = "onnx"
     #: Whether its invocations are `AsyncInvocation`s.
@@ -170,6 +171,9 @@ class Delegate(ABC):
             MissingBackendError: If a library this delegate needs is missing.
         """
 
+    def close(self) -> None:  # noqa: B027 - most have nothing to end
+        """End what outlives a call, such as a process; called once, when nothing that it compiled is used any more."""
+
     def compile_from(self, bundle: "Bundle", name: str) -> Compiled:
         """Make a subgraph of a bundle ready to run, in the form that this delegate takes.
 
@@ -210,6 +214,8 @@ class CoreDelegate(Delegate):
 
 delegates: Registry[type[Delegate]] = Registry("delegate")
 
+_points: dict[str, EntryPoint] = {}
+
 
 def load_plugins() -> dict[str, str]:
     """Register the delegates of other installed packages; may be called again.
@@ -220,18 +226,32 @@ def load_plugins() -> dict[str, str]:
     """
     broken: dict[str, str] = {}
     for point in entry_points(group=ENTRY_POINT_GROUP):
+        where = f" ({_origin(point)})"
         try:
             item = point.load()
-        except Exception as error:
-            broken[point.name] = f"{type(error).__name__}: {error}"
+        except (Exception, SystemExit) as error:
+            broken[point.name] = f"{type(error).__name__}: {error}{where}"
             continue
         if not (isinstance(item, type) and issubclass(item, Delegate)):
-            broken[point.name] = f"`{point.value}` is not a Delegate"
+            broken[point.name] = f"`{point.value}` is not a Delegate{where}"
+        elif isabstract(item):
+            broken[point.name] = f"`{point.value}` lacks `{min(item.__abstractmethods__)}`{where}"
         elif point.name in delegates and delegates.get(point.name) is not item:
-            broken[point.name] = f"the name is taken by {delegates.get(point.name).__module__}"
+            broken[point.name] = f"the name is taken by {delegates.get(point.name).__module__}{where}"
         else:
+            _points[point.name] = point
             delegates.register(point.name)(item)
     return broken
+
+
+def origin(name: str) -> str | None:
+    """The package and the entry point that a delegate comes from, in words; None for those of nn-stretch."""
+    return _origin(_points[name]) if name in _points else None
+
+
+def _origin(point: EntryPoint) -> str:
+    package = f"package {point.dist.name}, " if point.dist is not None else ""
+    return f"{package}entry point {point.value}"
 
 
 def get_delegate(name: str) -> type[Delegate]:

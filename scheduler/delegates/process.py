@@ -80,15 +80,13 @@ class _Child:
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
+    # It may hang in a subgraph, and has nothing to lose.
+    process.kill()
+    process.wait()
     for stream in (process.stdin, process.stdout):
         if stream is not None:
             with suppress(OSError):
                 stream.close()
-    try:
-        process.wait(5)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 class ProcessInvocation(AsyncInvocation):
@@ -119,8 +117,13 @@ class ProcessInvocation(AsyncInvocation):
         """Wait for the child, then copy the outputs."""
         if not self._pending:
             return
+        try:
+            self._child.answer()
+        except StretchError:
+            self._pending = False
+            raise
+        # Not before: a wait that is interrupted is to be gone on with.
         self._pending = False
-        self._child.answer()
         for shared, array in self._pairs[1]:
             np.copyto(array, shared)
 
@@ -179,6 +182,10 @@ class ProcessDelegate(Delegate):
         found = self._child.ask(do="compile", model=str(model.resolve()))
         inputs, outputs = ({name: tuple(shape) for name, shape in found[what]} for what in ("inputs", "outputs"))
         return ProcessCompiled(self._child, found["number"], inputs, outputs)
+
+    def close(self) -> None:
+        """End the child, at once."""
+        self._child.end()
 
     def places(self, model: Path) -> list[NodePlace]:
         """As the inner delegate places them."""

@@ -9,8 +9,8 @@ from torch import fx, nn
 from predictors.errors import StretchError, UsageError
 from predictors.graph import OpGraph
 from stretch.capture.lower import Lowering
-from stretch.capture.modules import lowers
-from stretch.capture.values import InPlaceProxy, Values
+from stretch.capture.tracers import ShapedTracer, Tracer, source_line
+from stretch.capture.values import Values
 
 Weights = dict[str, dict[str, torch.Tensor]]
 
@@ -31,16 +31,6 @@ class Captured:
     module: nn.Module
 
 
-class _Tracer(fx.Tracer):
-    """Traces through everything except modules that lower to operators as they are."""
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return lowers(m) or super().is_leaf_module(m, module_qualified_name)
-
-    def proxy(self, node: fx.Node) -> fx.Proxy:
-        return InPlaceProxy(node, self)
-
-
 def capture(module: nn.Module, input_shape: Sequence[int] = (1, 3, 224, 224), name: str | None = None) -> Captured:
     """Lower `module` to an operator graph by tracing it in evaluation mode.
 
@@ -53,13 +43,13 @@ def capture(module: nn.Module, input_shape: Sequence[int] = (1, 3, 224, 224), na
     Raises:
         UsageError: If the network rejects an input of this shape.
         StretchError: If the network cannot be traced or has an operator that
-            is not supported; names the node and the reason.
+            is not supported; names its line, or the node and the reason.
     """
     name = name or type(module).__name__
     training = module.training
     module.eval()
     try:
-        traced = _trace(module, name)
+        traced = _trace(module, tuple(input_shape), name)
         values, same = _run(module, traced, tuple(input_shape), name)
         lowering = Lowering(traced, values, name)
         graph = lowering.graph()
@@ -73,18 +63,49 @@ def capture(module: nn.Module, input_shape: Sequence[int] = (1, 3, 224, 224), na
         module.train(training)
 
 
-def _trace(module: nn.Module, name: str) -> fx.GraphModule:
-    tracer = _Tracer(autowrap_functions=(), param_shapes_constant=True)
+def _trace(module: nn.Module, shape: tuple[int, ...], name: str) -> fx.GraphModule:
+    """Trace with symbols; where the network decides by shapes, with those that this input gives."""
+    tracer: Tracer = Tracer(autowrap_functions=(), param_shapes_constant=True)
     try:
         graph = tracer.trace(module)
+        return fx.GraphModule(tracer.root, graph)
+    except Exception as first:
+        shaped = ShapedTracer(shape)
+        try:
+            graph = shaped.trace(module)
+            return fx.GraphModule(shaped.root, graph)
+        except Exception as error:
+            _check_input(module, shape, name)
+            raise StretchError(
+                f"`{name}` cannot be traced by torch.fx: {_last_line(first)}{source_line(error) or source_line(first)}",
+                "its forward must not branch on tensor values; give a factory of the traceable part as `module:factory`",
+            ) from error
+
+
+def _check_input(module: nn.Module, shape: tuple[int, ...], name: str) -> None:
+    """Tell an input that the network itself rejects from a network that cannot be traced."""
+    try:
+        with torch.no_grad():
+            module(_random_input(shape))
     except Exception as error:
-        # fx raises whatever the module's own code raises; the last line of it says why.
-        reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
-        raise StretchError(
-            f"`{name}` cannot be traced by torch.fx: {reason}",
-            "its forward must not branch on tensor values; give a factory of the traceable part as `module:factory`",
-        ) from error
-    return fx.GraphModule(tracer.root, graph)
+        raise _rejected(error, shape, name) from error
+
+
+def _random_input(shape: tuple[int, ...]) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+
+
+def _rejected(error: Exception, shape: tuple[int, ...], name: str) -> UsageError:
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    size = "×".join(map(str, shape))
+    return UsageError(
+        f"`{name}` rejects an input of {size}: {reason}{source_line(error)}", "choose another size with --input, such as 3x224x224"
+    )
+
+
+def _last_line(error: Exception) -> str:
+    """Fx raises whatever the module's own code raises; the last line of it says why."""
+    return str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
 
 
 def _run(module: nn.Module, traced: fx.GraphModule, shape: tuple[int, ...], name: str) -> tuple[Values, bool]:
@@ -95,15 +116,13 @@ def _run(module: nn.Module, traced: fx.GraphModule, shape: tuple[int, ...], name
         names = ", ".join(node.name for node in needed) or "none"
         raise StretchError(f"`{name}` needs exactly one input tensor, its forward takes {names}", "wrap it in a module with one input")
     values = Values(traced)
-    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    x = _random_input(shape)
     try:
         with torch.no_grad():
             # In-place operations write into what they are given.
             got, want = values.run(x.clone()), module(x.clone())
     except Exception as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        size = "×".join(map(str, shape))
-        raise UsageError(f"`{name}` rejects an input of {size}: {reason}", "choose another size with --input, such as 3x224x224") from error
+        raise _rejected(error, shape, name) from error
     return values, not isinstance(got, torch.Tensor) or not isinstance(want, torch.Tensor) or _equal(got, want)
 
 

@@ -42,7 +42,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from stretch.cli.complete import add_completions
 from stretch.cli.failures import guard
+from stretch.cli.interrupt import GRACE_S
 
 #: Every verb, in the order of `stretch --help`.
 VERBS = (
@@ -62,6 +64,10 @@ VERBS = (
     "env",
 )
 
+#: Verbs that write much: after Ctrl-C they get the time to leave nothing half-written.
+WRITERS = frozenset({"branch", "train", "extract", "export"})
+WRITERS_GRACE_S = 10.0
+
 
 class Verbs(TyperGroup):
     """The group that imports a verb's file when the verb is asked for."""
@@ -77,7 +83,7 @@ class Verbs(TyperGroup):
         function = getattr(importlib.import_module(f"stretch.cli.{cmd_name}"), cmd_name)
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
         single.command(cmd_name, context_settings={"help_option_names": ["-h", "--help"]})(function)
-        return typer.main.get_command(single)
+        return add_completions(typer.main.get_command(single))
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, standalone_mode: bool = True, **extra: Any) -> Any:
         """Run the command line and exit with the code of its contract.
@@ -95,7 +101,15 @@ class Verbs(TyperGroup):
         words = list(sys.argv[1:] if args is None else args)
         flags = words[: words.index("--")] if "--" in words else words
         run = functools.partial(super().main, words, prog_name or "stretch", standalone_mode=False, **extra)
-        sys.exit(guard(run, as_json="--json" in flags, debug="--debug" in flags, usage_hint=lambda error: _usage_hint(error, words)))
+        sys.exit(
+            guard(
+                run,
+                as_json="--json" in flags,
+                debug="--debug" in flags,
+                usage_hint=lambda error: _usage_hint(error, words),
+                grace_s=WRITERS_GRACE_S if WRITERS.intersection(flags[:1]) else GRACE_S,
+            )
+        )
 
 
 def _usage_hint(error: typer.TyperException, words: Sequence[str]) -> str:
@@ -118,7 +132,6 @@ def _show_version(value: bool) -> None:
 
 app = typer.Typer(
     cls=Verbs,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -7,31 +7,39 @@ from stretch.cli.output import Output, verb
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from scheduler.delegates import Delegate
+
 
 @verb
 def delegates(out: Output) -> None:
     """List delegates, those of other packages included, and whether they can run here."""
     from scheduler.delegates import delegates as registry
-    from scheduler.delegates import load_plugins
+    from scheduler.delegates import load_plugins, origin
 
     broken = load_plugins()
     items = []
     for name in registry:
         delegate = registry.get(name)
-        problem = delegate.unavailable()
+        try:
+            problem = delegate.unavailable()
+        except Exception as error:
+            if origin(name) is None:
+                raise
+            broken[name] = problem = f"{type(error).__name__}: {error} ({origin(name)})"
         items.append(
             {
                 "name": name,
-                "summary": delegate.summary,
+                "summary": str(delegate.summary) or _documented(delegate),
                 "available": problem is None,
                 "reason": problem,
                 "asynchronous": delegate.asynchronous,
                 "computes": delegate.computes,
                 "module": delegate.__module__,
+                "origin": origin(name),
             }
         )
     for name, problem in sorted(broken.items()):
-        out.warn(f"delegate `{name}` of another package cannot be loaded: {problem}")
+        out.warn(f"delegate `{name}` of another package cannot be used: {problem}")
 
     def human(console: "Console") -> None:
         from rich.table import Table
@@ -45,3 +53,9 @@ def delegates(out: Output) -> None:
         console.print(table)
 
     out.emit({"items": items, "broken": broken}, human)
+
+
+def _documented(delegate: "type[Delegate]") -> str:
+    """What the documentation of a delegate's class says first, where its authors wrote no summary."""
+    own = delegate.__dict__.get("__doc__") or ""
+    return (own.strip().splitlines() or [f"no summary, from {delegate.__module__}"])[0]

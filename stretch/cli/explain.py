@@ -165,30 +165,12 @@ def _subgraph(entry: "SubgraphEntry", ops: Rows) -> dict[str, Any]:
 
 
 def _print(console: "Console", data: dict[str, Any], planned_for: str) -> None:
-    from rich.table import Table
+    from stretch.report.placement import operator_table, subgraph_table
 
     for name, p in data["processors"].items():
         cores = f" on core {'+'.join(map(str, p['cores']))}, {p['dispatch']}" if p["cores"] else ""
         console.print(f"{name}: {p['delegate']}{cores}; {p['reason']}")
     console.print()
-    how = f"ms on {data['device']}"
-    table = Table(box=None, pad_edge=False)
-    for title in ("operator", "kind", "subgraph", "delegate"):
-        table.add_column(title)
-    table.add_column(how, justify="right")
-    table.add_column("why")
-    for op in data["ops"]:
-        table.add_row(
-            op["name"], op["op"], op["subgraph"], op["delegate"] or "", "" if op["ms"] is None else f"{op['ms']:.3f}", op["reason"]
-        )
-    console.print(table)
+    console.print(operator_table(data["ops"], data["device"]))
     console.print()
-    total = Table(box=None, pad_edge=False)
-    for title in ("subgraph", "processor"):
-        total.add_column(title)
-    for title in ("MACs", f"planned ms on {planned_for}", how):
-        total.add_column(title, justify="right")
-    for sub in data["subgraphs"]:
-        times = ["" if sub[key] is None else f"{sub[key]:.2f}" for key in ("planned_ms", "ms")]
-        total.add_row(sub["name"], sub["processor"], f"{sub['macs']:,}", *times)
-    console.print(total)
+    console.print(subgraph_table(data["subgraphs"], data["device"], planned_for))

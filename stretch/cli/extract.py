@@ -29,6 +29,7 @@ def extract(
             help="Evaluate this many designs of a supernet and write accuracy.json, which `stretch branch --accuracy` plans with.", min=0
         ),
     ] = 0,
+    trust_code: Annotated[bool, typer.Option("--trust-code", help="Execute Python code that the run's recipe names as its model.")] = False,
 ) -> None:
     """Take a trained design out of a run: weights, accuracy, a bundle to run."""
     from stretch.cli.train import import_torch
@@ -42,8 +43,8 @@ def extract(
     target = folder or run / "extracted"
     with out.progress("extracting") as step:
         step("weights")
-        done = take(run, target, design=design, bundle=export, controls=controls)
-        ranking = _rank(run, target, rank, step) if rank else None
+        done = take(run, target, design=design, bundle=export, controls=controls, trust_code=trust_code)
+        ranking = _rank(run, target, rank, step, trust_code) if rank else None
     data: dict[str, Any] = {
         "checkpoint": str(done.checkpoint),
         "accuracy": {"supernet": done.inside, "extracted": done.extracted, "source": "measured"},
@@ -55,12 +56,12 @@ def extract(
     out.emit(data, lambda console: _print(console, data))
 
 
-def _rank(run: Path, target: Path, count: int, step: "Callable[[str], None]") -> dict[str, Any]:
+def _rank(run: Path, target: Path, count: int, step: "Callable[[str], None]", trust_code: bool) -> dict[str, Any]:
     """Fit and write the accuracy predictor."""
     from stretch.planning.accuracy import save_accuracy
     from stretch.train.rank import rank
 
-    found = rank(run, count, step)
+    found = rank(run, count, step, trust_code=trust_code)
     file = target / "accuracy.json"
     save_accuracy(file, found.predictor)
     own = found.predictor

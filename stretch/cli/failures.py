@@ -12,7 +12,9 @@ import typer
 from predictors.errors import MissingBackendError, StretchError, UsageError
 from predictors.files import readable
 from predictors.install import install_line
+from stretch.cli.interrupt import GRACE_S, interruptible
 from stretch.cli.output import print_json, printable
+from stretch.plugins import culprit
 
 INTERRUPTED = 130
 
@@ -33,7 +35,9 @@ EXTRAS = {
 }
 
 
-def guard(action: Callable[[], object], *, as_json: bool, debug: bool, usage_hint: Callable[[typer.TyperException], str]) -> int:
+def guard(
+    action: Callable[[], object], *, as_json: bool, debug: bool, usage_hint: Callable[[typer.TyperException], str], grace_s: float = GRACE_S
+) -> int:
     """Do something and return the exit code of the command line's contract.
 
     Args:
@@ -41,9 +45,11 @@ def guard(action: Callable[[], object], *, as_json: bool, debug: bool, usage_hin
         as_json: Whether a failure is one JSON object on stdout.
         debug: Whether a failure shows its traceback.
         usage_hint: Where the help is, for a wrong command line.
+        grace_s: Seconds that the main thread may stand still after Ctrl-C before the process is ended.
     """
     try:
-        code = action()
+        with interruptible(lambda: _last_words(as_json=as_json), grace_s):
+            code = action()
     except Exception as error:
         failure = explain(error, usage_hint)
         if debug:
@@ -60,6 +66,15 @@ def guard(action: Callable[[], object], *, as_json: bool, debug: bool, usage_hin
     return code if isinstance(code, int) else 0
 
 
+def _last_words(*, as_json: bool) -> int:
+    """What is said where the main thread hangs: that a delegate took too long, or that it was interrupted."""
+    from scheduler.watch import last_hang
+
+    failure = last_hang()
+    say(failure or StretchError("interrupted"), as_json=as_json)
+    return INTERRUPTED if failure is None else failure.exit_code
+
+
 def _later_process() -> bool:
     """Whether this is a process of a run of many, and not its first."""
     return os.environ.get("RANK", "0") != "0"
@@ -70,6 +85,9 @@ def explain(error: Exception, usage_hint: Callable[[typer.TyperException], str])
     match error:
         case StretchError():
             return error
+        case _ if not isinstance(error, typer.TyperException) and (whose := culprit(error)) is not None:
+            what = f"{type(error).__name__}: {first}" if (first := _first_line(error)) else type(error).__name__
+            return StretchError(f"{whose} failed: {what}", "report it to its authors, with the traceback that --debug shows")
         case typer.TyperException():
             return UsageError(_usage_message(error), usage_hint(error))
         case ModuleNotFoundError() if (package := (error.name or "").partition(".")[0]) in EXTRAS:
@@ -79,11 +97,15 @@ def explain(error: Exception, usage_hint: Callable[[typer.TyperException], str])
         case OSError(strerror=str(reason)):
             return StretchError(f"{error.filename}: {reason}" if error.filename else reason)
         case _:
-            first = (str(error).splitlines() or [""])[0]
+            first = _first_line(error)
             what = f"{type(error).__name__}: {first}" if first else type(error).__name__
             return StretchError(
                 f"unexpected {what}", "this is a fault of nn-stretch or of a package it uses; run with --debug for the traceback"
             )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0]
 
 
 def say(failure: StretchError, *, as_json: bool) -> None:

@@ -18,10 +18,15 @@ def models(
 ) -> None:
     """List models by name; those marked `checked` are branched in the project's tests."""
     from stretch.models import model_names
-    from stretch.models.families import each_family
+    from stretch.models.families import OWN, each_family
 
-    checked = {family.prefix + name for _, family in each_family() for name in family.checked()}
-    items = [{"name": name, "family": family, "checked": name in checked} for name, family in model_names(pattern)]
+    known = model_names(pattern)
+    checked = set()
+    for key, family in each_family():
+        # another package's family may lack what is of use to this project alone
+        if key in OWN or any(found == key for _, found in known):
+            checked |= {family.prefix + name for name in getattr(family, "checked", frozenset)()}
+    items = [{"name": name, "family": family, "checked": name in checked} for name, family in known]
     if not items:
         raise UnknownNameError.among("model", pattern, [name for name, _ in model_names()])
 

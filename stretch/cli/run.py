@@ -48,6 +48,9 @@ def run(
     in_flight: Annotated[
         int | None, typer.Option(help="Measure throughput as well, with this many inferences at once.", min=1, max=64)
     ] = None,
+    time_limit: Annotated[
+        float, typer.Option(help="Seconds that a delegate may take for one subgraph; the run fails beyond them.", min=0.001, max=1e6)
+    ] = 600.0,
     repeat: Annotated[
         int | None,
         typer.Option(
@@ -75,7 +78,7 @@ def run(
     x = random_input(loaded) if input_file is None else read_input(input_file)
     only = None if processors is None else [name.strip() for name in processors.split(",")]
     options: dict[str, Any] = {"processors": only, "priority": _priority(priority), "delegates": _dsp(dsp_code, trust_code)}
-    with Session(loaded, parse_mapping(mapping or []), **options, in_flight=in_flight or 1) as session:
+    with Session(loaded, parse_mapping(mapping or []), **options, in_flight=in_flight or 1, time_limit=time_limit) as session:
         _tell_placements(out, session, priority)
         data, result = _measure(out, session, x, _effort(repeat, warmup), in_flight)
         tracks = _tracks(session, result, out) if trace is not None or table is not None else {}

@@ -27,6 +27,7 @@ def train(
     change: Annotated[list[str] | None, typer.Option("--set", help="Replace a value of the recipe, such as train.epochs=5.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest whole checkpoint of the run.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Build everything, train one step on made-up images, write nothing.")] = False,
+    trust_code: Annotated[bool, typer.Option("--trust-code", help="Execute Python code that the recipe names as its model.")] = False,
     gpus: Annotated[int, typer.Option(help="Processes, a GPU each; torchrun is started for more than one.", min=1, max=64)] = 1,
 ) -> None:
     """Train a branched network, or a supernet of many designs, as a recipe says."""
@@ -60,7 +61,16 @@ def train(
                 )
 
             done = train_recipe(
-                loaded, path.parent, target, resume=resume, dry_run=dry_run, world=world, on_epoch=on_epoch, on_step=on_step, say=out.note
+                loaded,
+                path.parent,
+                target,
+                resume=resume,
+                dry_run=dry_run,
+                trust_code=trust_code,
+                world=world,
+                on_epoch=on_epoch,
+                on_step=on_step,
+                say=out.note,
             )
         if not world.first:
             return
@@ -72,7 +82,7 @@ def train(
         "metrics": done.metrics,
         "warnings": out.warnings,
     }
-    out.emit(data, lambda console: _print(console, data))
+    out.emit(data, lambda console: _print(console, data, trust_code))
 
 
 def import_torch() -> None:
@@ -119,7 +129,7 @@ def _torchrun(gpus: int, out: Output) -> int:
     return 0
 
 
-def _print(console: "Console", data: dict[str, Any]) -> None:
+def _print(console: "Console", data: dict[str, Any], trusted: bool) -> None:
     metrics = data["metrics"]
     ratios = ", ".join(f"{ratio:.3f}" for ratio in metrics["macs_ratio"])
     console.print(f"MACs over the original's: {ratios}")
@@ -134,4 +144,4 @@ def _print(console: "Console", data: dict[str, Any]) -> None:
     if metrics.get("unreadable_images"):
         console.print(f"{metrics['unreadable_images']} images could not be read")
     # not wrapped: this line is there to be copied
-    console.print(f"take it out with: stretch extract {data['run']}", soft_wrap=True)
+    console.print(f"take it out with: stretch extract {data['run']}{' --trust-code' * trusted}", soft_wrap=True)

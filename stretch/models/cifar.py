@@ -9,11 +9,8 @@ from typing import ClassVar
 from torch import nn
 
 from stretch.models.families import families
+from stretch.models.names import CIFAR_CLASSES, cifar_names
 from stretch.models.small_resnet import BasicBlock, SmallResNet
-
-#: 6 · n + 2 layers have n blocks in each of three stages.
-DEPTHS = (20, 32, 44, 56, 110)
-CLASSES = {"cifar10": 10, "cifar100": 100}
 
 
 @families.register("cifar")
@@ -24,12 +21,13 @@ class CifarFamily:
 
     def names(self) -> list[str]:
         """``resnet<layers>_<dataset>``."""
-        return sorted(f"resnet{depth}_{data}" for depth in DEPTHS for data in CLASSES)
+        return cifar_names()
 
     def build(self, name: str) -> nn.Module:
         """One ResNet, initialised from torch's global generator."""
         depth, data = name.removeprefix("resnet").split("_")
-        return SmallResNet(BasicBlock, (16, 32, 64), (int(depth) - 2) // 6, CLASSES[data])
+        # 6 · n + 2 layers have n blocks in each of three stages
+        return SmallResNet(BasicBlock, (16, 32, 64), (int(depth) - 2) // 6, CIFAR_CLASSES[data])
 
     def input_shape(self, name: str) -> tuple[int, ...]:
         """1 × 3 × 32 × 32."""

@@ -1,15 +1,20 @@
 """The registry of model families; no torch is imported before a family is used."""
 
 import importlib
+import warnings
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from predictors.registry import Registry
-from stretch.plugins import load_plugins
+from stretch.plugins import describe, load_plugins
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+#: Entry points of families of other packages.
+GROUP = "nn_stretch.families"
 
 #: Families of this package: a file each, with a class registered under the
 #: file's name. A name is looked for in this order; timm, slow to import, is last.
@@ -62,21 +67,44 @@ def each_family() -> Iterator[tuple[str, Family]]:
     for name in OWN:
         importlib.import_module(f"stretch.models.{name}")
         yield name, families.get(name)()
-    load_plugins("nn_stretch.families")
+    load_plugins(GROUP)
     for name in families:
         if name not in OWN:
-            yield name, families.get(name)()
+            try:
+                family = families.get(name)()
+            except Exception as error:
+                _warn(name, error)
+            else:
+                yield name, family
 
 
 def model_names(pattern: str = "*") -> list[tuple[str, str]]:
     """Name and family of the models whose name matches a wildcard pattern, sorted by name."""
-    found = [(family.prefix + name, key) for key, family in each_family() for name in family.names()]
+    found = [(prefix + name, key) for key, family in each_family() for prefix, names in [_names(key, family)] for name in names]
     return sorted((name, key) for name, key in found if fnmatchcase(name, pattern))
 
 
 def find_family(name: str) -> tuple[Family, str] | None:
     """The family that builds `name` and the name without its prefix, or None."""
-    for _, family in each_family():
-        if name.startswith(family.prefix) and name.removeprefix(family.prefix) in family.names():
-            return family, name.removeprefix(family.prefix)
+    for key, family in each_family():
+        prefix, names = _names(key, family)
+        if name.startswith(prefix) and name.removeprefix(prefix) in names:
+            return family, name.removeprefix(prefix)
     return None
+
+
+def _names(key: str, family: Family) -> tuple[str, list[str]]:
+    """Prefix and names of a family; none, with a warning, of one from another package that cannot tell them."""
+    try:
+        return family.prefix, list(family.names())
+    except Exception as error:
+        if key in OWN:
+            raise
+        _warn(key, error)
+        return "", []
+
+
+def _warn(key: str, error: Exception) -> None:
+    whose = [describe(point) for point in entry_points(group=GROUP) if point.module == families.get(key).__module__]
+    who = whose[0] if whose else f"`{families.get(key).__module__}`"
+    warnings.warn(f"the model family `{key}` of {who} is left out: {type(error).__name__}: {error}", stacklevel=3)

@@ -1,5 +1,6 @@
 """A model by name, with weights whose origin is known."""
 
+import ast
 import importlib
 import importlib.util
 import sys
@@ -56,12 +57,14 @@ def load_model(name: str, *, weights: str = "default", seed: int = 0, trust_code
 
     Raises:
         UnknownNameError: If nothing is called so.
-        UsageError: If a file of code is named without trust.
+        UsageError: If a file of code is named without trust, or without a function in it.
         MissingBackendError: If torch is not installed.
         StretchError: If a factory fails or the weights do not fit.
     """
     if name.endswith((".onnx", ".pt2")):
         raise UsageError(f"`{name}`: models are not read from such files", "give a name of `stretch models` or package.module:factory")
+    if name.endswith(".py"):
+        raise _without_factory(name)
     if importlib.util.find_spec("torch") is None:
         raise MissingBackendError("building a model needs torch, which is not installed", install_line("torch"))
     import torch
@@ -71,13 +74,24 @@ def load_model(name: str, *, weights: str = "default", seed: int = 0, trust_code
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         generator = torch.Generator().manual_seed(seed)
-        # timm's own names have a colon too
         found = find_family(name)
         if found is not None:
             return _from_family(name, *found, weights, generator)
+        # timm's own names have a colon too
         if ":" in name and not name.startswith("timm:"):
             return _from_factory(name, _factory(name, trust_code), weights, generator)
     raise UnknownNameError.among("model", name, [known for known, _ in model_names()])
+
+
+def names_code(name: str) -> bool:
+    """Whether a model's name is ``file.py:factory`` or ``package.module:factory``: Python code that would be executed."""
+    # families may have a colon in their prefix, as timm has
+    return ":" in name and find_family(name) is None and not name.startswith("timm:")
+
+
+def is_file(name: str) -> bool:
+    """Whether a model's name is ``file.py:factory``."""
+    return name.rpartition(":")[0].endswith(".py")
 
 
 def _from_family(name: str, family: Any, own: str, weights: str, generator: "torch.Generator") -> LoadedModel:
@@ -129,7 +143,7 @@ def _from_factory(name: str, factory: Callable[[], Any], weights: str, generator
 def _factory(name: str, trust_code: bool) -> Callable[[], Any]:
     """The callable that ``module:factory`` or ``file.py:factory`` names."""
     where, _, attribute = name.rpartition(":")
-    if where.endswith(".py"):
+    if is_file(name):
         if not trust_code:
             raise UsageError(f"`{where}` is code that would be executed", "add --trust-code if you trust it")
         module = _execute(Path(where))
@@ -140,6 +154,30 @@ def _factory(name: str, trust_code: bool) -> Callable[[], Any]:
         names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise UnknownNameError.among(f"factory in {where}", attribute, names)
     return factory
+
+
+def _without_factory(name: str) -> StretchError:
+    """What to say of a file of code without the function that is meant; it is read, not run."""
+    path = Path(name)
+    if not path.is_file():
+        return StretchError(f"there is no file {path}", "give the path of your file as file.py:FUNCTION")
+    try:
+        body = ast.parse(path.read_bytes()).body
+    except (SyntaxError, ValueError, RecursionError, OSError) as error:
+        return StretchError(f"{path} is no Python code: {error}")
+    found = [
+        part.name for part in body if isinstance(part, ast.ClassDef) or (isinstance(part, ast.FunctionDef) and not _needs_arguments(part))
+    ]
+    public = [each for each in found if not each.startswith("_")]
+    hint = f"{name}:{public[0]}" if len(public) == 1 else f"{name}:FUNCTION"
+    names = f"; it has {', '.join(public)}" if len(public) > 1 else "" if public else "; it has none that needs no arguments"
+    return UsageError(f"`{name}` is a file: name the function or class in it that makes the model", f"write `{hint}`{names}")
+
+
+def _needs_arguments(function: ast.FunctionDef) -> bool:
+    given = function.args
+    positional = len(given.posonlyargs) + len(given.args) - len(given.defaults)
+    return positional > 0 or any(default is None for default in given.kw_defaults)
 
 
 def _execute(path: Path) -> Any:

@@ -1,52 +1,129 @@
 """A plan for people: table of segments and branches, timeline as text bars, figures and controls."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from stretch.report.fit import Fitting, column, plain_table
+
 #: Characters of the widest timeline bar.
 BAR_WIDTH = 72
+_LEAST_BAR = 20
 
 
-def design_table(plan: Mapping[str, Any]) -> Table:
-    """Segments × branches of a plan.
+def design_table(plan: Mapping[str, Any]) -> Fitting:
+    """Segments × branches of a plan, in fewer columns where the terminal is narrow.
 
     Args:
         plan: The planner's JSON (`PlanResult.to_json`), or what a bundle keeps of it.
     """
-    table = Table(box=None, pad_edge=False)
-    for title, right in (
-        ("segment", False),
-        ("shape", False),
-        ("processor", False),
-        ("depth", True),
-        ("width", True),
-        ("entry", False),
-        ("join", False),
-        ("MMACs", True),
-        ("predicted ms", True),
-    ):
-        table.add_column(title, justify="right" if right else "left", no_wrap=True)
-    precision = plan.get("precision", {})
-    for segment in plan["segments"]:
-        shape = "×".join(str(n) for n in segment["shape"][1:])
-        for i, branch in enumerate(segment["branches"]):
-            first = i == 0
-            table.add_row(
-                segment["name"] if first else "",
-                shape if first else "",
-                f"{branch['processor']} {precision.get(branch['processor'], '')}".rstrip(),
-                f"{branch['depth']}/{segment['depth']}",
-                f"{branch['width']}/{segment['width']}",
-                branch["entry"] if branch["entry"] != "none" else "",
-                branch["join"] if branch["join"] != "none" else "",
-                f"{branch['macs'] / 1e6:.1f}",
-                f"{branch['predicted_ms']:.2f}",
-            )
+    return Fitting([lambda: _wide(plan), lambda: _narrow(plan), lambda: _stacked(plan)])
+
+
+def _wide(plan: Mapping[str, Any]) -> Table:
+    table = plain_table()
+    for title in ("segment", "shape", "processor"):
+        column(table, title)
+    for title in ("depth", "width"):
+        column(table, title, right=True)
+    for title in ("entry", "join"):
+        column(table, title)
+    for title in ("MMACs", "predicted ms"):
+        column(table, title, right=True)
+    for segment, i, branch in _branches(plan):
+        table.add_row(
+            segment["name"] if i == 0 else "",
+            _shape(segment) if i == 0 else "",
+            _processor(plan, branch),
+            f"{branch['depth']}/{segment['depth']}",
+            f"{branch['width']}/{segment['width']}",
+            branch["entry"] if branch["entry"] != "none" else "",
+            branch["join"] if branch["join"] != "none" else "",
+            *_costs(branch),
+        )
     return table
+
+
+def _narrow(plan: Mapping[str, Any]) -> Table:
+    """Entry and join in one column, and short headings."""
+    table = plain_table()
+    for title in ("segment", "shape", "processor"):
+        column(table, title)
+    for title in ("depth", "width"):
+        column(table, title, right=True)
+    column(table, "join")
+    for title in ("MMACs", "ms"):
+        column(table, title, right=True)
+    for segment, i, branch in _branches(plan):
+        table.add_row(
+            segment["name"] if i == 0 else "",
+            _shape(segment) if i == 0 else "",
+            _processor(plan, branch),
+            f"{branch['depth']}/{segment['depth']}",
+            f"{branch['width']}/{segment['width']}",
+            "+".join(kind for kind in (branch["entry"], branch["join"]) if kind != "none"),
+            *_costs(branch),
+        )
+    return table
+
+
+def _stacked(plan: Mapping[str, Any]) -> Table:
+    """A line for each segment, and its branches under it."""
+    table = plain_table()
+    column(table, "segment, processors", fold=True)
+    for title in ("depth", "width"):
+        column(table, title, right=True)
+    for title in ("MMACs", "ms"):
+        column(table, title, right=True)
+    for segment, i, branch in _branches(plan):
+        if i == 0:
+            table.add_row(f"{segment['name']} {_shape(segment)}")
+        kinds = " ".join(f"{what} {branch[what]}" for what in ("entry", "join") if branch[what] != "none")
+        table.add_row(
+            f"  {_processor(plan, branch)}{f', {kinds}' if kinds else ''}",
+            f"{branch['depth']}/{segment['depth']}",
+            f"{branch['width']}/{segment['width']}",
+            *_costs(branch),
+        )
+    return table
+
+
+def _branches(plan: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], int, Mapping[str, Any]]]:
+    for segment in plan["segments"]:
+        for i, branch in enumerate(segment["branches"]):
+            yield segment, i, branch
+
+
+def _shape(segment: Mapping[str, Any]) -> str:
+    return "×".join(str(n) for n in segment["shape"][1:])
+
+
+def _processor(plan: Mapping[str, Any], branch: Mapping[str, Any]) -> str:
+    return f"{branch['processor']} {plan.get('precision', {}).get(branch['processor'], '')}".rstrip()
+
+
+def _costs(branch: Mapping[str, Any]) -> tuple[str, str]:
+    return f"{branch['macs'] / 1e6:.1f}", f"{branch['predicted_ms']:.2f}"
+
+
+class Timeline:
+    """`timeline_bars` as wide as the terminal allows.
+
+    Args:
+        plan: The planner's JSON.
+    """
+
+    def __init__(self, plan: Mapping[str, Any]) -> None:
+        self._plan = plan
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The lines."""
+        label = max(len(branch["processor"]) for _, _, branch in _branches(self._plan))
+        width = max(_LEAST_BAR, min(BAR_WIDTH, options.max_width - label - 3))
+        yield from (Text(line) for line in timeline_bars(self._plan, width))
 
 
 def timeline_bars(plan: Mapping[str, Any], width: int = BAR_WIDTH) -> list[str]:
@@ -70,8 +147,8 @@ def timeline_bars(plan: Mapping[str, Any], width: int = BAR_WIDTH) -> list[str]:
                 ("#", branch["predicted_ms"] + branch.get("contention_ms", 0.0)),
                 ("~", branch["out_ms"]),
             ):
-                for column in range(round(at / total * width), min(width, round((at + ms) / total * width))):
-                    rows[branch["processor"]][column] = kind
+                for at_column in range(round(at / total * width), min(width, round((at + ms) / total * width))):
+                    rows[branch["processor"]][at_column] = kind
                 at += ms
     label = max(len(p) for p in processors)
     lines = [f"{p:<{label}} |{''.join(row)}|" for p, row in rows.items()]
@@ -139,7 +216,7 @@ def plan_report(plan: Mapping[str, Any]) -> RenderableType:
     summary.add_column()
     for label, value in figures(plan):
         summary.add_row(label, value)
-    parts: Sequence[RenderableType] = (design_table(plan), Text(""), *(Text(line) for line in timeline_bars(plan)), Text(""), summary)
+    parts: Sequence[RenderableType] = (design_table(plan), Text(""), Timeline(plan), Text(""), summary)
     return Group(*parts)
 
 

@@ -51,7 +51,9 @@ class Extracted:
     manifest: "Manifest | None"
 
 
-def extract(folder: Path, out: Path, *, design: Path | None = None, bundle: bool = True, controls: bool = True) -> Extracted:
+def extract(
+    folder: Path, out: Path, *, design: Path | None = None, bundle: bool = True, controls: bool = True, trust_code: bool = False
+) -> Extracted:
     """Take a design out of a run, evaluate it, and write its weights and a bundle.
 
     Args:
@@ -60,12 +62,13 @@ def extract(folder: Path, out: Path, *, design: Path | None = None, bundle: bool
         design: A design file: of the supernet's pool or within it. A run of one network knows its own.
         bundle: Whether to write the bundle.
         controls: Whether the bundle has the sequential controls.
+        trust_code: As of `open_run`.
 
     Raises:
         StretchError: If the run has no weights yet, its model or images are not what they were,
             the design is outside the supernet, or a file cannot be written.
     """
-    run = open_run(folder)
+    run = open_run(folder, trust_code=trust_code)
     ready, weights = run.ready, run.weights
     recipe = ready.recipe
     net = recipe.supernet
@@ -109,19 +112,11 @@ def _read(ready: Prepared, path: Path) -> BranchDesign:
 
 
 def _bundle(ready: Prepared, design: BranchDesign, model: BranchedModel, out: Path, folder: Path, controls: bool) -> "Manifest":
-    from stretch.export.bundle import BundleFacts, export_bundle
+    from stretch.export.bundle import export_bundle
+    from stretch.export.facts import bundle_facts
 
     profile = ready.profile
     planned = evaluate_plan(ready.captured.graph, profile, design, ready.recipe.plan)
     sequential = build(ready.captured, planned.sequential.design) if planned.sequential is not None and controls else None
-    facts = BundleFacts(
-        profile.id,
-        profile.calibrated,
-        "file",
-        f"trained by nn-stretch, run {folder.name}",
-        planned.predicted(),
-        planned.recommended,
-        {(row.design.name, b.scale.processor): b.ms for row in planned.run.segments for b in row.branches},
-        planned.config.precision,
-    )
+    facts = bundle_facts(planned, profile, "file", f"trained by nn-stretch, run {folder.name}")
     return export_bundle(out, ready.captured, model, sequential, facts, __version__, controls=controls)

@@ -25,10 +25,15 @@ class FinishedRun:
     weights: dict[str, torch.Tensor]
 
 
-def open_run(folder: Path) -> FinishedRun:
+def open_run(folder: Path, *, trust_code: bool = False) -> FinishedRun:
     """Open a run to take something out of it.
 
+    Args:
+        folder: Of the run.
+        trust_code: Whether Python code that its recipe names as its model may be executed.
+
     Raises:
+        UsageError: If its model is Python code and there is no trust in it.
         StretchError: If it has no weights yet, or its model is not what it was.
     """
     run = RunFolder(folder)
@@ -42,7 +47,7 @@ def open_run(folder: Path) -> FinishedRun:
         if net is None
         else msgspec.structs.replace(recipe, supernet=msgspec.structs.replace(net, designs=stored))
     )
-    ready = prepare(again, folder)
+    ready = prepare(again, folder, trust_code=trust_code)
     if run.facts().get("model") != ready.identity["model"]:
         raise StretchError(f"the weights of `{recipe.model}` are not those the run in {folder} started from", "restore the weights file")
     return FinishedRun(ready, load_file(folder / BEST))

@@ -17,12 +17,13 @@ from predictors.devices import DeviceProfile, load_device
 from predictors.errors import InfeasibleError, StretchError, UsageError
 from predictors.graph import OpGraph
 from stretch.capture import Captured, capture
-from stretch.models.load import load_model
+from stretch.models.load import is_file, load_model, names_code
 from stretch.planning.design import BranchDesign, design_to_toml, load_draft
 from stretch.planning.plan import plan
 from stretch.planning.resolve import resolve_design
 from stretch.planning.scale import scaled_graph
 from stretch.train.datasets import load_data
+from stretch.train.head import replace_head
 from stretch.train.pool import fastest_designs, random_designs
 from stretch.train.recipe import Recipe
 from stretch.train.supernet import Supernet
@@ -57,11 +58,18 @@ class Prepared:
     @property
     def identity(self) -> dict[str, str]:
         """Fingerprints that a checkpoint must share to be gone on with."""
-        # Where files are, how often they are written and where it computes may change between two halves of a run.
+        # Where files are, how often they are written and where it computes may change between two halves of a run;
+        # what designs and weights are is told below.
         own = msgspec.to_builtins(self.recipe)
         for key in ("path", "workers", "device", "bad_limit"):
             own["data"].pop(key)
         own.pop("keep")
+        own.pop("design")
+        own["model"] = self.captured.graph.name
+        for part, key in ((own, "weights"), (own["plan"], "accuracy")):
+            part[key] = part[key].rpartition("/")[2]
+        if own["supernet"] is not None:
+            own["supernet"].pop("designs")
         return {
             "recipe": _digest(msgspec.json.encode(own, order="sorted")),
             "design": _digest("".join(design_to_toml(d) for d in self.designs).encode()),
@@ -113,30 +121,31 @@ class Prepared:
         return None
 
 
-def prepare(recipe: Recipe, folder: Path) -> Prepared:
+def prepare(recipe: Recipe, folder: Path, *, trust_code: bool = False) -> Prepared:
     """Load and capture the model, decide the design.
 
     Args:
         recipe: The recipe.
-        folder: Its folder, which design files are relative to.
+        folder: What design files are relative to.
+        trust_code: Whether Python code that the recipe names as its model may be executed.
 
     Raises:
+        UsageError: If the model is Python code and there is no trust in it.
         StretchError: Or one of its kinds: unknown names, networks that cannot be
             captured, designs that do not fit.
     """
     profile = load_device(recipe.device)
-    if ":" in recipe.model and not recipe.model.startswith("timm:"):
-        raise StretchError(
-            f"a recipe cannot name Python code such as `{recipe.model}`", "register the model by the entry point nn_stretch.families"
-        )
-    loaded = load_model(recipe.model, weights=recipe.weights, seed=recipe.train.seed)
+    if names_code(recipe.model) and not trust_code:
+        raise UsageError(f"the recipe's model `{recipe.model}` is Python code that would be executed", "add --trust-code if you trust it")
+    loaded = load_model(recipe.model, weights=recipe.weights, seed=recipe.train.seed, trust_code=trust_code)
     warnings = list(loaded.warnings)
-    if recipe.classes:
-        _replace_head(loaded.module, recipe.classes)
     shape = loaded.input_shape
     if recipe.data.size:
         shape = (1, shape[1], recipe.data.size, recipe.data.size)
-    captured = capture(loaded.module, shape, loaded.name)
+    # designs name their model, and the folder of its file may be another tomorrow
+    captured = capture(loaded.module, shape, loaded.name.rpartition("/")[2] if is_file(loaded.name) else loaded.name)
+    if recipe.classes:
+        captured = replace_head(captured, recipe.classes, recipe.train.seed)
     taught = recipe.train.distill > 0 or recipe.train.features > 0
     if loaded.weights_source == "random" and (taught or recipe.start != "scratch"):
         warnings.append("the original has random weights: there is nothing to inherit or to learn from it")
@@ -218,16 +227,6 @@ def _limits_by_key() -> Iterator[None]:
             for text in (error.message, error.hint or "")
         )
         raise InfeasibleError(message, hint or None) from error
-
-
-def _replace_head(module: nn.Module, classes: int) -> None:
-    """Give a network's last linear layer another number of outputs."""
-    linear = [(name, part) for name, part in module.named_modules() if isinstance(part, nn.Linear)]
-    if not linear:
-        raise StretchError("the model has no linear layer that could be given other classes", "leave `classes` out of the recipe")
-    name, last = linear[-1]
-    where, _, key = name.rpartition(".")
-    setattr(module.get_submodule(where), key, nn.Linear(last.in_features, classes, bias=last.bias is not None))
 
 
 def _digest(content: bytes) -> str:

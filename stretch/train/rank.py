@@ -60,20 +60,21 @@ def check_rank(folder: Path, count: int) -> None:
         raise StretchError(f"the run in {folder} trained one network, there is nothing to rank", "rank the designs of a supernet")
 
 
-def rank(folder: Path, count: int, step: Callable[[str], None] = lambda what: None) -> Ranked:
+def rank(folder: Path, count: int, step: Callable[[str], None] = lambda what: None, *, trust_code: bool = False) -> Ranked:
     """Evaluate subnets of a trained supernet and fit an accuracy predictor.
 
     Args:
         folder: Of the run.
         count: Designs to evaluate: those of the pool and others between them.
         step: Told before each design.
+        trust_code: As of `open_run`.
 
     Raises:
         StretchError: If the run trained no supernet, or `count` is too small.
         InfeasibleError: If there are not that many designs.
     """
     check_rank(folder, count)
-    run = open_run(folder)
+    run = open_run(folder, trust_code=trust_code)
     ready, recipe = run.ready, run.ready.recipe
     net = recipe.supernet
     assert net is not None

@@ -8,9 +8,11 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import msgspec
 
 from predictors.errors import StretchError, UnknownNameError, UsageError
+from predictors.faults import find_fault
 from predictors.files import parse_toml, read_toml
 from stretch.planning.config import PlanConfig
 from stretch.train.config import SandwichConfig, TrainConfig
+from stretch.train.paths import root_paths, rooted
 
 RECIPE_VERSION = 1
 
@@ -31,7 +33,7 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     Args:
         name: ``synthetic``, ``cifar10``, ``cifar100``, ``arrays`` (an .npz), ``images`` (a folder with
             ``train`` and ``val``, a folder a class), ``imagenet`` (the same) or ``shards`` (WebDataset).
-        path: Folder or file; relative paths are relative to where the command runs.
+        path: Folder or file, relative to the recipe.
         size: Height and width; 0 for the model's usual input.
         count: Images of a synthetic training set; the test set has a quarter of it.
         workers: Processes that decode images.
@@ -88,11 +90,12 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """A training run.
 
     Args:
-        model: A name of `stretch models`.
+        model: A name of `stretch models`; or Python code, ``file.py:factory`` (relative to the recipe) or
+            ``package.module:factory``, which runs only where the command line trusts it.
         device: Profile the design is planned for.
         version: Of this format.
-        weights: Of the original: ``default``, ``none`` or a file.
-        classes: Classes of the data where they are others than the model's: its last linear layer is made anew.
+        weights: Of the original: ``default``, ``none`` or a file, relative to the recipe.
+        classes: Classes of the data where they are others than the model's: its head is made anew.
         design: A design file, relative to the recipe; planned if empty.
         start: Weights of the branched network: ``inherit`` from the original, ``calibrate``
             (inherit, then fit layers, joins and statistics to training images; of a supernet, whose
@@ -150,6 +153,9 @@ def is_recipe(path: Path) -> bool:
 def load_recipe(path: Path, changes: tuple[str, ...] = ()) -> Recipe:
     """Read a recipe.
 
+    Files and folders that the recipe names are relative to its own folder, those
+    that a change names to where the command runs. In what is returned they are absolute.
+
     Args:
         path: The file.
         changes: ``key=value`` pairs that replace what it says, such as ``train.epochs=5``;
@@ -163,6 +169,7 @@ def load_recipe(path: Path, changes: tuple[str, ...] = ()) -> Recipe:
     raw = read_toml(path, "recipe")
     if "segments" in raw:
         raise UsageError(f"{path} is a design, not a recipe", f"branch a model with it: stretch branch MODEL --device D --design {path}")
+    root_paths(raw, path.parent)
     for change in changes:
         _change(raw, change)
     version = raw.get("version", RECIPE_VERSION)
@@ -172,8 +179,10 @@ def load_recipe(path: Path, changes: tuple[str, ...] = ()) -> Recipe:
     try:
         return msgspec.convert(raw, Recipe)
     except msgspec.ValidationError as error:
-        what, _, where = str(error).partition(" - at ")
-        raise UsageError(f"the recipe {path} cannot be used: {where.replace('$.', '') or 'it'} is wrong: {what}") from error
+        fault = find_fault(raw, Recipe)
+        raise UsageError(
+            f"the recipe {path} cannot be used: {fault.sentence if fault else error}", fault.hint if fault else None
+        ) from error
 
 
 def recipe_to_toml(recipe: Recipe) -> str:
@@ -212,7 +221,7 @@ def _change(raw: dict[str, Any], change: str) -> None:
         at = at.setdefault(name, {})
         if not isinstance(at, dict):
             raise UsageError(f"--set {change}: `{name}` is no table")
-    at[last] = value
+    at[last] = rooted(key.strip(), value, Path.cwd())
 
 
 def _check_keys(raw: dict[str, Any], kind: Any, prefix: str, path: Path) -> None:

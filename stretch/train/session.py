@@ -50,6 +50,7 @@ def train_recipe(
     *,
     resume: bool = False,
     dry_run: bool = False,
+    trust_code: bool = False,
     world: World | None = None,
     on_epoch: Callable[[Epoch], None] = lambda row: None,
     on_step: Callable[[Run], None] = lambda run: None,
@@ -59,10 +60,11 @@ def train_recipe(
 
     Args:
         recipe: The recipe.
-        base: Its folder, which design files are relative to.
+        base: What design files are relative to.
         out: Folder of the run.
         resume: Go on from the newest whole checkpoint there.
         dry_run: Build everything, train one step on synthetic images, write nothing.
+        trust_code: Whether Python code that the recipe names as its model may be executed.
         world: This process among those of the run.
         on_epoch: Called after each epoch, in the first process.
         on_step: Called after each step, in the first process.
@@ -81,7 +83,7 @@ def train_recipe(
     folder = RunFolder(out)
     if folder.exists and not resume and not dry_run:
         raise StretchError(f"there is a run in {out} already", "go on with --resume, or choose another folder with --out")
-    ready = prepare(recipe, base)
+    ready = prepare(recipe, base, trust_code=trust_code)
     if world.device.type == "cpu" and recipe.data.device == "auto":
         ready.warnings.append("there is no GPU: training on the CPU")
     if dry_run:

@@ -49,7 +49,7 @@ class Item:
 
 
 def folder_items(folder: Path, classes: list[str] | None = None) -> tuple[list[Item], list[str]]:
-    """Images of a folder with one folder a class, and the class names in order.
+    """Images of a folder with one folder a class, and the class names in order; what is hidden is neither.
 
     Args:
         folder: The folder.
@@ -60,7 +60,7 @@ def folder_items(folder: Path, classes: list[str] | None = None) -> tuple[list[I
     """
     if not folder.is_dir():
         raise StretchError(f"there is no folder of images {folder}", "it holds `train` and `val`, each with one folder a class")
-    names = sorted(part.name for part in folder.iterdir() if part.is_dir())
+    names = sorted(part.name for part in folder.iterdir() if part.is_dir() and not part.name.startswith("."))
     known = classes if classes is not None else names
     if not names:
         raise StretchError(f"{folder} has no folder for any class", "put the images of each class into a folder of its own")
@@ -71,8 +71,13 @@ def folder_items(folder: Path, classes: list[str] | None = None) -> tuple[list[I
                 f"classes are {', '.join(known[:5])}{' …' * (len(known) > 5)}",
             )
     numbers = {name: number for number, name in enumerate(known)}
-    items = [Item(file, numbers[name]) for name in names for file in sorted((folder / name).rglob("*")) if file.suffix.lower() in SUFFIXES]
+    items = [Item(file, numbers[name]) for name in names for file in sorted((folder / name).rglob("*")) if _is_image(file, folder)]
     return items, known
+
+
+def _is_image(file: Path, folder: Path) -> bool:
+    """Whether it is named as an image is and lies in no hidden folder, such as an editor leaves behind."""
+    return file.suffix.lower() in SUFFIXES and not any(part.startswith(".") for part in file.relative_to(folder).parts)
 
 
 def shard_items(shards: Sequence[Path]) -> list[Item]:

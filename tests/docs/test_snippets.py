@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
-from stretch.cli import VERBS
+from stretch.cli import VERBS, app
 from tests.contracts.repository import ROOT
 from tests.docs.pages import pages, snippets
 
@@ -80,7 +81,8 @@ def test_make_targets_on_the_pages_exist():
 def test_verbs_in_blocks_that_are_only_shown_exist():
     named = {(str(page), words[1]) for page, words in commands() if words and words[0].endswith("stretch") and len(words) > 1}
     assert named
-    assert {verb for _, verb in named} <= set(VERBS)
+    flags = {flag for param in typer.main.get_command(app).params for flag in param.opts}
+    assert {verb for _, verb in named} <= {*VERBS, *flags}
 
 
 def test_slow_pages_exist():

@@ -1,7 +1,14 @@
 """Entry points of other packages register themselves; a broken one harms nobody."""
 
+import json
+import os
 import subprocess
 import sys
+
+import pytest
+
+from stretch.plugins import culprit
+from tests.scheduler.bundles import two_branches
 
 GROUP = "nn_stretch.test_group"
 
@@ -60,3 +67,205 @@ class Acme:
         "from stretch.models import load_model, model_names\nprint(model_names('acme*'))\nprint(type(load_model('acme:net').module).__name__)",
     )
     assert result.stdout.splitlines() == ["[('acme:net', 'acme')]", "Sequential"]
+
+
+FAULTY = '''
+from pathlib import Path
+
+from scheduler.delegates.base import Delegate, Invocation
+from scheduler.delegates.null import NullCompiled, NullDelegate
+from scheduler.onnx_file import graph_shapes, load_onnx
+from stretch.models.families import families
+
+
+class Templating(NullDelegate):
+    @classmethod
+    def create(cls, cores):
+        from scheduler.delegates.opencl.templates import add_template
+
+        add_template("Conv", out_of_ideas, Path(__file__).parent)
+        return cls()
+
+
+def out_of_ideas(lowering, node):
+    raise LookupError("no kernel for this shape")
+
+
+class Plain(Delegate):
+    def compile(self, model):
+        return None
+
+
+class Documented(NullDelegate):
+    """Says what it is here.
+
+    And more of it there.
+    """
+
+    summary = ""
+
+
+class Unsure(NullDelegate):
+    @classmethod
+    def unavailable(cls):
+        raise KeyError("no such chip")
+
+
+class Abstract(Delegate):
+    summary = "lacks compile"
+
+
+class Compiling(NullDelegate):
+    def compile(self, model):
+        return {}["subgraphs"]
+
+
+class Starting(NullDelegate):
+    def __init__(self):
+        raise ZeroDivisionError("no cores left")
+
+
+class Failing(Invocation):
+    def run(self):
+        raise ValueError("lost its chip")
+
+
+class Running(NullDelegate):
+    def compile(self, model):
+        found = NullCompiled(*graph_shapes(load_onnx(model), model), 0.0)
+        found.bind = lambda inputs, outputs: Failing()
+        return found
+
+
+class Placing(NullDelegate):
+    def places(self, model):
+        raise FileNotFoundError("no table of operators")
+
+
+@families.register("acme")
+class Acme:
+    prefix = "acme:"
+
+    def names(self):
+        return ["net"]
+
+    def build(self, name):
+        raise RuntimeError("out of order")
+
+
+@families.register("silent")
+class Silent:
+    prefix = "silent:"
+
+    def names(self):
+        raise OSError("no list")
+'''
+
+DELEGATES = ("Plain", "Documented", "Unsure", "Abstract", "Compiling", "Starting", "Running", "Placing", "Templating")
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """Environment in which a package full of faults is installed, by a real installer."""
+    source, site = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
+    (source / "acme_faults.py").write_text(FAULTY)
+    points = "\n".join(f'{name.lower()} = "acme_faults:{name}"' for name in DELEGATES)
+    (source / "pyproject.toml").write_text(
+        '[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n'
+        '[project]\nname = "acme-faults"\nversion = "1.0"\n'
+        f'[project.entry-points."nn_stretch.delegates"]\n{points}\n'
+        '[project.entry-points."nn_stretch.families"]\nacme = "acme_faults"\n'
+        '[tool.hatch.build.targets.wheel]\ninclude = ["acme_faults.py"]\n'
+    )
+    quiet = ["--quiet", "--offline", "--no-deps", "--no-build-isolation"]
+    done = subprocess.run([sys.executable, "-m", "uv", "pip", "install", *quiet, "--target", site, source], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return {**os.environ, "PYTHONPATH": str(site)}
+
+
+@pytest.fixture
+def bundle(tmp_path):
+    return two_branches(tmp_path / "bundle")
+
+
+def stretch(environment, *words):
+    """A command with the package installed: exit code, stdout and stderr."""
+    code = "import sys; from stretch.cli import app; sys.argv[0] = 'stretch'; app()"
+    done = subprocess.run([sys.executable, "-c", code, *map(str, words)], env=environment, capture_output=True, text=True)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_faults_of_plug_ins_take_nothing_from_the_list_of_delegates(installed):
+    code, out, err = stretch(installed, "delegates", "--json")
+    assert code == 0, out
+    data = json.loads(out)
+    items = {item["name"]: item for item in data["items"]}
+    assert {"cpu", "null", "plain", "documented", "unsure"} <= set(items)
+    assert items["plain"]["summary"] == "no summary, from acme_faults"
+    assert items["documented"]["summary"] == "Says what it is here."
+    assert items["plain"]["origin"] == "package acme-faults, entry point acme_faults:Plain"
+    assert items["cpu"]["origin"] is None
+    assert items["unsure"]["available"] is False
+    for name, reason in {"unsure": "KeyError: 'no such chip'", "abstract": "lacks `compile`"}.items():
+        assert reason in data["broken"][name]
+        assert "package acme-faults" in data["broken"][name]
+        assert f"delegate `{name}` of another package cannot be used" in err
+    assert stretch(installed, "delegates")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("plain", "compile `s1.gpu`: TypeError: it returned NoneType"),
+        ("compiling", "compile `s1.gpu`: KeyError: 'subgraphs'"),
+        ("starting", "start: ZeroDivisionError: no cores left"),
+        ("running", "lost its chip"),
+        ("abstract", "lacks `compile`"),
+        ("unsure", "failed: KeyError: 'no such chip'"),
+    ],
+)
+def test_exception_of_a_delegate_names_its_package_and_entry_point(installed, bundle, name, reason):
+    code, out, err = stretch(installed, "run", bundle, "--map", f"gpu={name}", "--repeat", 1)
+    assert (code, out) == (1, "")
+    assert reason in err
+    assert "acme-faults" in err
+    assert f"acme_faults:{name.title()}" in err
+    assert "fault of nn-stretch" not in err
+    assert "Traceback" not in err
+
+
+def test_exception_in_another_verb_names_the_package_of_the_code_it_came_from(installed, bundle):
+    code, _, err = stretch(installed, "explain", bundle, "--map", "gpu=placing")
+    assert code == 1
+    assert "of the package acme-faults" in err
+    assert "FileNotFoundError: no table of operators" in err
+    assert "--debug" in err
+
+
+@pytest.mark.opencl
+def test_exception_of_a_template_names_the_package_that_added_it(installed, bundle):
+    pytest.importorskip("pyopencl")
+    code, _, err = stretch(installed, "run", bundle, "--map", "cpu=templating", "--map", "gpu=opencl", "--repeat", 1)
+    assert code == 1
+    assert "a plug-in of the package acme-faults (acme_faults:out_of_ideas)" in err
+    assert "LookupError: no kernel for this shape" in err
+
+
+@pytest.mark.torch
+def test_faults_of_model_families_name_the_package_and_take_no_model_away(installed):
+    pytest.importorskip("torch")
+    code, out, err = stretch(installed, "models", "tiny*")
+    assert code == 0, err
+    assert "tiny_resnet" in out
+    assert "model family `silent`" in err
+    assert "package acme-faults" in err
+    code, out, err = stretch(installed, "branch", "acme:net", "--device", "pixel6", "--dry-run")
+    assert code == 1
+    assert "of the package acme-faults" in err
+    assert "RuntimeError: out of order" in err
+
+
+def test_own_faults_are_not_laid_at_the_door_of_a_plug_in():
+    with pytest.raises(KeyError) as caught:
+        {}["own"]
+    assert culprit(caught.value) is None

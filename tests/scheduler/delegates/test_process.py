@@ -1,7 +1,10 @@
 import gc
+import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -72,3 +75,57 @@ def test_interpreter_that_ends_without_closing_leaves_no_child(bundle_dir):
     code = f"from scheduler.session import Session; import numpy as np; s = Session({str(bundle_dir)!r}, {{'gpu': 'process'}}); s(np.zeros((1, 3, 8, 8), np.float32))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def descriptors():
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_close_ends_children_and_descriptors_at_once(bundle_dir):
+    Session(bundle_dir).close()
+    gc.collect()
+    gc.disable()
+    try:
+        before = descriptors(), children()
+        session = Session(bundle_dir, {"gpu": "process"})
+        session(X)
+        session.submit(X).result(60)
+        assert len(children()) == len(before[1]) + 1
+        session.close()
+        assert (descriptors(), children()) == before
+    finally:
+        gc.enable()
+
+
+def test_session_that_cannot_be_made_leaves_no_child_behind(bundle_dir):
+    last = json.loads((bundle_dir / "bundle.json").read_text())["subgraphs"][-1]
+    (bundle_dir / last["file"]).write_bytes(b"no model")
+    before = children()
+    with pytest.raises(StretchError):
+        Session(bundle_dir, {"gpu": "process", "cpu": "process"})
+    assert children() == before
+
+
+def test_child_that_hangs_ends_with_the_session_after_its_time(bundle_dir):
+    before = children()
+    with Session(bundle_dir, {"gpu": "process"}, time_limit=0.5) as session:
+        session(X)
+        subprocess.run(["pkill", "-STOP", "-P", str(os.getpid()), "-f", "process_child"], check=True)
+        with pytest.raises(StretchError, match=r"`s1.gpu` did not end within 0.5 s on processor `gpu` \(delegate `process`\)"):
+            session(X)
+    assert children() == before
+
+
+def test_interrupted_wait_is_gone_on_with(bundle_dir):
+    with Session(bundle_dir, {"gpu": "process"}) as session:
+        session(X)
+        child = int(subprocess.run(["pgrep", "-P", str(os.getpid()), "-f", "process_child"], capture_output=True, check=True).stdout)
+        os.kill(child, signal.SIGSTOP)
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            session(X)
+        os.kill(child, signal.SIGCONT)
+        for number in range(3):
+            x = X * (number + 1)
+            want = onnx_runtime.output(bundle_dir / "model.onnx", x)
+            assert np.allclose(session(x), want, atol=1e-5)

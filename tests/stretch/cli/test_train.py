@@ -147,3 +147,93 @@ def test_killed_process_ends_the_others_and_the_run_goes_on_afterwards(capsys, t
     result = subprocess.run([sys.executable, "-c", code, *words, "--resume", "--json"], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout)["metrics"]["epochs"] == 20
+
+
+OWN_MODEL = """
+from torch import nn
+
+from stretch.models.tiny import tiny_resnet
+
+
+def make():
+    return tiny_resnet()
+"""
+
+START = "import sys; sys.argv[0] = 'stretch'\nfrom stretch.cli import app\napp()"
+
+
+def _own_data(tmp_path, classes):
+    """A recipe with a model and images of one's own, everything beside it."""
+    import numpy as np
+    from PIL import Image
+
+    rng = np.random.default_rng(0)
+    for split, count in (("train", 24), ("val", 8)):
+        for label in range(classes):
+            folder = tmp_path / "photos" / split / f"kind{label}"
+            folder.mkdir(parents=True)
+            for number in range(count):
+                Image.fromarray(rng.integers(0, 256, (20, 20, 3), np.uint8)).save(folder / f"{number}.png")
+        hidden = tmp_path / "photos" / split / ".ipynb_checkpoints"
+        hidden.mkdir()
+        (hidden / "0-checkpoint.png").write_bytes(b"not an image")
+    (tmp_path / "mine.py").write_text(OWN_MODEL)
+    path = network(tmp_path)
+    design = tmp_path / "d.toml"
+    design.write_text(design.read_text().replace('model = "tiny_resnet"\n', ""))
+    text = path.read_text().replace("tiny_resnet", "mine.py:make", 1).replace('weights = "none"\n', f"classes = {classes}\n")
+    path.write_text(text.replace("[data]\n", '[data]\nname = "images"\npath = "photos"\nworkers = 0\n'))
+    return path
+
+
+def _train_until_killed(words, log, rows):
+    """Start a training run, and kill it once its log has this many rows."""
+    import subprocess
+    import sys
+
+    process = subprocess.Popen([sys.executable, "-c", START, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while process.poll() is None and (not log.is_file() or len(log.read_text().splitlines()) <= rows):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.05)
+    process.kill()
+    process.wait()
+    return process.returncode
+
+
+@pytest.mark.slow
+def test_own_model_and_images_with_other_classes_are_trained_killed_resumed_extracted_and_run(capsys, tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    path = _own_data(tmp_path, 3)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    run, out = tmp_path / "run", tmp_path / "out"
+    words = ["train", str(path), "--out", str(run), "--quiet", "--set", "train.epochs=40"]
+    assert _train_until_killed([*words, "--trust-code"], run / "log.csv", 2) == -9
+    refused = call(capsys, *words, "--resume")
+    assert refused.code == 2
+    assert "--trust-code" in refused.hint
+    resumed = call(capsys, *words, "--trust-code", "--resume", "--json")
+    assert resumed.code == 0, resumed.out
+    assert json.loads(resumed.out)["metrics"]["epochs"] == 40
+    refused = call(capsys, "extract", run, "--out", out)
+    assert refused.code == 2
+    assert "--trust-code" in refused.hint
+    assert not out.exists()
+    taken = call(capsys, "extract", run, "--out", out, "--trust-code", "--json", "--quiet")
+    assert taken.code == 0, taken.out
+    accuracy = json.loads(taken.out)["accuracy"]
+    assert accuracy["supernet"] == accuracy["extracted"]
+    for priority in ("latency", "energy"):
+        ran = call(capsys, "run", out / "bundle", "--priority", priority, "--repeat", 1, "--warmup", 0, "--json", "--quiet")
+        assert ran.code == 0, ran.out
+
+
+@pytest.mark.slow
+def test_two_processes_train_python_code_that_is_trusted(tmp_path):
+    import subprocess
+    import sys
+
+    words = ["train", str(_own_data(tmp_path, 2)), "--gpus", "2", "--json", "--quiet", "--out", str(tmp_path / "run")]
+    more = ["--set", "train.epochs=1", "--trust-code"]
+    result = subprocess.run([sys.executable, "-c", START, *words, *more], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["metrics"]["processes"] == 2

@@ -157,3 +157,52 @@ def test_exported_files_are_refused_with_what_to_give_instead(name):
 def test_seed_that_is_none_is_a_usage_error(seed):
     with pytest.raises(UsageError, match=f"the seed {seed} is none"):
         load_model("tiny_resnet", weights="none", seed=seed)
+
+
+MANY = """
+from pathlib import Path
+
+Path({marker!r}).touch()
+
+
+def small(width=8): ...
+
+
+def _private(): ...
+
+
+def needs(width): ...
+
+
+def named(*, width): ...
+
+
+class Net: ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "hint"),
+    [
+        (MANY, "mymodel.py:FUNCTION`; it has small, Net"),
+        ("def make(): ...\n", "mymodel.py:make`"),
+        ("x = 1\n", "mymodel.py:FUNCTION`; it has none"),
+    ],
+)
+def test_file_alone_suggests_its_functions_without_running_it(tmp_path, body, hint):
+    path = tmp_path / "mymodel.py"
+    path.write_text(body.replace("{marker!r}", repr(str(tmp_path / "ran"))))
+    with pytest.raises(UsageError, match="name the function or class") as caught:
+        load_model(str(path))
+    assert hint in caught.value.hint
+    assert "write `" in caught.value.hint
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(("content", "reason"), [(None, "there is no file"), (b"def :", "no Python code"), (b"\0", "no Python code")])
+def test_file_that_is_none_or_no_code_is_refused(tmp_path, content, reason):
+    path = tmp_path / "mymodel.py"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(StretchError, match=reason):
+        load_model(str(path))

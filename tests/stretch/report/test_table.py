@@ -1,6 +1,8 @@
 """A plan reads well on a terminal, also without colour."""
 
+import functools
 import io
+import json
 
 import pytest
 from rich.console import Console
@@ -8,7 +10,7 @@ from rich.console import Console
 from predictors.devices import load_device
 from stretch.planning.config import PlanConfig
 from stretch.planning.plan import plan
-from stretch.report.table import design_table, figures, print_plan, timeline_bars
+from stretch.report.table import design_table, figures, plan_report, print_plan, timeline_bars
 from tests.predictors.networks import resnet50
 
 
@@ -69,3 +71,51 @@ def test_report_without_colour_has_no_escape_codes_and_fits_its_width(data):
     text = stream.getvalue()
     assert "\x1b" not in text
     assert max(len(line.rstrip()) for line in text.splitlines()) <= 120
+
+
+def words(plan):
+    """Every name and number of the table."""
+    for segment in plan["segments"]:
+        yield segment["name"]
+        yield "×".join(str(n) for n in segment["shape"][1:])
+        for branch in segment["branches"]:
+            yield f"{branch['processor']} {plan['precision'][branch['processor']]}"
+            yield f"{branch['depth']}/{segment['depth']}"
+            yield f"{branch['width']}/{segment['width']}"
+            yield f"{branch['macs'] / 1e6:.1f}"
+            yield f"{branch['predicted_ms']:.2f}"
+            for kind in (branch["entry"], branch["join"]):
+                yield "" if kind == "none" else kind
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("columns", [60, 80, 120])
+@pytest.mark.parametrize("name", ["resnet50", "mobilenet_v3_large", pytest.param("efficientnet_b5", marks=pytest.mark.slow)])
+def test_report_of_three_processors_keeps_every_name_and_number_at_any_width(captured, name, columns):
+    pytest.importorskip("torch")
+    data = _planned(captured, name)
+    assert len({b["processor"] for s in data["segments"] for b in s["branches"]}) >= 2
+    stream = io.StringIO()
+    print_plan(Console(file=stream, width=columns, color_system=None), data)
+    text = stream.getvalue()
+    assert "…" not in text
+    assert all(len(line) <= columns for line in text.splitlines())
+    table = text[: text.index("|")]
+    for word in words(data):
+        assert word in table
+    bars = [line for line in text.splitlines() if line.endswith("|")]
+    assert len(bars) == len({b["processor"] for s in data["segments"] for b in s["branches"]})
+    assert len({len(line) for line in bars}) == 1
+
+
+@functools.cache
+def _planned(captured, name):
+    return plan(captured(name).graph, load_device("mi9")).to_json()
+
+
+def test_long_processor_names_stand_whole_in_stacked_rows_and_shorter_bars(data):
+    long = json.loads(json.dumps(data).replace('"cpu"', '"cpu[1large3med]"'))
+    text = printed(plan_report(long), 80)
+    assert "…" not in text
+    assert "cpu[1large3med]" in text
+    assert all(len(line) <= 80 for line in text.splitlines())

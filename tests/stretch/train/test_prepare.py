@@ -10,6 +10,14 @@ from tests.stretch.train.recipes import network, supernet  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
+MINE = "from stretch.models.tiny import tiny_resnet\n\n\ndef make():\n    return tiny_resnet()\n"
+
+
+def unnamed(recipe):
+    """Let the design beside a recipe fit any model."""
+    design = recipe.with_name("d.toml")
+    design.write_text(design.read_text().replace('model = "tiny_resnet"\n', ""))
+
 
 def ready(path, *changes):
     return prepare(load_recipe(path, changes), path.parent)
@@ -63,3 +71,49 @@ def test_limits_without_a_design_are_named_as_a_recipe_writes_them(tmp_path):
 def test_range_of_a_pool_that_is_upside_down_is_refused(tmp_path):
     with pytest.raises(UsageError, match=r"from 1\.2 to 0\.8"):
         ready(supernet(tmp_path), "supernet.macs=[1.2, 0.8]")
+
+
+def test_new_head_is_the_same_whatever_was_drawn_before(tmp_path):
+    path = network(tmp_path)
+    made = []
+    for state in (1, 2):
+        torch.manual_seed(state)
+        made.append(ready(path, "classes=7"))
+    one, two = (each.captured.module.state_dict() for each in made)
+    assert one["fc.weight"].shape[0] == 7
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert made[0].identity == made[1].identity
+    assert ready(path, "classes=7", "train.seed=9").identity["model"] != made[0].identity["model"]
+
+
+def test_moved_folder_of_recipe_and_designs_is_the_same_run(tmp_path):
+    found = []
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mine.py").write_text(MINE)
+        path = network(tmp_path / name)
+        unnamed(path)
+        path.write_text(path.read_text().replace("tiny_resnet", "mine.py:make", 1))
+        found.append(prepare(load_recipe(path), path.parent, trust_code=True).identity)
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("model", ["mine.py:make", "stretch.models.tiny:tiny_resnet"])
+def test_python_code_of_a_recipe_runs_only_where_it_is_trusted(tmp_path, model):
+    (tmp_path / "mine.py").write_text(f"from pathlib import Path\nPath({str(tmp_path / 'ran')!r}).touch()\n{MINE}")
+    path = network(tmp_path)
+    unnamed(path)
+    path.write_text(path.read_text().replace("tiny_resnet", model, 1))
+    with pytest.raises(UsageError, match="would be executed") as error:
+        ready(path)
+    assert "--trust-code" in error.value.hint
+    assert not (tmp_path / "ran").exists()
+    made = prepare(load_recipe(path), path.parent, trust_code=True)
+    assert made.captured.graph.by_name[made.captured.graph.output].shape == (1, 10)
+
+
+def test_recipe_cannot_trust_its_own_code(tmp_path):
+    path = network(tmp_path)
+    path.write_text("trust_code = true\n" + path.read_text())
+    with pytest.raises(UsageError, match="unknown key `trust_code`"):
+        ready(path)

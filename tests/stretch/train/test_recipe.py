@@ -45,7 +45,7 @@ def test_unknown_key_is_refused_with_the_closest(tmp_path, text, hint):
 
 @pytest.mark.parametrize("change", ["train.epochs=0", "data.count=few", "keep.last=-1", "data=3"])
 def test_value_out_of_range_is_refused_by_the_name_of_its_key(tmp_path, change):
-    with pytest.raises(UsageError, match=f"cannot be used: `{change.partition('=')[0]}` is wrong: Expected"):
+    with pytest.raises(UsageError, match=f"cannot be used: `{change.partition('=')[0]}` is wrong: expected"):
         load_recipe(save(tmp_path, HEAD), (change,))
 
 
@@ -109,3 +109,22 @@ def test_recipe_that_is_no_file_is_refused_without_waiting(tmp_path, kind):
     os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero")
     with pytest.raises(StretchError, match="cannot read the recipe"):
         load_recipe(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "where", "hint"),
+    [
+        ("plan.precision.gpu=5", "`plan.precision.gpu` is wrong: expected `str`, got `int`", None),
+        ("supernet.macs=[0.9, 'x']", "`supernet.macs[1]` is wrong: expected `float`, got `str`", None),
+        ("data.count=0", "`data.count` is wrong: expected `int` >= 1", None),
+        ("plan.stratgy=exact", "unknown key `plan.stratgy`", "`plan.strategy`"),
+        ("supernet=5", "`supernet` is wrong", None),
+    ],
+)
+def test_error_of_a_nested_key_names_all_of_it(tmp_path, change, where, hint):
+    path = tmp_path / "r.toml"
+    path.write_text('model = "tiny_resnet"\ndevice = "mi9"\n')
+    with pytest.raises(UsageError) as caught:
+        load_recipe(path, (change,))
+    assert where in caught.value.message
+    assert hint is None or hint in caught.value.hint

@@ -83,7 +83,9 @@ def test_dry_run_trains_a_step_and_writes_nothing(tmp_path, make):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(("change", "reason"), [("data.name=cifar10", "need a folder"), ("model=os:abort", "cannot name Python code")])
+@pytest.mark.parametrize(
+    ("change", "reason"), [("data.name=cifar10", "need a folder"), ("model=os:abort", "Python code that would be executed")]
+)
 def test_recipe_without_data_or_with_code_is_refused(tmp_path, change, reason):
     with pytest.raises(StretchError, match=reason):
         go(network(tmp_path), tmp_path / "run", change)

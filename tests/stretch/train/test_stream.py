@@ -154,3 +154,14 @@ def test_missing_folder_foreign_class_and_too_many_classes_are_refused(tmp_path)
         ImageStream.of(items, 16, 1)
     with pytest.raises(StretchError, match="empty"):
         ImageStream.of([], 16, 1)
+
+
+def test_what_is_hidden_is_neither_a_class_nor_an_image(tmp_path):
+    folder(tmp_path)
+    for hidden in (tmp_path / ".git", tmp_path / "cat" / ".ipynb_checkpoints"):
+        hidden.mkdir()
+        (hidden / "1.png").write_bytes(encoded(1))
+    (tmp_path / "dog" / "._1.png").write_bytes(b"resource fork")
+    items, names = folder_items(tmp_path)
+    assert names == ["cat", "dog"]
+    assert len(items) == 12

@@ -1,0 +1,112 @@
+"""What is wrong in a file's tables, and where: every key by its name, which msgspec's own messages leave out."""
+
+import difflib
+import types
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import msgspec
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that a schema does not allow.
+
+    Args:
+        where: Keys that lead to it, with dots between them; empty for the file as a whole.
+        what: What is wrong there, as the end of a sentence.
+        hint: The nearest name that would have been allowed, as a question, if one is near.
+    """
+
+    where: str
+    what: str
+    hint: str | None = None
+
+    @property
+    def sentence(self) -> str:
+        """Place and fault."""
+        return f"`{self.where}` {self.what}" if self.where else f"it {self.what}"
+
+
+def find_fault(raw: Any, kind: Any, where: str = "") -> Fault | None:
+    """The first place where decoded tables differ from a schema.
+
+    Args:
+        raw: Dictionaries, lists, numbers and words.
+        kind: What they should be: a `msgspec.Struct`, a dictionary or tuple of such, or a plain type.
+        where: Keys that led here.
+
+    Returns:
+        None if nothing is wrong.
+    """
+    kind = _without_none(kind)
+    if get_origin(kind) is Annotated and isinstance(raw, dict):
+        kind = get_args(kind)[0]
+    origin = get_origin(kind)
+    if isinstance(raw, dict) and isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return _in_struct(raw, kind, where)
+    if isinstance(raw, dict) and origin is dict:
+        keys, values = get_args(kind)
+        return _in_dictionary(raw, keys, values, where)
+    if isinstance(raw, list) and origin is tuple and get_args(kind)[-1] is ...:
+        return next((fault for i, part in enumerate(raw) if (fault := find_fault(part, get_args(kind)[0], f"{where}[{i}]"))), None)
+    return _in_value(raw, kind, where)
+
+
+def nearest(name: str, known: Iterable[str], prefix: str = "") -> str | None:
+    """``did you mean `x`?`` for the known name that is nearest, or None if none is near.
+
+    Args:
+        name: What was written.
+        known: What could have been.
+        prefix: Written before the name.
+    """
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"did you mean `{prefix}{close[0]}`?" if close else None
+
+
+def _in_struct(raw: dict[str, Any], kind: type[msgspec.Struct], where: str) -> Fault | None:
+    fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+    for key in raw:
+        if key not in fields:
+            hint = nearest(key, fields) or f"known: {', '.join(sorted(fields))}"
+            return Fault(_inside(where, key), "is an unknown key", hint)
+    for key, value in raw.items():
+        if fault := find_fault(value, fields[key].type, _inside(where, key)):
+            return fault
+    lacking = [key for key, field in fields.items() if field.required and key not in raw]
+    return Fault(where, f"lacks the key `{lacking[0]}`") if lacking else None
+
+
+def _in_dictionary(raw: dict[str, Any], keys: Any, values: Any, where: str) -> Fault | None:
+    for key, value in raw.items():
+        if get_origin(keys) is Literal and key not in get_args(keys):
+            names = get_args(keys)
+            return Fault(_inside(where, key), "is an unknown key", nearest(key, names) or f"known: {', '.join(names)}")
+        if fault := find_fault(value, values, _inside(where, key)):
+            return fault
+    return None
+
+
+def _in_value(raw: Any, kind: Any, where: str) -> Fault | None:
+    try:
+        msgspec.convert(raw, kind)
+    except msgspec.ValidationError as error:
+        what, _, inner = str(error).partition(" - at ")
+        names = [each for each in get_args(kind) if isinstance(each, str)] if get_origin(kind) is Literal else []
+        hint = (nearest(raw, names) if isinstance(raw, str) else None) or (f"it is one of {', '.join(names)}" if names else None)
+        return Fault(where + inner.strip("`").removeprefix("$"), f"is wrong: {what[:1].lower()}{what[1:]}", hint)
+    return None
+
+
+def _without_none(kind: Any) -> Any:
+    """The type that an optional value has where it is there."""
+    if get_origin(kind) in (Union, types.UnionType):
+        rest = [each for each in get_args(kind) if each is not type(None)]
+        return rest[0] if len(rest) == 1 else kind
+    return kind
+
+
+def _inside(where: str, key: str) -> str:
+    return f"{where}.{key}" if where else key

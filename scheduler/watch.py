@@ -1,0 +1,96 @@
+"""Notices calls of delegates that do not end.
+
+A call that hangs cannot be ended from outside: the thread that made it is given
+up, and whoever waits for it is told. The thread that called the session itself
+is interrupted as Ctrl-C would do it.
+"""
+
+import ctypes
+import signal
+import threading
+import weakref
+from collections.abc import Callable
+from time import perf_counter_ns
+
+from predictors.errors import StretchError
+
+#: Seconds that one call of a delegate may take: far above any real subgraph, simulators included.
+TIME_LIMIT_S = 600.0
+
+#: What runs now by the thread that runs it: name of the subgraph, and when it started in nanoseconds.
+Running = dict[str, tuple[str, int] | None]
+
+_last: list[StretchError] = []
+
+
+class Watch:
+    """A thread that looks at running calls now and then, and at nothing while none runs.
+
+    Args:
+        limit_s: How long a call may take, s.
+        overdue: A method that is told once of each call that took longer: its thread,
+            and what `running` has for it. Its object is not kept alive.
+    """
+
+    def __init__(self, limit_s: float, overdue: Callable[[str, tuple[str, int]], None]) -> None:
+        #: Written by the threads that call delegates.
+        self.running: Running = {}
+        ended = threading.Event()
+        thread = threading.Thread(
+            target=_look, args=(self.running, limit_s, weakref.WeakMethod(overdue), ended), name="nn-stretch watch", daemon=True
+        )
+        thread.start()
+        self._finalizer = weakref.finalize(self, _end, ended, thread)
+
+    def close(self) -> None:
+        """Return when the thread has ended."""
+        self._finalizer()
+
+
+def interrupt(thread: int) -> None:
+    """Raise `KeyboardInterrupt` in a thread, wherever Python code of it waits or runs.
+
+    Args:
+        thread: Its identity, as `threading.get_ident` tells it.
+    """
+    if thread == threading.main_thread().ident and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        # A signal wakes a thread that waits for a lock or sleeps.
+        signal.pthread_kill(thread, signal.SIGINT)
+    else:
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(KeyboardInterrupt))
+
+
+def note_hang(failure: StretchError) -> None:
+    """Remember a hang, for the case that the thread it happened in can never say so."""
+    _last[:] = [failure]
+
+
+def last_hang() -> StretchError | None:
+    """The hang that was noted last."""
+    return _last[0] if _last else None
+
+
+def _look(
+    running: Running, limit_s: float, overdue: "weakref.WeakMethod[Callable[[str, tuple[str, int]], None]]", ended: threading.Event
+) -> None:
+    limit_ns = int(limit_s * 1e9)
+    told: dict[str, tuple[str, int]] = {}
+    wait = limit_s
+    while not ended.wait(min(wait, threading.TIMEOUT_MAX)):
+        now, wait = perf_counter_ns(), limit_s
+        for thread, call in list(running.items()):
+            if call is None or told.get(thread) is call:
+                continue
+            left = call[1] + limit_ns - now
+            if left > 0:
+                wait = min(wait, left / 1e9)
+            elif tell := overdue():
+                told[thread] = call
+                tell(thread, call)
+                del tell
+
+
+def _end(ended: threading.Event, thread: threading.Thread) -> None:
+    ended.set()
+    if thread is not threading.current_thread():
+        thread.join()

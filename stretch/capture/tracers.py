@@ -1,0 +1,139 @@
+"""Tracing with `torch.fx`: with symbols alone, or with the shapes that one input gives."""
+
+import contextlib
+import functools
+import linecache
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from stretch.capture.modules import lowers
+from stretch.capture.values import InPlaceProxy
+
+#: Folders whose code is not that of the network.
+_OTHERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+
+
+class Tracer(fx.Tracer):
+    """Traces through everything except modules that lower to operators as they are."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        """Whether a module is one node."""
+        return lowers(m) or super().is_leaf_module(m, module_qualified_name)
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        """What stands for a node's result while the network runs."""
+        return InPlaceProxy(node, self)
+
+
+class ShapedProxy(InPlaceProxy):
+    """A proxy whose shape is known as numbers, so that a network may look at it and decide by it."""
+
+    @property
+    def _value(self) -> Any:
+        return self.tracer.values.get(self.node)
+
+    @property
+    def shape(self) -> Any:
+        """The shape as the network itself would see it."""
+        value = self._value
+        return torch.Size(value.shape) if isinstance(value, torch.Tensor) else fx.proxy.Attribute(self, "shape")
+
+    def size(self, dim: int | None = None) -> Any:
+        """The shape, or one number of it."""
+        shape = self.shape
+        return shape if dim is None else shape[dim]
+
+    @property
+    def ndim(self) -> Any:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    def dim(self) -> Any:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    def numel(self) -> Any:
+        """Number of elements."""
+        return self.shape.numel()
+
+    def __len__(self) -> int:
+        """Length of the first dimension, or number of tensors."""
+        value = self._value
+        return len(value) if isinstance(value, torch.Tensor | tuple | list) else super().__len__()
+
+    def __iter__(self) -> Iterator[Any]:
+        """The parts of a tuple, or of a tensor along its first dimension."""
+        return iter([self[i] for i in range(len(self))])
+
+
+class ShapedTracer(Tracer):
+    """Traces with the shapes that an input of one shape gives.
+
+    Every node is computed on tensors without data as soon as it is recorded.
+
+    Args:
+        shape: Of the input.
+    """
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__(autowrap_functions=(), param_shapes_constant=True)
+        self._mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self._shape = shape
+        self._computing = False
+        #: Results without data, by node; a node that cannot be computed so has none.
+        self.values: dict[fx.Node, Any] = {}
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        """What stands for a node's result while the network runs."""
+        return ShapedProxy(node, self)
+
+    def create_proxy(self, kind: str, target: Any, args: Any, kwargs: Any, *rest: Any, **more: Any) -> fx.Proxy:
+        """Record a node, and compute its result without data."""
+        proxy = super().create_proxy(kind, target, args, kwargs, *rest, **more)
+        # Whatever cannot be computed so is as unknown as without shapes.
+        with contextlib.suppress(Exception):
+            self.values[proxy.node] = self._compute(proxy.node)
+        return proxy
+
+    def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """A node for a leaf; anything else runs, and so does everything within a node that is computed."""
+        return forward(*args, **kwargs) if self._computing else super().call_module(m, forward, args, kwargs)
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
+        """A parameter as a node, except where a node is computed."""
+        return attr_val if self._computing else super().getattr(attr, attr_val, parameter_proxy_cache)
+
+    def _compute(self, node: fx.Node) -> Any:
+        args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda n: self.values[n])
+        self._computing = True
+        try:
+            with self._mode, torch.no_grad():
+                match node.op:
+                    case "placeholder":
+                        return torch.empty(self._shape)
+                    case "get_attr":
+                        return functools.reduce(getattr, str(node.target).split("."), self.root)
+                    case "call_module":
+                        return self.root.get_submodule(str(node.target)).forward(*args, **kwargs)
+                    case "call_method":
+                        return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+                    case _:
+                        return node.target(*args, **kwargs)  # type: ignore[operator]
+        finally:
+            self._computing = False
+
+
+def source_line(error: BaseException) -> str:
+    """The network's own line that an exception came from, as `` (file, line 3: `assert …`)``; empty if there is none."""
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_OTHERS)]
+    for frame in reversed(own):
+        text = linecache.getline(frame.filename, frame.lineno or 0).strip()
+        if text:
+            return f" ({Path(frame.filename).name}, line {frame.lineno}: `{text}`)"
+    return ""

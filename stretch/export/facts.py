@@ -1,0 +1,43 @@
+"""What a bundle says of a plan: one place for everything that writes bundles."""
+
+from predictors.devices import DeviceProfile
+from predictors.energy import EnergyModel
+from predictors.graph import OpGraph
+from predictors.predictor import LatencyPredictor
+from scheduler.manifest import Alternative
+from stretch.export.bundle import BundleFacts
+from stretch.planning.config import PlanConfig
+from stretch.planning.plan import PlanResult
+
+
+def bundle_facts(planned: PlanResult, profile: DeviceProfile, weights_source: str, weights_detail: str) -> BundleFacts:
+    """The facts of a planned design.
+
+    Args:
+        planned: The design with its prediction.
+        profile: Of the device it was planned for.
+        weights_source: ``default``, ``random``, ``file`` or ``given``.
+        weights_detail: Which weights.
+    """
+    return BundleFacts(
+        profile.id,
+        profile.calibrated,
+        weights_source,
+        weights_detail,
+        planned.predicted(),
+        planned.recommended,
+        {(row.design.name, b.scale.processor): b.ms for row in planned.run.segments for b in row.branches},
+        planned.config.precision,
+        lambda piece: _alternatives(piece, profile, planned.config),
+        profile.little_cores.value if profile.little_cores else (),
+    )
+
+
+def _alternatives(graph: OpGraph, device: DeviceProfile, config: PlanConfig) -> dict[str, Alternative]:
+    """What a subgraph would take on each processor that the plan may use."""
+    predictor, energy = LatencyPredictor(device), EnergyModel(device)
+    found = {}
+    for name in config.processors:
+        ms = predictor.predict(graph, name, config.precision.get(name)).ms
+        found[name] = Alternative(ms, energy.mj(name, ms))
+    return found

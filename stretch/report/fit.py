@@ -1,0 +1,46 @@
+"""Tables that suit the width of the terminal: no name or number is ever cut."""
+
+from collections.abc import Callable, Sequence
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
+from rich.table import Table
+
+Layout = Callable[[], Table]
+
+
+class Fitting:
+    """The first of several layouts of a table that is no wider than the terminal.
+
+    Args:
+        layouts: From the widest to the narrowest. The last one is taken where none fits,
+            so its columns should come from `column` with `fold`.
+    """
+
+    def __init__(self, layouts: Sequence[Layout]) -> None:
+        self._layouts = layouts
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The layout that fits."""
+        for layout in self._layouts:
+            table = layout()
+            if Measurement.get(console, options.update(max_width=10_000), table).maximum <= options.max_width:
+                break
+        yield table
+
+
+def plain_table() -> Table:
+    """A table without lines."""
+    return Table(box=None, pad_edge=False)
+
+
+def column(table: Table, title: str, *, right: bool = False, fold: bool = False) -> None:
+    """Add a column whose cells are never shortened.
+
+    Args:
+        table: The table.
+        title: Its heading.
+        right: Whether its cells stand on the right, as numbers do.
+        fold: Whether cells that are too wide go on in the next line; those of other columns are not broken.
+    """
+    table.add_column(title, justify="right" if right else "left", no_wrap=not fold, overflow="fold")

@@ -1,0 +1,139 @@
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import fx, nn  # noqa: E402 - torch may be missing
+
+from predictors.errors import StretchError, UsageError  # noqa: E402
+from stretch.capture import capture  # noqa: E402
+from stretch.capture.tracers import ShapedTracer, source_line  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+class Block(nn.Module):
+    """A convolution; subclasses look at shapes first."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+        self.gamma = nn.Parameter(torch.ones(4, 1, 1))
+
+    def look(self, x):
+        raise NotImplementedError
+
+    def forward(self, x):
+        self.look(x)
+        y = torch.relu(self.conv(x)) * self.gamma
+        self.look(x)
+        return y
+
+
+class Asserts(Block):
+    def look(self, x):
+        assert x.shape[1] == 3
+        assert x.dim() == x.ndim == 4, "images"
+
+
+class TorchAsserts(Block):
+    def look(self, x):
+        torch._assert(x.shape[1] == 3, "three channels")
+
+
+class Raises(Block):
+    def look(self, x):
+        if x.shape[-1] % 4 or x.size(2) % 4:
+            raise ValueError(f"{x.shape[-1]} is no multiple of 4")
+
+
+class Unpacks(Block):
+    def forward(self, x):
+        b, c, h, w = x.shape
+        assert (b, c, len(x)) == (1, 3, 1)
+        assert x.numel() == b * c * h * w
+        y = self.conv(x)
+        for _ in range(y.shape[1] // 2):
+            y = y + 1
+        return y.reshape(b, -1)
+
+
+class Depends(Block):
+    def forward(self, x):
+        y = self.conv(x)
+        left, right = y.chunk(2, 1)
+        if left.shape != right.shape:
+            return left
+        return left + right if int(y.size(1) * 0.5) == left.size(1) else left
+
+
+class Within(nn.Module):
+    """Looks at shapes of what modules within it give, in one that asserts itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.rest = Asserts(), nn.Sequential(nn.Conv2d(4, 3, 1), Asserts(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+    def forward(self, x):
+        y = self.first(x)
+        assert y.shape == (x.shape[0], 4, *x.shape[2:])
+        z = self.rest(y)
+        assert z.shape[1:] == (4,)
+        return z
+
+
+@pytest.mark.parametrize("kind", [Asserts, TorchAsserts, Raises, Unpacks, Depends, Within])
+def test_network_that_decides_by_shapes_is_captured_and_computes_what_it_computes(kind):
+    module = kind().eval()
+    captured = capture(module, (1, 3, 8, 8))
+    # the tests of export and transform compare numbers; here the traced graph stands for them
+    tracer = ShapedTracer((1, 3, 8, 8))
+    graph = tracer.trace(module)
+    traced = fx.GraphModule(tracer.root, graph)
+    x = torch.randn(1, 3, 8, 8)
+    torch.testing.assert_close(traced(x), module(x))
+    assert captured.graph.by_name[captured.graph.output].shape == tuple(module(x).shape)
+    assert captured.graph.params > 0
+
+
+def test_shapes_and_symbols_give_the_same_graph_of_a_network_that_needs_neither(captured):
+    module = captured("tiny_mobilenet").module
+    shape = captured("tiny_mobilenet").graph.input.shape
+    plain = [(n.op, str(n.target)) for n in fx.Tracer().trace(module).nodes if n.op == "call_module"]
+    shaped = [(n.op, str(n.target)) for n in ShapedTracer(shape).trace(module).nodes if n.op == "call_module"]
+    assert set(shaped) <= set(plain)
+    again = capture(module, shape)
+    assert again.graph.macs == captured("tiny_mobilenet").graph.macs
+
+
+class ByValue(Block):
+    def look(self, x):
+        if x.mean() > 0:
+            self.seen = 1
+
+
+class Wide(Block):
+    def look(self, x):
+        assert x.shape[-1] == 224, "wide images only"
+
+
+class Silent(Block):
+    def look(self, x):
+        assert x.shape[-1] == 224
+
+
+def test_line_that_branches_on_values_is_named():
+    with pytest.raises(StretchError, match="cannot be traced") as caught:
+        capture(ByValue(), (1, 3, 8, 8))
+    assert "test_tracers.py, line " in caught.value.message
+    assert "`if x.mean() > 0:`" in caught.value.message
+
+
+@pytest.mark.parametrize(("kind", "reason"), [(Wide, "wide images only"), (Silent, "(AssertionError|assert 8)")])
+def test_input_that_an_assertion_rejects_is_a_usage_error_with_its_line(kind, reason):
+    with pytest.raises(UsageError, match=f"rejects an input of 1×3×8×8: {reason}") as caught:
+        capture(kind(), (1, 3, 8, 8))
+    assert "`assert x.shape[-1] == 224" in caught.value.message
+    assert "--input" in caught.value.hint
+
+
+def test_exception_without_a_line_of_the_network_names_none():
+    assert source_line(ValueError("never raised")) == ""

@@ -1,0 +1,200 @@
+"""Real processes with a real plug-in whose calls never return, and a real Ctrl-C."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HANG = '''
+import ctypes
+import sys
+import threading
+
+from scheduler.delegates.base import AsyncInvocation, Invocation
+from scheduler.delegates.null import NullCompiled, NullDelegate
+
+libc = ctypes.CDLL(None)
+
+
+def native():
+    """Lock a mutex that is locked: no signal ends that."""
+    mutex = ctypes.create_string_buffer(64)
+    libc.pthread_mutex_lock(mutex)
+    threading.Thread(target=tell, args=(mutex,), daemon=True).start()
+    libc.pthread_mutex_lock(mutex)
+
+
+def tell(mutex):
+    """Say so once somebody waits in the kernel for the mutex: its first number is 2 then."""
+    while int.from_bytes(mutex[:4], sys.byteorder) != 2:
+        pass
+    say()
+
+
+def say():
+    sys.stderr.write("hanging\\n")
+    sys.stderr.flush()
+
+
+def hang(call):
+    if call is not native:
+        say()
+    call()
+
+
+class Blocking(Invocation):
+    def run(self):
+        hang(native)
+
+
+class Waiting(AsyncInvocation):
+    def __init__(self, call):
+        self.call = call
+
+    def enqueue(self):
+        pass
+
+    def wait(self):
+        hang(self.call)
+
+
+class Compiled(NullCompiled):
+    def bind(self, inputs, outputs):
+        return self.made()
+
+
+class Delegate(NullDelegate):
+    summary = "never returns"
+
+    def compile(self, model):
+        found = super().compile(model)
+        made = Compiled(found.inputs, found.outputs, 0.0)
+        made.made = self.made
+        return made
+
+
+class Native(Delegate):
+    def made(self):
+        return Blocking()
+
+
+class Async(Delegate):
+    asynchronous = True
+
+    def made(self):
+        return Waiting(threading.Event().wait)
+
+
+class AsyncNative(Delegate):
+    asynchronous = True
+
+    def made(self):
+        return Waiting(native)
+'''
+
+KINDS = {"hang": "Native", "hang_async": "Async", "hang_async_native": "AsyncNative"}
+
+
+@pytest.fixture
+def plugin(tmp_path):
+    """Environment in which the delegates that hang are installed."""
+    site = tmp_path / "site"
+    info = site / "acme_hang-1.0.dist-info"
+    info.mkdir(parents=True)
+    (site / "acme_hang.py").write_text(HANG)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-hang\nVersion: 1.0\n")
+    lines = [f"{name} = acme_hang:{made}" for name, made in KINDS.items()]
+    (info / "entry_points.txt").write_text("\n".join(["[nn_stretch.delegates]", *lines, ""]))
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), *filter(None, sys.path)])}
+
+
+def start(bundle, env, *words):
+    code = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "import sys; sys.argv[0] = 'stretch'\nfrom stretch.cli import app\napp()"
+    )
+    command = [sys.executable, "-c", code, "run", str(bundle), *words]
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def children(process):
+    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True, check=False).stdout
+    return [int(line) for line in found.split()]
+
+
+def read_until(process, line):
+    """Read what a process says until this line, which must come."""
+    for found in process.stderr:
+        if found == line:
+            return
+    raise AssertionError(f"it ended with {process.wait()}")
+
+
+def alive(pid):
+    """Whether a process runs; one that has ended and waits to be collected does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+WAYS = [
+    ["cpu=hang0", "gpu=null"],  # on the main thread
+    *([f"cpu={name}", "gpu=null"] for name in KINDS),
+    *([f"gpu={name}"] for name in KINDS),
+    *([f"gpu={name}", "cpu=process"] for name in KINDS),
+]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=" ".join)
+def test_interrupted_run_whose_delegate_hangs_ends_as_interrupted_with_its_children(bundle_dir, plugin, way):
+    process = start(bundle_dir, plugin, *(word for pair in way for word in ("--map", pair)))
+    read_until(process, "hanging\n")
+    found = children(process)
+    assert len(found) == ("cpu=process" in way)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
+    assert err.endswith("error: interrupted\n")
+    assert "Traceback" not in err
+    assert not any(alive(pid) for pid in found)
+
+
+@pytest.mark.parametrize("more", [[], ["--in-flight", "2"]])
+def test_hang_of_inferences_in_flight_and_alone_can_be_interrupted_twice_as_well(bundle_dir, plugin, more):
+    process = start(bundle_dir, plugin, "--map", "gpu=hang", *more)
+    read_until(process, "hanging\n")
+    for _ in range(2):
+        process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted" in err
+
+
+def test_interrupt_ends_a_child_that_is_stopped(bundle_dir, plugin):
+    process = start(bundle_dir, plugin, "--map", "gpu=process", "--repeat", "100000")
+    while not (found := children(process)):
+        assert process.poll() is None
+    os.kill(found[0], signal.SIGSTOP)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert not alive(found[0])
+
+
+@pytest.mark.parametrize("way", WAYS, ids=" ".join)
+def test_delegate_that_takes_longer_than_it_may_is_named_with_its_subgraph(bundle_dir, plugin, way):
+    process = start(bundle_dir, plugin, *(word for pair in way for word in ("--map", pair)), "--time-limit", "0.5")
+    out, err = process.communicate(timeout=60)
+    name = next(kind for pair in way for kind in KINDS if pair.rstrip("0").endswith(f"={kind}"))
+    assert (process.returncode, out) == (1, "")
+    last = err.partition("error: ")[2].splitlines()
+    assert "did not end within 0.5 s" in last[0]
+    assert f"(delegate `{name}`)" in last[0]
+    assert "subgraph `s" in last[0] or "subgraph `stem" in last[0] or "subgraph `head" in last[0]
+    assert last[2].startswith("hint: ")
+    assert "--time-limit" in last[2]
+    assert "Traceback" not in err
