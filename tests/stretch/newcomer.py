@@ -1,0 +1,230 @@
+"""What a new user has: a folder with files of their own, and the installed commands."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+BIN = Path(sys.executable).parent
+
+#: A residual network for three classes, as somebody might have written it.
+MODEL = '''
+"""My network."""
+from torch import nn
+from torch.nn import functional as F
+
+
+class Block(nn.Module):
+    def __init__(self, before, after, stride):
+        super().__init__()
+        self.conv1 = nn.Conv2d(before, after, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(after)
+        self.conv2 = nn.Conv2d(after, after, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(after)
+        self.skip = nn.Identity()
+        if stride > 1:
+            self.skip = nn.Sequential(nn.Conv2d(before, after, 1, stride, bias=False), nn.BatchNorm2d(after))
+
+    def forward(self, x):
+        y = F.relu(self.bn1(self.conv1(x)))
+        return F.relu(self.bn2(self.conv2(y)) + self.skip(x))
+
+
+class Net(nn.Module):
+    def __init__(self, classes=5):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 32, 3, 2, 1, bias=False), nn.BatchNorm2d(32), nn.ReLU())
+        self.stage1 = nn.Sequential(Block(32, 32, 1), Block(32, 32, 1))
+        self.stage2 = nn.Sequential(Block(32, 64, 2), Block(64, 64, 1))
+        self.stage3 = nn.Sequential(Block(64, 128, 2), Block(128, 128, 1))
+        self.head = nn.Linear(128, classes)
+
+    def forward(self, x):
+        return self.head(self.stage3(self.stage2(self.stage1(self.stem(x)))).mean((2, 3)))
+
+
+def make():
+    return Net()
+'''
+
+#: A recipe for the network above and pictures of three classes, where it has five.
+RECIPE = """
+model = "mymodel.py:make"
+device = "pixel6"
+classes = 3
+
+[data]
+name = "images"
+path = "pictures"
+size = 32
+
+[plan]
+alpha = 5.0
+
+[train]
+epochs = 4
+batch = 8
+learning_rate = 0.05
+
+[keep]
+steps = 4
+"""
+
+#: A delegate in a package, and its twin that gives something else.
+DELEGATE = '''
+"""Subgraphs on ONNX Runtime, in a delegate of my own."""
+import numpy as np
+import onnxruntime
+
+from scheduler.delegates import Compiled, Delegate, Invocation
+from scheduler.onnx_file import graph_shapes, load_onnx
+
+
+class Call(Invocation):
+    def __init__(self, session, feed, outputs, factor):
+        self.session, self.feed, self.outputs, self.factor = session, feed, outputs, factor
+
+    def run(self):
+        for buffer, value in zip(self.outputs, self.session.run(None, self.feed), strict=True):
+            np.multiply(value, np.float32(self.factor), out=buffer)
+
+
+class Loaded(Compiled):
+    def __init__(self, model, factor):
+        super().__init__(*graph_shapes(load_onnx(model), model))
+        self.session, self.factor = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"]), factor
+
+    def bind(self, inputs, outputs):
+        self.check(inputs, outputs)
+        return Call(self.session, dict(zip(self.inputs, inputs, strict=True)), outputs, self.factor)
+
+
+class Mine(Delegate):
+    summary = "ONNX Runtime, in a delegate of my own"
+    factor = 1.0
+
+    def compile(self, model):
+        return Loaded(model, self.factor)
+
+
+class Wrong(Mine):
+    summary = "the same, times 1.5"
+    factor = 1.5
+'''
+
+PROJECT = """
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "my-delegates"
+version = "0.1"
+dependencies = ["nn-stretch", "onnxruntime"]
+
+[project.entry-points."nn_stretch.delegates"]
+mine = "my_delegates:Mine"
+wrong = "my_delegates:Wrong"
+"""
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """Its object on stdout, and nothing beside it."""
+        return json.loads(self.out)
+
+    def command(self, phrase: str) -> list[str]:
+        """The words of the `stretch` command that a line of the output tells after a phrase."""
+        [line] = [line for line in (self.out + self.err).splitlines() if phrase in line]
+        words = line.partition(phrase)[2].split()
+        assert words[0] == "stretch"
+        return words[1:]
+
+
+@dataclass(frozen=True)
+class User:
+    """Somebody in a folder of their own with an installed `stretch`.
+
+    Args:
+        home: The folder.
+        program: The command.
+    """
+
+    home: Path
+    program: Path = BIN / "stretch"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of their commands: nothing of this checkout, nor of the settings that the other tests run under."""
+        own = {key: value for key, value in os.environ.items() if key != "PYTHONPATH" and not key.startswith(("NN_STRETCH", "PYTEST"))}
+        return {**own, "XDG_CACHE_HOME": str(self.home / ".cache"), "OMP_NUM_THREADS": "1"}
+
+    def start(self, *words: object) -> "subprocess.Popen[str]":
+        """Begin a command; its output comes through pipes."""
+        command = [str(self.program), *map(str, words)]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, cwd=self.home, env=self.environment, stdout=pipe, stderr=pipe, text=True)
+
+    def stretch(self, *words: object, code: int = 0) -> Done:
+        """Run a command that must end with `code` and without a traceback."""
+        with self.start(*words) as process:
+            done = Done(*_finish(process))
+        assert done.code == code, (words, done)
+        assert "Traceback" not in done.err
+        return done
+
+    def ask(self, *words: object, code: int = 0) -> dict[str, Any]:
+        """The JSON of a command that must end with `code`."""
+        return self.stretch(*words, "--json", "--quiet", code=code).json
+
+
+def _finish(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
+    out, err = process.communicate()
+    return process.returncode, out, err
+
+
+def uv(*words: object, cwd: Path) -> None:
+    """Run uv from what it has at hand; a test that needs more than that is skipped."""
+    done = subprocess.run([str(BIN / "uv"), *map(str, words)], cwd=cwd, capture_output=True, text=True, check=False)
+    if done.returncode and ("network was disabled" in done.stderr or "network connectivity is disabled" in done.stderr):
+        pytest.skip("uv has not all packages in its cache, and fetches none here")
+    assert done.returncode == 0, done.stderr
+
+
+def new_user(home: Path) -> User:
+    """Somebody with a model, a recipe, and pictures of three kinds in folders for training and for looking at."""
+    image = pytest.importorskip("PIL.Image")
+    (home / "mymodel.py").write_text(MODEL)
+    (home / "mine.toml").write_text(RECIPE)
+    (home / "classes.txt").write_text("apes\nfoxes\nfrogs\nowls\nwhales\n")
+    random = np.random.default_rng(0)
+    for name, colour in {"foxes": (190, 90, 50), "frogs": (70, 180, 80), "whales": (60, 80, 180)}.items():
+        for split, count in (("train", 16), ("val", 8)):
+            folder = home / "pictures" / split / name
+            folder.mkdir(parents=True)
+            for i in range(count):
+                pixels = np.clip(colour + random.normal(0, 40, (72, 96, 3)), 0, 255).astype(np.uint8)
+                image.fromarray(pixels).save(folder / f"{i}.{'png' if i % 2 else 'jpg'}")
+    return User(home)
+
+
+def delegate_package(folder: Path) -> Path:
+    """A package with delegates, as another project would have it."""
+    (folder / "my_delegates").mkdir(parents=True)
+    (folder / "pyproject.toml").write_text(PROJECT)
+    (folder / "my_delegates" / "__init__.py").write_text(DELEGATE)
+    return folder

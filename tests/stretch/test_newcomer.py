@@ -1,0 +1,171 @@
+"""The ways a new user goes, from files of their own to running branches: nothing but installed commands, outside the checkout."""
+
+import csv
+import re
+import shutil
+import signal
+
+import pytest
+
+from tests.contracts.repository import ROOT
+from tests.stretch.newcomer import BIN, User, delegate_package, new_user, uv
+
+pytest.importorskip("torch")
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.slow,
+    pytest.mark.skipif(not all((BIN / name).is_file() for name in ("stretch", "uv")), reason="`stretch` or `uv` is not installed"),
+]
+
+QUICK = ("--repeat", 2, "--warmup", 0)
+
+
+@pytest.fixture(scope="module")
+def user(tmp_path_factory):
+    return new_user(tmp_path_factory.mktemp("newcomer"))
+
+
+@pytest.fixture(scope="module")
+def branched(user):
+    """Their model in branches for a CPU and a DSP, calibrated with their pictures."""
+    words = (
+        "branch",
+        "mymodel.py:make",
+        "--device",
+        "mi9",
+        "--processors",
+        "cpu,dsp",
+        "--input",
+        "3x128x128",
+        "--images",
+        "pictures/train",
+    )
+    assert "--trust-code" in user.ask(*words, code=2)["hint"]
+    return user.stretch(*words, "--trust-code", "--out", "own")
+
+
+def check_run(data, tolerance):
+    assert data["median_ms"] > 0
+    assert data["check"]["error"] <= data["check"]["tolerance"]
+    assert data["check"]["stored"]
+    assert data["max_error"] <= tolerance
+    assert 0.97 <= data["macs_ratio"] <= 1.03
+
+
+def check_share(share, images, least):
+    assert least <= share["value"] <= 1
+    assert 0 <= share["low"] <= share["value"] <= share["high"] <= 1
+    assert share["images"] == images
+
+
+def test_own_model_becomes_branches_then_int8_that_agree_with_it(user, branched):
+    check_run(user.ask(*branched.command("run it with:"), *QUICK), 1e-4)
+    assert user.ask("verify", "own")["ok"]
+    made = user.ask("export", "own", "--precision", "cpu=fp32,dsp=int8", "--images", "pictures/train", "--out", "own_int8")
+    assert {entry["precision"] for entry in made["subgraphs"] if entry["processor"] == "dsp"} == {"int8"}
+    assert {entry["precision"] for entry in made["subgraphs"] if entry["processor"] == "cpu"} == {"fp32"}
+    assert min(entry["cosine"] for entry in made["subgraphs"] if entry["precision"] == "int8") >= 0.99
+    # three of the five classes that the network tells apart: the hint says how to name them
+    assert "--classes FILE" in user.ask("evaluate", "own_int8", "--images", "pictures/val", code=1)["hint"]
+    worth = user.ask("evaluate", "own_int8", "--images", "pictures/val", "--classes", "classes.txt")
+    assert worth["images"]["labels"] == "folders"
+    assert worth["precisions"] == ["fp32", "int8"]
+    check_share(worth["top1"], 24, 0)
+    check_share(worth["original"]["top1"], 24, 0)
+    check_share(worth["agreement"], 24, 0.8)
+    check_run(user.ask("run", "own_int8", *QUICK), 0.3)
+    explained = user.ask("explain", "own_int8")
+    ran = {entry["name"] for entry in explained["subgraphs"]}
+    assert ran == {entry["name"] for entry in made["subgraphs"]}
+    assert {op["subgraph"] for op in explained["ops"]} >= ran
+    assert user.ask("verify", "own_int8")["ok"]
+
+
+def test_own_pictures_train_through_a_kill_to_a_bundle_that_knows_them(user):
+    assert "--trust-code" in user.ask("train", "mine.toml", code=2)["hint"]
+    words = ("train", "mine.toml", "--trust-code")
+    with user.start(*words) as cut:
+        told = next((line for line in cut.stderr if line.startswith("epoch 1:")), None)
+        cut.send_signal(signal.SIGKILL)
+    assert told is not None
+    assert cut.returncode == -signal.SIGKILL, "the run was over before it could be killed"
+    run = user.home / "runs" / "mine"
+    assert not (run / "last.safetensors").exists()
+    assert "--resume" in user.ask(*words, code=1)["hint"]
+    trained = user.stretch(*words, "--resume")
+    assert [row["epoch"] for row in csv.DictReader((run / "log.csv").read_text().splitlines())] == [str(epoch) for epoch in range(1, 5)]
+    accuracy = float(re.search(r"accuracy ([\d.]+)%, best", trained.out)[1]) / 100
+    assert accuracy > 0.5  # one in three by chance
+
+    taken = user.stretch(*trained.command("take it out with:"), "--out", "taken")
+    run_it = taken.command("run it with:")
+    check_run(user.ask(*run_it, *QUICK), 1e-3)
+    check_run(user.ask(*run_it, *QUICK, "--priority", "energy"), 1e-3)
+    worth = user.ask("evaluate", "taken/bundle", "--images", "pictures/val")
+    assert worth["images"]["classes"] == 3
+    check_share(worth["top1"], 24, accuracy - 0.05)
+
+
+def test_delegate_of_another_package_runs_and_is_judged(user, branched, tmp_path):
+    package = delegate_package(tmp_path / "package")
+    program = wheel_install(tmp_path)
+    uv("pip", "install", "--quiet", "--offline", "--python", program.parent / "python", package, cwd=tmp_path)
+    own = User(user.home, program)
+    assert {"mine", "wrong"} <= {item["name"] for item in own.ask("delegates")["items"]}
+    ran = own.ask("run", "own", "--map", "dsp=mine", *QUICK)
+    assert ran["processors"]["dsp"]["delegate"] == "mine"
+    check_run(ran, 1e-4)
+    failed = own.ask("run", "own", "--map", "dsp=wrong", *QUICK, code=1)
+    assert "wrong" in failed["error"]
+    assert "stem.dsp" in failed["error"]
+
+
+def wheel_install(folder):
+    """The program in a fresh environment that has the wheel and what it depends on, built and carried there."""
+    uv(
+        "build",
+        "--quiet",
+        "--offline",
+        "--wheel",
+        "--no-build-isolation",
+        "--python",
+        BIN / "python",
+        "--out-dir",
+        folder / "dist",
+        ROOT,
+        cwd=ROOT,
+    )
+    uv("venv", "--quiet", "--python", BIN / "python", folder / "venv", cwd=folder)
+    [wheel] = (folder / "dist").glob("*.whl")
+    uv("pip", "install", "--quiet", "--offline", "--python", folder / "venv" / "bin" / "python", wheel, cwd=folder)
+    return folder / "venv" / "bin" / "stretch"
+
+
+def test_wheel_without_torch_runs_bundles_and_names_what_it_lacks(user, branched, tmp_path):
+    program = wheel_install(tmp_path)
+    shutil.copytree(user.home / "own", tmp_path / "own")
+    base = User(tmp_path, program)
+    installed = base.ask("env")
+    assert all(str(tmp_path) in place for place in installed["imported_from"].values())
+    assert installed["packages"]["torch"] is None
+    assert {item["id"] for item in base.ask("devices")["items"]} >= {"mi9", "pixel6"}
+    assert base.ask("verify", "own")["ok"]
+    check_run(base.ask("run", "own", *QUICK), 1e-4)
+    assert base.ask("explain", "own")["subgraphs"]
+
+    # pictures need Pillow, and the hint brings it
+    words = ("evaluate", "own", "--images", user.home / "pictures" / "val", "--no-labels")
+    follow(base.ask(*words, code=5)["hint"], program)
+    check_share(base.ask(*words)["agreement"], 24, 0.5)
+
+    words = ("branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", "--alpha", 5, "--out", "tiny")
+    follow(base.ask(*words, code=5)["hint"], program)
+    assert base.ask(*words)["checks"]["max_error"] < 1e-4
+    check_run(base.ask("run", "tiny", *QUICK), 1e-4)
+
+
+def follow(hint, program):
+    """Do what a hint of a missing package says, in the checkout."""
+    [line] = re.findall(r"`(pip install [^`]*)`", hint)
+    words = [word.strip('"') for word in line.split()[2:]]
+    uv("pip", "install", "--quiet", "--offline", "--python", program.parent / "python", *words, cwd=ROOT)
