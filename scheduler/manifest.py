@@ -4,6 +4,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from scheduler.preprocessing import Preprocessing
+
 SCHEMA = 1
 
 #: Predicted times and energies are at most this: sums of them stay finite, and fit a timeline in nanoseconds.
@@ -112,7 +114,18 @@ class FileEntry(_Part, frozen=True):
 
 
 class ModelInfo(_Part, frozen=True):
-    """The branched model and its original in numbers (batch 1)."""
+    """The branched model and its original in numbers (batch 1).
+
+    Args:
+        name: Of the model.
+        input_shape: Of what it reads.
+        output_shape: Of what it gives.
+        macs: Multiply-accumulates.
+        params: Parameters.
+        original_macs: Multiply-accumulates of the original.
+        original_params: Parameters of the original.
+        preprocessing: What a picture goes through before the model reads it; None if that is not known.
+    """
 
     name: str
     input_shape: tuple[int, ...]
@@ -121,6 +134,7 @@ class ModelInfo(_Part, frozen=True):
     params: _Count
     original_macs: _Count
     original_params: _Count
+    preprocessing: Preprocessing | None = None
 
 
 class WeightsInfo(_Part, frozen=True):

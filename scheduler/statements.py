@@ -59,9 +59,20 @@ def statement_problems(manifest: Manifest) -> Iterator[str]:
     Args:
         manifest: One whose graph holds together.
     """
+    yield from _preprocessing_problems(manifest)
     yield from _design_problems(manifest)
     yield from _predicted_problems(manifest.predicted)
     yield from _check_problems(manifest)
+
+
+def _preprocessing_problems(manifest: Manifest) -> Iterator[str]:
+    stated, shape = manifest.model.preprocessing, manifest.model.input_shape
+    if stated is None:
+        return
+    if len(shape) != 4 or shape[1] != 3:
+        yield f"`model.preprocessing` is one of colour pictures, the model reads {list(shape)[:8]}"
+    elif stated.size is not None and stated.size < min(shape[2:]):
+        yield f"`model.preprocessing` resizes pictures to {stated.size}, the model reads {shape[3]}×{shape[2]}"
 
 
 def _design_problems(manifest: Manifest) -> Iterator[str]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from scheduler.manifest import Manifest
+    from scheduler.preprocessing import Preprocessing
     from stretch.capture import Captured
     from stretch.models.load import LoadedModel
     from stretch.transform import BranchedModel
@@ -50,6 +51,7 @@ class Branched:
         calibration: How far each branched segment is from the original's, after calibration.
         bundle: The folder written, if any.
         manifest: Its `bundle.json`.
+        preprocessing: What a picture goes through before the model reads it.
     """
 
     plan: PlanResult
@@ -62,6 +64,7 @@ class Branched:
     calibration: "list[SegmentError]" = field(default_factory=list)
     bundle: Path | None = None
     manifest: "Manifest | None" = None
+    preprocessing: "Preprocessing | None" = None
 
     def to_json(self) -> dict[str, Any]:
         """The object that `stretch branch --json` prints."""
@@ -70,6 +73,7 @@ class Branched:
             "weights": {"source": self.weights_source, "detail": self.weights_detail},
             "warnings": [*self.warnings, *planned["warnings"]],
             "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
+            "preprocessing": self.preprocessing.to_json() if self.preprocessing else None,
             "calibration": [asdict(error) for error in self.calibration],
             "bundle": str(self.bundle) if self.bundle else None,
             "checks": self.manifest.checks if self.manifest else {},
@@ -134,7 +138,9 @@ def branch(
         captured = capture(loaded.module, input_shape or loaded.input_shape, loaded.name)
     with _phase("plan", seconds, step):
         planned = _plan(captured.graph, profile, config, draft)
-    result = Branched(planned, loaded.weights_source, loaded.weights_detail, list(loaded.warnings), seconds)
+    result = Branched(
+        planned, loaded.weights_source, loaded.weights_detail, list(loaded.warnings), seconds, preprocessing=loaded.preprocessing
+    )
     if images is None and planned.changes_network:
         result.warnings.append(UNKNOWN_ACCURACY)
     if dry_run:
@@ -147,13 +153,13 @@ def branch(
             result.sequential = build(captured, planned.sequential.design)
     if images is not None:
         with _phase("calibrate", seconds, step):
-            result.calibration = _calibrate(result.model, captured, images, image_count)
+            result.calibration = _calibrate(result.model, captured, images, image_count, loaded.preprocessing)
     if out is not None:
         with _phase("export", seconds, step):
             from stretch.export.bundle import export_bundle
             from stretch.export.facts import bundle_facts
 
-            facts = bundle_facts(planned, profile, loaded.weights_source, loaded.weights_detail)
+            facts = bundle_facts(planned, profile, loaded.weights_source, loaded.weights_detail, loaded.preprocessing)
             result.manifest = export_bundle(
                 out,
                 captured,
@@ -190,19 +196,23 @@ def _import_torch() -> None:
 
 def _load(model: "str | nn.Module", weights: str, seed: int, trust_code: bool) -> "LoadedModel":
     from stretch.models.load import USUAL_INPUT, LoadedModel, load_model
+    from stretch.models.preprocessing import stated_preprocessing
 
     if isinstance(model, str):
         return load_model(model, weights=weights, seed=seed, trust_code=trust_code)
-    return LoadedModel(model.eval(), type(model).__name__, USUAL_INPUT, "given", "the module's own")
+    read = stated_preprocessing(model, type(model).__name__)
+    return LoadedModel(model.eval(), type(model).__name__, USUAL_INPUT, "given", "the module's own", read)
 
 
-def _calibrate(model: "BranchedModel", captured: "Captured", folder: Path, count: int) -> "list[SegmentError]":
+def _calibrate(
+    model: "BranchedModel", captured: "Captured", folder: Path, count: int, preprocessing: "Preprocessing"
+) -> "list[SegmentError]":
     import torch
 
     from stretch.quantize.images import load_images
     from stretch.transform.calibrate import calibrate
 
-    found = [torch.from_numpy(image) for image in load_images(folder, captured.graph.input.shape, count)]
+    found = [torch.from_numpy(image) for image in load_images(folder, captured.graph.input.shape, count, preprocessing)]
     return calibrate(model, captured, [torch.cat(found[i : i + 32]) for i in range(0, len(found), 32)])
 
 

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stretch.cli.output import Output, verb
+from stretch.cli.pictures import asked_preprocessing
 
 if TYPE_CHECKING:
     import numpy as np
     from rich.console import Console
 
     from scheduler.bundle import Bundle
+    from scheduler.preprocessing import Preprocessing
     from scheduler.session import Session
     from stretch.evaluation.labels import ImageFile
-    from stretch.quantize.images import Preprocessing
 
 
 @verb
@@ -32,11 +33,15 @@ def evaluate(
         list[str] | None, typer.Option("--map", help="Where a processor runs here, as gpu=cpu1; repeat or separate by commas.")
     ] = None,
     processors: Annotated[str | None, typer.Option(help="Processors to use, as cpu,gpu; the work of those left out moves to them.")] = None,
-    mean: Annotated[str | None, typer.Option(help="Mean of red, green and blue in 0 to 1, as 0.5,0.5,0.5; ImageNet's by default.")] = None,
-    std: Annotated[str | None, typer.Option(help="Standard deviation of each; ImageNet's by default.")] = None,
+    mean: Annotated[
+        str | None,
+        typer.Option(help="Mean of red, green and blue in 0 to 1, as 0.5,0.5,0.5; by default what the bundle states, else ImageNet's."),
+    ] = None,
+    std: Annotated[str | None, typer.Option(help="Standard deviation of each; the bundle's by default.")] = None,
     size: Annotated[int | None, typer.Option(help="Shorter side that pictures are resized to before the crop.", min=1)] = None,
     crop: Annotated[
-        float | None, typer.Option(help="Instead of --size: share of the shorter side that the crop keeps, 0.875 by default.", max=1.0)
+        float | None,
+        typer.Option(help="Instead of --size: share of the shorter side that the crop keeps, the bundle's by default.", max=1.0),
     ] = None,
 ) -> None:
     """Measure a bundle's accuracy on images, and how far it agrees with the original."""
@@ -50,7 +55,7 @@ def evaluate(
     loaded = load_bundle(bundle, check_hashes=True)
     model = loaded.manifest.model
     outputs = _outputs(loaded)
-    preprocessing = _preprocessing(mean, std, size, crop)
+    preprocessing = asked_preprocessing(model.preprocessing, mean=mean, std=std, size=size, crop=crop)
     found = find_images(images, outputs, classes, labelled=labels)
     files = found.spread(limit)
     only = None if processors is None else [name.strip() for name in processors.split(",")]
@@ -89,36 +94,6 @@ def _outputs(bundle: "Bundle") -> int:
             "only networks that classify one image at a time can be evaluated",
         )
     return shape[1]
-
-
-def _preprocessing(mean: str | None, std: str | None, size: int | None, crop: float | None) -> "Preprocessing":
-    """What pictures go through; ImageNet's where nothing else is asked for."""
-    from predictors.errors import UsageError
-    from stretch.quantize.images import IMAGENET, Preprocessing
-
-    if size is not None and crop is not None:
-        raise UsageError("--size and --crop both say how much of a picture is kept", "give one of the two")
-    if crop is not None and not crop > 0:
-        raise UsageError(f"--crop {crop:g} keeps nothing of a picture", "it is a share above 0, up to 1")
-    means = IMAGENET.mean if mean is None else _colours("--mean", mean)
-    deviations = IMAGENET.deviation if std is None else _colours("--std", std)
-    if min(deviations) <= 0:
-        raise UsageError(f"--std {std} is no standard deviation", "each is above 0, as 0.229,0.224,0.225")
-    return Preprocessing(means, deviations, IMAGENET.crop if crop is None else crop, size)
-
-
-def _colours(flag: str, text: str) -> tuple[float, float, float]:
-    import math
-
-    from predictors.errors import UsageError
-
-    try:
-        red, green, blue = (float(part) for part in text.split(","))
-    except ValueError as error:
-        raise UsageError(f"{flag} {text} is not three numbers", f"write it as {flag} 0.485,0.456,0.406") from error
-    if not all(math.isfinite(value) for value in (red, green, blue)):
-        raise UsageError(f"{flag} {text} is not three numbers", f"write it as {flag} 0.485,0.456,0.406")
-    return red, green, blue
 
 
 def _original(bundle: "Bundle", session: "Session", out: Output) -> Any:

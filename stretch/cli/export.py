@@ -114,10 +114,12 @@ def _refuse_images(file_format: Format, precision: str | None, images: Path | No
 def _samples(manifest: "Manifest", wanted: dict[str, str], images: Path | None, limit: int) -> "tuple[list[Any], str]":
     """Images to calibrate and compare with, and where they came from."""
     from predictors.errors import UsageError
+    from scheduler.preprocessing import IMAGENET
     from stretch.quantize.images import load_images, synthetic_images
 
     if images is not None:
-        return list(load_images(images, manifest.model.input_shape, limit)), "folder"
+        read = manifest.model.preprocessing or IMAGENET
+        return list(load_images(images, manifest.model.input_shape, limit, read)), "folder"
     if manifest.weights.source == "random" or "int8" not in wanted.values():
         return list(synthetic_images(manifest.model.input_shape, min(limit, SYNTHETIC))), "synthetic"
     raise UsageError("int8 needs calibration images, none were given", "give a folder of images that the model will meet with --images")

@@ -9,6 +9,7 @@ import msgspec
 
 from predictors.graph import Op, OpGraph
 from scheduler.manifest import SCHEMA, Alternative, FileEntry, JoinEntry, Manifest, ModelInfo, SubgraphEntry, Tensor, WeightsInfo
+from scheduler.preprocessing import Preprocessing
 from stretch.capture import Captured
 from stretch.export.checks import check_export
 from stretch.export.onnx import Arrays, save_onnx, to_numpy, to_onnx
@@ -34,6 +35,7 @@ class BundleFacts:
         precision: Planned precision by processor.
         alternatives: What a subgraph would take on each processor of the plan.
         little_cores: The device's cores for threads that only wait.
+        preprocessing: What a picture goes through before the model reads it; None if that is not known.
     """
 
     device: str
@@ -46,6 +48,7 @@ class BundleFacts:
     precision: Mapping[str, str] = field(default_factory=dict)
     alternatives: Callable[[OpGraph], dict[str, Alternative]] = lambda graph: {}
     little_cores: tuple[int, ...] = ()
+    preprocessing: Preprocessing | None = None
 
 
 def export_bundle(
@@ -187,6 +190,8 @@ def _manifest(
         graph.params,
         original.graph.macs,
         original.graph.params,
+        # of colour pictures; a network may read something else
+        facts.preprocessing if len(graph.input.shape) == 4 and graph.input.shape[1] == 3 else None,
     )
     return Manifest(
         schema=SCHEMA,

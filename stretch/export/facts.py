@@ -5,12 +5,15 @@ from predictors.energy import EnergyModel
 from predictors.graph import OpGraph
 from predictors.predictor import LatencyPredictor
 from scheduler.manifest import Alternative
+from scheduler.preprocessing import Preprocessing
 from stretch.export.bundle import BundleFacts
 from stretch.planning.config import PlanConfig
 from stretch.planning.plan import PlanResult
 
 
-def bundle_facts(planned: PlanResult, profile: DeviceProfile, weights_source: str, weights_detail: str) -> BundleFacts:
+def bundle_facts(
+    planned: PlanResult, profile: DeviceProfile, weights_source: str, weights_detail: str, preprocessing: Preprocessing | None = None
+) -> BundleFacts:
     """The facts of a planned design.
 
     Args:
@@ -18,6 +21,7 @@ def bundle_facts(planned: PlanResult, profile: DeviceProfile, weights_source: st
         profile: Of the device it was planned for.
         weights_source: ``default``, ``random``, ``file`` or ``given``.
         weights_detail: Which weights.
+        preprocessing: What a picture goes through before the model reads it.
     """
     return BundleFacts(
         profile.id,
@@ -30,6 +34,7 @@ def bundle_facts(planned: PlanResult, profile: DeviceProfile, weights_source: st
         planned.config.precision,
         lambda piece: _alternatives(piece, profile, planned.config),
         profile.little_cores.value if profile.little_cores else (),
+        preprocessing,
     )
 
 

@@ -8,9 +8,16 @@ from typing import ClassVar
 
 from torch import nn
 
+from scheduler.preprocessing import Preprocessing
 from stretch.models.families import families
 from stretch.models.names import CIFAR_CLASSES, cifar_names
 from stretch.models.small_resnet import BasicBlock, SmallResNet
+
+#: Mean and deviation of the 50 000 training images' colours.
+MOMENTS = {
+    "cifar10": Preprocessing((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), 1.0),
+    "cifar100": Preprocessing((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762), 1.0),
+}
 
 
 @families.register("cifar")
@@ -32,6 +39,10 @@ class CifarFamily:
     def input_shape(self, name: str) -> tuple[int, ...]:
         """1 × 3 × 32 × 32."""
         return (1, 3, 32, 32)
+
+    def preprocessing(self, name: str) -> Preprocessing:
+        """Whole pictures, normalised by the moments of the training images."""
+        return MOMENTS[name.partition("_")[2]]
 
     def default_weights(self, name: str) -> None:
         """None: nobody published trained ones under these names."""

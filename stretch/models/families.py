@@ -13,6 +13,8 @@ from stretch.plugins import describe, load_plugins
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from scheduler.preprocessing import Preprocessing
+
 #: Entry points of families of other packages.
 GROUP = "nn_stretch.families"
 
@@ -41,6 +43,14 @@ class Family(Protocol):
 
     def input_shape(self, name: str) -> tuple[int, ...]:
         """Shape of the model's usual input, batch 1 first."""
+        ...
+
+    def preprocessing(self, name: str) -> "Preprocessing":
+        """What a picture goes through before the model reads it.
+
+        A family may leave this method out; then what the module states counts,
+        in an attribute ``preprocessing`` or as timm's do, and ImageNet's else.
+        """
         ...
 
     def default_weights(self, name: str) -> "tuple[dict[str, Tensor], str] | None":

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 from predictors.errors import MissingBackendError, StretchError, UnknownNameError, UsageError
 from predictors.files import MAX_WHOLE
 from predictors.install import install_line
+from scheduler.preprocessing import IMAGENET, Preprocessing
 from stretch.models.families import find_family, model_names
+from stretch.models.preprocessing import stated_preprocessing
 
 if TYPE_CHECKING:
     import torch
@@ -32,6 +34,7 @@ class LoadedModel:
         weights_source: ``default`` (trained), ``random``, ``file``, or
             ``given`` (whatever a factory returned).
         weights_detail: Which weights, or why they are random.
+        preprocessing: What a picture goes through before the model reads it.
         warnings: Sentences for the user.
     """
 
@@ -40,6 +43,7 @@ class LoadedModel:
     input_shape: tuple[int, ...]
     weights_source: str
     weights_detail: str = ""
+    preprocessing: Preprocessing = IMAGENET
     warnings: list[str] = field(default_factory=list)
 
 
@@ -97,9 +101,12 @@ def is_file(name: str) -> bool:
 def _from_family(name: str, family: Any, own: str, weights: str, generator: "torch.Generator") -> LoadedModel:
     module = family.build(own).eval()
     shape = family.input_shape(own)
+    # families of other packages may leave it to their modules
+    told = getattr(family, "preprocessing", None)
+    read = stated_preprocessing(module, name) if told is None else told(own)
     if weights not in ("default", "none"):
         _load_file(module, name, Path(weights))
-        return LoadedModel(module, name, shape, "file", weights)
+        return LoadedModel(module, name, shape, "file", weights, read)
     reason, warnings = "asked for", []
     if weights == "default":
         try:
@@ -109,11 +116,11 @@ def _from_family(name: str, family: Any, own: str, weights: str, generator: "tor
         else:
             if trained is not None:
                 _fit(module, name, trained[0], trained[1])
-                return LoadedModel(module, name, shape, "default", trained[1])
+                return LoadedModel(module, name, shape, "default", trained[1], read)
             reason = "nobody published trained ones"
         warnings.append(f"`{name}` has random weights: {reason}")
     _settle(module, name, shape, generator)
-    return LoadedModel(module, name, shape, "random", reason, warnings)
+    return LoadedModel(module, name, shape, "random", reason, read, warnings)
 
 
 def _from_factory(name: str, factory: Callable[[], Any], weights: str, generator: "torch.Generator") -> LoadedModel:
@@ -126,18 +133,18 @@ def _from_factory(name: str, factory: Callable[[], Any], weights: str, generator
     if not isinstance(module, nn.Module):
         raise StretchError(f"`{name}` returned {type(module).__name__}, not a torch.nn.Module")
     module.eval()
-    shape = _input_shape(module)
+    shape, read = _input_shape(module), stated_preprocessing(module, name)
     if weights == "default":
-        return LoadedModel(module, name, shape, "given", "as the factory returned them")
+        return LoadedModel(module, name, shape, "given", "as the factory returned them", read)
     if weights == "none":
         for child in module.modules():
             reset = getattr(child, "reset_parameters", None)
             if callable(reset):
                 reset()
         _settle(module, name, shape, generator)
-        return LoadedModel(module, name, shape, "random", "asked for")
+        return LoadedModel(module, name, shape, "random", "asked for", read)
     _load_file(module, name, Path(weights))
-    return LoadedModel(module, name, shape, "file", weights)
+    return LoadedModel(module, name, shape, "file", weights, read)
 
 
 def _factory(name: str, trust_code: bool) -> Callable[[], Any]:

@@ -5,8 +5,10 @@ from typing import ClassVar
 import timm
 from torch import Tensor, nn
 
+from scheduler.preprocessing import IMAGENET, Preprocessing
 from stretch.models.download import check_host
 from stretch.models.families import families
+from stretch.models.preprocessing import timm_preprocessing
 
 
 @families.register("timm")
@@ -27,6 +29,11 @@ class TimmFamily:
         """1 × the input size that timm's configuration tells."""
         config = timm.get_pretrained_cfg(name)
         return (1, *(config.input_size if config else (3, 224, 224)))
+
+    def preprocessing(self, name: str) -> Preprocessing:
+        """What timm's configuration tells; pictures are never padded, as three models ask for."""
+        config = timm.get_pretrained_cfg(name)
+        return (timm_preprocessing(config.to_dict()) if config else None) or IMAGENET
 
     def default_weights(self, name: str) -> tuple[dict[str, Tensor], str] | None:
         """The weights timm calls pretrained, from the local hub folder or the network.

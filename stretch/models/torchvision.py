@@ -5,6 +5,7 @@ from typing import ClassVar
 import torchvision.models as tv
 from torch import Tensor, nn
 
+from scheduler.preprocessing import Preprocessing
 from stretch.models.download import read_weights, trained_weights_file
 from stretch.models.families import families
 
@@ -47,6 +48,12 @@ class TorchvisionFamily:
         weights = tv.get_model_weights(name).DEFAULT
         size = weights.transforms.keywords.get("crop_size", USUAL_SIZE)
         return (1, 3, size, size)
+
+    def preprocessing(self, name: str) -> Preprocessing:
+        """The transforms of the default weights."""
+        preset = tv.get_model_weights(name).DEFAULT.transforms()
+        crop = preset.crop_size[0] / preset.resize_size[0]
+        return Preprocessing(tuple(preset.mean), tuple(preset.std), crop, interpolation=preset.interpolation.value)
 
     def default_weights(self, name: str) -> tuple[dict[str, Tensor], str]:
         """The weights torchvision calls default, from the local hub folder or the network.

@@ -1,7 +1,6 @@
 """Images to calibrate with: a folder of pictures or arrays, or made-up ones for random weights."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictors.errors import MissingBackendError, StretchError
+from scheduler.preprocessing import IMAGENET, Preprocessing
 
 Array = NDArray[np.float32]
 
@@ -22,55 +22,10 @@ PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 MAX_BYTES = 4 << 30
 
 
-@dataclass(frozen=True)
-class Preprocessing:
-    """What a picture goes through before the model reads it: resize, crop at the centre, normalise.
-
-    Args:
-        mean: Of red, green and blue, in 0 to 1.
-        deviation: Standard deviation of each.
-        crop: Share of the shorter side that the crop keeps.
-        size: Shorter side after the resize, pixels; None for what `crop` asks for.
-    """
-
-    mean: tuple[float, float, float]
-    deviation: tuple[float, float, float]
-    crop: float
-    size: int | None = None
-
-    def scaled(self, width: int, height: int, to: tuple[int, int]) -> tuple[int, int]:
-        """Size of a picture of `width` × `height` after the resize, never smaller than `to`, the crop.
-
-        Raises:
-            StretchError: If `size` leaves less than the crop.
-        """
-        wide, high = to
-        least = min(width, height)
-        shorter = round(least * max(high / height, wide / width) / self.crop) if self.size is None else self.size
-        # as torchvision: the longer side is cut off, not rounded
-        found = int(shorter * width / least), int(shorter * height / least)
-        if self.size is None:
-            return max(wide, found[0]), max(high, found[1])
-        if found[0] < wide or found[1] < high:
-            raise StretchError(
-                f"a picture of {width}×{height} resized to a shorter side of {self.size} is smaller than what the model reads, {wide}×{high}",
-                "resize to more with --size",
-            )
-        return found
-
-    def to_json(self) -> dict[str, Any]:
-        """For the record."""
-        return {"mean": list(self.mean), "std": list(self.deviation), "crop": None if self.size else self.crop, "size": self.size}
-
-
-#: What torchvision's and timm's weights for ImageNet mostly expect: 224 of 256 pixels.
-IMAGENET = Preprocessing((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), 0.875)
-
-
-def load_images(folder: Path, shape: Sequence[int], limit: int) -> list[Array]:
+def load_images(folder: Path, shape: Sequence[int], limit: int, preprocessing: Preprocessing = IMAGENET) -> list[Array]:
     """The first images of a folder, in the order of their names.
 
-    Pictures are resized, cropped at the centre and normalised as for ImageNet.
+    Pictures are resized, cropped at the centre and normalised.
     Arrays (``.npy``, ``.npz``) hold what the model reads: float32, one image as
     channels × height × width or many of them, normalised already.
 
@@ -78,6 +33,7 @@ def load_images(folder: Path, shape: Sequence[int], limit: int) -> list[Array]:
         folder: Where they are; folders inside are looked through.
         shape: The model's input shape, batch (1) first.
         limit: Images to take at most.
+        preprocessing: What a picture goes through.
 
     Returns:
         Arrays of `shape`.
@@ -93,7 +49,7 @@ def load_images(folder: Path, shape: Sequence[int], limit: int) -> list[Array]:
     for file in files:
         if len(found) >= limit:
             break
-        found += read_images(file, shape)
+        found += read_images(file, shape, preprocessing)
     if len(found) < FEWEST:
         raise StretchError(
             f"{folder} has {len(found)} calibration images, at least {FEWEST} are needed",
@@ -188,8 +144,9 @@ def _picture(file: Path, shape: Sequence[int], preprocessing: Preprocessing) -> 
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise StretchError(f"{file} is no picture that can be read", "remove it from the folder") from error
     size = preprocessing.scaled(picture.width, picture.height, (width, height))
-    picture = picture.resize(size, Image.Resampling.BILINEAR)
+    picture = picture.resize(size, Image.Resampling[preprocessing.interpolation.upper()])
     left, top = round((picture.width - width) / 2), round((picture.height - height) / 2)
-    pixels = np.asarray(picture.crop((left, top, left + width, top + height)), np.float32) / 255
-    normal = (pixels - np.array(preprocessing.mean, np.float32)) / np.array(preprocessing.deviation, np.float32)
-    return np.ascontiguousarray(normal.transpose(2, 0, 1)[None], np.float32)
+    pixels = np.asarray(picture.crop((left, top, left + width, top + height)), np.float32) * np.float32(preprocessing.range / 255)
+    normal = (pixels - np.array(preprocessing.mean, np.float32)) / np.array(preprocessing.std, np.float32)
+    ordered = normal if preprocessing.channels == "rgb" else normal[..., ::-1]
+    return np.ascontiguousarray(ordered.transpose(2, 0, 1)[None], np.float32)

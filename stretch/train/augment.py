@@ -1,7 +1,17 @@
 """Normalisation and augmentation of whole batches on the device that trains."""
 
+from typing import TYPE_CHECKING
+
 import torch
 import torch.nn.functional as F
+
+from scheduler.preprocessing import Preprocessing
+
+if TYPE_CHECKING:
+    from stretch.train.loop import Source
+
+#: Share of the shorter side that is seen of images decoded as they are needed, where nothing is random.
+VIEW = 224 / 256
 
 
 class Normalise:
@@ -20,6 +30,17 @@ class Normalise:
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
         """(n, 3, height, width) float32."""
         return images.float() * self.scale + self.shift
+
+
+def preprocessing(images: "Source") -> Preprocessing:
+    """What a picture goes through so that a network sees it as it saw the test images of its training.
+
+    Args:
+        images: The training set: packed images are whole, decoded ones lose their border.
+    """
+    mean, deviation = (moments.double() / 255 for moments in images.moments())
+    # a set of one colour has no deviation
+    return Preprocessing(tuple(mean.tolist()), tuple(deviation.clamp_min(1e-6).tolist()), VIEW if images.augmented else 1.0)
 
 
 def crop_and_flip(

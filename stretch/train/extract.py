@@ -8,11 +8,12 @@ import msgspec
 import torch
 
 from predictors.errors import StretchError
+from scheduler.preprocessing import Preprocessing
 from stretch import __version__
 from stretch.planning.design import BranchDesign, design_to_toml, load_draft
 from stretch.planning.plan import evaluate as evaluate_plan
 from stretch.planning.resolve import resolve_design
-from stretch.train.augment import Normalise
+from stretch.train.augment import Normalise, preprocessing
 from stretch.train.checkpoint import write_tensors
 from stretch.train.finished import open_run
 from stretch.train.folder import write_text
@@ -94,7 +95,8 @@ def extract(
         extracted = evaluate(model, test_set, normalise, plain)
     write_tensors(out / WEIGHTS, model.state_dict())
     write_text(out / DESIGN, design_to_toml(wanted))
-    manifest = _bundle(ready, wanted, model, out / "bundle", folder, controls) if bundle else None
+    read = preprocessing(train_set)
+    manifest = _bundle(ready, wanted, model, out / "bundle", folder, controls, read) if bundle else None
     return Extracted(model, wanted, out / WEIGHTS, out / "bundle" if bundle else None, inside, extracted, manifest)
 
 
@@ -111,12 +113,14 @@ def _read(ready: Prepared, path: Path) -> BranchDesign:
     return resolve_design(load_draft(path), ready.captured.graph, profile.id, align, next(iter(profile.processors)))
 
 
-def _bundle(ready: Prepared, design: BranchDesign, model: BranchedModel, out: Path, folder: Path, controls: bool) -> "Manifest":
+def _bundle(
+    ready: Prepared, design: BranchDesign, model: BranchedModel, out: Path, folder: Path, controls: bool, read: Preprocessing
+) -> "Manifest":
     from stretch.export.bundle import export_bundle
     from stretch.export.facts import bundle_facts
 
     profile = ready.profile
     planned = evaluate_plan(ready.captured.graph, profile, design, ready.recipe.plan)
     sequential = build(ready.captured, planned.sequential.design) if planned.sequential is not None and controls else None
-    facts = bundle_facts(planned, profile, "file", f"trained by nn-stretch, run {folder.name}")
+    facts = bundle_facts(planned, profile, "file", f"trained by nn-stretch, run {folder.name}", read)
     return export_bundle(out, ready.captured, model, sequential, facts, __version__, controls=controls)

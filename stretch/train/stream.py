@@ -15,6 +15,7 @@ from torchvision.transforms.v2 import RandomResizedCrop
 from torchvision.transforms.v2 import functional as F
 
 from predictors.errors import StretchError
+from stretch.train.augment import VIEW
 
 #: Colours of ImageNet, in 0 to 255, which every streamed set is normalised with.
 MEAN, DEVIATION = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
@@ -154,7 +155,7 @@ class _Decoded(Dataset[tuple[torch.Tensor, int, int]]):
 
     def _view(self, image: torch.Tensor, position: int) -> torch.Tensor:
         if self.seeds is None:
-            short = round(self.size * 256 / 224)
+            short = round(self.size / VIEW)
             return F.center_crop(F.resize(image, [short], antialias=True), [self.size, self.size])
         # Seeded by what the image is, not by who decodes it: resuming and the number of workers change nothing.
         with torch.random.fork_rng(devices=[]):

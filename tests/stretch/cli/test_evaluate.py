@@ -189,3 +189,35 @@ def test_bundle_in_int8_is_evaluated(tmp_path, capsys):
     data = json.loads(done.out)
     assert (done.code, data["precisions"]) == (0, ["fp32", "int8"])
     assert 0 <= data["agreement"]["low"] <= data["agreement"]["value"] <= 1
+
+
+def state(bundle, value):
+    """Write what pictures go through into a bundle."""
+    path = bundle / "bundle.json"
+    data = json.loads(path.read_text())
+    data["model"]["preprocessing"] = value
+    path.write_text(json.dumps(data))
+
+
+@pytest.mark.torch
+def test_pictures_go_through_what_the_bundle_states_unless_another_is_asked_for(stretch, branched, pictures, tmp_path):
+    import shutil
+
+    import torch
+    from PIL import Image
+    from torchvision import transforms
+
+    bundle = shutil.copytree(branched[0], tmp_path / "bundle")
+    mean, std = (0.2, 0.5, 0.8), (0.05, 0.5, 0.1)
+    state(bundle, {"mean": mean, "std": std, "crop": 1, "interpolation": "bicubic"})
+    prepare = transforms.Compose([transforms.ToTensor(), transforms.Normalize(mean, std)])
+    with torch.inference_mode():
+        best = [(f, int(branched[1](prepare(Image.open(f))[None])[0].argmax())) for f in sorted(pictures.rglob("*.png"))]
+    (tmp_path / "t.csv").write_text("file,label\n" + "".join(f"{f},{label}\n" for f, label in best))
+    _, data, _ = stretch("evaluate", bundle, "--images", tmp_path / "t.csv", "--json")
+    assert data["top1"]["value"] == 1.0
+    assert data["preprocessing"]["std"] == list(std)
+    assert data["preprocessing"]["interpolation"] == "bicubic"
+    _, data, _ = stretch("evaluate", bundle, "--images", tmp_path / "t.csv", "--mean", "0.485,0.456,0.406", "--std", "1,1,1", "--json")
+    assert data["top1"]["value"] < 1.0
+    assert data["preprocessing"]["crop"] == 1.0

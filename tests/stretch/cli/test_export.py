@@ -297,3 +297,28 @@ def test_compiling_signatures_without_qualcomms_libraries_ends_with_the_install_
     assert result.code == 5
     assert install_line("litert", "qnn") in result.message + result.hint
     assert list(tmp_path.iterdir()) == []
+
+
+def test_int8_is_calibrated_with_pictures_as_the_model_reads_them(stretch, trained, tmp_path):
+    """White and black pictures span what the stated mean and deviation make of them, which the first scale shows."""
+    import json
+
+    import onnx
+
+    image = pytest.importorskip("PIL.Image")
+    path = trained / "bundle.json"
+    data = json.loads(path.read_text())
+    data["model"]["preprocessing"] = {"mean": [0.5, 0.5, 0.5], "std": [0.01, 0.01, 0.01]}
+    path.write_text(json.dumps(data))
+    (tmp_path / "pictures").mkdir()
+    for i in range(8):
+        image.new("RGB", (8, 8), (255,) * 3 if i % 2 else (0,) * 3).save(tmp_path / "pictures" / f"{i}.png")
+    words = ("export", trained, "--precision", "cpu=int8,dsp=fp32", "--images", tmp_path / "pictures", "--out", tmp_path / "out")
+    code, told, _ = stretch(*words, "--min-cosine", 0, "--json")
+    assert code == 0, told
+    manifest = load_bundle(tmp_path / "out").manifest
+    [first] = [s for s in manifest.subgraphs if s.input == manifest.input]
+    model = onnx.load(tmp_path / "out" / first.file)
+    values = {each.name: onnx.numpy_helper.to_array(each) for each in model.graph.initializer}
+    [quantise] = [node for node in model.graph.node if node.op_type == "QuantizeLinear" and node.input[0] == manifest.input]
+    assert values[quantise.input[1]] == pytest.approx((50 + 50) / 255, rel=1e-3)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from predictors.errors import StretchError
-from stretch.quantize.images import FEWEST, IMAGENET, Preprocessing, load_images, read_images, synthetic_images
+from scheduler.preprocessing import IMAGENET, Preprocessing
+from stretch.quantize.images import FEWEST, load_images, read_images, synthetic_images
 
 SHAPE = (1, 3, 6, 8)
 
@@ -82,7 +83,7 @@ def test_pictures_are_cropped_at_the_centre_and_normalised(tmp_path):
         image.fromarray(picture).save(tmp_path / f"{i}.png")
     found = load_images(tmp_path, SHAPE, 100)
     for i, got in enumerate(found):
-        expected = (np.array([1, 0, i / 255], np.float32) - np.array(IMAGENET.mean, np.float32)) / np.array(IMAGENET.deviation, np.float32)
+        expected = (np.array([1, 0, i / 255], np.float32) - np.array(IMAGENET.mean, np.float32)) / np.array(IMAGENET.std, np.float32)
         assert np.allclose(got, expected.reshape(1, 3, 1, 1) * np.ones(SHAPE), atol=1e-5)
 
 
@@ -142,3 +143,23 @@ def test_arrays_are_not_normalised_again(tmp_path):
     np.save(tmp_path / "a.npy", many)
     found = read_images(tmp_path / "a.npy", SHAPE, Preprocessing((0.5, 0.5, 0.5), (9.0, 9.0, 9.0), 1.0))
     assert np.array_equal(np.concatenate(found), many)
+
+
+def test_colours_come_in_the_range_and_the_order_that_the_model_reads(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    pixels = np.random.default_rng(0).integers(0, 256, (*SHAPE[2:], 3), np.uint8)
+    image.fromarray(pixels).save(tmp_path / "a.png")
+    mean = np.array([123.0, 116.0, 103.0], np.float32)
+    [got] = read_images(tmp_path / "a.png", SHAPE, Preprocessing(tuple(mean), (1, 1, 2), 1.0, channels="bgr", range=255))
+    # as Caffe's networks read them
+    expected = np.stack([(pixels[..., 2] - mean[2]) / 2, pixels[..., 1] - mean[1], pixels[..., 0] - mean[0]])
+    assert np.allclose(got[0], expected, atol=1e-4)
+
+
+def test_calibration_images_go_through_what_is_asked_for(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    for i in range(FEWEST):
+        image.new("RGB", (8, 6), (i, 100, 200)).save(tmp_path / f"{i}.png")
+    read = Preprocessing((0.5, 0.5, 0.5), (0.25, 0.5, 1.0), 1.0)
+    for i, got in enumerate(load_images(tmp_path, SHAPE, 100, read)):
+        assert got[0, :, 3, 3] == pytest.approx([(i / 255 - 0.5) / 0.25, (100 / 255 - 0.5) / 0.5, 200 / 255 - 0.5], abs=1e-6)
