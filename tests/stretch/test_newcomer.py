@@ -70,6 +70,8 @@ def test_own_model_becomes_branches_then_int8_that_agree_with_it(user, branched)
     worth = user.ask("evaluate", "own_int8", "--images", "pictures/val", "--classes", "classes.txt")
     assert worth["images"]["labels"] == "folders"
     assert worth["precisions"] == ["fp32", "int8"]
+    read = worth["preprocessing"]
+    assert (read["mean"], read["std"], read["crop"], read["interpolation"]) == ([0.5] * 3, [0.25] * 3, 1.0, "bicubic")
     check_share(worth["top1"], 24, 0)
     check_share(worth["original"]["top1"], 24, 0)
     check_share(worth["agreement"], 24, 0.8)
