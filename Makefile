@@ -49,7 +49,7 @@ lint: install
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --durations=20
 
 slow: install
 	$(BIN)/python -m pytest -q --runslow -m slow -n $(WORKERS) --dist loadfile

@@ -15,9 +15,10 @@ TORCHVISION = [
     *MODELS,
     *("densenet121", "squeezenet1_1", "mnasnet1_0", "vgg11_bn", "resnext50_32x4d", "regnet_y_400mf", "efficientnet_v2_s"),
 ]
+LARGE = ("efficientnet_b5", "efficientnet_v2_s", "densenet121", "vgg11_bn")
 
 
-@pytest.mark.parametrize("name", TORCHVISION)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in LARGE else ()) for n in TORCHVISION])
 def test_captured_network_has_the_parameters_of_the_module(captured, name):
     found = captured(name)
     assert found.graph.params == sum(p.numel() for p in found.module.parameters())
