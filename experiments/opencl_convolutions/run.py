@@ -1,4 +1,4 @@
-"""Every convolution of four networks on OpenCL (PoCL) and on ONNX Runtime, one core: `python -m experiments.opencl_convolutions.run`."""
+"""Every convolution of some networks on OpenCL (PoCL) and on ONNX Runtime, one core: `python -m experiments.opencl_convolutions.run`."""
 
 import argparse
 import math
@@ -6,13 +6,14 @@ import os
 import statistics
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from experiments.opencl_networks.networks import NETWORKS, Runner, difference, onnxruntime, save_network
+from experiments.opencl_networks.networks import NETWORKS, Runner, difference, note_on_fit, onnxruntime, save_network
 from experiments.records import Value, write_record
 from predictors.errors import StretchError
 from scheduler.cores import available_cores, pinned
@@ -95,11 +96,11 @@ def kernel_ms(runner: Runner) -> float:
     return sum(span.ms for launch, span in spans if launch.kernel not in ("move", "elementwise"))
 
 
-def measure(core: int, rounds: int) -> list[dict[str, Value]]:
+def measure(core: int, rounds: int, networks: Sequence[str]) -> list[dict[str, Value]]:
     """A row a convolution."""
     rows: list[dict[str, Value]] = []
     with tempfile.TemporaryDirectory() as folder:
-        for network in NETWORKS:
+        for network in networks:
             model = save_network(network, Path(folder))
             for words, (graph, node, count) in convolutions(model).items():
                 path = save_alone(graph, node, Path(folder) / "one.onnx")
@@ -183,24 +184,26 @@ def main(words: list[str] | None = None) -> int:
     """Measure and write ``results/host.json``."""
     parser = argparse.ArgumentParser(prog="python -m experiments.opencl_convolutions.run", description=__doc__)
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--networks", nargs="+", default=list(NETWORKS), help="names of `stretch models`")
     parser.add_argument("--core", type=int, default=available_cores()[-1])
     parser.add_argument("--out", type=Path, default=HERE / "results" / "host.json")
     options = parser.parse_args(words)
     load = os.getloadavg()[0]
     with pinned((options.core,)):
-        rows = measure(options.core, options.rounds)
+        rows = measure(options.core, options.rounds, options.networks)
+    chosen = [] if tuple(options.networks) == NETWORKS else ["--networks", *options.networks]
     write_record(
         options.out,
         {"summary": summary(rows), "convolutions": rows},
         source="measured",
-        command="python -m experiments.opencl_convolutions.run",
+        command=" ".join(["python -m experiments.opencl_convolutions.run", *chosen]),
         runs=options.rounds,
         interleaved=True,
         load=load,
         notes=[
             "fp32, batch 1, one thread of each on the same core, medians, no schedule tuned. OpenCL: the convolution's kernels by the device's clock, "
             "in its own layout as inside a network. ONNX Runtime: a session of that one convolution and activation, its layout conversions and call included: the call is most of the time where the image has one pixel. "
-            f"Tile costs of our kernels were fitted to convolutions of these same networks ({', '.join(NETWORKS)}); no network here is held out."
+            + note_on_fit(options.networks)
         ],
     )
     sys.stderr.write(f"{options.out} written; fill the pages with python -m experiments.render\n")

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("pyopencl")
 
-from experiments.opencl_networks.networks import NETWORKS
+from experiments.opencl_networks.networks import NETWORKS, note_on_fit
 from experiments.opencl_tuning.gather import HELD_OUT
 from experiments.records import read_record
 from tests.contracts.repository import ROOT
@@ -36,3 +36,11 @@ def test_comparison_on_fitted_networks_says_so(name):
     (note,) = record.notes
     assert "no network here is held out" in note
     assert all(network in note.partition("Tile costs")[2] for network in NETWORKS)
+
+
+def test_note_names_the_networks_that_were_fitted_and_those_held_out():
+    assert note_on_fit(NETWORKS).endswith("no network here is held out.")
+    assert note_on_fit(HELD_OUT).endswith("none of these networks; all are held out.")
+    mixed = note_on_fit(["resnet50", "resnet18"])
+    assert "(resnet50)" in mixed
+    assert mixed.endswith("held out: resnet18.")
