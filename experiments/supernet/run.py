@@ -99,12 +99,12 @@ def job(seed: int, data: Path, out: Path, epochs: int, parent: Path | None, rate
         "seconds_per_epoch": float(np.median([e.seconds for e in run.history.epochs])),
         "minutes": trained / 60,
         "prepared_minutes": prepared / 60,
-        "memory_gib": torch.cuda.max_memory_allocated() / 2**30 if world.device.type == "cuda" else 0.0,
+        "gpu_memory_gib": torch.cuda.max_memory_allocated() / 2**30 if world.device.type == "cuda" else 0.0,
     } | facts()
     out.mkdir(parents=True, exist_ok=True)
     (out / f"supernet-{result['start']}-{epochs}-{'' if sandwich.largest else 'taught-'}{seed}.json").write_text(json.dumps(result))
     best = " ".join(f"{row['design']} {row['extracted']:.4f}/{row['inside']:.4f}" for row in rows)
-    sys.stderr.write(f"supernet seed {seed}: {trained / 60:.2f} min, {result['memory_gib']:.1f} GiB; extracted/inside: {best}\n")
+    sys.stderr.write(f"supernet seed {seed}: {trained / 60:.2f} min, {result['gpu_memory_gib']:.1f} GiB; extracted/inside: {best}\n")
 
 
 def parent_minutes() -> float:

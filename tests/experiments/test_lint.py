@@ -138,3 +138,12 @@ def test_computed_rows_have_no_number_written_by_hand():
 @pytest.mark.parametrize("program", [path for path in files(".py") if path.parts[0] == "experiments"], ids=str)
 def test_program_writes_no_number_by_hand_into_a_record(program):
     assert written_by_hand((ROOT / program).read_text()) == SETTINGS.get(program.as_posix(), [])
+
+
+@pytest.mark.parametrize("program", [path for path in files(".py") if path.parts[0] == "experiments" and path.name != "gpu.py"], ids=str)
+def test_results_of_a_job_do_not_lose_a_name_to_the_facts_beside_them(program):
+    """``{…} | facts()`` keeps the facts where both have a name."""
+    names = {"gpu", "cores", "memory_gib", "system", "date", "cpu_load", "versions"}
+    for node in ast.walk(ast.parse((ROOT / program).read_text())):
+        if isinstance(node, ast.BinOp) and isinstance(node.left, ast.Dict) and "facts" in ast.unparse(node.right):
+            assert not names & {key.value for key in node.left.keys if isinstance(key, ast.Constant)}
