@@ -75,7 +75,7 @@ class Session:
             raise UsageError(f"a time limit of {time_limit:g} s is none", "time_limit is a number of seconds above 0")
         if in_flight < 1:
             raise UsageError(f"a session cannot keep {in_flight} inferences in flight", "in_flight is 1 or more")
-        self.bundle = bundle if isinstance(bundle, Bundle) else load_bundle(Path(bundle))
+        self.bundle = bundle if isinstance(bundle, Bundle) else load_bundle(bundle)
         manifest = choose_processors(self.bundle.manifest, processors, priority)
         used = list(dict.fromkeys(entry.processor for entry in manifest.subgraphs))
         wanted = _wanted(mapping or {}, self.bundle.manifest, used, processors)

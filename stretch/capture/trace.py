@@ -1,6 +1,7 @@
 """Trace a torch module with `torch.fx` and lower it to an `OpGraph`."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -35,8 +36,8 @@ def capture(module: nn.Module, input_shape: Sequence[int] = (1, 3, 224, 224), na
     """Lower `module` to an operator graph by tracing it in evaluation mode.
 
     Args:
-        module: A network with one tensor in and one tensor out; left in the
-            mode it was in.
+        module: A network with one tensor in and one tensor out; it and every
+            module within it are left in the mode they were in.
         input_shape: Batch, channels, height, width.
         name: Name of the network; its class by default.
 
@@ -46,9 +47,7 @@ def capture(module: nn.Module, input_shape: Sequence[int] = (1, 3, 224, 224), na
             is not supported; names its line, or the node and the reason.
     """
     name = name or type(module).__name__
-    training = module.training
-    module.eval()
-    try:
+    with _evaluating(module):
         traced = _trace(module, tuple(input_shape), name)
         values, same = _run(module, traced, tuple(input_shape), name)
         lowering = Lowering(traced, values, name)
@@ -59,8 +58,18 @@ def capture(module: nn.Module, input_shape: Sequence[int] = (1, 3, 224, 224), na
                 "its forward must not draw random numbers in evaluation, nor change a tensor that it reads again under another name",
             )
         return Captured(graph, {op.name: lowering.weights[op.name] for op in graph.ops if op.name in lowering.weights}, module)
+
+
+@contextlib.contextmanager
+def _evaluating(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode for a while; modules within may have been in different modes."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
     finally:
-        module.train(training)
+        for part, training in modes:
+            part.training = training
 
 
 def _trace(module: nn.Module, shape: tuple[int, ...], name: str) -> fx.GraphModule:
