@@ -48,8 +48,8 @@ class Session:
             ``{"gpu": "cpu1"}``; see `scheduler.mapping.place_processors`.
         processors: Processors that may be used; None for all.
         delegates: Delegate objects to use instead of ones made by name.
-        priority: What decides the processor of a subgraph; None for the design
-            alone (see `scheduler.choice.choose_processors`).
+        priority: ``latency`` or ``energy``, which then decides the processor of a
+            subgraph; None for the design alone (see `scheduler.choice.choose_processors`).
         in_flight: Inferences that `submit` runs at once, each with buffers of its own.
         time_limit: Seconds that one call of a delegate may take. A run whose delegate takes
             longer ends with a `StretchError`, and the session with it.

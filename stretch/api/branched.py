@@ -66,7 +66,7 @@ class Branched:
         Args:
             path: Folder of the bundle; an earlier bundle there is replaced in one step.
             controls: Whether the bundle has the sequential controls.
-            step: Told what comes next.
+            step: Called with a few words for what comes next.
 
         Returns:
             The folder, ready for `scheduler.Session`.

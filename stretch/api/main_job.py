@@ -67,7 +67,7 @@ def branch(
         controls: Whether the bundle has the sequential controls.
         dry_run: Stop after planning.
         trust_code: Whether ``file.py:factory`` may be executed.
-        step: Told what comes next.
+        step: Called with a few words for what comes next.
 
     Returns:
         The plan, the network and, with `out`, the bundle.
