@@ -11,9 +11,7 @@ import torch
 from torch import nn
 
 from predictors.errors import StretchError, UsageError
-
-#: Where `nn.Module` keeps its hooks.
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+from stretch.capture.hooks import check_hooks, hooks_of
 
 
 @contextlib.contextmanager
@@ -70,7 +68,9 @@ def own_copy(module: nn.Module, shape: Sequence[int]) -> nn.Module:
         raise StretchError(
             f"`{name}` cannot be copied: {type(error).__name__}: {error}", "give a function that makes it, as `package.module:function`"
         ) from error
-    _drop_hooks(copied, shape, name)
+    check_hooks(copied, shape, name)
+    for hooks in hooks_of(copied):
+        hooks.clear()
     return copied
 
 
@@ -89,29 +89,3 @@ def _check_weights(module: nn.Module, name: str) -> None:
             raise StretchError(f"`{name}` has no weights: `{key}` is on the device `meta`", "load its weights before you branch it")
         if tensor.is_complex():
             raise StretchError(f"`{name}` has complex weights: `{key}`", "branches compute with real numbers")
-
-
-def _drop_hooks(module: nn.Module, shape: Sequence[int], name: str) -> None:
-    """Remove hooks that only look.
-
-    Raises:
-        StretchError: If the output is another one without them.
-    """
-    hooked = [getattr(part, kind) for part in module.modules() for kind in _HOOKS if getattr(part, kind)]
-    if not hooked:
-        return
-    before = _output(module, shape)
-    for hooks in hooked:
-        hooks.clear()
-    after = _output(module, shape)
-    if before is not None and after is not None and not torch.allclose(before, after, equal_nan=True):
-        raise StretchError(f"a hook of `{name}` changes its output", "write what the hook does into forward, and remove it")
-
-
-def _output(module: nn.Module, shape: Sequence[int]) -> torch.Tensor | None:
-    """What it gives for one input; None if that is no tensor, or it fails, which capturing it says in full."""
-    x = torch.randn(tuple(shape), generator=torch.Generator().manual_seed(0))
-    with torch.no_grad(), contextlib.suppress(Exception):
-        found = module(x)
-        return found if isinstance(found, torch.Tensor) else None
-    return None

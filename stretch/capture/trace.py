@@ -9,6 +9,7 @@ from torch import fx, nn
 
 from predictors.errors import StretchError, UsageError
 from predictors.graph import OpGraph
+from stretch.capture.hooks import check_hooks
 from stretch.capture.lower import Lowering
 from stretch.capture.tracers import ShapedTracer, Tracer, source_line
 from stretch.capture.values import Values
@@ -43,11 +44,13 @@ def capture(module: nn.Module, input_shape: Sequence[int] = (1, 3, 224, 224), na
 
     Raises:
         UsageError: If the network rejects an input of this shape.
-        StretchError: If the network cannot be traced or has an operator that
-            is not supported; names its line, or the node and the reason.
+        StretchError: If the network cannot be traced, has an operator that is not
+            supported (names its line, or the node and the reason), or a hook that
+            changes its output.
     """
     name = name or type(module).__name__
     with _evaluating(module):
+        check_hooks(module, input_shape, name)
         traced = _trace(module, tuple(input_shape), name)
         values, same = _run(module, traced, tuple(input_shape), name)
         lowering = Lowering(traced, values, name)

@@ -139,3 +139,15 @@ def test_network_that_diverged_is_not_saved(made, tmp_path):
         made.save(tmp_path / "b")
     assert list(tmp_path.iterdir()) == []
     assert made.bundle is None
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_network_on_a_gpu_is_saved_and_stays_there(made, tmp_path):
+    made.model.cuda().half()
+    before = torch.cuda.get_rng_state()
+    made.save(tmp_path / "b")
+    assert {(p.device.type, p.dtype) for p in made.model.parameters()} == {("cuda", torch.float16)}
+    assert torch.equal(torch.cuda.get_rng_state(), before)
+    x = np.random.default_rng(1).standard_normal((1, 3, 32, 32)).astype(np.float32)
+    want = expected(made.model.cpu().float(), x)
+    assert np.abs(onnx_runtime.output(tmp_path / "b/model.onnx", x) - want).max() <= 1e-4 * np.abs(want).max()
