@@ -16,7 +16,7 @@ def bundle_facts(planned: PlanResult, profile: DeviceProfile, weights_source: st
     Args:
         planned: The design with its prediction.
         profile: Of the device it was planned for.
-        weights_source: ``default``, ``random``, ``file`` or ``given``.
+        weights_source: ``default``, ``random``, ``file``, ``given`` or ``trained``.
         weights_detail: Which weights.
     """
     return BundleFacts(
