@@ -14,7 +14,7 @@ help:
 	@echo "make demo     branch $(MODEL) for $(DEVICE), then run the bundle on this machine"
 	@echo "make test     lint, types, import contracts, fast tests"
 	@echo "make slow     the tests that take longer"
-	@echo "make docs     write the command-line reference and the result tables anew"
+	@echo "make docs     write the references of the command line and of Python and the result tables anew"
 	@echo "make lock     resolve requirements/*.lock anew"
 	@echo "make clean    remove .venv, runs and caches"
 
@@ -49,13 +49,14 @@ lint: install
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --durations=20
 
 slow: install
 	$(BIN)/python -m pytest -q --runslow -m slow -n $(WORKERS) --dist loadfile
 
 docs: install
 	$(BIN)/python docs/make_cli_reference.py
+	$(BIN)/python docs/make_python_reference.py
 	$(BIN)/python -m experiments.render
 
 COMPILE = $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes \

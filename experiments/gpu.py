@@ -2,25 +2,46 @@
 
 import os
 import platform
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
 
-from experiments.records import Machine
+from experiments.records import Machine, now
+
+
+class Origin(TypedDict):
+    """What `write_record` is told of a run on another machine."""
+
+    machine: Machine
+    versions: dict[str, str]
+    load: float
+    date: str | None
 
 
 def facts() -> dict[str, Any]:
-    """GPU, cores, memory, load and versions of the machine this runs on."""
+    """GPU, cores, memory, system, load, time and versions of the machine this runs on."""
     import torch
 
     return {
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
         "cores": os.cpu_count(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "system": f"{platform.system()} {platform.machine()}",
+        "date": now(),
         "cpu_load": os.getloadavg()[0],
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
     }
 
 
-def machine(row: Mapping[str, Any]) -> Machine:
-    """The machine of a record, from the facts beside a result."""
-    return Machine(row["gpu"], row["cores"], row["memory_gib"], f"{platform.system()} {platform.machine()}")
+def origin(runs: Sequence[Mapping[str, Any]]) -> Origin:
+    """Where and when runs were made, from the facts beside their results; what they do not say stays unknown.
+
+    Args:
+        runs: One or more results; the first one's machine stands for all, the latest date and the highest load.
+    """
+    first = runs[0]
+    return {
+        "machine": Machine(first["gpu"], first.get("cores"), first.get("memory_gib"), first.get("system")),
+        "versions": dict(first["versions"]),
+        "load": max(run["cpu_load"] for run in runs),
+        "date": max((run["date"] for run in runs if "date" in run), default=None),
+    }

@@ -2,13 +2,16 @@
 
 A record is a JSON file ``experiments/<id>/results/<name>.json``. It holds
 named tables; every row of a table has the same columns, and the first column
-names the row. README files show tables and single values from records through
-`experiments.render`, so that a number is written down once.
+names the row. Where a table, a column or a row came about otherwise than the
+record says as a whole, ``about`` states how. README files show tables and single
+values from records through `experiments.render`, so that a number is written
+down once.
 """
 
 import datetime
 import os
 import platform
+import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -18,14 +21,18 @@ import msgspec
 from predictors.errors import StretchError
 from stretch.environment import OTHERS, cores, processor_name, version
 
-SCHEMA = 1
+ROOT = Path(__file__).resolve().parents[1]
+SCHEMA = 2
 
+Source = Literal["measured", "simulated", "predicted", "paper"]
+#: Repetitions behind a number; None where nothing is repeated, or, for a part of a record, as said one level above.
+Runs = int | Literal["not recorded"] | None
 Value = bool | int | float | str | None
 Row = dict[str, Value]
 
 
 class Machine(msgspec.Struct, forbid_unknown_fields=True):
-    """Where a record was made.
+    """Where a record was made; None where nobody wrote it down.
 
     Args:
         processor: Name of the processor.
@@ -35,9 +42,47 @@ class Machine(msgspec.Struct, forbid_unknown_fields=True):
     """
 
     processor: str
-    cores: int
-    memory_gib: float
-    system: str
+    cores: int | None
+    memory_gib: float | None
+    system: str | None
+
+
+class Commit(msgspec.Struct, forbid_unknown_fields=True):
+    """The state of the code that wrote a record.
+
+    Args:
+        hash: Of HEAD.
+        dirty: Whether tracked files other than records differed from it.
+    """
+
+    hash: str
+    dirty: bool
+
+
+class Facts(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """How numbers came about; None: as is said one level above.
+
+    Args:
+        source: Measured, simulated, predicted or from the paper.
+        runs: Number of repetitions behind each number.
+        interleaved: Whether the contestants took turns.
+    """
+
+    source: Source | None = None
+    runs: Runs = None
+    interleaved: bool | None = None
+
+
+class About(Facts, forbid_unknown_fields=True, omit_defaults=True):
+    """How the numbers of one table came about, as far as the record does not say it for all.
+
+    Args:
+        columns: Columns that differ from the table.
+        rows: Rows that differ from the table, by the value of their first column.
+    """
+
+    columns: dict[str, Facts] = {}
+    rows: dict[str, Facts] = {}
 
 
 class Record(msgspec.Struct, forbid_unknown_fields=True):
@@ -47,27 +92,54 @@ class Record(msgspec.Struct, forbid_unknown_fields=True):
         schema: Version of this schema.
         experiment: Folder under ``experiments``.
         source: How the numbers came about.
-        date: Day of the run.
+        date: When it was run, ISO 8601: day, or day and time in UTC.
+        commit: What code wrote it; None if that was not recorded.
+        recorded_in: Hash of the commit that the file was last written in, where the writer did not note its own.
         command: What reproduces it.
-        runs: Number of repetitions behind each number.
-        load: Mean number of busy processes over the minute before the run.
-        machine: Where it ran.
+        runs: Number of repetitions behind each number; None where nothing is repeated.
+        interleaved: Whether contestants took turns; None where nothing is compared, or nobody wrote it down.
+        load: Mean number of busy processes over the minute before the run; None where it says nothing.
+        machine: Where it ran; None where no machine has to do with the numbers.
         versions: Versions of the packages that matter.
         tables: Rows by table name.
+        about: What differs in a table, by its name.
         notes: What a reader must know before the numbers.
+        corrected: What was changed in the file after the run, and why.
     """
 
     schema: int
     experiment: str
-    source: Literal["measured", "simulated", "predicted", "paper"]
+    source: Source
     date: str
+    commit: Commit | None
+    recorded_in: str | None
     command: str
-    runs: int
-    load: float
-    machine: Machine
+    runs: Runs
+    interleaved: bool | None
+    load: float | None
+    machine: Machine | None
     versions: dict[str, str]
     tables: dict[str, list[Row]]
+    about: dict[str, About] = {}
     notes: list[str] = []
+    corrected: list[str] = []
+
+    def facts(self, table: str, row: str = "", column: str = "") -> Facts:
+        """How a table, or one of its rows, columns or cells, came about.
+
+        Args:
+            table: Name of the table.
+            row: Value of the first column; empty for all rows.
+            column: Name of the column; empty for all columns.
+        """
+        about = self.about.get(table, About())
+        levels = [Facts(self.source, self.runs, self.interleaved), about, about.rows.get(row, Facts()), about.columns.get(column, Facts())]
+        found = Facts()
+        for level in levels:
+            for name in Facts.__struct_fields__:
+                if getattr(level, name) is not None:
+                    setattr(found, name, getattr(level, name))
+        return found
 
 
 def this_machine() -> Machine:
@@ -76,48 +148,88 @@ def this_machine() -> Machine:
     return Machine(processor_name(), len(cores()), round(memory, 1), f"{platform.system()} {platform.machine()}")
 
 
+def this_commit(root: Path = ROOT) -> Commit | None:
+    """HEAD of the checkout and whether tracked files differ from it; None outside of git.
+
+    Records do not count as a difference: they are what the code writes.
+    """
+    git = ["git", "-C", str(root)]
+    try:
+        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+        changes = [*git, "status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)experiments/*/results/*"]
+        return Commit(head, bool(subprocess.run(changes, capture_output=True, text=True, check=True).stdout.strip()))
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def now() -> str:
+    """Day and time in UTC, to the second."""
+    return datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds")
+
+
 def write_record(
     path: Path,
     tables: Mapping[str, Sequence[Mapping[str, Value]]],
     *,
-    source: Literal["measured", "simulated", "predicted", "paper"],
+    source: Source,
     command: str,
-    runs: int,
-    load: float,
+    runs: Runs,
+    load: float | None,
+    interleaved: bool | None = None,
+    about: Mapping[str, About] | None = None,
     notes: Sequence[str] = (),
     machine: Machine | None = None,
     versions: Mapping[str, str] | None = None,
+    date: str | None = None,
 ) -> Record:
-    """Write a record, whole or not at all.
+    """Write a record, whole or not at all; the commit is noted by this function itself.
 
     Args:
         path: ``experiments/<id>/results/<name>.json``.
         tables: Rows by table name; the first column names the row.
         source: How the numbers came about.
         command: What reproduces it, such as ``python -m experiments.executor.run``.
-        runs: Number of repetitions behind each number.
+        runs: Number of repetitions behind each number; None where nothing is repeated.
         load: ``os.getloadavg()[0]``, taken before the run: afterwards it is the run itself.
+        interleaved: Whether contestants took turns; None where nothing is compared.
+        about: What differs in single tables, columns or rows.
         notes: What a reader must know before the numbers.
         machine: Where the numbers were measured, if not here.
         versions: Packages there, if not here.
+        date: When it was run, if not now.
 
     Raises:
-        StretchError: If a table has no rows or its rows differ in columns.
+        StretchError: If a table has no rows, its rows differ in columns, or
+            `about` names a table, column or row that is not there.
     """
     here = {"python": platform.python_version()} | {name: found for name in ("nn-stretch", *OTHERS) if (found := version(name))}
     record = Record(
-        SCHEMA,
-        path.parent.parent.name,
-        source,
-        datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
-        command,
-        runs,
-        round(load, 2),
-        machine or this_machine(),
-        dict(versions) if versions is not None else here,
-        {name: [dict(row) for row in rows] for name, rows in tables.items()},
-        list(notes),
+        schema=SCHEMA,
+        experiment=path.parent.parent.name,
+        source=source,
+        date=date or now(),
+        commit=this_commit(),
+        recorded_in=None,
+        command=command,
+        runs=runs,
+        interleaved=interleaved,
+        load=None if load is None else round(load, 2),
+        machine=machine or this_machine(),
+        versions=dict(versions) if versions is not None else here,
+        tables={name: [dict(row) for row in rows] for name, rows in tables.items()},
+        about=dict(about or {}),
+        notes=list(notes),
     )
+    save_record(path, record)
+    return record
+
+
+def save_record(path: Path, record: Record) -> None:
+    """Check a record and write it, whole or not at all.
+
+    Raises:
+        StretchError: If it contradicts itself.
+    """
     _check(record, path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.part")
@@ -126,7 +238,6 @@ def write_record(
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
-    return record
 
 
 def read_record(path: Path) -> Record:
@@ -150,13 +261,40 @@ def _check(record: Record, path: Path) -> None:
         raise StretchError(f"{path} has record schema {record.schema}, this program knows {SCHEMA}")
     if path.parent.parent.name != record.experiment:
         raise StretchError(f"{path} belongs to the experiment `{record.experiment}`, it lies in `{path.parent.parent.name}`")
-    if record.runs < 1:
-        raise StretchError(f"{path} has {record.runs} runs")
+    try:
+        datetime.datetime.fromisoformat(record.date)
+    except ValueError as error:
+        raise StretchError(f"{path} has the date `{record.date}`, which is none in ISO 8601") from error
     if not record.tables:
         raise StretchError(f"{path} has no table")
     for name, rows in record.tables.items():
-        if not rows or not all(rows):
-            raise StretchError(f"table `{name}` of {path} has no rows or an empty one")
-        for row in rows:
-            if list(row) != list(rows[0]):
-                raise StretchError(f"rows of table `{name}` of {path} have different columns: {list(rows[0])} and {list(row)}")
+        _check_table(name, rows, path)
+    _check_about(record, path)
+
+
+def _check_table(name: str, rows: list[Row], path: Path) -> None:
+    if not rows or not all(rows):
+        raise StretchError(f"table `{name}` of {path} has no rows or an empty one")
+    for row in rows:
+        if list(row) != list(rows[0]):
+            raise StretchError(f"rows of table `{name}` of {path} have different columns: {list(rows[0])} and {list(row)}")
+
+
+def _check_about(record: Record, path: Path) -> None:
+    """Facts are about what is there, and a measurement says how often it was made."""
+    for name, about in record.about.items():
+        if name not in record.tables:
+            raise StretchError(f"{path} says something about the table `{name}`, which it does not have")
+        rows = record.tables[name]
+        names = {str(next(iter(row.values()))) for row in rows}
+        strangers = [*(about.columns.keys() - rows[0].keys()), *(about.rows.keys() - names)]
+        if strangers:
+            raise StretchError(f"{path} says something about `{strangers[0]}`, which table `{name}` does not have")
+    for name in record.tables:
+        about = record.about.get(name, About())
+        for facts in (record.facts(name), about, *about.rows.values(), *about.columns.values()):
+            if isinstance(facts.runs, int) and facts.runs < 1:
+                raise StretchError(f"{path} has {facts.runs} runs")
+        found = record.facts(name)
+        if found.source == "measured" and found.runs is None:
+            raise StretchError(f"table `{name}` of {path} is measured, and does not say in how many runs")

@@ -1,29 +1,31 @@
-"""Fill the tables and numbers of README and docs from records: `python -m experiments.render [--check]`.
+"""Fill the blocks of README and docs from records: `python -m experiments.render [--check]`.
 
-Two markers, invisible on the page::
+A page holds blocks, one for a table or for some paragraphs::
 
-    <!-- table experiments/executor/results/host.json#efficiency -->
-    …written by this program…
-    <!-- /table -->
+    <!-- block headline -->
+    …written by this program from experiments/blocks/headline.txt…
+    <!-- /block -->
 
-    takes <!-- value experiments/main_job/results/host.json#phases/plan/seconds -->4.2<!-- /value --> s
+    <!-- block experiments/executor/results/host.json#efficiency -->
+    …the whole table, and what its numbers depend on…
+    <!-- /block -->
 
-A value is named by table, row (its first column) and column.
+`experiments.templates` says what a template may hold.
 """
 
 import argparse
-import math
 import re
 import sys
 from pathlib import Path
 
-from experiments.records import Record, Value, read_record
+from experiments.templates import fill, whole_table
 from predictors.errors import StretchError
 
 ROOT = Path(__file__).resolve().parents[1]
+BLOCKS = Path("experiments/blocks")
 
-TABLE = re.compile(r"(<!-- table (\S+?)#(\S+) -->\n).*?(<!-- /table -->)", re.DOTALL)
-VALUE = re.compile(r"(<!-- value (\S+?)#([^/\s]+)/([^/>]+)/([^/>]+?) -->).*?(<!-- /value -->)", re.DOTALL)
+BLOCK = re.compile(r"^(<!-- block (\S+) -->\n).*?^(<!-- /block -->)$", re.DOTALL | re.MULTILINE)
+MARKER = re.compile(r"`[^`\n]*`|(<!-- /?(?:block|table|value)\b)")
 
 
 def pages() -> list[Path]:
@@ -32,93 +34,38 @@ def pages() -> list[Path]:
 
 
 def render(text: str, where: str, root: Path = ROOT) -> str:
-    """The page with all its markers filled.
+    """The page with all its blocks filled.
 
     Args:
         text: The page.
         where: Its name, for errors.
-        root: Folder that record names are relative to.
+        root: Folder that names of records and templates are relative to.
 
     Raises:
-        StretchError: If a marker names a record, table, row or column that is not there.
+        StretchError: If a block is not closed, or it or its template names something that is not there.
     """
-
-    def table(match: re.Match[str]) -> str:
-        opening, file, name, closing = match.groups()
-        return opening + markdown_table(_record(root, file, where), name, where) + closing
-
-    def value(match: re.Match[str]) -> str:
-        opening, file, name, row, column, closing = match.groups()
-        return opening + show(_value(_record(root, file, where), name, row, column, where)) + closing
-
-    return VALUE.sub(value, TABLE.sub(table, text))
+    if len(list(filter(None, MARKER.findall(text)))) != 2 * len(BLOCK.findall(text)):
+        raise StretchError(
+            f"{where} has a marker that is no part of a block", "a block is `<!-- block NAME -->` … `<!-- /block -->`, each on its line"
+        )
+    return BLOCK.sub(lambda match: match[1] + content(match[2], where, root) + match[3], text)
 
 
-def markdown_table(record: Record, name: str, where: str) -> str:
-    """One table of a record, and below it what its numbers depend on."""
-    rows = _table(record, name, where)
-    columns = list(rows[0])
-    numeric = [all(isinstance(row[c], int | float) or row[c] is None for row in rows) for c in columns]
-    lines = [
-        "| " + " | ".join(column.replace("_", " ") for column in columns) + " |",
-        "|" + "|".join("---:" if right else "---" for right in numeric) + "|",
-        *("| " + " | ".join(show(row[c]) for c in columns) + " |" for row in rows),
-        "",
-        provenance(record),
-        "",
-    ]
-    return "\n".join(lines)
+def content(name: str, where: str, root: Path) -> str:
+    """What a block holds.
 
-
-def provenance(record: Record) -> str:
-    """One sentence: source, machine, versions, load, runs."""
-    machine = record.machine
-    versions = ", ".join(f"{name} {record.versions[name]}" for name in ("nn-stretch", "onnxruntime", "torch") if name in record.versions)
-    text = (
-        f"*{record.source.capitalize()}* on {record.date}, {machine.processor}, {machine.cores} cores, {machine.memory_gib:g} GiB, {machine.system}; "
-        f"{versions}; load before the run {record.load:g}; {record.runs} run{'s' if record.runs > 1 else ''}. Reproduce: `{record.command}`."
-    )
-    return " ".join([text, *(note if note.endswith(".") else f"{note}." for note in record.notes)])
-
-
-def show(value: Value) -> str:
-    """A value as it stands in a table: numbers to three digits."""
-    match value:
-        case None:
-            return "–"
-        case bool():
-            return "yes" if value else "no"
-        case float():
-            if value == 0:
-                return "0"
-            if abs(value) < 0.01:
-                return f"{value:.2g}"
-            return f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
-        case int():
-            return f"{value:,}".replace(",", " ")
-        case _:
-            return str(value).replace("|", "\\|")
-
-
-def _record(root: Path, file: str, where: str) -> Record:
-    path = (root / file).resolve()
-    if not path.is_relative_to(root.resolve()):
-        raise StretchError(f"{where} names the record {file}, which lies outside the repository")
-    return read_record(path)
-
-
-def _table(record: Record, name: str, where: str) -> list[dict[str, Value]]:
-    if name not in record.tables:
-        raise StretchError(f"{where} shows the table `{name}`, the record of `{record.experiment}` has {', '.join(record.tables)}")
-    return record.tables[name]
-
-
-def _value(record: Record, name: str, row: str, column: str, where: str) -> Value:
-    rows = _table(record, name, where)
-    found = next((r for r in rows if str(next(iter(r.values()))) == row), None)
-    if found is None or column not in found:
-        raise StretchError(f"{where} shows `{name}/{row}/{column}`, which the record of `{record.experiment}` does not have")
-    return found[column]
+    Args:
+        name: ``FILE#TABLE``, or the name of a template.
+        where: Name of the page, for errors.
+        root: Folder that names are relative to.
+    """
+    if "#" in name:
+        return whole_table(root, name, where)
+    template = BLOCKS / f"{name}.txt"
+    try:
+        return fill((root / template).read_text(), str(template), root)
+    except OSError as error:
+        raise StretchError(f"{where} has the block `{name}`, but {template} cannot be read: {error.strerror}") from error
 
 
 def main(words: list[str] | None = None) -> int:

@@ -1,1 +1,21 @@
 """Run a bundle on several processors at once, without torch."""
+
+from typing import TYPE_CHECKING
+
+from predictors.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from scheduler.bundle import Bundle, load_bundle
+    from scheduler.session import Session
+
+__all__ = ["Bundle", "Session", "load_bundle"]
+
+if not TYPE_CHECKING:
+    # type checkers would take these for any name at all
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "scheduler.bundle": ["Bundle", "load_bundle"],
+            "scheduler.session": ["Session"],
+        },
+    )

@@ -56,7 +56,7 @@ class _Version(msgspec.Struct):
     schema: int = 0
 
 
-def load_bundle(path: Path, *, check_hashes: bool = False) -> Bundle:
+def load_bundle(path: str | Path, *, check_hashes: bool = False) -> Bundle:
     """Read a bundle and check everything that does not need to run it.
 
     Args:
@@ -68,7 +68,7 @@ def load_bundle(path: Path, *, check_hashes: bool = False) -> Bundle:
             code, a file is missing, outside of the folder, of the wrong size or
             content, or tensors, subgraphs and joins do not fit together.
     """
-    bundle = read_bundle(path)
+    bundle = read_bundle(Path(path))
     for problem in bundle_problems(bundle, hashes=check_hashes):
         raise StretchError(problem, _AGAIN)
     return bundle

@@ -141,7 +141,7 @@ class WeightsInfo(_Part, frozen=True):
     """Where the weights came from.
 
     Args:
-        source: ``default`` (pretrained), ``random``, ``file`` or ``given``.
+        source: ``default`` (pretrained), ``random``, ``file``, ``given`` or ``trained`` (after it was branched).
         detail: Which file or which weights entry.
     """
 

@@ -48,8 +48,8 @@ class Session:
             ``{"gpu": "cpu1"}``; see `scheduler.mapping.place_processors`.
         processors: Processors that may be used; None for all.
         delegates: Delegate objects to use instead of ones made by name.
-        priority: What decides the processor of a subgraph; None for the design
-            alone (see `scheduler.choice.choose_processors`).
+        priority: ``latency`` or ``energy``, which then decides the processor of a
+            subgraph; None for the design alone (see `scheduler.choice.choose_processors`).
         in_flight: Inferences that `submit` runs at once, each with buffers of its own.
         time_limit: Seconds that one call of a delegate may take. A run whose delegate takes
             longer ends with a `StretchError`, and the session with it.
@@ -75,7 +75,7 @@ class Session:
             raise UsageError(f"a time limit of {time_limit:g} s is none", "time_limit is a number of seconds above 0")
         if in_flight < 1:
             raise UsageError(f"a session cannot keep {in_flight} inferences in flight", "in_flight is 1 or more")
-        self.bundle = bundle if isinstance(bundle, Bundle) else load_bundle(Path(bundle))
+        self.bundle = bundle if isinstance(bundle, Bundle) else load_bundle(bundle)
         manifest = choose_processors(self.bundle.manifest, processors, priority)
         used = list(dict.fromkeys(entry.processor for entry in manifest.subgraphs))
         wanted = _wanted(mapping or {}, self.bundle.manifest, used, processors)

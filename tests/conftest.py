@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import signal
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -33,6 +34,17 @@ os.environ["NN_STRETCH_DRIVERS"] = "dsp"
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 HAS_OPENCL = importlib.util.find_spec("pyopencl") is not None
 HAS_QNN = importlib.util.find_spec("onnxruntime_qnn") is not None
+
+
+@pytest.fixture(scope="session")
+def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundle that the command line writes of a tiny network; no test may change it."""
+    from tests.stretch.cli.commands import LOOSE, spawn
+
+    out = tmp_path_factory.mktemp("tiny") / "bundle"
+    made = spawn("", "branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", *LOOSE, "--out", out)
+    assert made.code == 0, made.err
+    return out
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from experiments.cifar_accuracy.run import ALIGN, MODEL, initialise
-from experiments.gpu import facts, machine
+from experiments.gpu import facts, origin
 
 HERE = Path(__file__).parent
 DESIGNS = HERE.parent / "cifar_accuracy" / "designs"
@@ -244,9 +244,7 @@ def record(folder: Path) -> None:
         source="measured",
         command="python -m experiments.calibration.run queue 0 1 2",
         runs=min(row["seeds"] for row in rows),
-        load=max(run["cpu_load"] for run in runs),
-        machine=machine(runs[0]),
-        versions=runs[0]["versions"],
+        **origin(runs),
         notes=[
             f"{MODEL} on CIFAR-10 re-encoded as JPEG; calibration sees {IMAGES} training images without labels; refined: {REFINE} steps of Adam on each segment, too",
             "s: building and calibrating, or training alone (the two of as many epochs side by side); further training starts at learning rate 0.05, scratch at 0.2",

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.gpu import facts, machine
+from experiments.gpu import facts, origin
 
 HERE = Path(__file__).parent
 MODEL = "resnet56_cifar10"
@@ -235,9 +235,7 @@ def record(folder: Path) -> None:
         source="measured",
         command="python -m experiments.cifar_accuracy.run queue 0:0 1:0 2:0 3:0 …",
         runs=min(row["seeds"] for row in rows),
-        load=max(r["cpu_load"] for r in runs),
-        machine=machine({"cores": 64, "memory_gib": 512.0} | runs[0]),
-        versions=runs[0]["versions"],
+        **origin(runs),
         notes=[
             f"{MODEL} from scratch, batch 256, SGD, half-cosine; CIFAR-10 re-encoded as JPEG, so compare only with the sequential rows of as many epochs",
             "4 GPUs, one run each at a time; s an epoch is training alone, GPU minutes hold start-up and evaluation too",

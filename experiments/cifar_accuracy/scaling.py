@@ -12,7 +12,7 @@ import numpy as np
 from scipy import stats
 
 from experiments.cifar_accuracy.run import HERE
-from experiments.gpu import machine
+from experiments.gpu import origin
 from experiments.records import Row, read_record, write_record
 
 EPOCHS = 40
@@ -91,9 +91,7 @@ def main() -> None:
         source="measured",
         command="python -m experiments.cifar_accuracy.run queue sequential:0+1+2:40 third:0+1+2:40 … && python -m experiments.cifar_accuracy.scaling OUT",
         runs=min(int(r["seeds"] or 0) for rows in tables.values() for r in rows),
-        load=max(run["cpu_load"] for run in runs),
-        machine=machine({"cores": 64, "memory_gib": 512.0} | runs[0]),
-        versions=runs[0]["versions"],
+        **origin(runs),
         notes=[
             f"resnet56_cifar10 from scratch, {EPOCHS} epochs, CIFAR-10 re-encoded as JPEG: compare rows of these tables alone",
             "seeds of one design train side by side on one GPU, its minutes divided among them; `depth 0.44 and 0.56` ran alone",

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from experiments.records import Value, write_record
+from experiments.records import About, Facts, Value, write_record
 from predictors.errors import StretchError
 from scheduler.benchmark import Benchmark, Effort, Timing, benchmark, shares_a_core
 from scheduler.bundle import Bundle, load_bundle
@@ -136,9 +136,11 @@ def main(words: list[str] | None = None) -> int:
         source="measured",
         command=f"python -m experiments.executor.run {options.bundle.name}",
         runs=options.rounds,
+        interleaved=True,
+        about={"handoff": About(interleaved=False, rows={"that cost nothing": Facts(runs=options.empty_runs)})},
         load=load,
         notes=[
-            f"{manifest.model.name} planned for {manifest.device}, weights {manifest.weights.source}, {options.mapping}, on cores {', '.join(map(str, result.cores))}, contestants interleaved."
+            f"{manifest.model.name} planned for {manifest.device}, weights {manifest.weights.source}, {options.mapping}, on cores {', '.join(map(str, result.cores))}."
         ],
     )
     sys.stderr.write(f"{options.out} written; fill the pages with python -m experiments.render\n")

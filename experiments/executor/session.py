@@ -6,9 +6,10 @@ import os
 import statistics
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.records import Value, write_record
+from experiments.records import About, Facts, Value, write_record
 from predictors.errors import StretchError
 from scheduler.bundle import load_bundle
 from scheduler.mapping import parse_mapping
@@ -101,6 +102,24 @@ def rates(result: Throughput) -> list[dict[str, Value]]:
     ]
 
 
+def rounds_alone(rounds: int) -> int:
+    """Rounds of the bundle on one core, which runs by itself after the others."""
+    return max(3, rounds // 2)
+
+
+def about(flights: Sequence[str], rounds: int, starts: int) -> dict[str, About]:
+    """What differs between the tables of the record.
+
+    Args:
+        flights: Tables of rates, whose contestants take turns.
+        rounds: Of those.
+        starts: Fresh processes behind a row of the table of starts.
+    """
+    alone = Facts(runs=rounds_alone(rounds), interleaved=False)
+    rates = {name: About(columns={"over_this_bundle_on_one_core": alone}) for name in flights}
+    return {**rates, "start": About(runs=starts, interleaved=False), "memory": About(runs=1, interleaved=False)}
+
+
 def measure_throughput(path: Path, mapping: dict[str, str], in_flight: int, rounds: int, burst: int) -> list[dict[str, Value]]:
     """Rates of a bundle on its cores, and of the same bundle with all its subgraphs on one core."""
     bundle = load_bundle(path, check_hashes=True)
@@ -110,7 +129,7 @@ def measure_throughput(path: Path, mapping: dict[str, str], in_flight: int, roun
         core = next(iter(session.placements.values())).cores[0]
         rows = rates(throughput(session, x, in_flight, rounds=rounds, burst=burst))
     with Session(bundle, dict.fromkeys(used, f"cpu{core}")) as session:
-        alone = throughput(session, x, 1, rounds=max(3, rounds // 2), burst=burst).one_at_a_time.per_second
+        alone = throughput(session, x, 1, rounds=rounds_alone(rounds), burst=burst).one_at_a_time.per_second
     for row in rows:
         row["over_this_bundle_on_one_core"] = round(float(str(row["per_second"])) / alone, 3)
     return rows
@@ -156,8 +175,10 @@ def main(words: list[str] | None = None) -> int:
         source="measured",
         command=f"python -m experiments.executor.session {options.bundle.name} {options.small.name} {options.int8.name}",
         runs=options.rounds,
+        interleaved=True,
+        about=about(list(flights), options.rounds, options.starts),
         load=load,
-        notes=[f"{manifest.model.name} planned for {manifest.device}, weights {manifest.weights.source}, contestants interleaved."],
+        notes=[f"{manifest.model.name} planned for {manifest.device}, weights {manifest.weights.source}."],
     )
     sys.stderr.write(f"{options.out} written; fill the pages with python -m experiments.render\n")
     return 0

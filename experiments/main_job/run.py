@@ -1,4 +1,4 @@
-"""How long `stretch branch` takes, and whether its bundles are right: `python -m experiments.main_job.run phases|matrix`."""
+"""How long `stretch branch` takes, and whether its bundles are right: `python -m experiments.main_job.run phases|predict|check`."""
 
 import argparse
 import json
@@ -26,6 +26,7 @@ MODELS = (
     "mobilenet_v2",
     "mobilenet_v3_large",
 )
+CHECKED = "`error` is the scheduler's output of the bundle against the branched torch module, relative to the largest output."
 DEVICES = {"pixel6": "cpu,gpu", "mi9": "cpu,gpu,dsp"}
 
 
@@ -102,31 +103,95 @@ def p90(values: list[float]) -> float:
     return sorted(values)[min(len(values) - 1, int(0.9 * len(values)))]
 
 
-def matrix() -> None:
-    """Record, for every model and device, what is planned and whether the scheduler computes what torch computes."""
-    load = os.getloadavg()[0]
+def predict() -> None:
+    """Record what is planned for every model and device: nothing is run, so this can be made anew at any time."""
     rows = []
     for model in MODELS:
         for device, processors in DEVICES.items():
-            row = matrix_row(model, device, processors)
-            sys.stderr.write(json.dumps(row) + "\n")
-            rows.append(row)
+            rows.append(predicted_row(model, device, processors))
+            sys.stderr.write(json.dumps(rows[-1]) + "\n")
     write_record(
-        HERE / "results" / "matrix.json",
-        {"matrix": rows},
+        HERE / "results" / "predicted.json",
+        {"matrix": rows, "profiles": [profile_row(device) for device in DEVICES]},
         source="predicted",
-        command="python -m experiments.main_job.run matrix",
-        runs=1,
-        load=load,
+        command="python -m experiments.main_job.run predict",
+        runs=None,
+        load=None,
         notes=[
-            "Milliseconds are predictions from profiles that follow specifications, not measurements on phones.",
-            "`error` is measured here: the scheduler's output of the bundle against the branched torch module, relative to the largest output.",
+            "Milliseconds are predictions from profiles that follow specifications, with efficiencies chosen to meet published latencies; nothing was measured on a phone.",
+            "`low` and `high` are the ends of the interval of a speed-up: every efficiency is off by as much as the profile says, in both runs at once.",
             "All options have their defaults. Where a segment has several stages, they were merged because none of them can branch alone.",
         ],
     )
 
 
-def matrix_row(model: str, device: str, processors: str) -> dict[str, Value]:
+def profile_row(device: str) -> dict[str, Value]:
+    """What a device's predictions rest on."""
+    from predictors.devices import load_device
+
+    profile = load_device(device)
+    used = [each for name, each in profile.processors.items() if name in DEVICES[device].split(",")]
+    return {
+        "device": device,
+        "calibrated": profile.calibrated,
+        "uncertainty %": round(100 * max(each.uncertainty.value for each in used)),
+        "contention": max(each.contention.value for each in used),
+    }
+
+
+def predicted_row(model: str, device: str, processors: str) -> dict[str, Value]:
+    """One model on one device, planned."""
+    from predictors.devices import load_device
+    from stretch.capture import capture
+    from stretch.models.load import load_model
+    from stretch.planning.config import PlanConfig
+    from stretch.planning.plan import plan
+
+    loaded = load_model(model, weights="none")
+    graph = capture(loaded.module, loaded.input_shape, model).graph
+    result = plan(graph, load_device(device), PlanConfig(processors=tuple(processors.split(","))))
+    predicted = result.predicted()
+    rivals = {rival.name.partition(":")[0]: rival for rival in result.recommendation.rivals}
+    single, same = rivals["single"], rivals.get("sequential_same_macs")
+    return {
+        "model and device": f"{model} {device}",
+        "branched": " ".join(row.design.name for row in result.run.segments if len(row.branches) > 1),
+        "MACs ratio": round(result.macs_ratio, 3),
+        "makespan ms": round(predicted["makespan_ms"], 2),
+        "best single ms": round(predicted["best_single_ms"], 2),
+        "best single processor": predicted["best_single_processor"],
+        "speed-up": round(single.ratio, 2),
+        "low": round(single.low, 2),
+        "high": round(single.high, 2),
+        "sequential, same MACs ms": round(same.ms, 2) if same else None,
+        "over sequential": round(same.ratio, 2) if same else None,
+        "over sequential, low": round(same.low, 2) if same else None,
+        "over sequential, high": round(same.high, 2) if same else None,
+        "recommended": result.recommended.replace("_", " "),
+        "of ideal": round(predicted["ideal_fraction"], 2),
+    }
+
+
+def check() -> None:
+    """Record, for every model and device, whether the scheduler computes what torch computes, and how long planning took."""
+    load = os.getloadavg()[0]
+    rows = []
+    for model in MODELS:
+        for device, processors in DEVICES.items():
+            rows.append(checked_row(model, device, processors))
+            sys.stderr.write(json.dumps(rows[-1]) + "\n")
+    write_record(
+        HERE / "results" / "checked.json",
+        {"checked": rows},
+        source="measured",
+        command="python -m experiments.main_job.run check",
+        runs=1,
+        load=load,
+        notes=[CHECKED],
+    )
+
+
+def checked_row(model: str, device: str, processors: str) -> dict[str, Value]:
     """One model on one device: branch, export, run, compare."""
     import numpy as np
     import torch
@@ -145,33 +210,21 @@ def matrix_row(model: str, device: str, processors: str) -> dict[str, Value]:
         with Session(out) as session:
             got = session(x.numpy())
     error = float(np.abs(got - want).max() / np.abs(want).max())
-    predicted = result.plan.predicted()
-    branched = [row.design.name for row in result.plan.run.segments if len(row.branches) > 1]
-    return {
-        "model and device": f"{model} {device}",
-        "branched": " ".join(branched),
-        "MACs ratio": round(result.plan.macs_ratio, 3),
-        "makespan ms": round(predicted["makespan_ms"], 2),
-        "best single ms": round(predicted["best_single_ms"], 2),
-        "speed-up": round(predicted["speedup"], 2),
-        "sequential, same MACs ms": round(predicted["sequential_same_macs_ms"], 2) if predicted["sequential_same_macs_ms"] else None,
-        "recommended": result.plan.recommended.partition(":")[0].replace("_", " "),
-        "of ideal": round(predicted["ideal_fraction"], 2),
-        "plan s": round(result.seconds["plan"], 2),
-        "error": float(f"{error:.1e}"),
-    }
+    return {"model and device": f"{model} {device}", "plan s": round(result.seconds["plan"], 2), "error": float(f"{error:.1e}")}
 
 
 def main() -> None:
-    """Run one of the two experiments."""
+    """Run one of the three experiments."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["phases", "matrix"])
+    parser.add_argument("what", choices=["phases", "predict", "check"])
     parser.add_argument("--runs", type=int, default=7, help="warm runs")
     options = parser.parse_args()
     if options.what == "phases":
         phases(options.runs)
+    elif options.what == "predict":
+        predict()
     else:
-        matrix()
+        check()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Every convolution of four networks on OpenCL (PoCL) and on ONNX Runtime, one core: `python -m experiments.opencl_convolutions.run`."""
+"""Every convolution of some networks on OpenCL (PoCL) and on ONNX Runtime, one core: `python -m experiments.opencl_convolutions.run`."""
 
 import argparse
 import math
@@ -6,13 +6,14 @@ import os
 import statistics
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from experiments.opencl_networks.networks import NETWORKS, Runner, difference, onnxruntime, save_network
+from experiments.opencl_networks.networks import NETWORKS, Runner, difference, note_on_fit, onnxruntime, save_network
 from experiments.records import Value, write_record
 from predictors.errors import StretchError
 from scheduler.cores import available_cores, pinned
@@ -95,16 +96,12 @@ def kernel_ms(runner: Runner) -> float:
     return sum(span.ms for launch, span in spans if launch.kernel not in ("move", "elementwise"))
 
 
-def measure(core: int, rounds: int) -> tuple[list[dict[str, Value]], list[dict[str, Value]]]:
-    """A row a convolution and a row a network."""
+def measure(core: int, rounds: int, networks: Sequence[str]) -> list[dict[str, Value]]:
+    """A row a convolution."""
     rows: list[dict[str, Value]] = []
-    summary: list[dict[str, Value]] = []
     with tempfile.TemporaryDirectory() as folder:
-        for network in NETWORKS:
+        for network in networks:
             model = save_network(network, Path(folder))
-            ratios: list[float] = []
-            direct_ratios: list[float] = []
-            sums = [0.0, 0.0]
             for words, (graph, node, count) in convolutions(model).items():
                 path = save_alone(graph, node, Path(folder) / "one.onnx")
                 theirs = onnxruntime(path)
@@ -121,9 +118,6 @@ def measure(core: int, rounds: int) -> tuple[list[dict[str, Value]], list[dict[s
                 auto, off, base = (statistics.median(times[key]) for key in ("auto", "off", "theirs"))
                 oh, ow = graph.shapes[node.output][2:]
                 macs = oh * ow * graph.constants[node.inputs[1]].size
-                ratios.append(base / auto)
-                direct_ratios.append(base / off)
-                sums = [sums[0] + count * auto, sums[1] + count * base]
                 kernels = dict.fromkeys(
                     each.kernel for each in ours["auto"].compiled.launches if each.kernel not in ("move", "elementwise")
                 )
@@ -140,41 +134,76 @@ def measure(core: int, rounds: int) -> tuple[list[dict[str, Value]], list[dict[s
                         "max_error": error,
                     }
                 )
-            summary.append(
-                {
-                    "network": network,
-                    "convolutions": len(ratios),
-                    "geometric_mean": round(math.exp(statistics.mean(map(math.log, ratios))), 3),
-                    "least": round(min(ratios), 3),
-                    "largest": round(max(ratios), 3),
-                    "without_Winograd": round(math.exp(statistics.mean(map(math.log, direct_ratios))), 3),
-                    "sum_ms": round(sums[0], 2),
-                    "ONNX_Runtime_sum_ms": round(sums[1], 2),
-                }
-            )
-    return rows, summary
+    return rows
+
+
+def summary(rows: list[dict[str, Value]]) -> list[dict[str, Value]]:
+    """A row a network, from the rows of its convolutions.
+
+    The means over images of more than one pixel stand beside those over all: a
+    convolution of one pixel takes less time than a call of ONNX Runtime, which its side counts.
+    """
+    found: list[dict[str, Value]] = []
+    for network in dict.fromkeys(str(row["convolution"]).partition(":")[0] for row in rows):
+        own = [row for row in rows if str(row["convolution"]).startswith(f"{network}: ")]
+        larger = [row for row in own if not one_pixel(row)]
+        speeds = [_number(row, "speed_over_ONNX_Runtime") for row in own]
+        found.append(
+            {
+                "network": network,
+                "convolutions": len(own),
+                "of_one_pixel": len(own) - len(larger),
+                "geometric_mean": _mean(speeds),
+                "without_one_pixel": _mean([_number(row, "speed_over_ONNX_Runtime") for row in larger]),
+                "least": min(speeds),
+                "largest": max(speeds),
+                "without_Winograd": _mean([_number(row, "ONNX_Runtime_ms") / _number(row, "direct_ms") for row in own]),
+                "without_both": _mean([_number(row, "ONNX_Runtime_ms") / _number(row, "direct_ms") for row in larger]),
+                "sum_ms": round(sum(_number(row, "times") * _number(row, "OpenCL_ms") for row in own), 2),
+                "ONNX_Runtime_sum_ms": round(sum(_number(row, "times") * _number(row, "ONNX_Runtime_ms") for row in own), 2),
+            }
+        )
+    return found
+
+
+def one_pixel(row: dict[str, Value]) -> bool:
+    """Whether a convolution reads an image of one pixel, as in squeeze and excitation."""
+    return "×1×1 → " in str(row["convolution"])
+
+
+def _number(row: dict[str, Value], column: str) -> float:
+    return float(str(row[column]))
+
+
+def _mean(ratios: list[float]) -> float | None:
+    """Geometric mean; None of nothing."""
+    return None if not ratios else round(math.exp(statistics.mean(map(math.log, ratios))), 3)
 
 
 def main(words: list[str] | None = None) -> int:
     """Measure and write ``results/host.json``."""
     parser = argparse.ArgumentParser(prog="python -m experiments.opencl_convolutions.run", description=__doc__)
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--networks", nargs="+", default=list(NETWORKS), help="names of `stretch models`")
     parser.add_argument("--core", type=int, default=available_cores()[-1])
     parser.add_argument("--out", type=Path, default=HERE / "results" / "host.json")
     options = parser.parse_args(words)
     load = os.getloadavg()[0]
     with pinned((options.core,)):
-        rows, summary = measure(options.core, options.rounds)
+        rows = measure(options.core, options.rounds, options.networks)
+    chosen = [] if tuple(options.networks) == NETWORKS else ["--networks", *options.networks]
     write_record(
         options.out,
-        {"summary": summary, "convolutions": rows},
+        {"summary": summary(rows), "convolutions": rows},
         source="measured",
-        command="python -m experiments.opencl_convolutions.run",
+        command=" ".join(["python -m experiments.opencl_convolutions.run", *chosen]),
         runs=options.rounds,
+        interleaved=True,
         load=load,
         notes=[
-            "fp32, batch 1, one thread of each on the same core, medians, interleaved, no schedule tuned. OpenCL: the convolution's kernels by the device's clock, "
-            "in its own layout as inside a network. ONNX Runtime: a session of that one convolution and activation, its layout conversions and call included."
+            "fp32, batch 1, one thread of each on the same core, medians, no schedule tuned. OpenCL: the convolution's kernels by the device's clock, "
+            "in its own layout as inside a network. ONNX Runtime: a session of that one convolution and activation, its layout conversions and call included: the call is most of the time where the image has one pixel. "
+            + note_on_fit(options.networks)
         ],
     )
     sys.stderr.write(f"{options.out} written; fill the pages with python -m experiments.render\n")

@@ -117,6 +117,7 @@ def main(words: list[str] | None = None) -> int:
         source="measured",
         command="python -m experiments.opencl_networks.against_tinygrad PYTHON",
         runs=options.rounds,
+        interleaved=True,
         load=load,
         notes=[
             f"tinygrad {version}, DEV=CL, recorded by TinyJit, without its search (BEAM=0); all through PoCL or one thread on the same core, fp32, batch 1, taking turns; medians."

@@ -18,13 +18,15 @@ from typing import Any
 import numpy as np
 
 from experiments.opencl_networks.resnet50 import save_resnet50
-from experiments.records import Value, write_record
+from experiments.records import About, Value, write_record
 from scheduler.delegates.opencl import OpenCLDelegate
 from scheduler.delegates.opencl.device import open_device
 from scheduler.delegates.opencl.graph import Graph, read_graph
 from scheduler.delegates.opencl.schedule import Options
 
 HERE = Path(__file__).parent
+#: Runs behind a row of the kernels.
+PROFILED = 10
 
 
 class TorchGraph:
@@ -170,7 +172,7 @@ def measure(batch: int, size: int, rounds: int) -> tuple[list[dict[str, Value]],
             )
         compiled = contestants["OpenCL fp32"].compiled
         kernels: list[dict[str, Value]] = []
-        for each in sorted(compiled.profile(10), key=lambda k: -k.ms):
+        for each in sorted(compiled.profile(PROFILED), key=lambda k: -k.ms):
             gflops = round(2 * each.launch.macs / each.ms / 1e6, 1) if each.launch.macs else None
             tile = {key: int(value) for key, value in each.launch.defines if key in ("VW", "VC")}
             kernels.append(
@@ -208,6 +210,8 @@ def main(words: list[str] | None = None) -> int:
         source="measured",
         command=command,
         runs=options.rounds,
+        interleaved=True,
+        about={"kernels": About(runs=PROFILED, interleaved=False)},
         load=load,
         notes=notes,
         versions=versions,

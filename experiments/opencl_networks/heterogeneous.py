@@ -96,9 +96,10 @@ def main(words: list[str] | None = None) -> int:
         source="measured",
         command=f"python -m experiments.opencl_networks.heterogeneous {options.bundle.name}",
         runs=options.rounds,
+        interleaved=True,
         load=load,
         notes=[
-            f"{model.name} planned for {bundle.manifest.device}, {model.macs / model.original_macs:.3f} of the original's MACs, random weights, interleaved."
+            f"{model.name} planned for {bundle.manifest.device}, {model.macs / model.original_macs:.3f} of the original's MACs, random weights."
         ],
     )
     sys.stderr.write(f"{options.out} written; fill the pages with python -m experiments.render\n")

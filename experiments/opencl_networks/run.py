@@ -10,11 +10,22 @@ import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from experiments.opencl_networks.networks import NETWORKS, Runner, difference, forget_own_tuning, onnxruntime, opencl, save_network
-from experiments.records import Value, write_record
+from experiments.opencl_networks.networks import (
+    NETWORKS,
+    Runner,
+    difference,
+    forget_own_tuning,
+    note_on_fit,
+    onnxruntime,
+    opencl,
+    save_network,
+)
+from experiments.records import About, Value, write_record
 from scheduler.cores import available_cores, pinned
 
 HERE = Path(__file__).parent
+#: Runs behind a row of the kernels.
+PROFILED = 5
 
 #: Other ways of compiling a network, each a switch of the delegate.
 VARIANTS: dict[str, dict[str, object]] = {
@@ -94,7 +105,7 @@ def measure(name: str, core: int, rounds: int) -> tuple[Rows, Rows, Rows]:
 def by_kind(name: str, runner: Runner) -> list[dict[str, Value]]:
     """Time and rate of each kernel of a network, by the device's clock."""
     total: dict[str, tuple[int, float, int]] = {}
-    for each in runner.compiled.profile(5):
+    for each in runner.compiled.profile(PROFILED):
         count, ms, macs = total.get(each.launch.kernel, (0, 0.0, 0))
         total[each.launch.kernel] = (count + 1, ms + each.ms, macs + each.launch.macs)
     whole = sum(ms for _, ms, _ in total.values())
@@ -114,26 +125,31 @@ def main(words: list[str] | None = None) -> int:
     """Measure and write ``results/host.json``."""
     parser = argparse.ArgumentParser(prog="python -m experiments.opencl_networks.run", description=__doc__)
     parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--networks", nargs="+", default=list(NETWORKS), help="names of `stretch models`")
     parser.add_argument("--core", type=int, default=available_cores()[-1])
     parser.add_argument("--out", type=Path, default=HERE / "results" / "host.json")
     options = parser.parse_args(words)
     load = os.getloadavg()[0]
     tables: tuple[Rows, Rows, Rows] = ([], [], [])
-    for name in NETWORKS:
+    for name in options.networks:
         # PoCL takes longer to launch kernels in a process that has compiled hundreds of them, so each network has one of its own.
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as child:
             for table, rows in zip(tables, child.submit(measure, name, options.core, options.rounds).result(), strict=True):
                 table += rows
     networks, variants, kinds = tables
+    chosen = [] if tuple(options.networks) == NETWORKS else ["--networks", *options.networks]
     write_record(
         options.out,
         {"networks": networks, "variants": variants, "kernels": kinds},
         source="measured",
-        command="python -m experiments.opencl_networks.run",
+        command=" ".join(["python -m experiments.opencl_networks.run", *chosen]),
         runs=options.rounds,
+        interleaved=True,
+        about={"kernels": About(runs=PROFILED, interleaved=False)},
         load=load,
         notes=[
-            "fp32, batch 1, one thread of each on the same core, random weights, contestants interleaved, nothing tuned on the machine by its user."
+            "fp32, batch 1, one thread of each on the same core, random weights, nothing tuned on the machine by its user. "
+            + note_on_fit(options.networks)
         ],
     )
     sys.stderr.write(f"{options.out} written; fill the pages with python -m experiments.render\n")

@@ -28,6 +28,10 @@ MATRIX = 1024
 EVENTS = ("cycles", "instructions", "cache-references", "cache-misses")
 
 
+#: Runs of which the best counts.
+KERNEL_RUNS, PRODUCT_RUNS = 5, 10
+
+
 class Peaks:
     """Runs the kernels of `peaks.cl` by one work-item on one core.
 
@@ -57,7 +61,7 @@ class Peaks:
         kernel = cl.Kernel(self._program, name)
         kernel.set_args(*arguments)
         times = []
-        for _ in range(5):
+        for _ in range(KERNEL_RUNS):
             event = cl.enqueue_nd_range_kernel(self._device.queue, kernel, (1,), (1,))
             event.wait()
             times.append((event.profile.end - event.profile.start) / 1e6)
@@ -82,7 +86,7 @@ def save_product(path: Path) -> Path:
 def product_gflop_per_s(call: Callable[[], object]) -> float:
     """Rate of a product of two square matrices, the best of ten."""
     best = float("inf")
-    for _ in range(10):
+    for _ in range(PRODUCT_RUNS):
         start = time.perf_counter()
         call()
         best = min(best, time.perf_counter() - start)

@@ -10,14 +10,16 @@ from typing import Any
 
 from experiments.opencl_networks.heterogeneous import openvino_run, timed
 from experiments.opencl_networks.networks import Runner, forget_own_tuning, onnxruntime, opencl, save_network
-from experiments.opencl_roofline.peaks import counters, peaks
-from experiments.records import Value, write_record
+from experiments.opencl_roofline.peaks import KERNEL_RUNS, PRODUCT_RUNS, counters, peaks
+from experiments.records import About, Facts, Value, write_record
 from predictors.errors import StretchError
 from scheduler.cores import available_cores, pinned
 from scheduler.delegates.opencl.device import open_device
 from scheduler.delegates.opencl.launch import Launch
 
 HERE = Path(__file__).parent
+#: Runs behind a row of the launches.
+PROFILED = 9
 NETWORKS = ("resnet50", "mobilenet_v2", "efficientnet_b0")
 
 
@@ -41,7 +43,7 @@ class Roof:
 def convolutions(network: str, runner: Runner, roof: Roof) -> list[dict[str, Value]]:
     """A row for each different launch with multiply-adds, by the device's clock within the network."""
     found: dict[tuple[str, str], list[Any]] = {}
-    for each in runner.compiled.profile(9):
+    for each in runner.compiled.profile(PROFILED):
         if each.launch.macs:
             found.setdefault((each.launch.kernel, each.launch.shape), []).append(each)
     rows: list[dict[str, Value]] = []
@@ -71,7 +73,7 @@ def network_rows(network: str, runners: dict[str, Any], roof: Roof, rounds: int)
         for name, call in runners.items():
             times[name].append(call())
     ours: Runner = runners["OpenCL"].__self__
-    launches = ours.compiled.profile(9)
+    launches = ours.compiled.profile(PROFILED)
     # What a direct convolution computes, whatever the algorithm: the same work for all contestants.
     macs = direct_macs([each.launch for each in launches])
     least = 2 * macs / roof.gflop_per_s / 1e6
@@ -152,9 +154,21 @@ def two_cores(measured: dict[str, float], one: dict[str, float], roof: Roof, mac
             "share_of_both_peaks": round(least / ms, 3),
             "speed_over_best_sequential": round(best / ms, 3),
         }
-        for source, table in (("measured", measured), ("computed", perfect))
+        for source, table in (("measured", measured), ("predicted", perfect))
         for name, ms in table.items()
     ]
+
+
+def about(limits: list[dict[str, Value]], both: list[dict[str, Value]]) -> dict[str, About]:
+    """What differs between the tables of the record."""
+    products = {str(row["measurement"]): Facts(runs=PRODUCT_RUNS) for row in limits if "product" in str(row["measurement"])}
+    computed = {str(row["on both cores"]): Facts(source="predicted") for row in both if row["source"] == "predicted"}
+    return {
+        "peaks": About(runs=KERNEL_RUNS, interleaved=False, rows=products),
+        "two_cores": About(rows=computed),
+        "launches": About(runs=PROFILED, interleaved=False),
+        "counters": About(runs=1, interleaved=False),
+    }
 
 
 def main(words: list[str] | None = None) -> int:
@@ -188,18 +202,21 @@ def main(words: list[str] | None = None) -> int:
                 if name == "resnet50":
                     macs = direct_macs(list(ours.compiled.launches))
         one = {str(row["network and runtime"]).removeprefix("resnet50, "): float(row["least_ms"] or 0) for row in networks[:3]}
+    both_cores = two_cores(both, one, roof, macs)
     write_record(
         options.out,
         {
             "peaks": limits,
             "networks": networks,
-            "two_cores": two_cores(both, one, roof, macs),
+            "two_cores": both_cores,
             "launches": launches,
             "counters": counters(),
         },
         source="measured",
         command="python -m experiments.opencl_roofline.run",
         runs=options.rounds,
+        interleaved=True,
+        about=about(limits, both_cores),
         load=load,
         notes=[
             f"fp32, batch 1, random weights, the least time of all runs, in turns. The roof of a launch: its multiply-adds at {roof.gflop_per_s:g} GFLOP/s or its bytes, each moved once, at {roof.gbyte_per_s:g} GB/s, whichever takes longer. "

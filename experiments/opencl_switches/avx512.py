@@ -143,8 +143,9 @@ def main(words: list[str] | None = None) -> int:
         source="measured",
         command="python -m experiments.opencl_switches.avx512",
         runs=options.rounds,
+        interleaved=True,
         load=load,
-        notes=[f"fp32, one core, {open_device((options.core,)).driver}; least of the runs by the device's clock, interleaved."],
+        notes=[f"fp32, one core, {open_device((options.core,)).driver}; least of the runs by the device's clock."],
     )
     sys.stderr.write(f"{options.out} written; fill the pages with python -m experiments.render\n")
     return 0

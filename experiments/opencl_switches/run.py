@@ -93,9 +93,10 @@ def main(words: list[str] | None = None) -> int:
         source="measured",
         command="python -m experiments.opencl_switches.run",
         runs=options.rounds,
+        interleaved=True,
         load=load,
         notes=[
-            "fp32, batch 1, one core, PoCL; sums of the least time of each launch by the device's clock, interleaved; no Winograd, no schedule tuned."
+            "fp32, batch 1, one core, PoCL; sums of the least time of each launch by the device's clock; no Winograd, no schedule tuned."
         ],
     )
     sys.stderr.write(f"{options.out} written; fill the pages with python -m experiments.render\n")

@@ -9,7 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from experiments.records import Value, write_record
+from experiments.records import About, Facts, Value, write_record
 
 HERE = Path(__file__).parent
 MODES = ("fast", "exhaustive", "schedule")
@@ -63,6 +63,8 @@ def main(words: list[str] | None = None) -> int:
         source="measured",
         command=f"python -m experiments.opencl_tuning.run {options.bundle.name} --budget {options.budget:g}",
         runs=8,
+        interleaved=False,
+        about={"modes": About(columns=dict.fromkeys(("before_ms", "after_ms", "before_over_after"), Facts(interleaved=True)))},
         load=load,
         notes=[f"{device}; sums of the least of eight times of every kernel of the gpu's subgraphs, each mode from an empty cache."],
     )

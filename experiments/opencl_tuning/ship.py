@@ -118,6 +118,7 @@ def main(words: list[str] | None = None) -> int:
         source="measured",
         command="python -m experiments.opencl_tuning.ship",
         runs=options.rounds,
+        interleaved=True,
         load=load,
         notes=[f"{kind}: {len(found)} schedules, fp32, batch 1, one core, whole networks in turns, medians."],
     )

@@ -7,11 +7,10 @@
 import argparse
 import copy
 import json
-import os
-import platform
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +21,8 @@ FOLDER = HERE.parent / "cifar_accuracy" / "designs"
 MODEL = "resnet56_cifar10"
 #: Two processors, the same three meeting points, 0.98 to 1.02 of the original's cost.
 POOL = ("depth_only", "third", "two_thirds", "seven_ninths", "eight_ninths", "width_only", "quarter_width", "deep_narrow_shallow_wide")
+#: The training of the original that supernets start from, as the record of experiments/cifar_accuracy calls it.
+PARENT = "sequential, 100 epochs"
 #: Images for the batch-norm statistics of an extracted subnet.
 IMAGES = 4096
 
@@ -32,6 +33,7 @@ def job(seed: int, data: Path, out: Path, epochs: int, parent: Path | None, rate
     from safetensors.torch import load_file
 
     from experiments.cifar_accuracy.run import ALIGN
+    from experiments.gpu import facts
     from stretch.capture import capture
     from stretch.models.cifar import CifarFamily
     from stretch.planning.design import load_draft
@@ -97,17 +99,35 @@ def job(seed: int, data: Path, out: Path, epochs: int, parent: Path | None, rate
         "seconds_per_epoch": float(np.median([e.seconds for e in run.history.epochs])),
         "minutes": trained / 60,
         "prepared_minutes": prepared / 60,
-        "memory_gib": torch.cuda.max_memory_allocated() / 2**30 if world.device.type == "cuda" else 0.0,
-        "gpu": torch.cuda.get_device_name() if world.device.type == "cuda" else "none",
-        "cores": os.cpu_count(),
-        "machine_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-        "cpu_load": os.getloadavg()[0],
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-    }
+        "gpu_memory_gib": torch.cuda.max_memory_allocated() / 2**30 if world.device.type == "cuda" else 0.0,
+    } | facts()
     out.mkdir(parents=True, exist_ok=True)
     (out / f"supernet-{result['start']}-{epochs}-{'' if sandwich.largest else 'taught-'}{seed}.json").write_text(json.dumps(result))
     best = " ".join(f"{row['design']} {row['extracted']:.4f}/{row['inside']:.4f}" for row in rows)
-    sys.stderr.write(f"supernet seed {seed}: {trained / 60:.2f} min, {result['memory_gib']:.1f} GiB; extracted/inside: {best}\n")
+    sys.stderr.write(f"supernet seed {seed}: {trained / 60:.2f} min, {result['gpu_memory_gib']:.1f} GiB; extracted/inside: {best}\n")
+
+
+def parent_minutes() -> float:
+    """GPU minutes of training the original, from the record of that training."""
+    from experiments.records import read_record
+
+    rows = read_record(FOLDER.parent / "results" / "h200.json").tables["accuracy"]
+    return float(next(row for row in rows if row["variant"] == PARENT)["GPU minutes a run"] or 0)
+
+
+def cost_rows(alone: float, supernets: dict[str, float], parent: float) -> list[dict[str, Any]]:
+    """What each way costs beside one stand-alone training, without and with the original's own training.
+
+    Args:
+        alone: GPU minutes of one design trained alone, the mean over designs.
+        supernets: GPU minutes of a supernet by who teaches.
+        parent: GPU minutes of training the original.
+    """
+    minutes = {"one design alone, 40 epochs (mean of those above)": alone, "the original, 100 epochs": parent}
+    for kind, total in supernets.items():
+        name = f"supernet of 8, 20 epochs from the original, {kind}"
+        minutes |= {name: total, f"{name}, and the original's training": total + parent}
+    return [{"training": name, "GPU minutes": round(spent, 2), "over one": round(spent / alone, 2)} for name, spent in minutes.items()]
 
 
 def record(folder: Path, alone: Path) -> None:
@@ -116,7 +136,8 @@ def record(folder: Path, alone: Path) -> None:
 
     from experiments.cifar_accuracy.run import short
     from experiments.cifar_accuracy.scaling import BEFORE
-    from experiments.records import Machine, Row, read_record, write_record
+    from experiments.gpu import origin
+    from experiments.records import Row, read_record, write_record
 
     runs = [json.loads(file.read_text()) for file in sorted(folder.glob("supernet-*.json"))]
     single = [json.loads(file.read_text()) for file in sorted(alone.glob("*.json"))]
@@ -150,30 +171,20 @@ def record(folder: Path, alone: Path) -> None:
             }
         )
     mean = float(np.mean([m for m in minutes if m]))
-    cost: list[Row] = [{"training": "one design alone, 40 epochs (mean of those above)", "GPU minutes": round(mean, 2), "over one": 1.0}]
-    for kind, those in kinds.items():
-        total = float(np.median([run["minutes"] for run in those]))
-        cost.append(
-            {
-                "training": f"supernet of 8, 20 epochs from the original, {kind}",
-                "GPU minutes": round(total, 2),
-                "over one": round(total / mean, 2),
-            }
-        )
-    cost.append({"training": "the original, 100 epochs, where it is not there yet", "GPU minutes": 2.59, "over one": round(2.59 / mean, 2)})
+    totals = {kind: float(np.median([run["minutes"] for run in those])) for kind, those in kinds.items()}
+    cost = cost_rows(mean, totals, parent_minutes())
     write_record(
         HERE / "results" / "h200.json",
         {"subnets": rows, "agreement": agreement, "cost": cost},
         source="measured",
         command="python -m experiments.supernet.run job 0 --parent PARENT --epochs 20 --random 1 && python -m experiments.supernet.run record OUT ALONE",
         runs=min(len(those) for those in kinds.values()),
-        load=max(run["cpu_load"] for run in runs),
-        machine=Machine(runs[0]["gpu"], runs[0]["cores"], runs[0]["machine_gib"], "Linux x86_64"),
-        versions=runs[0]["versions"],
+        **origin(runs),
         notes=[
             "resnet56_cifar10 on CIFAR-10 re-encoded as JPEG; every supernet starts from one original with 90.1 % top-1 after 100 epochs",
             "± is half the range over seeds; subnets are evaluated with the batch-norm statistics of training",
             "stand-alone minutes are of seeds trained side by side, which share the GPU; supernets trained alone",
+            f"the original's minutes are the median of the runs of `{PARENT}` in experiments/cifar_accuracy/results/h200.json",
         ],
     )
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from experiments.gpu import machine
+from experiments.gpu import origin
 from experiments.records import Row, write_record
 
 HERE = Path(__file__).parent
@@ -70,9 +70,7 @@ def record(folder: Path) -> None:
         source="measured",
         command="python -m experiments.train_to_run.run path && python -m experiments.train_to_run.run resume",
         runs=1,
-        load=max(row["cpu_load"] for row in found.values()),
-        machine=machine(whole),
-        versions=whole["versions"],
+        **origin([whole, *found.values()]),
         notes=[
             "resnet56_cifar10 on CIFAR-10 re-encoded as JPEG; every step is the real command in a process of its own",
             "the supernet starts from a trained ResNet-56; bundles run on the machine's CPU cores",

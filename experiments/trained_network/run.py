@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from experiments.gpu import facts, machine
+from experiments.gpu import facts, origin
 
 HERE = Path(__file__).parent
 MODEL = "resnet20_cifar10"
@@ -97,9 +97,7 @@ def record(folder: Path) -> None:
         source="measured",
         command="python -m experiments.trained_network.run job cpu_dsp",
         runs=1,
-        load=max(run["cpu_load"] for run in runs),
-        machine=machine(runs[0]),
-        versions=runs[0]["versions"],
+        **origin(runs),
         notes=["CIFAR-10 re-encoded as JPEG, test set of 10 000 images, accuracy after the last epoch, one seed"],
     )
 

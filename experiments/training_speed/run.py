@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.gpu import facts, machine
+from experiments.gpu import facts, origin
 
 HERE = Path(__file__).parent
 MODEL = "resnet56_cifar10"
@@ -97,7 +97,7 @@ def ddp(out: Path, name: str, steps: int, batch: int) -> None:
 
 def record(folder: Path) -> None:
     """Make the record of what is in a folder."""
-    from experiments.records import Row, write_record
+    from experiments.records import About, Row, write_record
 
     singles = [json.loads(file.read_text()) for file in sorted(folder.glob("single-*.json"))]
     many = sorted((json.loads(file.read_text()) for file in folder.glob("ddp-*.json")), key=lambda r: r["gpus"])
@@ -127,9 +127,8 @@ def record(folder: Path) -> None:
         source="measured",
         command="python -m experiments.training_speed.run single branched graph && torchrun --nproc-per-node 4 -m experiments.training_speed.run ddp resnet50",
         runs=3,
-        load=max(r["cpu_load"] for r in singles + many),
-        machine=machine(singles[0]),
-        versions=singles[0]["versions"],
+        about={"scaling": About(runs=2)},
+        **origin(singles + many),
         notes=[
             "steps: resnet56_cifar10, batch 256, bf16, median of three epochs of 41 steps after a first one; an epoch is 195 steps",
             "scaling: resnet50, 224×224, bf16, batch 256 a GPU, images on the GPU, median of two epochs of ten steps",

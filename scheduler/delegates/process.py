@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -95,6 +96,8 @@ class ProcessInvocation(AsyncInvocation):
     def __init__(self, child: _Child, compiled: int, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         self._child = child
         self._pending = False
+        #: Of those who wait, one reads the answer: what an interrupted run left behind may still be waited for when the next begins.
+        self._answered = threading.Lock()
         with tempfile.TemporaryDirectory(dir=_memory_folder()) as folder:
             described: list[list[dict[str, Any]]] = []
             self._pairs: list[list[tuple[Array, Array]]] = []
@@ -115,17 +118,18 @@ class ProcessInvocation(AsyncInvocation):
 
     def wait(self) -> None:
         """Wait for the child, then copy the outputs."""
-        if not self._pending:
-            return
-        try:
-            self._child.answer()
-        except StretchError:
+        with self._answered:
+            if not self._pending:
+                return
+            try:
+                self._child.answer()
+            except StretchError:
+                self._pending = False
+                raise
+            # Not before: a wait that is interrupted is to be gone on with.
             self._pending = False
-            raise
-        # Not before: a wait that is interrupted is to be gone on with.
-        self._pending = False
-        for shared, array in self._pairs[1]:
-            np.copyto(array, shared)
+            for shared, array in self._pairs[1]:
+                np.copyto(array, shared)
 
 
 def _memory_folder() -> str | None:

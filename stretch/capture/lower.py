@@ -54,7 +54,7 @@ class Lowering:
                     )
                 if not isinstance(result, fx.Node) or result not in self._views or self._views[result].form == "parts":
                     raise StretchError(
-                        f"`{self._name}` returns {type(result).__name__.lower()}, not one tensor",
+                        f"`{self._name}` returns {type(result).__name__.lower().removeprefix('immutable_')}, not one tensor",
                         "wrap it in a module that returns one tensor",
                     )
                 output = result

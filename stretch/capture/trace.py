@@ -1,6 +1,7 @@
 """Trace a torch module with `torch.fx` and lower it to an `OpGraph`."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -8,6 +9,7 @@ from torch import fx, nn
 
 from predictors.errors import StretchError, UsageError
 from predictors.graph import OpGraph
+from stretch.capture.hooks import check_hooks
 from stretch.capture.lower import Lowering
 from stretch.capture.tracers import ShapedTracer, Tracer, source_line
 from stretch.capture.values import Values
@@ -35,20 +37,20 @@ def capture(module: nn.Module, input_shape: Sequence[int] = (1, 3, 224, 224), na
     """Lower `module` to an operator graph by tracing it in evaluation mode.
 
     Args:
-        module: A network with one tensor in and one tensor out; left in the
-            mode it was in.
+        module: A network with one tensor in and one tensor out; it and every
+            module within it are left in the mode they were in.
         input_shape: Batch, channels, height, width.
         name: Name of the network; its class by default.
 
     Raises:
         UsageError: If the network rejects an input of this shape.
-        StretchError: If the network cannot be traced or has an operator that
-            is not supported; names its line, or the node and the reason.
+        StretchError: If the network cannot be traced, has an operator that is not
+            supported (names its line, or the node and the reason), or a hook that
+            changes its output.
     """
     name = name or type(module).__name__
-    training = module.training
-    module.eval()
-    try:
+    with _evaluating(module):
+        check_hooks(module, input_shape, name)
         traced = _trace(module, tuple(input_shape), name)
         values, same = _run(module, traced, tuple(input_shape), name)
         lowering = Lowering(traced, values, name)
@@ -59,8 +61,18 @@ def capture(module: nn.Module, input_shape: Sequence[int] = (1, 3, 224, 224), na
                 "its forward must not draw random numbers in evaluation, nor change a tensor that it reads again under another name",
             )
         return Captured(graph, {op.name: lowering.weights[op.name] for op in graph.ops if op.name in lowering.weights}, module)
+
+
+@contextlib.contextmanager
+def _evaluating(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode for a while; modules within may have been in different modes."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
     finally:
-        module.train(training)
+        for part, training in modes:
+            part.training = training
 
 
 def _trace(module: nn.Module, shape: tuple[int, ...], name: str) -> fx.GraphModule:

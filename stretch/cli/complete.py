@@ -42,9 +42,9 @@ def _models(start: str) -> Sequence[str]:
 
 
 def _recipes(_start: str) -> Sequence[str]:
-    from stretch.train.recipe import is_recipe, recipe_folder
+    from stretch.train.recipe import recipe_folder
 
-    return [file.stem for file in sorted(recipe_folder().glob("*.toml")) if is_recipe(file)]
+    return [file.stem for file in sorted(recipe_folder().glob("*.toml"))]
 
 
 #: Names by the parameter that takes them. Files are completed by the shell where nothing here fits.

@@ -27,7 +27,7 @@ class BundleFacts:
     Args:
         device: Profile id the design was planned for.
         calibrated: Whether that profile was fitted to measurements.
-        weights_source: ``default``, ``random``, ``file`` or ``given``.
+        weights_source: ``default``, ``random``, ``file``, ``given`` or ``trained``.
         weights_detail: Which weights.
         predicted: The planner's figures, JSON-ready.
         recommended: What the planner recommends to run.

@@ -139,15 +139,10 @@ def find_recipe(name: str) -> Path:
     path = Path(name)
     if path.is_file():
         return path
-    known = {file.stem: file for file in recipe_folder().glob("*.toml") if is_recipe(file)}
+    known = {file.stem: file for file in recipe_folder().glob("*.toml")}
     if path.stem in known and path.parent.name in ("", "recipes"):
         return known[path.stem]
     raise UnknownNameError.among("recipe", name, known)
-
-
-def is_recipe(path: Path) -> bool:
-    """Whether a TOML file is a training recipe rather than a design."""
-    return "segments" not in tomllib.loads(path.read_text())
 
 
 def load_recipe(path: Path, changes: tuple[str, ...] = ()) -> Recipe:

@@ -1,6 +1,7 @@
 """Keys of the JSON that verbs print: other programs read them, so none is renamed without a new schema number."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -46,10 +47,9 @@ BRANCH = "processor depth width entry join macs predicted_ms"
 
 
 @pytest.fixture(scope="module")
-def bundle(tmp_path_factory):
-    """A bundle of a tiny network."""
-    out = tmp_path_factory.mktemp("json") / "bundle"
-    assert spawn("", "branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", *LOOSE, "--out", out).code == 0
+def bundle(tmp_path_factory, tiny_bundle):
+    """A bundle of a tiny network, a run and pictures."""
+    out = shutil.copytree(tiny_bundle, tmp_path_factory.mktemp("json") / "bundle")
     recipe = network(out.parent)
     assert spawn("", "train", recipe, "--out", out.parent / "run", "--set", "train.epochs=1").code == 0
     (out.parent / "pictures").mkdir()

@@ -38,9 +38,13 @@ def test_planning_imports_no_torch():
     assert loaded_after(walk).isdisjoint({"torch", "torchvision", "timm"})
 
 
-@pytest.mark.parametrize("statement", ["import stretch", "import stretch.cli"])
+@pytest.mark.parametrize("statement", ["import stretch", "import stretch.cli", "import scheduler", "import stretch; dir(stretch)"])
 def test_start_of_the_command_line_imports_nothing_heavy(statement):
     assert loaded_after(statement) == set()
+
+
+def test_names_of_the_python_interface_import_no_torch():
+    assert loaded_after("import stretch, scheduler; [getattr(p, name) for p in (stretch, scheduler) for name in p.__all__]") == set()
 
 
 def test_help_of_all_verbs_imports_nothing_heavy():

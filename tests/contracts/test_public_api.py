@@ -1,22 +1,41 @@
 """Names that other programs import, and those other files of the project lean on."""
 
+import ast
 import importlib
+import subprocess
+import sys
 from importlib.metadata import entry_points, version
 
 import pytest
 
+import scheduler
 import stretch
+from tests.contracts.repository import ROOT
+
+#: What users of the library import: these names, and no others.
+SURFACE = {
+    stretch: {
+        *("branch", "Branched", "PlanConfig", "model_names"),
+        *("load_device", "list_devices", "DeviceProfile"),
+        *("StretchError", "UsageError", "UnknownNameError", "InfeasibleError", "MissingBackendError"),
+    },
+    scheduler: {"Session", "Bundle", "load_bundle"},
+}
 
 PUBLIC = {
     "predictors.errors": ["InfeasibleError", "MissingBackendError", "StretchError", "UnknownNameError", "UsageError"],
     "predictors.graph": ["Op", "OpGraph"],
     "predictors.registry": ["Registry"],
+    "scheduler": sorted(SURFACE[scheduler]),
+    "stretch": sorted(SURFACE[stretch]),
     "stretch.cli": ["app"],
     "stretch.cli.output": ["Output", "verb"],
     "stretch.models": ["Family", "LoadedModel", "families", "load_model", "model_names"],
     "stretch.planning.design": ["BranchDesign", "BranchScale", "SegmentDesign"],
     "stretch.plugins": ["load_plugins"],
 }
+
+packages = pytest.mark.parametrize("package", SURFACE, ids=lambda package: package.__name__)
 
 
 @pytest.mark.parametrize(("module", "names"), PUBLIC.items(), ids=PUBLIC.keys())
@@ -26,6 +45,66 @@ def test_module_has_its_public_names_with_a_docstring(module, names):
     for name in names:
         thing = getattr(found, name)
         assert callable(thing) is False or thing.__doc__, name
+
+
+@packages
+def test_package_names_its_surface_and_lists_it(package):
+    assert package.__all__ == sorted(SURFACE[package])
+    assert SURFACE[package] <= set(dir(package))
+
+
+@packages
+def test_name_of_the_package_is_the_thing_itself(package):
+    for name in SURFACE[package]:
+        thing = getattr(package, name)
+        assert getattr(importlib.import_module(thing.__module__), name) is thing
+
+
+@packages
+def test_star_import_gives_the_surface_without_torch(package):
+    code = (
+        f"from {package.__name__} import *\nimport sys\n"
+        "print(*sorted(n for n in dir() if not n.startswith('_') and n != 'sys'))\nprint('torch' in sys.modules)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout == f"{' '.join(sorted(SURFACE[package]))}\nFalse\n"
+
+
+@packages
+def test_name_that_is_not_there_is_an_attribute_error(package):
+    with pytest.raises(AttributeError, match=f"module '{package.__name__}' has no attribute 'brunch'"):
+        package.brunch  # noqa: B018 - asking for it is the test
+
+
+@packages
+def test_type_checkers_are_told_where_each_name_is(package):
+    body = ast.parse((ROOT / package.__name__ / "__init__.py").read_text()).body
+    guarded = next(part for part in body if isinstance(part, ast.If) and ast.unparse(part.test) == "TYPE_CHECKING")
+    told = {alias.name: part.module for part in guarded.body if isinstance(part, ast.ImportFrom) for alias in part.names}
+    assert told.keys() == SURFACE[package]
+    for name, module in told.items():
+        assert getattr(importlib.import_module(module), name) is getattr(package, name)
+
+
+def test_type_checker_knows_the_names_and_refuses_others(tmp_path):
+    (tmp_path / "probe.py").write_text(
+        "import scheduler\nimport stretch\n"
+        + "".join(f"{package.__name__}.{name}\n" for package in SURFACE for name in sorted(SURFACE[package]))
+        + "stretch.brunch\nscheduler.Sesion\n"
+    )
+    sources = [str(ROOT / package.__name__ / "__init__.py") for package in SURFACE]
+    words = ["--config-file=", "--follow-imports=skip", "--no-incremental", f"--cache-dir={tmp_path}", *sources, "probe.py"]
+    result = subprocess.run([sys.executable, "-m", "mypy", *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+    errors = [line.split("error: ")[1] for line in result.stdout.splitlines() if "probe.py" in line and "error: " in line]
+    assert [error.split(";")[0].split("  [")[0] for error in errors] == [
+        'Module has no attribute "brunch"',
+        'Module has no attribute "Sesion"',
+    ], result.stdout
+
+
+@pytest.mark.parametrize("package", ["stretch", "scheduler", "predictors"])
+def test_package_tells_type_checkers_that_it_is_annotated(package):
+    assert (ROOT / package / "py.typed").is_file()
 
 
 def test_version_is_that_of_the_distribution():

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.torch
 COUNTS = {"onnx": 340, "manifest": 250, "npy": 110, "design": 110, "profile": 120, "recipe": 120, "weights": 30, "tflite": 70, "pipe": 8}
 
 #: How many of each the fast suite looks at.
-SAMPLE = 6
+SAMPLE = 3
 
 DESIGN = b"""
 version = 1
@@ -35,12 +35,11 @@ branches = [{ processor = "cpu", depth = 1, width = 8 }, { processor = "gpu", de
 
 
 @pytest.fixture(scope="module")
-def sound(tmp_path_factory):
+def sound(tmp_path_factory, tiny_bundle):
     """Sound files of every kind, and folders that hold them."""
     top = tmp_path_factory.mktemp("sound")
     small = two_branches(top / "small")
-    made = spawn("", "branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", *LOOSE, "--no-controls", "--out", top / "tiny")
-    assert made.code == 0, made.err
+    shutil.copytree(tiny_bundle, top / "tiny")
     lite = spawn("", "export", small, "--format", "tflite", "--out", top / "lite")
     assert lite.code == 0, lite.err
     return top
@@ -112,7 +111,7 @@ def profile_case(rng, sound, folder):
 
 def recipe_case(rng, sound, folder):
     folder.mkdir()
-    recipe = rng.choice([path for path in sorted(recipe_folder().glob("*.toml")) if b"[[segments]]" not in path.read_bytes()])
+    recipe = rng.choice(sorted(recipe_folder().glob("*.toml")))
     (folder / "r.toml").write_bytes(mutations.toml_text(rng, recipe.read_bytes()))
     return ("recipe", folder / "r.toml")
 

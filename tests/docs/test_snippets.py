@@ -23,6 +23,9 @@ RUNNABLE = [page for page in pages() if any(snippet.language in ("sh", "python")
 
 #: Pages whose commands take more than 5 s.
 SLOW = {
+    "README.md",
+    "docs/explanations/calibration.md",
+    "docs/reference/python.md",
     "docs/guides/branch-a-model.md",
     "docs/guides/precision-and-the-dsp.md",
     "docs/guides/run-a-bundle.md",

@@ -7,23 +7,44 @@ import msgspec
 import pytest
 
 from predictors.devices import load_device
+from predictors.errors import StretchError
 from stretch.planning.design import load_draft
-from stretch.train.recipe import Recipe, find_recipe, is_recipe, load_recipe
+from stretch.train.recipe import Recipe, find_recipe, load_recipe
 from tests.contracts.repository import ROOT
 from tests.stretch.cli.commands import call
 
-FILES = sorted((ROOT / "recipes").glob("*.toml"))
-DESIGNS = [path for path in FILES if not is_recipe(path)]
-RECIPES = [path for path in FILES if is_recipe(path)]
+RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
+DESIGNS = sorted((ROOT / "recipes/designs").glob("*.toml"))
+#: Designs for one device; the others leave it to who names them.
+FOR_A_DEVICE = [path for path in DESIGNS if load_draft(path).device]
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_file_of_recipes_is_a_recipe_and_no_design(path):
+    assert load_recipe(path).model
+    with pytest.raises(StretchError, match="is not a design"):
+        load_draft(path)
+
+
+@pytest.mark.parametrize("path", DESIGNS, ids=lambda path: path.stem)
+def test_file_of_designs_is_a_design_and_no_recipe(path):
+    assert load_draft(path).segments
+    with pytest.raises(StretchError, match="is a design, not a recipe"):
+        load_recipe(path)
+
+
+def test_no_other_file_lies_among_the_recipes():
+    found = {str(path.relative_to(ROOT / "recipes")) for path in (ROOT / "recipes").rglob("*") if path.is_file()}
+    assert found == {"README.md"} | {str(path.relative_to(ROOT / "recipes")) for path in (*RECIPES, *DESIGNS)}
 
 
 @pytest.mark.parametrize("path", DESIGNS, ids=lambda path: path.stem)
 def test_design_is_named_after_its_model_and_device(path):
     draft = load_draft(path)
-    assert path.stem == f"{draft.model}_{draft.device}"
+    assert path.stem == f"{draft.model}_{draft.device}" if draft.device else path.stem.startswith(f"{draft.model}_")
 
 
-@pytest.mark.parametrize("path", DESIGNS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", FOR_A_DEVICE, ids=lambda path: path.stem)
 def test_design_uses_processors_of_its_device(path):
     draft = load_draft(path)
     device = load_device(draft.device)
@@ -34,7 +55,7 @@ def test_design_uses_processors_of_its_device(path):
 
 @pytest.mark.torch
 @pytest.mark.slow
-@pytest.mark.parametrize("path", DESIGNS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", FOR_A_DEVICE, ids=lambda path: path.stem)
 def test_design_applied_to_its_model_keeps_the_amount_of_computation(path):
     from stretch.capture import capture
     from stretch.models import load_model
@@ -54,7 +75,7 @@ def test_there_is_a_design_for_the_demo():
     makefile = (ROOT / "Makefile").read_text()
     assert "MODEL ?= resnet50" in makefile
     assert "DEVICE ?= pixel6" in makefile
-    assert "resnet50_pixel6" in [path.stem for path in DESIGNS]
+    assert "resnet50_pixel6" in [path.stem for path in FOR_A_DEVICE]
 
 
 def test_recipes_are_those_of_the_paper_and_of_the_experiments():

@@ -46,6 +46,7 @@ def test_broken_entry_point_is_left_out_with_a_warning(tmp_path):
     assert "out of order" in result.stderr
 
 
+@pytest.mark.slow
 def test_family_of_another_package_builds_models(tmp_path):
     body = """
 from torch import nn
@@ -252,6 +253,7 @@ def test_exception_of_a_template_names_the_package_that_added_it(installed, bund
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_faults_of_model_families_name_the_package_and_take_no_model_away(installed):
     pytest.importorskip("torch")
     code, out, err = stretch(installed, "models", "tiny*")

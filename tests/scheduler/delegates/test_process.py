@@ -82,16 +82,21 @@ def descriptors():
 
 
 def test_close_ends_children_and_descriptors_at_once(bundle_dir):
-    Session(bundle_dir).close()
+    def use():
+        """One whole life of a session; what it has when it is busy."""
+        session = Session(bundle_dir, {"gpu": "process"})
+        session(X)
+        session.submit(X).result(60)
+        busy = children()
+        session.close()
+        return busy
+
+    use()  # libraries open files of their own once in a process
     gc.collect()
     gc.disable()
     try:
         before = descriptors(), children()
-        session = Session(bundle_dir, {"gpu": "process"})
-        session(X)
-        session.submit(X).result(60)
-        assert len(children()) == len(before[1]) + 1
-        session.close()
+        assert len(use()) == len(before[1]) + 1
         assert (descriptors(), children()) == before
     finally:
         gc.enable()
@@ -114,6 +119,23 @@ def test_child_that_hangs_ends_with_the_session_after_its_time(bundle_dir):
         with pytest.raises(StretchError, match=r"`s1.gpu` did not end within 0.5 s on processor `gpu` \(delegate `process`\)"):
             session(X)
     assert children() == before
+
+
+def test_two_who_wait_for_one_answer_both_end(bundle_dir):
+    delegate = ProcessDelegate("cpu")
+    output = np.zeros((1, 6, 8, 8), np.float32)
+    call = delegate.compile(bundle_dir / "stem.onnx").bind([X], [output])
+    waits = [threading.Thread(target=call.wait, daemon=True) for _ in range(2)]
+    pid = int(subprocess.run(["pgrep", "-P", str(os.getpid()), "-f", "process_child"], capture_output=True, check=True).stdout)
+    os.kill(pid, signal.SIGSTOP)
+    call.enqueue()
+    for wait in waits:
+        wait.start()
+    os.kill(pid, signal.SIGCONT)
+    for wait in waits:
+        wait.join(60)
+    assert not any(wait.is_alive() for wait in waits)
+    assert np.allclose(output, onnx_runtime.output(bundle_dir / "stem.onnx", X), atol=1e-5)
 
 
 def test_interrupted_wait_is_gone_on_with(bundle_dir):

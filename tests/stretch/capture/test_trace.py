@@ -1,3 +1,5 @@
+import contextlib
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -15,9 +17,10 @@ TORCHVISION = [
     *MODELS,
     *("densenet121", "squeezenet1_1", "mnasnet1_0", "vgg11_bn", "resnext50_32x4d", "regnet_y_400mf", "efficientnet_v2_s"),
 ]
+LARGE = ("efficientnet_b5", "efficientnet_v2_s", "densenet121", "vgg11_bn")
 
 
-@pytest.mark.parametrize("name", TORCHVISION)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in LARGE else ()) for n in TORCHVISION])
 def test_captured_network_has_the_parameters_of_the_module(captured, name):
     found = captured(name)
     assert found.graph.params == sum(p.numel() for p in found.module.parameters())
@@ -33,6 +36,17 @@ def test_captured_graph_survives_json(captured, name):
 
 def test_macs_of_resnet50_are_the_published_ones(captured):
     assert captured("resnet50").graph.macs == pytest.approx(4.09e9, rel=0.01)
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 8, 8), (1, 5, 8, 8)], ids=["captured", "refused"])
+def test_modes_of_modules_within_are_left_as_they_were(shape):
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Sequential(nn.ReLU(), nn.Dropout())).train()
+    module[1].eval()
+    module[2].training = False
+    modes = [part.training for part in module.modules()]
+    with contextlib.suppress(UsageError):
+        capture(module, shape)
+    assert [part.training for part in module.modules()] == modes == [True, True, False, False, True, True]
 
 
 def test_training_mode_is_left_as_it_was():

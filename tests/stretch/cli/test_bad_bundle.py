@@ -9,26 +9,17 @@ import numpy as np
 import pytest
 
 from stretch.cli.output import Output
-from tests.stretch.cli.commands import LOOSE, call, spawn, tree
+from tests.stretch.cli.commands import call, spawn, tree
 
 pytestmark = pytest.mark.torch
 
 QUICK = ("--repeat", 1, "--warmup", 0)
 
 
-@pytest.fixture(scope="module")
-def sound(tmp_path_factory):
-    """A sound bundle of a tiny network, which no test may change."""
-    out = tmp_path_factory.mktemp("sound") / "bundle"
-    made = spawn("", "branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", *LOOSE, "--out", out)
-    assert made.code == 0, made.err
-    return out
-
-
 @pytest.fixture
-def bundle(sound, tmp_path):
+def bundle(tiny_bundle, tmp_path):
     """A copy to damage."""
-    return shutil.copytree(sound, tmp_path / "bundle")
+    return shutil.copytree(tiny_bundle, tmp_path / "bundle")
 
 
 def edit(bundle, change):

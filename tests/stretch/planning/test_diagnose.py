@@ -37,12 +37,12 @@ def refusal(graph, **request):
     [
         ({"alpha": 0.02}, "--alpha"),
         ({"beta": 0.3}, "--beta"),
-        ({"macs": (1.6, 1.7)}, "--macs"),
+        pytest.param({"macs": (1.6, 1.7)}, "--macs", marks=pytest.mark.slow),
         ({"n_meet": 5}, "--n-meet"),
         ({"latency_budget": 10.0}, "--latency-budget"),
-        ({"params": (0.5, 0.6)}, "--params"),
+        pytest.param({"params": (0.5, 0.6)}, "--params", marks=pytest.mark.slow),
         ({"peak_memory": 100_000}, "--peak-memory"),
-        ({"min_depth": 1.0, "min_width": 1.0}, "--min-"),
+        pytest.param({"min_depth": 1.0, "min_width": 1.0}, "--min-", marks=pytest.mark.slow),
     ],
 )
 def test_named_value_is_feasible_when_used(request_, flag):

@@ -1,7 +1,7 @@
 import pytest
 
 torch = pytest.importorskip("torch")
-from hypothesis import given  # noqa: E402 - torch may be missing
+from hypothesis import given, settings  # noqa: E402 - torch may be missing
 from hypothesis import strategies as st  # noqa: E402
 
 from stretch.capture import capture  # noqa: E402
@@ -33,6 +33,7 @@ def test_identity_design_gives_the_original_outputs_bit_for_bit(captured, name):
 
 
 @pytest.mark.parametrize("name", TINY)
+@settings(max_examples=8)
 @given(data=st.data())
 def test_built_model_traces_back_to_the_scaled_graph(captured, name, data):
     found = captured(name)
@@ -44,6 +45,7 @@ def test_built_model_traces_back_to_the_scaled_graph(captured, name, data):
 
 
 @pytest.mark.parametrize("name", TINY)
+@settings(max_examples=8)
 @given(data=st.data())
 def test_sliced_branch_equals_the_parent_with_removed_channels_masked(captured, name, data):
     """Every tensor of the parent's segment is masked to the kept channels; what the branch computes must be the rest."""

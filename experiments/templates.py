@@ -1,0 +1,223 @@
+"""Text and tables made from records, as templates say: what `experiments.render` puts into blocks of pages.
+
+A template is text with directives::
+
+    {{ use nets = experiments/main_job/results/predicted.json#matrix }}
+    ResNet-50 takes {{ nets/resnet50 pixel6/makespan ms }} ms.
+    {{ table nets
+    columns: model and device = network | {low:.2f} to {high:.2f} = interval
+    rows: resnet50 pixel6 = ResNet-50, Pixel 6 }}
+    {{ origin nets }}
+
+``use`` names a table for the directives below it. A value is named by table, row
+(its first column) and column. Without ``rows`` or ``columns`` a table is shown
+whole; a column's text may hold several columns in braces,
+with a number of decimals.
+"""
+
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from experiments.records import Facts, Record, Row, Value, read_record
+from predictors.errors import StretchError
+
+DIRECTIVE = re.compile(r"\{\{\s*(.*?)\s*\}\}(\n?)", re.DOTALL)
+FIELD = re.compile(r"\{([^{}:]+)(?::\.(\d)f)?\}")
+
+
+class Tables:
+    """Tables of records by their name, ``FILE#TABLE`` or what ``use`` calls it.
+
+    Args:
+        root: Folder that record names are relative to.
+        where: Name of the page or template, for errors.
+    """
+
+    def __init__(self, root: Path, where: str) -> None:
+        self._root, self._where = root, where
+        self._named: dict[str, str] = {}
+
+    def use(self, name: str, target: str) -> None:
+        """Call a table by a short name from here on."""
+        self._named[name] = target
+
+    def find(self, name: str) -> tuple[Record, str]:
+        """The record and the name of its table.
+
+        Raises:
+            StretchError: If there is no such record or table.
+        """
+        file, sign, table = self._named.get(name, name).partition("#")
+        if not sign:
+            raise StretchError(f"{self._where} shows `{name}`, which is no `FILE#TABLE` and which no `use` names")
+        path = (self._root / file).resolve()
+        if not path.is_relative_to(self._root.resolve()):
+            raise StretchError(f"{self._where} names the record {file}, which lies outside the repository")
+        record = read_record(path)
+        if table not in record.tables:
+            raise StretchError(
+                f"{self._where} shows the table `{table}`, the record of `{record.experiment}` has {', '.join(record.tables)}"
+            )
+        return record, table
+
+    def row(self, name: str, row: str) -> Row:
+        """A row by the value of its first column.
+
+        Raises:
+            StretchError: If there is none.
+        """
+        record, table = self.find(name)
+        found = next((each for each in record.tables[table] if str(next(iter(each.values()))) == row), None)
+        if found is None:
+            raise StretchError(f"{self._where} shows the row `{row}` of `{table}`, which the record of `{record.experiment}` does not have")
+        return found
+
+    def cell(self, row: Row, column: str, decimals: str | None = None) -> str:
+        """One value as it stands on a page, to so many decimals or as `show` has it.
+
+        Raises:
+            StretchError: If there is no such column.
+        """
+        if column not in row:
+            raise StretchError(f"{self._where} shows the column `{column}`, the row `{next(iter(row.values()))}` has {', '.join(row)}")
+        found = row[column]
+        return f"{found:.{decimals}f}" if decimals and isinstance(found, float) else show(found)
+
+
+def fill(template: str, where: str, root: Path) -> str:
+    """A template with all its directives carried out, ending in one line feed.
+
+    Raises:
+        StretchError: If it names a record, table, row or column that is not there.
+    """
+    tables = Tables(root, where)
+
+    def directive(match: re.Match[str]) -> str:
+        word, _, rest = match[1].partition(" ")
+        if word == "use":
+            name, _, target = rest.partition("=")
+            tables.use(name.strip(), target.strip())
+            return ""
+        makers: dict[str, Callable[[], str]] = {
+            "table": lambda: chosen_table(tables, rest),
+            "origin": lambda: provenance(*tables.find(rest)),
+        }
+        return makers.get(word, lambda: value(tables, match[1], where))() + match[2]
+
+    return DIRECTIVE.sub(directive, template).strip() + "\n"
+
+
+def value(tables: Tables, words: str, where: str) -> str:
+    """The value ``TABLE/ROW/COLUMN``, TABLE a name given by ``use``."""
+    parts = words.split("/", 2)
+    if len(parts) != 3:
+        raise StretchError(f"{where} holds {{{{ {words} }}}}, which is no TABLE/ROW/COLUMN")
+    return tables.cell(tables.row(parts[0], parts[1]), parts[2])
+
+
+def whole_table(root: Path, name: str, where: str) -> str:
+    """A table with all rows and columns, and below it what its numbers depend on."""
+    tables = Tables(root, where)
+    return f"{chosen_table(tables, name)}\n\n{provenance(*tables.find(name))}\n"
+
+
+def chosen_table(tables: Tables, words: str) -> str:
+    """A table with those rows and columns that a directive names, in its order and with its titles."""
+    name, *lines = words.split("\n")
+    options = {key.strip(): text for key, _, text in (line.partition(":") for line in lines)}
+    record, table = tables.find(name.strip())
+    own = record.tables[table]
+    columns = choices(options["columns"]) if "columns" in options else {c: c.replace("_", " ") for c in own[0]}
+    if "rows" in options:
+        titles = choices(options["rows"])
+        first = next(iter(own[0]))
+        rows = [tables.row(name.strip(), row) | {first: title} for row, title in titles.items()]
+    else:
+        rows = own
+    return markdown_table(tables, columns, rows)
+
+
+def choices(text: str) -> dict[str, str]:
+    """``a = title | b`` as a dictionary; what has no title is its own."""
+    pairs = (each.rpartition(" = ") if " = " in each else (each, "", each) for each in text.split("|"))
+    return {name.strip(): title.strip() for name, _, title in pairs}
+
+
+def markdown_table(tables: Tables, columns: dict[str, str], rows: list[Row]) -> str:
+    """Rows as a table of Markdown; columns of numbers are set to the right."""
+    numeric = [column in rows[0] and all(isinstance(row[column], int | float) or row[column] is None for row in rows) for column in columns]
+
+    def cell(row: Row, column: str) -> str:
+        return FIELD.sub(lambda m: tables.cell(row, m[1], m[2]), column) if "{" in column else tables.cell(row, column)
+
+    return "\n".join(
+        [
+            "| " + " | ".join(columns.values()) + " |",
+            "|" + "|".join("---:" if right else "---" for right in numeric) + "|",
+            *("| " + " | ".join(cell(row, column) for column in columns) + " |" for row in rows),
+        ]
+    )
+
+
+def provenance(record: Record, table: str) -> str:
+    """What the numbers of a table depend on: source, date, commit, machine, versions, load, runs, and what differs within it."""
+    facts = record.facts(table)
+    versions = ", ".join(f"{name} {record.versions[name]}" for name in ("nn-stretch", "onnxruntime", "torch") if name in record.versions)
+    parts = [
+        f"*{str(facts.source).capitalize()}*, {record.date[:10]}{commit(record)}",
+        machine(record),
+        versions,
+        f"load before the run {record.load:g}" if record.load is not None else "",
+        how_often(facts),
+    ]
+    about = record.about.get(table)
+    differing = {**about.rows, **about.columns} if about else {}
+    exceptions = [f"`{name}`: {', '.join(filter(None, (each.source, how_often(each))))}." for name, each in differing.items()]
+    sentences = ["; ".join(filter(None, parts)) + ".", *exceptions, f"Reproduce: `{record.command}`."]
+    remarks = [*record.notes, *(f"Corrected: {each}" for each in record.corrected)]
+    return " ".join([*sentences, *(remark if remark.endswith(".") else f"{remark}." for remark in remarks)])
+
+
+def commit(record: Record) -> str:
+    """By which code, or in which commit the file was last written."""
+    if record.commit is not None:
+        return f", commit {record.commit.hash[:7]}{' with changes' if record.commit.dirty else ''}"
+    return f", recorded in {record.recorded_in[:7]}" if record.recorded_in else ""
+
+
+def machine(record: Record) -> str:
+    """Where it ran, as far as that is known."""
+    found = record.machine
+    if found is None or record.source in ("predicted", "paper"):
+        return ""
+    cores = "cores not recorded" if found.cores is None else f"{found.cores} cores"
+    memory = "memory not recorded" if found.memory_gib is None else f"{found.memory_gib:g} GiB"
+    return f"{found.processor}, {cores}, {memory}, {found.system or 'system not recorded'}"
+
+
+def how_often(facts: Facts) -> str:
+    """Runs, and whether contestants took turns."""
+    runs = "number of runs not recorded" if facts.runs == "not recorded" else f"{facts.runs} run{'s' if facts.runs != 1 else ''}"
+    turns = {True: "interleaved", False: "not interleaved", None: ""}[facts.interleaved]
+    return ", ".join(filter(None, (runs if facts.runs is not None else "", turns)))
+
+
+def show(found: Value) -> str:
+    """A value as it stands in a table: numbers to three digits."""
+    match found:
+        case None:
+            return "–"
+        case bool():
+            return "yes" if found else "no"
+        case float():
+            if found == 0:
+                return "0"
+            if abs(found) < 0.01:
+                return f"{found:.2g}"
+            return f"{found:.{max(0, 2 - math.floor(math.log10(abs(found))))}f}"
+        case int():
+            return f"{found:,}".replace(",", " ")
+        case _:
+            return str(found).replace("|", "\\|")

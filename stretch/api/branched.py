@@ -1,0 +1,140 @@
+"""What the main job gives: a plan, a network to train, and a bundle when it is saved."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from predictors.errors import UsageError
+from stretch import __version__
+from stretch.planning.plan import PlanResult
+
+if TYPE_CHECKING:
+    from scheduler.manifest import Manifest
+    from scheduler.preprocessing import Preprocessing
+    from stretch.capture import Captured
+    from stretch.transform import BranchedModel
+    from stretch.transform.calibrate import SegmentError
+
+Step = Callable[[str], None]
+
+#: Said of a network that was neither calibrated nor trained since it was changed.
+UNKNOWN_ACCURACY = (
+    "the accuracy of this branched network is unknown: channels and blocks of the original are gone and nothing took their place yet; "
+    "train it (`stretch train`), or calibrate it with --images, and measure it with `stretch evaluate`"
+)
+
+
+@dataclass
+class Branched:
+    """What `branch` made: a plan, and a network to train and to save.
+
+    Args:
+        plan: The design with its prediction and controls.
+        weights_source: Of the weights that the network began with: ``default``, ``random``, ``file`` or ``given``.
+        weights_detail: Which weights.
+        warnings: What a person should know.
+        seconds: Wall time of each phase.
+        model: The branched network, a `torch.nn.Module`; None after a dry run.
+        sequential: The sequential control of the same MACs, if there is one.
+        calibration: How far each branched segment is from the original's, after calibration.
+        bundle: The folder written last, if any.
+        manifest: Its `bundle.json`.
+        preprocessing: What a picture goes through before the model reads it; None: ImageNet's.
+        original: The original network, a copy of it if a module was given; None after a dry run.
+        built: Fingerprint of `model` as it was built; None after a dry run.
+    """
+
+    plan: PlanResult
+    weights_source: str
+    weights_detail: str
+    warnings: list[str]
+    seconds: dict[str, float] = field(default_factory=dict)
+    model: "BranchedModel | None" = None
+    sequential: "BranchedModel | None" = None
+    calibration: "list[SegmentError]" = field(default_factory=list)
+    bundle: Path | None = None
+    manifest: "Manifest | None" = None
+    preprocessing: "Preprocessing | None" = None
+    original: "Captured | None" = field(default=None, repr=False)
+    built: str | None = field(default=None, repr=False)
+
+    def save(self, path: str | Path, *, controls: bool = True, step: Step | None = None) -> Path:
+        """Write the network as it is now into a bundle, each file checked against torch.
+
+        It may have been trained, moved to a GPU or left in training mode since
+        it was built, and stays so. Where its weights are not those that it was
+        built with, the bundle calls them ``trained``.
+
+        Args:
+            path: Folder of the bundle; an earlier bundle there is replaced in one step.
+            controls: Whether the bundle has the sequential controls.
+            step: Called with a few words for what comes next.
+
+        Returns:
+            The folder, ready for `scheduler.Session`.
+
+        Raises:
+            UsageError: If nothing was built, after a dry run.
+            StretchError: If the network's layers are no longer those of its design, a weight is not
+                finite, or the folder cannot be written.
+        """
+        if self.model is None or self.original is None:
+            raise UsageError("there is no network to save: this is the plan of a dry run", "call `branch` without dry_run")
+        from stretch.api.present import as_it_is, fingerprint
+        from stretch.export.bundle import export_bundle
+        from stretch.export.facts import bundle_facts
+        from stretch.export.staging import check_target
+
+        folder = Path(path)
+        check_target(folder)
+        model, sequential = as_it_is(self.model, self.original.graph), self._control() if controls else None
+        trained = fingerprint(model) != self.built
+        facts = bundle_facts(self.plan, self.plan.device, *self._weights(trained), self.preprocessing)
+        self.manifest = export_bundle(
+            folder,
+            self.original,
+            model,
+            sequential,
+            facts,
+            __version__,
+            controls=controls,
+            step=lambda what: step(f"export {what}") if step else None,
+        )
+        self.bundle = folder
+        if trained:
+            self.warnings = [warning for warning in self.warnings if warning != UNKNOWN_ACCURACY]
+        return folder
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `stretch branch --json` prints."""
+        planned = self.plan.to_json()
+        return planned | {
+            "weights": {"source": self.weights_source, "detail": self.weights_detail},
+            "warnings": [*self.warnings, *planned["warnings"]],
+            "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
+            "preprocessing": self.preprocessing.to_json() if self.preprocessing else None,
+            "calibration": [asdict(error) for error in self.calibration],
+            "bundle": str(self.bundle) if self.bundle else None,
+            "checks": self.manifest.checks if self.manifest else {},
+        }
+
+    def _control(self) -> "BranchedModel | None":
+        """The sequential control to export; built now if that was left out."""
+        from stretch.api.given import random_state_kept
+        from stretch.api.present import as_it_is
+        from stretch.transform import build
+
+        if self.plan.sequential is None or self.original is None:
+            return None
+        if self.sequential is None:
+            with random_state_kept():
+                self.sequential = build(self.original, self.plan.sequential.design)
+        return as_it_is(self.sequential, self.original.graph)
+
+    def _weights(self, trained: bool) -> tuple[str, str]:
+        """Source and detail of the weights for the bundle."""
+        if not trained:
+            return self.weights_source, self.weights_detail
+        began = f"{self.weights_source} weights" + (f" ({self.weights_detail})" if self.weights_detail else "")
+        return "trained", f"changed since it was built from {began}"

@@ -1,0 +1,91 @@
+"""What a caller hands in, read without touching it."""
+
+import contextlib
+import copy
+import operator
+import random
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import nn
+
+from predictors.errors import StretchError, UsageError
+from stretch.capture.hooks import check_hooks, hooks_of
+
+
+@contextlib.contextmanager
+def random_state_kept() -> Iterator[None]:
+    """Leave the global random numbers of Python, NumPy and torch where they were."""
+    python, cpu = random.getstate(), torch.get_rng_state()
+    numpy = np.random.get_state()  # noqa: NPY002 - the global generator is the one to be kept
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002 - as above
+        torch.set_rng_state(cpu)
+        torch.cuda.set_rng_state_all(cuda)
+
+
+def full_shape(shape: Sequence[int]) -> tuple[int, ...]:
+    """The shape of an input, batch (1) first, of a shape with or without the batch.
+
+    Raises:
+        UsageError: If it is neither channels, height, width nor 1 and those.
+    """
+    try:
+        sizes = tuple(operator.index(size) for size in shape)
+    except TypeError:
+        sizes = ()
+    full = (1, *sizes) if len(sizes) == 3 else sizes
+    if len(full) != 4 or full[0] != 1 or min(full) < 1:
+        raise UsageError(
+            f"input_shape {shape!r} is no shape of one image", "give channels, height and width, such as (3, 224, 224) or (1, 3, 224, 224)"
+        )
+    return full
+
+
+def own_copy(module: nn.Module, shape: Sequence[int]) -> nn.Module:
+    """A copy to work with, on the CPU, in float32, in evaluation mode and without hooks.
+
+    Args:
+        module: Any network; stays as it is.
+        shape: Of its input, to see whether hooks have a part in what it computes.
+
+    Raises:
+        StretchError: If it has no weights yet, or complex ones, cannot be copied, or a hook changes its output.
+    """
+    name = type(module).__name__
+    _check_weights(module, name)
+    # what weight-norm and pruning leave on a module was computed, and torch copies nothing that was
+    computed = [v for part in module.modules() for v in vars(part).values() if isinstance(v, torch.Tensor) and not v.is_leaf]
+    try:
+        copied = copy.deepcopy(module, {id(tensor): tensor.detach().clone() for tensor in computed})
+        copied.to("cpu", torch.float32).eval()
+    except Exception as error:
+        raise StretchError(
+            f"`{name}` cannot be copied: {type(error).__name__}: {error}", "give a function that makes it, as `package.module:function`"
+        ) from error
+    check_hooks(copied, shape, name)
+    for hooks in hooks_of(copied):
+        hooks.clear()
+    return copied
+
+
+def other_numbers(module: nn.Module) -> str | None:
+    """The type of a module's weights where it is not float32, such as ``float16``."""
+    kinds = {str(p.dtype).removeprefix("torch.") for p in module.parameters() if p.is_floating_point() and p.dtype != torch.float32}
+    return ", ".join(sorted(kinds)) or None
+
+
+def _check_weights(module: nn.Module, name: str) -> None:
+    """Refuse weights that are not there or that no branch can have."""
+    for key, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if nn.parameter.is_lazy(tensor):
+            raise StretchError(f"`{name}` has no weights yet: `{key}` waits for a first input", "run the module once before you branch it")
+        if tensor.is_meta:
+            raise StretchError(f"`{name}` has no weights: `{key}` is on the device `meta`", "load its weights before you branch it")
+        if tensor.is_complex():
+            raise StretchError(f"`{name}` has complex weights: `{key}`", "branches compute with real numbers")

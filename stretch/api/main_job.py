@@ -1,0 +1,202 @@
+"""From a model and a device to a branched network and, if asked, a bundle."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from predictors.devices import DeviceProfile, load_device
+from predictors.errors import MissingBackendError, UsageError
+from predictors.graph import OpGraph
+from predictors.install import install_line
+from stretch.api.branched import UNKNOWN_ACCURACY, Branched, Step
+from stretch.planning.config import PlanConfig
+from stretch.planning.design import DesignDraft, load_draft
+from stretch.planning.plan import PlanResult, evaluate, plan
+from stretch.planning.resolve import resolve_design
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from scheduler.preprocessing import Preprocessing
+    from stretch.capture import Captured
+    from stretch.models.load import LoadedModel
+    from stretch.transform import BranchedModel
+    from stretch.transform.calibrate import SegmentError
+
+Phase = Callable[[str], AbstractContextManager[None]]
+
+
+def branch(
+    model: "str | nn.Module",
+    device: str | Path | DeviceProfile,
+    *,
+    out: str | Path | None = None,
+    config: PlanConfig | None = None,
+    design: str | Path | DesignDraft | None = None,
+    input_shape: Sequence[int] | None = None,
+    weights: str | Path = "default",
+    seed: int = 0,
+    images: str | Path | None = None,
+    image_count: int = 256,
+    controls: bool = True,
+    dry_run: bool = False,
+    trust_code: bool = False,
+    step: Step | None = None,
+) -> Branched:
+    """Stretch a network into branches for a device and, if asked, write a bundle.
+
+    A module that is given is read and copied: its weights, statistics, modes,
+    hooks and device stay as they are, and so do the global random numbers.
+
+    Args:
+        model: A name of `stretch models`, ``package.module:factory``, or a module, in any
+            mode, on any device and in any floating-point type.
+        device: Profile id, path of a profile, or a profile.
+        out: Folder of the bundle; an earlier bundle there is replaced. None: no bundle.
+        config: Constraints of the search; with a design, precisions and floors of the controls.
+        design: A design, or the path of one, to build instead of searching for one.
+        input_shape: Channels, height, width, with or without the batch (1) before them; the
+            model's usual one by default.
+        weights: ``default``, ``none`` (random) or a file; ignored for a module.
+        seed: Of random weights.
+        images: Folder of unlabelled images to calibrate with: every layer and join is
+            fitted to what the original computes on them. None: no calibration.
+        image_count: Images to take from it, at most.
+        controls: Whether the bundle has the sequential controls.
+        dry_run: Stop after planning.
+        trust_code: Whether ``file.py:factory`` may be executed.
+        step: Called with a few words for what comes next.
+
+    Returns:
+        The plan, the network and, with `out`, the bundle.
+
+    Raises:
+        StretchError: Or one of its kinds, in one sentence each: names that do not exist,
+            networks that cannot be captured, constraints that no design meets,
+            folders that cannot be written.
+    """
+    seconds: dict[str, float] = {}
+    phase = partial(_phase, seconds, step)
+    profile = device if isinstance(device, DeviceProfile) else load_device(device)
+    draft = load_draft(Path(design)) if isinstance(design, str | Path) else design
+    if out is not None and not dry_run:
+        from stretch.export.staging import check_target
+
+        check_target(Path(out))
+    with phase("import torch"):
+        _import_torch()
+    from stretch.api.given import random_state_kept
+
+    with random_state_kept():
+        loaded, captured = _read(model, input_shape, str(weights), seed, trust_code, phase)
+        with phase("plan"):
+            planned = _plan(captured.graph, profile, config, draft)
+        result = Branched(
+            planned, loaded.weights_source, loaded.weights_detail, list(loaded.warnings), seconds, preprocessing=loaded.preprocessing
+        )
+        if images is None and planned.changes_network:
+            result.warnings.append(UNKNOWN_ACCURACY)
+        if dry_run:
+            return result
+        _build(result, captured, controls, None if images is None else Path(images), image_count, phase)
+    if out is not None:
+        with phase("export"):
+            result.save(out, controls=controls, step=step)
+    return result
+
+
+@contextmanager
+def _phase(seconds: dict[str, float], step: Step | None, name: str) -> Iterator[None]:
+    if step is not None:
+        step(name)
+    start = time.perf_counter()
+    yield
+    seconds[name] = time.perf_counter() - start
+
+
+def _import_torch() -> None:
+    """Import torch; the slowest phase of a small model, so it is timed by itself.
+
+    Raises:
+        MissingBackendError: If it is not installed.
+    """
+    try:
+        import torch  # noqa: F401 - only to have it loaded
+    except ModuleNotFoundError as error:
+        raise MissingBackendError("branching a model needs torch, which is not installed", install_line("torch")) from error
+
+
+def _read(
+    model: "str | nn.Module", input_shape: Sequence[int] | None, weights: str, seed: int, trust_code: bool, phase: Phase
+) -> "tuple[LoadedModel, Captured]":
+    """The original network, and what it computes as data."""
+    from stretch.api.given import full_shape
+    from stretch.capture import capture
+    from stretch.models.load import load_model
+
+    shape = None if input_shape is None else full_shape(input_shape)
+    with phase("load"):
+        loaded = load_model(model, weights=weights, seed=seed, trust_code=trust_code) if isinstance(model, str) else _given(model, shape)
+    with phase("capture"):
+        return loaded, capture(loaded.module, shape or loaded.input_shape, loaded.name)
+
+
+def _given(module: Any, shape: tuple[int, ...] | None) -> "LoadedModel":
+    """A caller's module as a loaded one, without touching it.
+
+    Raises:
+        UsageError: If it is no module.
+    """
+    from torch import nn
+
+    from stretch.api.given import other_numbers, own_copy
+    from stretch.models.load import USUAL_INPUT, LoadedModel
+    from stretch.models.preprocessing import stated_preprocessing
+
+    if not isinstance(module, nn.Module):
+        what = f"the class {module.__name__}" if isinstance(module, type) else type(module).__name__
+        raise UsageError(f"a model is a name or a torch.nn.Module, not {what}", "make the module first, as in branch(Net(), device)")
+    copied = own_copy(module, shape or USUAL_INPUT)
+    other = other_numbers(module)
+    warnings = [f"the module's weights are {other}: the branches compute in float32"] if other else []
+    name = type(module).__name__
+    return LoadedModel(copied, name, shape or USUAL_INPUT, "given", "the module's own", stated_preprocessing(module, name), warnings)
+
+
+def _build(result: Branched, captured: "Captured", controls: bool, images: Path | None, image_count: int, phase: Phase) -> None:
+    """Fill in the networks of a plan."""
+    from stretch.api.present import fingerprint
+    from stretch.transform import build
+
+    with phase("transform"):
+        result.original, result.model = captured, build(captured, result.plan.design)
+        if result.plan.sequential is not None and controls:
+            result.sequential = build(captured, result.plan.sequential.design)
+    if images is not None:
+        with phase("calibrate"):
+            result.calibration = _calibrate(result.model, captured, images, image_count, result.preprocessing)
+    result.built = fingerprint(result.model)
+
+
+def _calibrate(
+    model: "BranchedModel", captured: "Captured", folder: Path, count: int, preprocessing: "Preprocessing | None"
+) -> "list[SegmentError]":
+    import torch
+
+    from scheduler.preprocessing import IMAGENET
+    from stretch.quantize.images import load_images
+    from stretch.transform.calibrate import calibrate
+
+    found = [torch.from_numpy(image) for image in load_images(folder, captured.graph.input.shape, count, preprocessing or IMAGENET)]
+    return calibrate(model, captured, [torch.cat(found[i : i + 32]) for i in range(0, len(found), 32)])
+
+
+def _plan(graph: OpGraph, profile: DeviceProfile, config: PlanConfig | None, draft: DesignDraft | None) -> PlanResult:
+    if draft is None:
+        return plan(graph, profile, config)
+    align = {name: profile.processor(name).width_slice for name in (*profile.processors, *profile.variants)}
+    design = resolve_design(draft, graph, profile.id, align, next(iter(profile.processors)))
+    return evaluate(graph, profile, design, config)

@@ -1,0 +1,63 @@
+"""A branched network as it is now, whatever its user did since it was built."""
+
+import hashlib
+
+import torch
+from torch import nn
+
+from predictors.errors import StretchError
+from predictors.graph import OpGraph
+from stretch.api.given import own_copy
+from stretch.transform.model import BranchedModel, op_weights
+
+
+def as_it_is(model: nn.Module, graph: OpGraph) -> BranchedModel:
+    """A copy that can be exported: on the CPU, in float32 and evaluation mode.
+
+    Args:
+        model: What `branch` built, perhaps trained, moved or in training mode; stays as it is.
+        graph: The original network.
+
+    Raises:
+        StretchError: If its layers are no longer those of its design, or a weight is not finite.
+    """
+    if not isinstance(model, BranchedModel):
+        raise StretchError(
+            f"the network is {type(model).__name__}, no longer the BranchedModel that was built", "leave `model` as it was made"
+        )
+    _check_layers(model, graph)
+    copied = own_copy(model, graph.input.shape)
+    assert isinstance(copied, BranchedModel)
+    for key, tensor in copied.state_dict().items():
+        if not tensor.isfinite().all():
+            raise StretchError(f"`{key}` is not finite, so the network computes nothing", "did training diverge? lower the learning rate")
+    return copied
+
+
+def fingerprint(model: BranchedModel) -> str:
+    """SHA-256 of weights and statistics; equal for equal networks."""
+    digest = hashlib.sha256()
+    for name, weights in sorted(op_weights(model).items()):
+        for key, tensor in sorted(weights.items()):
+            digest.update(f"{name}.{key}".encode())
+            digest.update(tensor.contiguous().numpy().data)
+    return digest.hexdigest()
+
+
+def _check_layers(model: BranchedModel, graph: OpGraph) -> None:
+    """Compare kinds of layers and shapes of weights with those that the design gives."""
+    with torch.device("meta"):
+        built = _layers(BranchedModel(graph, model.design))
+    found = _layers(model)
+    for name in dict.fromkeys((*built, *found)):
+        if found.get(name) != built.get(name):
+            raise StretchError(
+                f"the network is no longer the one that was built: `{name}` is {found.get(name, 'gone')}, it was {built.get(name, 'not there')}",
+                "train its weights, and leave its layers as they are",
+            )
+
+
+def _layers(model: BranchedModel) -> dict[str, str]:
+    """The class of every module and the shape of every weight."""
+    layers = {name: type(part).__name__ for name, part in model.named_modules()}
+    return layers | {key: "×".join(map(str, tensor.shape)) or "a number" for key, tensor in model.state_dict().items()}

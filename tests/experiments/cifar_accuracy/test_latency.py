@@ -1,0 +1,32 @@
+"""Predicted latency beside measured accuracy: which is which, and in what precision."""
+
+import pytest
+
+pytest.importorskip("torch")
+
+from experiments.cifar_accuracy.latency import DEVICE
+from experiments.records import read_record
+from predictors.devices import load_device
+from stretch.planning.config import PlanConfig
+from tests.contracts.repository import ROOT
+
+RESULTS = ROOT / "experiments" / "cifar_accuracy" / "results"
+
+
+def test_record_names_the_precisions_that_the_planner_assumed():
+    precision = PlanConfig().checked(load_device(DEVICE)).precision
+    words = f"predicted for cpu in {precision['cpu']}, gpu in {precision['gpu']};"
+    assert [note for note in read_record(RESULTS / "latency.json").notes if note.startswith(words)]
+
+
+def test_accuracy_is_called_measured_and_latency_predicted():
+    record = read_record(RESULTS / "latency.json")
+    assert record.facts("meeting_points", column="top-1 %").source == "measured"
+    assert record.facts("meeting_points", column="predicted ms").source == "predicted"
+
+
+def test_accuracies_are_those_of_the_measured_record():
+    measured = {row["variant"]: row["top-1 %"] for row in read_record(RESULTS / "h200.json").tables["accuracy"]}
+    for row in read_record(RESULTS / "latency.json").tables["meeting_points"]:
+        name = "branched, depth only" if row["design"] == "3 meeting points" else row["design"]
+        assert row["top-1 %"] == measured[f"{name}, 40 epochs"]

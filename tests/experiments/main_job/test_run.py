@@ -1,0 +1,37 @@
+"""The predictions on pages are those of the planner as it is."""
+
+import pytest
+
+pytest.importorskip("torch")
+
+from experiments.main_job.run import DEVICES, MODELS, predicted_row, profile_row
+from experiments.records import read_record
+from tests.contracts.repository import ROOT
+
+RECORD = ROOT / "experiments" / "main_job" / "results" / "predicted.json"
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_recorded_prediction_is_what_the_planner_says_now(device):
+    """Fails when planning or a profile changes: run ``python -m experiments.main_job.run predict``."""
+    recorded = {row["model and device"]: row for row in read_record(RECORD).tables["matrix"]}
+    made = predicted_row("resnet18", device, DEVICES[device])
+    for column, value in made.items():
+        known = recorded[made["model and device"]][column]
+        assert known == (pytest.approx(value, rel=0.02) if isinstance(value, float) else value), column
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_recorded_assumptions_are_those_of_the_profile(device):
+    assert profile_row(device) in read_record(RECORD).tables["profiles"]
+
+
+def test_recommendation_agrees_with_the_intervals():
+    rows = read_record(RECORD).tables["matrix"]
+    assert len(rows) == len(MODELS) * len(DEVICES)
+    for row in rows:
+        lows = [row[name] for name in ("low", "over sequential, low") if row[name] is not None]
+        if row["recommended"] == "branched":
+            assert min(lows) >= 1
+        if row["recommended"].startswith("sequential"):
+            assert row["over sequential, high"] <= 1

@@ -1,0 +1,144 @@
+"""Templates are filled from records: values, chosen tables, and what numbers depend on."""
+
+import pytest
+
+from experiments.records import About, Commit, Facts, Machine, Record, save_record
+from experiments.templates import fill, provenance, show, whole_table
+from predictors.errors import StretchError
+
+NAME = "experiments/x/results/host.json"
+TABLE = {
+    "runs": [
+        {"network": "a b", "ms": 1.5, "low": 0.9, "high": 1.126, "kept": True},
+        {"network": "c", "ms": 12.346, "low": None, "high": 2, "kept": None},
+    ]
+}
+
+
+def record(**changes):
+    """A record of one table."""
+    facts = {
+        "schema": 2,
+        "experiment": "x",
+        "source": "measured",
+        "date": "2026-11-22T01:02:03+00:00",
+        "commit": Commit("0123456789abcdef", dirty=False),
+        "recorded_in": None,
+        "command": "make it",
+        "runs": 3,
+        "interleaved": True,
+        "load": 0.1,
+        "machine": Machine("P", 2, 4.0, "Linux x86_64"),
+        "versions": {"torch": "9"},
+        "tables": TABLE,
+        "notes": ["Shared machine", "Noisy."],
+    }
+    return Record(**(facts | changes))
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A repository with one record."""
+    save_record(tmp_path / NAME, record())
+    return tmp_path
+
+
+def filled(root, text):
+    """A template in which `r` names the table."""
+    return fill(f"{{{{ use r = {NAME}#runs }}}}\n{text}", "t.txt", root)
+
+
+def test_value_stands_inside_a_sentence(root):
+    assert filled(root, "takes {{ r/c/ms }} ms, {{r/a b/kept}}\n") == "takes 12.3 ms, yes\n"
+
+
+def test_table_has_the_rows_columns_and_titles_that_are_chosen_in_their_order(root):
+    text = "{{ table r\nrows: c = The c | a b\ncolumns: network = net | kept | {low:.2f} to {high:.2f} = interval }}"
+    assert filled(root, text).splitlines() == [
+        "| net | kept | interval |",
+        "|---|---:|---|",
+        "| The c | – | – to 2 |",
+        "| a b | yes | 0.90 to 1.13 |",
+    ]
+
+
+def test_table_without_choice_is_whole_and_sets_numbers_to_the_right(root):
+    lines = filled(root, "{{ table r }}").splitlines()
+    assert lines[:3] == ["| network | ms | low | high | kept |", "|---|---:|---:|---:|---:|", "| a b | 1.50 | 0.900 | 1.13 | yes |"]
+    assert len(lines) == 4
+
+
+def test_whole_table_is_followed_by_what_its_numbers_depend_on(root):
+    lines = whole_table(root, f"{NAME}#runs", "README.md").splitlines()
+    assert lines[3].startswith("| c |")
+    assert lines[5] == provenance(record(), "runs")
+    assert filled(root, "{{ origin r }}") == lines[5] + "\n"
+
+
+def test_origin_tells_source_commit_machine_load_runs_and_turns():
+    assert provenance(record(), "runs") == (
+        "*Measured*, 2026-11-22, commit 0123456; P, 2 cores, 4 GiB, Linux x86_64; torch 9; load before the run 0.1; "
+        "3 runs, interleaved. Reproduce: `make it`. Shared machine. Noisy."
+    )
+
+
+def test_origin_says_what_was_not_recorded():
+    text = provenance(record(commit=None, recorded_in="fedcba9876", machine=Machine("P", None, None, None), interleaved=None), "runs")
+    assert "recorded in fedcba9;" in text
+    assert "P, cores not recorded, memory not recorded, system not recorded;" in text
+    assert "interleaved" not in text
+
+
+def test_origin_tells_apart_what_is_predicted_beside_what_is_measured():
+    about = {"runs": About(runs=1, interleaved=False, rows={"c": Facts(runs="not recorded")}, columns={"ms": Facts(source="predicted")})}
+    text = provenance(record(about=about, corrected=["A row"]), "runs")
+    assert "1 run, not interleaved. `c`: number of runs not recorded. `ms`: predicted. Reproduce" in text
+    assert text.endswith("Corrected: A row.")
+
+
+def test_prediction_names_no_machine_and_changed_code_is_told():
+    text = provenance(record(source="predicted", runs=None, load=None, commit=Commit("0123456789", dirty=True)), "runs")
+    assert text.startswith("*Predicted*, 2026-11-22, commit 0123456 with changes; torch 9")
+    assert "cores" not in text
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{{ r/train/ms }}", "t.txt shows the row `train`"),
+        ("{{ r/c/hours }}", "t.txt shows the column `hours`"),
+        ("{{ r/c }}", "no TABLE/ROW/COLUMN"),
+        ("{{ s/c/ms }}", "`s`, which is no `FILE#TABLE`"),
+        ("{{ table r\nrows: train }}", "shows the row `train`"),
+        ("{{ table r\ncolumns: hours }}", "shows the column `hours`"),
+        ("{{ table r\ncolumns: {hours} = h }}", "shows the column `hours`"),
+        (f"{{{{ table {NAME}#speed }}}}", "shows the table `speed`"),
+        ("{{ table ../x.json#t }}", "outside the repository"),
+        ("{{ origin experiments/y/results/host.json#t }}", "cannot read the record"),
+    ],
+)
+def test_template_that_names_nothing_is_an_error(root, text, reason):
+    with pytest.raises(StretchError, match=reason):
+        filled(root, text)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0.0, "0"),
+        (0.00123, "0.0012"),
+        (0.5, "0.500"),
+        (0.97, "0.970"),
+        (0.0123, "0.0123"),
+        (-2.5, "-2.50"),
+        (1.0, "1.00"),
+        (29.64, "29.6"),
+        (1234.5, "1234"),
+        (4096000, "4 096 000"),
+        (None, "–"),
+        (True, "yes"),
+        ("a|b", "a\\|b"),
+    ],
+)
+def test_numbers_are_shown_to_three_digits(value, shown):
+    assert show(value) == shown

@@ -1,0 +1,153 @@
+import copy
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from predictors.errors import StretchError, UsageError  # noqa: E402 - torch may be missing
+from scheduler.bundle import load_bundle  # noqa: E402
+from scheduler.session import Session  # noqa: E402
+from stretch.api import branch  # noqa: E402
+from stretch.api.branched import UNKNOWN_ACCURACY  # noqa: E402
+from stretch.models.tiny import tiny_resnet  # noqa: E402
+from stretch.planning.config import PlanConfig  # noqa: E402
+from tests import onnx_runtime  # noqa: E402
+from tests.stretch.api import snapshot  # noqa: E402
+
+pytestmark = pytest.mark.torch
+#: Tiny networks are too small for the phone's links, so any share of communication is allowed here.
+LOOSE = PlanConfig(alpha=1000.0, beta=1000.0, macs=(0.5, 2.0), segment_macs=0.1)
+
+
+@pytest.fixture
+def made():
+    """A network in branches, fresh for every test."""
+    return branch("tiny_resnet", "pixel6", config=LOOSE, weights="none")
+
+
+def train(model, steps=3):
+    """A few real steps, which change every weight and statistic that is not frozen."""
+    torch.manual_seed(0)
+    optimiser = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.05, momentum=0.9)
+    model.train()
+    for _ in range(steps):
+        optimiser.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(torch.randn(8, 3, 32, 32)), torch.randint(10, (8,)))
+        loss.backward()
+        optimiser.step()
+
+
+def expected(model, x):
+    """What a network answers, by a copy in evaluation mode."""
+    with torch.inference_mode():
+        return copy.deepcopy(model).eval()(torch.from_numpy(x)).numpy()
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_saved_bundle_computes_what_the_trained_network_computes(made, tmp_path, mode):
+    untrained = copy.deepcopy(made.model)
+    next(made.model.parameters()).requires_grad_(False)
+    train(made.model)
+    made.model.train(mode == "train")
+    before, state = snapshot.of_module(made.model), snapshot.of_random_state()
+    folder = made.save(tmp_path / "b")
+    assert snapshot.of_module(made.model) == before
+    assert snapshot.of_random_state() == state
+    x = np.random.default_rng(1).standard_normal((1, 3, 32, 32)).astype(np.float32)
+    want = expected(made.model, x)
+    slack = 1e-4 * np.abs(want).max()
+    assert np.abs(onnx_runtime.output(folder / "model.onnx", x) - want).max() <= slack
+    with Session(folder) as session:
+        assert np.abs(session(x) - want).max() <= slack
+    assert np.abs(expected(untrained, x) - want).max() > 100 * slack
+
+
+def test_bundle_of_a_trained_network_says_so_and_one_of_a_network_as_built_does_not(made, tmp_path):
+    made.save(tmp_path / "built")
+    assert load_bundle(tmp_path / "built").manifest.weights.source == "random"
+    assert UNKNOWN_ACCURACY in made.warnings
+    train(made.model, steps=1)
+    made.save(tmp_path / "trained")
+    weights = load_bundle(tmp_path / "trained").manifest.weights
+    assert weights.source == "trained"
+    assert "built from random weights" in weights.detail
+    assert UNKNOWN_ACCURACY not in made.warnings
+
+
+def test_saved_bundle_is_the_one_that_branch_writes_at_once(made, tmp_path):
+    made.save(str(tmp_path / "saved"))
+    at_once = branch("tiny_resnet", "pixel6", config=LOOSE, weights="none", out=str(tmp_path / "at_once"))
+    saved = load_bundle(tmp_path / "saved", check_hashes=True).manifest
+    assert saved == load_bundle(tmp_path / "at_once", check_hashes=True).manifest
+    assert set(saved.controls) == {"original", "sequential_same_macs"}
+    assert saved.checks["max_error"] <= 1e-4
+    assert (made.bundle, made.manifest.files) == (tmp_path / "saved", saved.files)
+    assert at_once.bundle == tmp_path / "at_once"
+
+
+def test_controls_that_were_left_out_before_can_be_saved(tmp_path):
+    result = branch("tiny_resnet", "pixel6", config=LOOSE, weights="none", controls=False)
+    assert result.sequential is None
+    state = snapshot.of_random_state()
+    result.save(tmp_path / "b")
+    assert snapshot.of_random_state() == state
+    assert set(result.manifest.controls) == {"original", "sequential_same_macs"}
+    result.save(tmp_path / "c", controls=False)
+    assert result.manifest.controls == {}
+
+
+def test_original_in_the_bundle_is_the_one_that_was_branched_whatever_became_of_it_since(tmp_path):
+    module = tiny_resnet().eval()
+    x = np.random.default_rng(1).standard_normal((1, 3, 32, 32)).astype(np.float32)
+    want = expected(module, x)
+    result = branch(module, "pixel6", config=LOOSE, input_shape=(3, 32, 32))
+    train(module)
+    result.save(tmp_path / "b")
+    assert np.abs(onnx_runtime.output(tmp_path / "b/controls/original.onnx", x) - want).max() <= 1e-4 * np.abs(want).max()
+
+
+def test_network_in_double_precision_is_saved(made, tmp_path):
+    made.model.double()
+    made.save(tmp_path / "b")
+    assert {p.dtype for p in made.model.parameters()} == {torch.float64}
+
+
+def test_steps_are_told(made, tmp_path):
+    told = []
+    made.save(tmp_path / "b", step=told.append)
+    assert told[-1] == "export checks"
+
+
+def test_plan_of_a_dry_run_is_not_saved(tmp_path):
+    result = branch("tiny_resnet", "pixel6", config=LOOSE, weights="none", dry_run=True)
+    with pytest.raises(UsageError, match="there is no network to save: this is the plan of a dry run"):
+        result.save(tmp_path / "b")
+
+
+def test_folder_of_others_is_refused_and_stays(made, tmp_path):
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(StretchError, match=r"the folder holds something else, `thesis.tex`"):
+        made.save(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_network_that_diverged_is_not_saved(made, tmp_path):
+    with torch.no_grad():
+        next(made.model.parameters()).fill_(float("nan"))
+    with pytest.raises(StretchError, match="is not finite"):
+        made.save(tmp_path / "b")
+    assert list(tmp_path.iterdir()) == []
+    assert made.bundle is None
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_network_on_a_gpu_is_saved_and_stays_there(made, tmp_path):
+    made.model.cuda().half()
+    before = torch.cuda.get_rng_state()
+    made.save(tmp_path / "b")
+    assert {(p.device.type, p.dtype) for p in made.model.parameters()} == {("cuda", torch.float16)}
+    assert torch.equal(torch.cuda.get_rng_state(), before)
+    x = np.random.default_rng(1).standard_normal((1, 3, 32, 32)).astype(np.float32)
+    want = expected(made.model.cpu().float(), x)
+    assert np.abs(onnx_runtime.output(tmp_path / "b/model.onnx", x) - want).max() <= 1e-4 * np.abs(want).max()

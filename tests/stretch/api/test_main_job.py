@@ -1,0 +1,243 @@
+import copy
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from predictors.devices import PROFILE_FOLDER, load_device  # noqa: E402 - torch may be missing
+from predictors.errors import InfeasibleError, StretchError, UnknownNameError, UsageError  # noqa: E402
+from scheduler.bundle import load_bundle  # noqa: E402
+from stretch.api import branch  # noqa: E402
+from stretch.models import load_model  # noqa: E402
+from stretch.models.tiny import tiny_resnet  # noqa: E402
+from stretch.planning.config import PlanConfig  # noqa: E402
+from stretch.planning.design import DesignDraft, design_to_toml  # noqa: E402
+from tests import onnx_runtime  # noqa: E402
+from tests.stretch.api import snapshot  # noqa: E402
+
+pytestmark = pytest.mark.torch
+#: Tiny networks are too small for the phone's links, so any share of communication is allowed here.
+LOOSE = PlanConfig(alpha=1000.0, beta=1000.0, macs=(0.5, 2.0), segment_macs=0.1)
+
+
+@pytest.mark.parametrize(("device", "processors"), [("pixel6", ("cpu", "gpu")), ("mi9", ("cpu", "gpu", "dsp"))])
+@pytest.mark.parametrize("model", ["tiny_resnet", "tiny_mobilenet", "tiny_regnet", "tiny_efficientnet"])
+def test_model_becomes_a_bundle_for_the_device_s_processors(tmp_path, model, device, processors):
+    result = branch(model, device, out=tmp_path / "b", config=LOOSE, weights="none")
+    assert result.bundle == tmp_path / "b"
+    bundle = load_bundle(tmp_path / "b", check_hashes=True)
+    assert set(result.plan.design.processors) <= set(processors)
+    assert result.plan.design.n_meet >= 1
+    assert bundle.manifest.device == device
+    assert bundle.manifest.weights.source == "random"
+    assert bundle.manifest.checks["max_error"] <= 1e-4
+    assert set(bundle.manifest.controls) == {"original", "sequential_same_macs"}
+
+
+def test_design_of_a_bundle_builds_the_same_model_again(tmp_path):
+    first = branch("tiny_resnet", "pixel6", config=LOOSE, weights="none")
+    path = tmp_path / "design.toml"
+    path.write_text(design_to_toml(first.plan.design))
+    second = branch("tiny_resnet", "pixel6", design=path, weights="none")
+    assert second.plan.design == first.plan.design
+    assert second.plan.predicted()["makespan_ms"] == pytest.approx(first.plan.predicted()["makespan_ms"])
+    for key, value in first.model.state_dict().items():
+        assert torch.equal(value, second.model.state_dict()[key])
+
+
+def test_dry_run_plans_and_builds_nothing(tmp_path):
+    result = branch("tiny_resnet", "pixel6", out=tmp_path / "b", config=LOOSE, weights="none", dry_run=True)
+    assert result.model is None
+    assert result.bundle is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_module_may_be_given_instead_of_a_name():
+    result = branch(tiny_resnet(), load_device("pixel6"), config=LOOSE, input_shape=(1, 3, 32, 32))
+    assert result.weights_source == "given"
+    x = torch.randn(2, 3, 32, 32)
+    with torch.inference_mode():
+        assert result.model(x).shape == (2, 10)
+
+
+def state_of(module):
+    return snapshot.of_module(module), snapshot.of_random_state()
+
+
+def partly_frozen():
+    """A network half in training, half frozen, with gradients, statistics of its own and a hook that looks."""
+    module = tiny_resnet().train()
+    module(torch.randn(4, 3, 32, 32)).sum().backward()
+    for i, part in enumerate(module.modules()):
+        part.training = i % 2 == 0
+    for i, parameter in enumerate(module.parameters()):
+        parameter.requires_grad_(i % 3 == 0)
+    module.register_forward_hook(lambda part, inputs, output: None)
+    return module
+
+
+MODULES = {
+    "training": lambda: tiny_resnet().train(),
+    "evaluation": lambda: tiny_resnet().eval(),
+    "partly frozen": partly_frozen,
+    "double": lambda: tiny_resnet().double(),
+    "half": lambda: tiny_resnet().half().train(),
+}
+
+
+@pytest.mark.parametrize("make", MODULES.values(), ids=MODULES.keys())
+def test_module_and_random_numbers_are_left_as_they_were(make, tmp_path):
+    module = make()
+    before = state_of(module)
+    result = branch(module, "pixel6", config=LOOSE, input_shape=(3, 32, 32), out=str(tmp_path / "b"))
+    assert state_of(module) == before
+    assert load_bundle(str(tmp_path / "b")).manifest.weights.source == "given"
+    assert any("float" in warning for warning in result.warnings) == (next(module.parameters()).dtype != torch.float32)
+    x = torch.randn(1, 3, 32, 32)
+    want = copy.deepcopy(module).float().eval()(x)
+    got = onnx_runtime.output(tmp_path / "b/controls/original.onnx", x.numpy())
+    assert abs(got - want.detach().numpy()).max() <= 1e-4 * want.abs().max().item()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"config": PlanConfig(alpha=1e-6)}, InfeasibleError),
+        ({"config": LOOSE, "input_shape": (5, 32, 32)}, UsageError),
+        ({"config": LOOSE, "images": "nowhere"}, StretchError),
+    ],
+)
+def test_module_and_random_numbers_are_left_as_they_were_after_an_error(arguments, error):
+    module = partly_frozen()
+    before = state_of(module)
+    with pytest.raises(error):
+        branch(module, "pixel6", **({"input_shape": (3, 32, 32)} | arguments))
+    assert state_of(module) == before
+
+
+@pytest.mark.parametrize("weights", ["none", "default"])
+def test_named_model_leaves_random_numbers_as_they_were(weights, tmp_path):
+    before = snapshot.of_random_state()
+    branch("tiny_resnet", "pixel6", config=LOOSE, weights=weights, out=tmp_path / "b")
+    assert snapshot.of_random_state() == before
+
+
+def test_paths_may_be_strings(tmp_path):
+    first = branch("tiny_resnet", "pixel6", config=LOOSE, weights="none")
+    (tmp_path / "design.toml").write_text(design_to_toml(first.plan.design))
+    (tmp_path / "device.toml").write_bytes((PROFILE_FOLDER / "pixel6.toml").read_bytes())
+    torch.save(load_model("tiny_resnet", weights="none", seed=5).module.state_dict(), tmp_path / "weights.pth")
+    (tmp_path / "images").mkdir()
+    np.save(tmp_path / "images/some.npy", np.random.default_rng(0).standard_normal((16, 3, 32, 32)).astype(np.float32))
+    paths = {key: str(tmp_path / name) for key, name in {"design": "design.toml", "weights": "weights.pth", "images": "images"}.items()}
+    result = branch("tiny_resnet", str(tmp_path / "device.toml"), out=str(tmp_path / "b"), **paths)
+    assert result.plan.design == first.plan.design
+    assert (result.weights_source, result.weights_detail) == ("file", str(tmp_path / "weights.pth"))
+    assert result.calibration
+    assert load_bundle(str(tmp_path / "b")).manifest == load_bundle(tmp_path / "b").manifest
+
+
+class Wrapped(torch.nn.Module):
+    """A network that returns something around its answer."""
+
+    def __init__(self, around):
+        super().__init__()
+        self.inner, self.around = tiny_resnet(), around
+
+    def forward(self, x):
+        return self.around(self.inner(x))
+
+
+@pytest.mark.parametrize(
+    ("around", "kind"),
+    [(lambda y: (y, y), "tuple"), (lambda y: (y,), "tuple"), (lambda y: {"logits": y}, "dict"), (lambda y: [y], "list")],
+    ids=["two tensors", "one tensor", "dict", "list"],
+)
+def test_module_that_returns_no_single_tensor_is_refused_in_one_sentence(around, kind):
+    with pytest.raises(StretchError, match=f"`Wrapped` returns {kind}, not one tensor$") as refused:
+        branch(Wrapped(around), "pixel6", config=LOOSE, input_shape=(3, 32, 32))
+    assert refused.value.hint == "wrap it in a module that returns one tensor"
+
+
+@pytest.mark.parametrize(
+    ("model", "says"), [(tiny_resnet, "not function"), (torch.nn.Linear, "not the class Linear"), (None, "not NoneType")]
+)
+def test_model_that_is_none_is_refused_in_one_sentence(model, says):
+    with pytest.raises(UsageError, match=f"a model is a name or a torch.nn.Module, {says}"):
+        branch(model, "pixel6")
+
+
+def test_shape_that_is_none_is_refused_before_the_model_is_loaded():
+    phases = []
+    with pytest.raises(UsageError, match=r"input_shape \(32, 32\) is no shape of one image"):
+        branch("tiny_resnet", "pixel6", input_shape=(32, 32), step=phases.append)
+    assert "load" not in phases
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_module_on_a_gpu_is_branched_and_stays_there():
+    module = tiny_resnet().cuda()
+    result = branch(module, "pixel6", config=LOOSE, input_shape=(3, 32, 32))
+    assert {p.device.type for p in module.parameters()} == {"cuda"}
+    assert {p.device.type for p in result.model.parameters()} == {"cpu"}
+
+
+def test_wrong_target_is_refused_before_any_work(tmp_path):
+    (tmp_path / "file").touch()
+    phases = []
+    with pytest.raises(StretchError, match="is no folder"):
+        branch("tiny_resnet", "pixel6", out=tmp_path / "file", step=phases.append)
+    assert phases == []
+
+
+def test_design_with_a_processor_the_device_lacks_is_refused():
+    import msgspec
+
+    draft = msgspec.toml.decode('[[segments]]\nname="s1"\nbranches=[{processor="dsp"},{processor="cpu"}]', type=DesignDraft)
+    with pytest.raises(UnknownNameError, match="unknown processor `dsp`"):
+        branch("tiny_resnet", "pixel6", design=draft, weights="none")
+
+
+def test_json_has_the_keys_of_the_contract():
+    data = branch("tiny_resnet", "mi9", config=LOOSE, weights="none").to_json()
+    assert data.keys() >= {
+        *("model", "device", "calibrated", "macs", "params", "macs_ratio", "params_ratio", "n_meet", "segments", "design"),
+        *("predicted", "recommended", "weights", "bundle", "checks", "warnings"),
+    }
+    assert data["predicted"].keys() >= {
+        *(
+            "makespan_ms",
+            "best_single_ms",
+            "best_single_processor",
+            "speedup",
+            "sequential_same_macs_ms",
+            "whole_graph_ms",
+            "operator_split_ms",
+        ),
+        *("ideal_split_ms", "ideal_fraction", "efficiency", "optimal", "gap", "source"),
+    }
+    for segment in data["segments"]:
+        assert segment.keys() >= {"name", "start", "end", "shape", "depth", "branches"}
+        for each in segment["branches"]:
+            assert each.keys() >= {"processor", "depth", "width", "entry", "join", "macs", "predicted_ms"}
+
+
+def test_images_calibrate_the_model_before_it_is_exported(tmp_path):
+    import numpy as np
+
+    (tmp_path / "images").mkdir()
+    np.save(tmp_path / "images" / "some.npy", np.random.default_rng(0).standard_normal((40, 3, 32, 32)).astype(np.float32))
+    plain = branch("tiny_resnet", "pixel6", config=LOOSE, weights="none")
+    result = branch("tiny_resnet", "pixel6", out=tmp_path / "b", config=LOOSE, weights="none", images=tmp_path / "images", image_count=32)
+    assert [e["segment"] for e in result.to_json()["calibration"]] == [s.name for s in result.plan.design.segments if not s.whole]
+    assert all(e.after < e.before for e in result.calibration)
+    assert any(not torch.equal(v, plain.model.state_dict()[k]) for k, v in result.model.state_dict().items() if "join_conv" in k)
+    assert result.manifest.checks["max_error"] <= 1e-4
+
+
+def test_folder_without_images_is_refused_and_no_bundle_is_left(tmp_path):
+    (tmp_path / "images").mkdir()
+    with pytest.raises(StretchError, match="calibration images"):
+        branch("tiny_resnet", "pixel6", out=tmp_path / "b", config=LOOSE, weights="none", images=tmp_path / "images")
+    assert not (tmp_path / "b").exists()
