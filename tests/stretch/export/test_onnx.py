@@ -43,7 +43,8 @@ def windows(draw, kind):
             "out_channels": groups * draw(st.integers(1, 3)),
             "bias": draw(st.booleans()),
         }
-    attrs["ceil_mode"] = draw(st.booleans())
+    # Where a window is smaller than its step, the onnx package infers one more output than it defines.
+    attrs["ceil_mode"] = draw(st.booleans()) and all(k >= s for k, s in zip(attrs["kernel"], attrs["stride"], strict=True))
     return attrs | ({"dilation": (1, 1)} if kind == "max_pool" else {"count_include_pad": draw(st.booleans())})
 
 
