@@ -179,6 +179,7 @@ def test_base_install_evaluates_arrays_without_torch(bundle_dir, tmp_path):
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_bundle_in_int8_is_evaluated(tmp_path, capsys):
     base, out = tmp_path / "fp32", tmp_path / "int8"
     assert call(capsys, "branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", *LOOSE, "--out", base).code == 0

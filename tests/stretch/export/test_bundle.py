@@ -33,7 +33,7 @@ def two_branches(graph, join):
     return BranchDesign(graph.name, "pixel6", tuple(parts))
 
 
-@pytest.mark.parametrize("name", ["tiny_resnet", "tiny_mobilenet", "tiny_regnet"])
+@pytest.mark.parametrize("name", ["tiny_resnet", "tiny_mobilenet", pytest.param("tiny_regnet", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("join", ["project", "sum"])
 def test_bundle_runs_in_the_scheduler_as_the_module_does_in_torch(captured, tmp_path, name, join):
     found = captured(name)

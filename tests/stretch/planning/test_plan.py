@@ -44,7 +44,7 @@ def depth_ratio(result, processor):
     return sum(ratio * macs for ratio, macs in rows) / sum(macs for _, macs in rows)
 
 
-@pytest.mark.parametrize("make", [resnet50, efficientnet_b5])
+@pytest.mark.parametrize("make", [resnet50, pytest.param(efficientnet_b5, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("device", "processors"), COMBINATIONS)
 def test_plan_meets_every_constraint_and_is_proved_optimal(plans, make, device, processors):
     result = plans(make, device, processors)
