@@ -30,6 +30,30 @@ class TwiceDelegate(CoreDelegate):
         return {name}().compile(model)
 '''
 
+TUNED = '''
+
+class TwiceTuning(Tuning):
+    """One kernel that gets twice as fast."""
+
+    def tune(self, budget_s, step):
+        step("conv")
+        return {("conv", "3x3"): {"tile": 2}}
+
+    def rows(self, choices):
+        ms = {"before_ms": 2.0, "after_ms": 1.0}
+        return [{"name": "n", "kernel": "conv", "shape": "3x3", "choice": choices["conv", "3x3"], **ms}]
+
+
+@delegates.register("thrice")
+class ThriceDelegate(TwiceDelegate):
+    """With kernels to tune."""
+
+    tunable = True
+
+    def tuning_from(self, bundle, name, mode):
+        return TwiceTuning(f"a machine for {name} in mode {mode}", 1)
+'''
+
 VERB = '''"""`stretch greet`: a verb of a file."""
 
 from stretch.cli.output import Output, verb
@@ -87,6 +111,16 @@ def test_delegate_in_a_new_file_is_listed_and_runs_subgraphs(copy, tmp_path):
     run = json.loads(stretch(copy, "run", bundle, "--map", "gpu=twice", "--repeat", "2", "--warmup", "0", "--json"))
     assert run["processors"]["gpu"]["delegate"] == "twice"
     assert python(copy, "from scheduler.delegates import TwiceDelegate as t; print(t.summary)") == "dropped into the folder\n"
+
+
+def test_delegate_in_a_new_file_with_kernels_of_its_own_is_tuned(copy, tmp_path):
+    bundle = bundles.two_branches(tmp_path / "bundle")
+    code = DELEGATE.format(inner="reference", name="ReferenceDelegate").replace("delegates\n", "delegates, Tuning\n", 1)
+    (copy / "scheduler/delegates/twice.py").write_text(code + TUNED)
+    data = json.loads(stretch(copy, "tune", bundle, "--mode", "fast", "--map", "gpu=thrice", "--json"))
+    assert data["device"] == "a machine for s1.gpu in mode fast"
+    assert [(row["choice"], row["after_ms"]) for row in data["kernels"]] == [({"tile": 2}, 1.0)] * 2
+    assert (data["before_ms"], data["after_ms"]) == (4.0, 2.0)
 
 
 def test_verb_in_a_new_file_is_in_the_help_and_runs(copy):
