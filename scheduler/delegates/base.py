@@ -173,6 +173,8 @@ class Delegate(ABC):
     reentrant: ClassVar[bool] = False
     #: Whether the outputs are the subgraph's results.
     computes: ClassVar[bool] = True
+    #: Kinds of processors that it drives by itself, such as ``gpu``; others run on it where they are mapped to it.
+    drives: ClassVar[tuple[str, ...]] = ()
     #: Whether it has kernels to tune: then it defines `tuning_from`.
     tunable: ClassVar[bool] = False
 

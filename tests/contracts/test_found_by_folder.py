@@ -97,6 +97,15 @@ def python(copy: Path, code: str, *words: str) -> str:
     return done.stdout
 
 
+def test_delegate_in_a_new_file_drives_the_processors_that_it_names(copy, tmp_path, monkeypatch):
+    bundle = bundles.two_branches(tmp_path / "bundle", processors=("cpu", "npu"))
+    monkeypatch.setenv("NN_STRETCH_DRIVERS", "twice")
+    code = DELEGATE.format(inner="reference", name="ReferenceDelegate").replace("    summary", '    drives = ("npu",)\n    summary')
+    (copy / "scheduler/delegates/twice.py").write_text(code)
+    placed = json.loads(stretch(copy, "explain", bundle, "--json"))["processors"]["npu"]
+    assert (placed["delegate"], placed["reason"]) == ("twice", "the npu of this machine")
+
+
 def stretch(copy: Path, *words: object) -> str:
     """What the command line of the copy prints."""
     return python(copy, "from stretch.cli import app; app()", *map(str, words))

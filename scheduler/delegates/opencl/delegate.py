@@ -54,6 +54,7 @@ class OpenCLDelegate(Delegate):
     summary: ClassVar[str] = "OpenCL kernels on a GPU, or on CPU cores through PoCL"
     asynchronous: ClassVar[bool] = True
     precisions: ClassVar[tuple[str, ...]] = ("fp32", "fp16")
+    drives: ClassVar[tuple[str, ...]] = ("gpu",)
     tunable: ClassVar[bool] = True
 
     def __init__(
