@@ -1,6 +1,8 @@
 """A dictionary of named things whose lookup error names the closest match."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Generic, TypeVar
 
 from predictors.errors import StretchError, UnknownNameError
@@ -55,3 +57,16 @@ class Registry(Generic[T]):
     def __iter__(self) -> Iterator[str]:
         """The names, sorted."""
         return iter(self.names())
+
+
+def import_modules(package: str, path: Iterable[str]) -> None:
+    """Import every module in the folder of a package, so that what they register is known.
+
+    Modules in folders below are left to them.
+
+    Args:
+        package: Name of the package, `__name__` in its ``__init__.py``.
+        path: Its folders, `__path__` there.
+    """
+    for module in iter_modules(path):
+        import_module(f"{package}.{module.name}")

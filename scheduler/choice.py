@@ -13,11 +13,9 @@ import msgspec
 
 from predictors.errors import UsageError
 from scheduler.manifest import Manifest, SubgraphEntry
+from scheduler.processors import is_integer_only
 
 Priority = Literal["latency", "energy"]
-
-#: Processors without floating point: a float subgraph is not moved there.
-INTEGER_ONLY = ("dsp",)
 
 
 def choose_processors(manifest: Manifest, allowed: Sequence[str] | None = None, priority: Priority | None = None) -> Manifest:
@@ -71,7 +69,8 @@ def _segment(entries: Sequence[SubgraphEntry], usable: Sequence[str], priority: 
 
 
 def _able(entry: SubgraphEntry, usable: Sequence[str]) -> list[str]:
-    able = [name for name in usable if name == entry.processor or entry.precision == "int8" or name.partition("[")[0] not in INTEGER_ONLY]
+    # A float subgraph is not moved to where there is no floating point.
+    able = [name for name in usable if name == entry.processor or entry.precision == "int8" or not is_integer_only(name)]
     return able or list(usable)
 
 

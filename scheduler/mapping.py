@@ -7,14 +7,12 @@ from dataclasses import replace
 
 from predictors.errors import MissingBackendError, UsageError
 from scheduler.cores import available_cores, little_core
-from scheduler.delegates import get_delegate
+from scheduler.delegates import Delegate, get_delegate
 from scheduler.manifest import Manifest
 from scheduler.plan import Dispatch, Placement
+from scheduler.processors import drivers, is_cpu
 
-#: Delegate that drives a kind of processor by itself.
-DRIVEN = {"dsp": "dsp", "gpu": "opencl"}
-
-#: Names the delegates of `DRIVEN` that may be chosen, separated by commas; all if not set.
+#: Names the delegates that may drive a processor by themselves, separated by commas; all if not set.
 DRIVERS_VARIABLE = "NN_STRETCH_DRIVERS"
 
 _TARGET = re.compile(r"(?P<delegate>[A-Za-z][A-Za-z_]*?)(?P<cores>\d+(?:\+\d+)*)?")
@@ -49,7 +47,7 @@ def place_processors(
     By default the first CPU runs on the calling thread, pinned to the first
     core; every other processor gets the next core and a thread of its own, and
     the last core is shared, one subgraph at a time, when cores run out. A
-    processor of `DRIVEN` is left to its delegate where that can run and the
+    processor that a delegate drives is left to it where that can run and the
     subgraphs are of the precision that it runs; it takes no core, or one that
     is free where the delegate computes on a core (OpenCL on a CPU).
 
@@ -70,7 +68,7 @@ def place_processors(
     for name in mapping:
         if name not in processors:
             raise UsageError(f"processor `{name}` is mapped, but the bundle does not use it", f"the bundle uses {', '.join(processors)}")
-    host = next((p for p in processors if _is_cpu(p)), None)
+    host = next((p for p in processors if is_cpu(p)), None)
     targets = {processor: _target(processor, text, cores) for processor, text in mapping.items()}
     free = [core for core in cores if not any(core in chosen for _, chosen in targets.values())]
     if host is None and len(free) > 1:
@@ -96,7 +94,7 @@ def place_processors(
             placed[processor] = replace(_placement(processor, driver, (), reason), stand_in=simulated, waits_on=little_core(little_cores))
             continue
         last = free.pop(0) if free else last
-        reason = "the CPU of this machine" if _is_cpu(processor) else f"{why_not}: a CPU core stands in"
+        reason = "the CPU of this machine" if is_cpu(processor) else f"{why_not}: a CPU core stands in"
         placed[processor] = _placement(processor, "cpu", (last,), reason)
     placed = _dispatched(placed, host)
     return {processor: placed[processor] for processor in processors}
@@ -112,22 +110,24 @@ def bundle_precisions(manifest: Manifest) -> dict[str, set[str]]:
 
 def _driver(processor: str, precisions: Collection[str]) -> tuple[str | None, str]:
     """The delegate that drives a processor itself, or None and why there is none."""
-    if processor not in DRIVEN:
-        return None, f"no delegate here drives a {processor}"
-    name = DRIVEN[processor]
+    why_not = f"no delegate here drives a {processor}"
+    for name, delegate in drivers(processor):
+        why_not = _refusal(processor, name, delegate, precisions)
+        if not why_not:
+            return name, ""
+    return None, why_not
+
+
+def _refusal(processor: str, name: str, delegate: type[Delegate], precisions: Collection[str]) -> str:
+    """Why a delegate does not drive a processor here, or nothing if it does."""
     if name not in os.environ.get(DRIVERS_VARIABLE, name).split(","):
-        return None, f"no delegate here drives a {processor}, for {DRIVERS_VARIABLE} leaves out `{name}`"
-    delegate = get_delegate(name)
+        return f"no delegate here drives a {processor}, for {DRIVERS_VARIABLE} leaves out `{name}`"
     refused = sorted(set(precisions) - set(delegate.precisions))
     if refused:
         able = ", ".join(delegate.precisions)
-        return None, f"the `{name}` delegate runs {able} alone, and subgraphs of the {processor} are {', '.join(refused)}"
+        return f"the `{name}` delegate runs {able} alone, and subgraphs of the {processor} are {', '.join(refused)}"
     problem = delegate.unavailable()
-    return (None, f"no delegate here drives a {processor}, for {problem}") if problem else (name, "")
-
-
-def _is_cpu(processor: str) -> bool:
-    return processor.startswith("cpu")
+    return f"no delegate here drives a {processor}, for {problem}" if problem else ""
 
 
 def _target(processor: str, text: str, cores: Sequence[int]) -> tuple[str, tuple[int, ...]]:
@@ -155,7 +155,7 @@ def _placement(processor: str, name: str, cores: tuple[int, ...], reason: str) -
     own_queue = delegate.asynchronous or not cores
     queue = f"{name}:{processor}" if own_queue else f"cpu{'+'.join(map(str, cores))}"
     dispatch: Dispatch = "async" if delegate.asynchronous else "blocking"
-    return Placement(processor, name, cores, queue, dispatch, not _is_cpu(processor), reason, delegate.simulated())
+    return Placement(processor, name, cores, queue, dispatch, not is_cpu(processor), reason, delegate.simulated())
 
 
 def _dispatched(placed: Mapping[str, Placement], host: str | None) -> dict[str, Placement]:

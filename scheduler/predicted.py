@@ -7,12 +7,10 @@ from predictors.devices import DeviceProfile
 from predictors.predictor import LatencyPredictor
 from scheduler.events import Enqueue, Event, Finish, InputReady, Join, JoinDone, RunInline, SubgraphDone, Submit
 from scheduler.manifest import Manifest, SubgraphEntry
-from scheduler.plan import Dispatch, Placement, make_plan
+from scheduler.plan import Placement, make_plan
+from scheduler.processors import device_dispatch, host_of, is_cpu
 from scheduler.state import SchedulerState
 from scheduler.trace import Span, Trace
-
-#: How a kind of processor is driven on a phone (paper 003, section 6.2).
-DISPATCH: dict[str, Dispatch] = {"cpu": "inline", "gpu": "async"}
 
 _NS = 1e6
 
@@ -42,7 +40,7 @@ def predicted_trace(manifest: Manifest, device: DeviceProfile) -> Trace | None:
             device.processor(entry.processor).profile.backend,
             (),
             entry.processor,
-            DISPATCH.get(entry.processor.partition("[")[0], "blocking"),
+            device_dispatch(entry.processor),
             False,
             "predicted",
         )
@@ -98,7 +96,7 @@ def _parts(manifest: Manifest, entry: SubgraphEntry, predictor: LatencyPredictor
     links = predictor.links
     tensors = {tensor.name: tensor for tensor in manifest.tensors}
     by_name = {sub.name: sub for sub in manifest.subgraphs}
-    host = manifest.joins[0].processor if manifest.joins else "cpu"
+    host = host_of(manifest)
     source, result = tensors[entry.input], tensors[entry.output]
     producer = by_name.get(source.producer)
     holder = producer.processor if producer is not None else host
@@ -115,6 +113,6 @@ def _parts(manifest: Manifest, entry: SubgraphEntry, predictor: LatencyPredictor
 
 def _crossing(entry: SubgraphEntry, producer: SubgraphEntry | None) -> str:
     """Precision of the tensor that a subgraph reads while it crosses: that of the processor that is not the CPU."""
-    if entry.processor.startswith("cpu") and producer is not None:
+    if is_cpu(entry.processor) and producer is not None:
         return producer.planned_precision
     return entry.planned_precision

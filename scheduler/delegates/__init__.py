@@ -1,29 +1,31 @@
-"""Delegates: one file or folder each, found by name or by the entry point group `nn_stretch.delegates`."""
+"""Delegates: one file or folder here each, or the entry point group `nn_stretch.delegates` of another package.
 
+Every module of this folder is imported with the package, so that a new file is
+found as it is; libraries that a delegate needs are imported when it compiles.
+The class of a delegate is a name of this package, too: `CpuDelegate`.
+"""
+
+from typing import Any
+
+from predictors.registry import import_modules
 from scheduler.delegates.base import Compiled, Delegate, Invocation, delegates, get_delegate, load_plugins, origin
-from scheduler.delegates.cpu import CpuDelegate
-from scheduler.delegates.dsp import DspDelegate
-from scheduler.delegates.litert import LiteRtDelegate
-from scheduler.delegates.null import NullDelegate
-from scheduler.delegates.opencl import OpenCLDelegate
-from scheduler.delegates.openvino import OpenVinoDelegate
-from scheduler.delegates.process import ProcessDelegate
-from scheduler.delegates.reference import ReferenceDelegate
 
 __all__ = [
     "Compiled",
-    "CpuDelegate",
     "Delegate",
-    "DspDelegate",
     "Invocation",
-    "LiteRtDelegate",
-    "NullDelegate",
-    "OpenCLDelegate",
-    "OpenVinoDelegate",
-    "ProcessDelegate",
-    "ReferenceDelegate",
     "delegates",
     "get_delegate",
     "load_plugins",
     "origin",
 ]
+
+import_modules(__name__, __path__)
+
+
+def __getattr__(name: str) -> Any:
+    """The class of a delegate of this folder, such as `CpuDelegate`."""
+    for known in map(delegates.get, delegates):
+        if known.__name__ == name and known.__module__.startswith(f"{__name__}."):
+            return known
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

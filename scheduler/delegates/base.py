@@ -1,7 +1,7 @@
 """What a delegate must do, and the list of all delegates."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from inspect import isabstract
@@ -121,6 +121,39 @@ class Compiled(ABC):
                     raise StretchError(f"the buffer of {what} `{name}` is not contiguous")
 
 
+class Tuning(ABC):
+    """A subgraph whose kernels are about to be tuned, as they are now.
+
+    Args:
+        device: What they run on, with its driver, in words.
+        steps: Number of times that `tune` calls its `step`.
+    """
+
+    def __init__(self, device: str, steps: int) -> None:
+        self.device = device
+        self.steps = steps
+
+    @abstractmethod
+    def tune(self, budget_s: float, step: Callable[[str], None]) -> dict[tuple[str, str], Any]:
+        """Measure other forms of the kernels, and keep the better ones for this device and later runs.
+
+        Args:
+            budget_s: Seconds after which no further kernel is begun.
+            step: Called after each with the name of the next.
+
+        Returns:
+            What was chosen, by kernel and shape.
+        """
+
+    @abstractmethod
+    def rows(self, choices: Mapping[tuple[str, str], Any]) -> list[dict[str, Any]]:
+        """Each kernel with its time before and after, as `stretch tune --json` has them.
+
+        Args:
+            choices: What `tune` returned, for this subgraph and those that share its kernels.
+        """
+
+
 class Delegate(ABC):
     """Code that compiles and runs subgraphs on one kind of processor.
 
@@ -140,6 +173,10 @@ class Delegate(ABC):
     reentrant: ClassVar[bool] = False
     #: Whether the outputs are the subgraph's results.
     computes: ClassVar[bool] = True
+    #: Kinds of processors that it drives by itself, such as ``gpu``; others run on it where they are mapped to it.
+    drives: ClassVar[tuple[str, ...]] = ()
+    #: Whether it has kernels to tune: then it defines `tuning_from`.
+    tunable: ClassVar[bool] = False
 
     @classmethod
     def unavailable(cls) -> str | None:
@@ -190,6 +227,19 @@ class Delegate(ABC):
     def places_from(self, bundle: "Bundle", name: str) -> list[NodePlace]:
         """Where each operator of a bundle's subgraph would run; asked by `stretch explain`."""
         return self.places(bundle.file(bundle.subgraph(name).file))
+
+    def tuning_from(self, bundle: "Bundle", name: str, mode: str) -> Tuning:
+        """Prepare a bundle's subgraph to have its kernels tuned; asked by `stretch tune`.
+
+        Args:
+            bundle: The bundle.
+            name: The subgraph.
+            mode: ``fast``, ``exhaustive`` or ``schedule``.
+
+        Raises:
+            StretchError: If this delegate has nothing to tune.
+        """
+        raise StretchError(f"{type(self).__name__} has nothing to tune in subgraph `{name}`", "`stretch delegates` lists what there is")
 
     def places(self, model: Path) -> list[NodePlace]:
         """Where each operator of the ONNX file `model` would run."""

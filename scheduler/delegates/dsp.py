@@ -45,6 +45,7 @@ class DspDelegate(Delegate):
 
     summary = "int8 on a Hexagon DSP, or its simulator on x86-64 (QNN)"
     precisions = ("int8",)
+    drives = ("dsp",)
 
     def __init__(self, cache: Path | None = None, chip: str | None = None) -> None:
         self._cache = cache

@@ -1,25 +1,16 @@
-"""Memory planning: tensors that are never alive together share memory (paper 000, section 5)."""
+"""Memory planning: tensors that are never alive together share memory (paper 000, section 5).
 
-from collections.abc import Callable
+Every module of this folder is imported with the package, so that a file with a
+planner of its own is found as it is.
+"""
 
-from predictors.registry import Registry
-from scheduler.memory.flow import plan_flow
-from scheduler.memory.greedy import plan_greedy
+from predictors.registry import import_modules
 from scheduler.memory.lifetimes import Lifetime, Lifetimes, chained
-from scheduler.memory.naive import plan_naive
-from scheduler.memory.offset import plan_offset
-from scheduler.memory.plan import MemoryPlan
+from scheduler.memory.plan import MemoryPlan, Planner, planners
 
 __all__ = ["Lifetime", "Lifetimes", "MemoryPlan", "Planner", "chained", "plan_memory", "planners"]
 
-#: Gives tensors their place; the number is the alignment of offsets in bytes.
-Planner = Callable[[Lifetimes, int], MemoryPlan]
-
-planners: Registry[Planner] = Registry("memory planner")
-planners.register("naive")(plan_naive)
-planners.register("greedy")(plan_greedy)
-planners.register("flow")(plan_flow)
-planners.register("offset")(plan_offset)
+import_modules(__name__, __path__)
 
 
 def plan_memory(lifetimes: Lifetimes, planner: str = "offset", alignment: int = 64) -> MemoryPlan:
@@ -27,7 +18,7 @@ def plan_memory(lifetimes: Lifetimes, planner: str = "offset", alignment: int = 
 
     Args:
         lifetimes: The tensors and when they are alive.
-        planner: ``naive``, ``greedy``, ``flow`` or ``offset``.
+        planner: Its name, such as ``naive``, ``greedy``, ``flow`` or ``offset``.
         alignment: Offsets are multiples of this many bytes.
 
     Raises:

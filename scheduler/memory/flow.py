@@ -3,7 +3,7 @@
 import numpy as np
 
 from scheduler.memory.lifetimes import Lifetimes
-from scheduler.memory.plan import MemoryPlan, shared_objects
+from scheduler.memory.plan import MemoryPlan, planners, shared_objects
 
 
 def plan_flow(lifetimes: Lifetimes, alignment: int = 1) -> MemoryPlan:
@@ -37,3 +37,6 @@ def plan_flow(lifetimes: Lifetimes, alignment: int = 1) -> MemoryPlan:
             group.append(successor[group[-1]])
         groups.append(group)
     return shared_objects(lifetimes, groups)
+
+
+planners.register("flow")(plan_flow)

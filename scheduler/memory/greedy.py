@@ -1,7 +1,7 @@
 """Shared objects, closest in size first: algorithm 1 of paper 000."""
 
 from scheduler.memory.lifetimes import Lifetimes
-from scheduler.memory.plan import MemoryPlan, shared_objects
+from scheduler.memory.plan import MemoryPlan, planners, shared_objects
 
 
 def plan_greedy(lifetimes: Lifetimes, alignment: int = 1) -> MemoryPlan:
@@ -27,3 +27,6 @@ def plan_greedy(lifetimes: Lifetimes, alignment: int = 1) -> MemoryPlan:
             groups.append([i])
             sizes.append(tensor.bytes)
     return shared_objects(lifetimes, groups)
+
+
+planners.register("greedy")(plan_greedy)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from scheduler.memory.lifetimes import Lifetimes
-from scheduler.memory.plan import MemoryPlan
+from scheduler.memory.plan import MemoryPlan, planners
 
 
 def plan_offset(lifetimes: Lifetimes, alignment: int = 1) -> MemoryPlan:
@@ -47,3 +47,6 @@ def _placed(lifetimes: Lifetimes, order: Iterable[int], overlap: list[list[bool]
         size = max(size, at + tensors[i].bytes)
     offsets = {tensors[i].name: start for start, _, i in placed}
     return MemoryPlan(dict.fromkeys(offsets, 0), offsets, (size,) if placed else ())
+
+
+planners.register("offset")(plan_offset)

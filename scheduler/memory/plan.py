@@ -1,8 +1,9 @@
 """What a memory planner gives: where each tensor lies."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from predictors.registry import Registry
 from scheduler.memory.lifetimes import Lifetimes
 
 
@@ -38,6 +39,13 @@ class MemoryPlan:
                 if overlap[i, j] and self.arenas[other.name] == arena and begin < start + tensor.bytes and start < begin + other.bytes:
                     return f"tensors `{other.name}` and `{tensor.name}` overlap in time and memory"
         return None
+
+
+#: Gives tensors their place; the number is the alignment of offsets in bytes.
+Planner = Callable[[Lifetimes, int], MemoryPlan]
+
+#: Each planner's file registers it at its end: `planners.register("naive")(plan_naive)`.
+planners: Registry[Planner] = Registry("memory planner")
 
 
 def shared_objects(lifetimes: Lifetimes, groups: list[list[int]]) -> MemoryPlan:

@@ -1,7 +1,6 @@
 """The command line: one file a verb, found by its name, imported when it is used.
 
-A verb `foo` is a file `stretch/cli/foo.py` with a function `foo`, and the name
-`foo` in `VERBS`::
+A verb `foo` is a file `stretch/cli/foo.py` with a function `foo`::
 
     '''`stretch foo`: what it is for.'''
 
@@ -37,6 +36,7 @@ import functools
 import importlib
 import sys
 from collections.abc import Sequence
+from pkgutil import iter_modules
 from typing import Annotated, Any
 
 import typer
@@ -46,23 +46,21 @@ from stretch.cli.complete import add_completions
 from stretch.cli.failures import guard
 from stretch.cli.interrupt import GRACE_S
 
+#: Modules of this folder that verbs are made with.
+PARTS = frozenset({"complete", "failures", "interrupt", "output"})
+
+#: Verbs that `stretch --help` lists first, in the order in which they are used; others follow by name.
+FIRST = ("branch", "train", "extract", "export", "run", "evaluate", "predict", "explain", "verify", "tune", "devices", "models")
+
+
+def find_verbs() -> tuple[str, ...]:
+    """Every verb that has a file in this folder, in the order of `stretch --help`; imports none of them."""
+    found = {module.name for module in iter_modules(__path__)} - PARTS
+    return (*(name for name in FIRST if name in found), *sorted(found.difference(FIRST)))
+
+
 #: Every verb, in the order of `stretch --help`.
-VERBS = (
-    "branch",
-    "train",
-    "extract",
-    "export",
-    "run",
-    "evaluate",
-    "predict",
-    "explain",
-    "verify",
-    "tune",
-    "devices",
-    "models",
-    "delegates",
-    "env",
-)
+VERBS = find_verbs()
 
 #: Verbs that write much: after Ctrl-C they get the time to leave nothing half-written.
 WRITERS = frozenset({"branch", "train", "extract", "export"})

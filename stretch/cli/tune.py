@@ -1,4 +1,4 @@
-"""`stretch tune`: quicker schedules and work-groups for the OpenCL kernels of a bundle, kept for later runs."""
+"""`stretch tune`: quicker kernels for the subgraphs of a bundle, kept for later runs."""
 
 import time
 from enum import StrEnum
@@ -13,13 +13,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from scheduler.bundle import Bundle
-    from scheduler.delegates.opencl import OpenCLDelegate
-    from scheduler.delegates.opencl.compiled import OpenCLCompiled
-    from scheduler.manifest import SubgraphEntry
-
-
-#: Turns in which a subgraph is measured before and after tuning.
-TURNS = 7
+    from scheduler.delegates import Delegate
+    from scheduler.delegates.base import Tuning
+    from scheduler.plan import Placement
 
 
 class Mode(StrEnum):
@@ -49,48 +45,26 @@ def tune(
     ] = None,
 ) -> None:
     """Tune the kernels of the subgraphs that run on OpenCL, and keep what was found for this device and driver."""
-    from predictors.errors import UsageError
     from scheduler.bundle import load_bundle
-    from scheduler.delegates import OpenCLDelegate
-    from scheduler.mapping import bundle_precisions, parse_mapping, place_processors
 
     loaded = load_bundle(bundle, check_hashes=True)
-    used = list(dict.fromkeys(entry.processor for entry in loaded.manifest.subgraphs))
-    placements = place_processors(used, parse_mapping(mapping or []), precisions=bundle_precisions(loaded.manifest))
-    chosen = [entry for entry in loaded.manifest.subgraphs if placements[entry.processor].delegate == "opencl"]
-    if not chosen:
-        where = ", ".join(f"{name} on {place.delegate}" for name, place in placements.items())
-        raise UsageError(f"no subgraph of {bundle} runs on OpenCL here ({where})", "map a processor to it, as --map gpu=opencl")
-    files = [(entry, OpenCLDelegate.create(placements[entry.processor].cores).in_precision(entry.precision)) for entry in chosen]
-    before = _built(loaded, files)
+    tunings = _tunings(loaded, mapping or [], mode)
     end = time.monotonic() + budget
     choices: dict[tuple[str, str], Any] = {}
-    with out.progress("tuning", total=sum(_steps(compiled, mode) for compiled in before.values())) as bar:
+    with out.progress("tuning", total=sum(each.steps for each in tunings)) as bar:
 
         def step(kernel: str) -> None:
             bar(f"{kernel}, {max(0.0, end - time.monotonic()):.0f} s left")
 
-        for entry, delegate in files:
-            file = loaded.file(entry.file)
-            left = max(0.0, end - time.monotonic())
-            if mode is Mode.schedule:
-                for each in delegate.tune(file, left, step):
-                    choices[each.kernel, each.shape] = dict(each.choice)
-            else:
-                for group in delegate.tune_groups(file, mode.value, left, step):
-                    choices[group.launch.kernel, group.launch.shape] = None if group.local is None else {"local": list(group.local)}
+        for each in tunings:
+            choices |= each.tune(max(0.0, end - time.monotonic()), step)
     if time.monotonic() > end:
         out.warn(f"the budget of {budget:g} s was spent before every kernel was measured; run it again to go on")
-    after = _built(loaded, files)
-    kernels = [
-        _row(entry, old, new, choices, delegate.item_bytes)
-        for entry, delegate in files
-        for old, new in _pairs(*_times(before[entry.name], after[entry.name]))
-    ]
+    kernels = [row for each in tunings for row in each.rows(choices)]
     totals = [sum(row[key] or 0.0 for row in kernels) for key in ("before_ms", "after_ms")]
     data: dict[str, Any] = {
         "bundle": bundle,
-        "device": _device(placements[chosen[0].processor].cores),
+        "device": tunings[0].device,
         "mode": mode.value,
         "source": "measured",
         "before_ms": totals[0],
@@ -101,65 +75,30 @@ def tune(
     out.emit(data, lambda console: _print(console, data))
 
 
-def _built(bundle: "Bundle", files: "list[tuple[SubgraphEntry, OpenCLDelegate]]") -> "dict[str, OpenCLCompiled]":
-    """Each subgraph as it would run now."""
-    return {entry.name: delegate.build(bundle.file(entry.file)) for entry, delegate in files}
+def _tunings(bundle: "Bundle", mapping: list[str], mode: Mode) -> "list[Tuning]":
+    """What there is to tune: the subgraphs whose delegate here has kernels of its own."""
+    from predictors.errors import UsageError
+    from scheduler.delegates import delegates, get_delegate
+    from scheduler.mapping import bundle_precisions, parse_mapping, place_processors
+
+    entries = bundle.manifest.subgraphs
+    used = list(dict.fromkeys(entry.processor for entry in entries))
+    placements = place_processors(used, parse_mapping(mapping), precisions=bundle_precisions(bundle.manifest))
+    chosen = [entry for entry in entries if get_delegate(placements[entry.processor].delegate).tunable]
+    if not chosen:
+        where = ", ".join(f"{name} on {place.delegate}" for name, place in placements.items())
+        able = [name for name in delegates if delegates.get(name).tunable]
+        raise UsageError(
+            f"no subgraph of {bundle.path} runs here on a delegate that can be tuned ({where})",
+            f"map a processor to one, as --map gpu={able[0]}",
+        )
+    return [_created(placements[entry.processor]).tuning_from(bundle, entry.name, mode.value) for entry in chosen]
 
 
-def _steps(compiled: "OpenCLCompiled", mode: Mode) -> int:
-    """Steps in which a subgraph is tuned: launches, or convolutions where their schedules are tuned."""
-    from scheduler.delegates.opencl.workgroups import CONVOLUTIONS
+def _created(place: "Placement") -> "Delegate":
+    from scheduler.delegates import get_delegate
 
-    if mode is not Mode.schedule:
-        return len(compiled.launches)
-    return len({launch.node for launch in compiled.launches if launch.kernel in CONVOLUTIONS})
-
-
-def _times(before: "OpenCLCompiled", after: "OpenCLCompiled") -> tuple[list[Any], list[Any]]:
-    """The least time of each launch before and after tuning, both measured in turns."""
-    found: list[list[Any]] = [before.profile(1), after.profile(1)]
-    for _ in range(TURNS):
-        for i, compiled in enumerate((before, after)):
-            found[i] = [min(one, other, key=lambda each: each.ms) for one, other in zip(found[i], compiled.profile(1), strict=True)]
-    return found[0], found[1]
-
-
-def _pairs(before: list[Any], after: list[Any]) -> list[tuple[Any, Any]]:
-    """Launches of the same node before and after; another algorithm has other launches, whose times stand for the node."""
-    found: list[tuple[Any, Any]] = []
-    nodes = list(dict.fromkeys([one.launch.node for one in before] + [one.launch.node for one in after]))
-    for node in nodes:
-        old, new = ([one for one in rows if one.launch.node == node] for rows in (before, after))
-        if [one.launch.kernel for one in old] == [one.launch.kernel for one in new]:
-            found += zip(old, new, strict=True)
-        else:
-            found += [(one, None) for one in old] + [(None, one) for one in new]
-    return found
-
-
-def _row(entry: "SubgraphEntry", old: Any, new: Any, choices: dict[tuple[str, str], Any], item_bytes: int) -> dict[str, Any]:
-    from scheduler.delegates.opencl.tuner import tuned_key
-
-    launch = (new or old).launch
-    return {
-        "name": launch.node,
-        "subgraph": entry.name,
-        "kernel": launch.kernel,
-        "shape": launch.shape,
-        "macs": launch.macs,
-        "bytes": launch.traffic(item_bytes),
-        "precision": "fp16" if item_bytes == 2 else "fp32",
-        "before_ms": None if old is None else old.ms,
-        "after_ms": None if new is None else new.ms,
-        "choice": choices.get(tuned_key(launch)),
-    }
-
-
-def _device(cores: tuple[int, ...]) -> str:
-    from scheduler.delegates.opencl.device import open_device
-
-    device = open_device(cores)
-    return f"{device.name}, {device.driver}"
+    return get_delegate(place.delegate).create(place.cores)
 
 
 def _print(console: "Console", data: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ from predictors.errors import InfeasibleError, StretchError, UsageError
 from scheduler.bundle import Bundle
 from scheduler.int8_edges import Edge, edges
 from scheduler.manifest import Manifest, SubgraphEntry
+from scheduler.processors import host_of, is_integer_only
 from stretch.export.repredict import repredict
 from stretch.export.staging import copy_files, file_entry, staged, write_manifest
 from stretch.quantize.compare import Loss, least_snr_db, loss, top1_agreement
@@ -39,9 +40,6 @@ CALIBRATION_BYTES = 2 << 30
 
 #: Images of the comparison layer by layer, which keeps every layer's output.
 LAYER_IMAGES = 4
-
-#: Processors that have no floating point: what is not int8 moves to the host.
-INTEGER_ONLY = ("dsp",)
 
 
 @dataclass
@@ -122,7 +120,8 @@ def export_precision(
             candidates[sub.name] = candidate
     step("comparison")
     whole = _agreeing(manifest, floats, candidates, kept, images, min_cosine, repair)
-    moved = {sub.name: _host(manifest) for sub in manifest.subgraphs if sub.name in kept and sub.processor in INTEGER_ONLY}
+    # Where there is no floating point, what is not int8 moves to the host.
+    moved = {sub.name: host_of(manifest) for sub in manifest.subgraphs if sub.name in kept and is_integer_only(sub.processor)}
     record = {
         "images": {"source": images_source, "count": len(images), "calibration": min(len(images), CALIBRATION_IMAGES)},
         **_comparison(manifest, candidates, whole, min_cosine),
@@ -249,11 +248,6 @@ def _refuse_unless(repair: bool, what: str, lost: Loss, min_cosine: float) -> No
 
 def _words(lost: Loss) -> str:
     return f"a cosine of {lost.cosine:.4f} and {lost.snr_db:.1f} dB with fp32"
-
-
-def _host(manifest: Manifest) -> str:
-    """The processor that joins, which computes in floating point."""
-    return manifest.joins[0].processor if manifest.joins else "cpu"
 
 
 def _comparison(manifest: Manifest, candidates: Mapping[str, _Candidate], whole: dict[str, Any], min_cosine: float) -> dict[str, Any]:

@@ -1,9 +1,11 @@
 """A registry finds by name, refuses doubles and hints at the closest name."""
 
+import sys
+
 import pytest
 
 from predictors.errors import StretchError, UnknownNameError
-from predictors.registry import Registry
+from predictors.registry import Registry, import_modules
 
 
 def test_registered_object_is_found_by_its_name():
@@ -45,3 +47,22 @@ def test_unknown_name_hints_at_the_closest():
     with pytest.raises(UnknownNameError) as caught:
         registry.get("hamer")
     assert caught.value.hint == "did you mean `hammer`?"
+
+
+def test_modules_of_a_folder_are_imported_with_what_they_register_and_those_below_are_left(tmp_path, monkeypatch):
+    for folder in ("shelf_of_tools", "shelf_of_tools/box"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "__init__.py").write_text("")
+    (tmp_path / "shelf_of_tools/axe.py").write_text("")
+    (tmp_path / "shelf_of_tools/box/nail.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    import_modules("shelf_of_tools", [str(tmp_path / "shelf_of_tools")])
+    try:
+        assert sorted(name for name in sys.modules if name.startswith("shelf_of_tools")) == [
+            "shelf_of_tools",
+            "shelf_of_tools.axe",
+            "shelf_of_tools.box",
+        ]
+    finally:
+        for name in [name for name in sys.modules if name.startswith("shelf_of_tools")]:
+            del sys.modules[name]

@@ -1,12 +1,14 @@
 """Facts about this installation and machine."""
 
+import re
+from importlib import metadata
 from pathlib import Path
 
 import numpy
 import pytest
 
 import stretch
-from stretch.environment import OURS, cores, folder, opencl_devices, other_owner, processor_name, version
+from stretch.environment import OTHERS, OURS, cores, folder, opencl_devices, other_owner, processor_name, version
 
 
 def test_version_is_that_of_the_installed_distribution():
@@ -42,3 +44,11 @@ def test_cores_are_distinct_and_sorted():
 def test_opencl_is_named_or_absent():
     found = opencl_devices()
     assert found is None or found.strip()
+
+
+def test_every_package_that_an_extra_of_a_delegate_brings_has_its_version_told():
+    extras = {"opencl", "litert", "openvino", "qnn"}
+    brought = [line for line in metadata.requires("nn-stretch") if any(f"extra == '{extra}'" in line for extra in extras)]
+    names = {re.match(r"[\w.-]+", line)[0] for line in brought}
+    assert len(names) >= len(extras)
+    assert names <= set(OTHERS)

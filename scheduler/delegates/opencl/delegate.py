@@ -29,6 +29,7 @@ from scheduler.delegates.opencl.tuner import (
     open_cache,
     shipped_schedules,
 )
+from scheduler.delegates.opencl.tuning import OpenCLTuning
 from scheduler.delegates.opencl.workgroups import GroupTuner, Mode, TunedGroup, apply_groups, group_entries, group_key
 from scheduler.memory import Planner
 from scheduler.memory.offset import plan_offset
@@ -53,6 +54,8 @@ class OpenCLDelegate(Delegate):
     summary: ClassVar[str] = "OpenCL kernels on a GPU, or on CPU cores through PoCL"
     asynchronous: ClassVar[bool] = True
     precisions: ClassVar[tuple[str, ...]] = ("fp32", "fp16")
+    drives: ClassVar[tuple[str, ...]] = ("gpu",)
+    tunable: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -116,6 +119,12 @@ class OpenCLDelegate(Delegate):
         """As `places`, in the subgraph's precision."""
         entry = bundle.subgraph(name)
         return self.in_precision(entry.precision).places(bundle.file(entry.file))
+
+    def tuning_from(self, bundle: "Bundle", name: str, mode: str) -> OpenCLTuning:
+        """The kernels of a bundle's subgraph in its precision: their schedules, or by the other modes their work-groups."""
+        entry = bundle.subgraph(name)
+        groups: Mode | None = "fast" if mode == "fast" else "exhaustive" if mode == "exhaustive" else None
+        return OpenCLTuning(self.in_precision(entry.precision), bundle.file(entry.file), name, groups)
 
     def in_precision(self, precision: str) -> "OpenCLDelegate":
         """This delegate, or one like it that stores tensors in half precision.

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from predictors.errors import StretchError, UnknownNameError
+from scheduler.bundle import load_bundle
 from scheduler.delegates import CpuDelegate, Delegate, delegates, get_delegate, load_plugins
 from scheduler.delegates.null import NullDelegate
 
@@ -96,3 +97,9 @@ def test_places_of_a_delegate_without_kernels_of_its_own_lists_the_nodes(bundle_
         ("stem/conv", "Conv", None),
         ("stem/relu", "Relu", None),
     ]
+
+
+@pytest.mark.parametrize("name", [name for name in delegates if not delegates.get(name).tunable])
+def test_delegate_without_kernels_of_its_own_says_that_it_has_nothing_to_tune(bundle_dir, name):
+    with pytest.raises(StretchError, match=r"has nothing to tune in subgraph `s1\.gpu`"):
+        delegates.get(name)().tuning_from(load_bundle(bundle_dir), "s1.gpu", "fast")

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from stretch.cli import VERBS, app
+from stretch.cli import PARTS, VERBS, app
 
 
 def run(capsys, *words):
@@ -84,3 +84,9 @@ def test_reader_that_stops_early_gets_no_traceback():
     result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert result.stdout.startswith("nn-stretch")
     assert result.stderr == ""
+
+
+def test_verbs_come_in_the_order_in_which_they_are_used_and_helpers_are_none():
+    assert VERBS[:5] == ("branch", "train", "extract", "export", "run")
+    assert VERBS[-2:] == ("delegates", "env")
+    assert not PARTS & set(VERBS)

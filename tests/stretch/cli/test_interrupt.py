@@ -123,7 +123,7 @@ def start(bundle, env, *words):
 def children(process):
     """The delegates' processes of a process; one that has not become another program yet still holds its parent up."""
     found = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(process.pid)], capture_output=True, text=True, check=False).stdout
-    return [int(line.split()[0]) for line in found.splitlines() if "process_child" in line]
+    return [int(line.split()[0]) for line in found.splitlines() if "process.child" in line]
 
 
 def read_until(process, line):

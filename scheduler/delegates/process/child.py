@@ -10,8 +10,7 @@ import numpy as np
 
 from predictors.errors import StretchError
 from scheduler.cores import pin_thread
-from scheduler.delegates import get_delegate
-from scheduler.delegates.base import Array, Compiled, Invocation
+from scheduler.delegates.base import Array, Compiled, Invocation, get_delegate
 
 
 class Server:
@@ -66,7 +65,7 @@ def serve(server: Server, commands: BinaryIO, answers: BinaryIO) -> None:
 
 
 def main() -> None:
-    """Serve the parent: ``python -m scheduler.delegates.process_child DELEGATE CORES``."""
+    """Serve the parent: ``python -m scheduler.delegates.process.child DELEGATE CORES``."""
     inner, cores = sys.argv[1], tuple(int(core) for core in sys.argv[2].split(",") if core)
     # Libraries may print: only answers belong on the line to the parent.
     answers = os.fdopen(os.dup(1), "wb")

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from predictors.errors import StretchError
-from scheduler.delegates.process_child import Server, serve
+from scheduler.delegates.process.child import Server, serve
 
 
 def test_a_failure_is_an_answer_and_the_next_command_is_served(bundle_dir):

@@ -34,7 +34,7 @@ class _Child:
     """
 
     def __init__(self, inner: str, cores: tuple[int, ...]) -> None:
-        command = [sys.executable, "-m", "scheduler.delegates.process_child", inner, ",".join(map(str, cores))]
+        command = [sys.executable, "-m", "scheduler.delegates.process.child", inner, ",".join(map(str, cores))]
         path = os.pathsep.join(entry for entry in sys.path if entry)
         self._process = subprocess.Popen(
             command,

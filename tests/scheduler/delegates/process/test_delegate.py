@@ -23,7 +23,7 @@ def whole(path):
 
 def children():
     found = subprocess.run(["ps", "-o", "args=", "--ppid", str(os.getpid())], capture_output=True, text=True).stdout
-    return [line for line in found.splitlines() if "process_child" in line]
+    return [line for line in found.splitlines() if "process.child" in line]
 
 
 def test_branch_in_another_process_gives_the_same_numbers_and_goes_with_its_session(bundle_dir):
@@ -41,7 +41,7 @@ def test_branch_in_another_process_gives_the_same_numbers_and_goes_with_its_sess
 def test_child_that_dies_is_one_clear_error(bundle_dir):
     with Session(bundle_dir, {"gpu": "process"}) as session:
         session(X)
-        killed = subprocess.run(["pkill", "-KILL", "-P", str(os.getpid()), "-f", "process_child"])
+        killed = subprocess.run(["pkill", "-KILL", "-P", str(os.getpid()), "-f", "process.child"])
         assert killed.returncode == 0
         with pytest.raises(
             StretchError, match=r"`s1.gpu` failed on processor `gpu` \(delegate `process`\): the process of the delegate has ended"
@@ -115,7 +115,7 @@ def test_child_that_hangs_ends_with_the_session_after_its_time(bundle_dir):
     before = children()
     with Session(bundle_dir, {"gpu": "process"}, time_limit=0.5) as session:
         session(X)
-        subprocess.run(["pkill", "-STOP", "-P", str(os.getpid()), "-f", "process_child"], check=True)
+        subprocess.run(["pkill", "-STOP", "-P", str(os.getpid()), "-f", "process.child"], check=True)
         with pytest.raises(StretchError, match=r"`s1.gpu` did not end within 0.5 s on processor `gpu` \(delegate `process`\)"):
             session(X)
     assert children() == before
@@ -126,7 +126,7 @@ def test_two_who_wait_for_one_answer_both_end(bundle_dir):
     output = np.zeros((1, 6, 8, 8), np.float32)
     call = delegate.compile(bundle_dir / "stem.onnx").bind([X], [output])
     waits = [threading.Thread(target=call.wait, daemon=True) for _ in range(2)]
-    pid = int(subprocess.run(["pgrep", "-P", str(os.getpid()), "-f", "process_child"], capture_output=True, check=True).stdout)
+    pid = int(subprocess.run(["pgrep", "-P", str(os.getpid()), "-f", "process.child"], capture_output=True, check=True).stdout)
     os.kill(pid, signal.SIGSTOP)
     call.enqueue()
     for wait in waits:
@@ -141,7 +141,7 @@ def test_two_who_wait_for_one_answer_both_end(bundle_dir):
 def test_interrupted_wait_is_gone_on_with(bundle_dir):
     with Session(bundle_dir, {"gpu": "process"}) as session:
         session(X)
-        child = int(subprocess.run(["pgrep", "-P", str(os.getpid()), "-f", "process_child"], capture_output=True, check=True).stdout)
+        child = int(subprocess.run(["pgrep", "-P", str(os.getpid()), "-f", "process.child"], capture_output=True, check=True).stdout)
         os.kill(child, signal.SIGSTOP)
         threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):

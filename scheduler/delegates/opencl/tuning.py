@@ -1,0 +1,95 @@
+"""A subgraph's kernels before and after they are tuned, for `stretch tune`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scheduler.delegates.base import Tuning
+from scheduler.delegates.opencl.compiled import OpenCLCompiled
+from scheduler.delegates.opencl.tuner import tuned_key
+from scheduler.delegates.opencl.workgroups import CONVOLUTIONS, Mode
+
+if TYPE_CHECKING:
+    from scheduler.delegates.opencl.delegate import OpenCLDelegate
+
+#: Turns in which a subgraph is measured before and after tuning.
+TURNS = 7
+
+
+class OpenCLTuning(Tuning):
+    """One subgraph in the precision that it runs in.
+
+    Args:
+        delegate: Of that precision.
+        model: The subgraph's ONNX file.
+        name: The subgraph.
+        mode: ``fast`` or ``exhaustive`` for work-groups, None for the schedules of convolutions.
+    """
+
+    def __init__(self, delegate: "OpenCLDelegate", model: Path, name: str, mode: Mode | None) -> None:
+        self._delegate = delegate
+        self._model = model
+        self._name = name
+        self._mode = mode
+        self._before = delegate.build(model)
+        device = self._before.device
+        super().__init__(f"{device.name}, {device.driver}", self._steps())
+
+    def _steps(self) -> int:
+        """Launches, or convolutions where their schedules are tuned."""
+        launches = self._before.launches
+        if self._mode is not None:
+            return len(launches)
+        return len({launch.node for launch in launches if launch.kernel in CONVOLUTIONS})
+
+    def tune(self, budget_s: float, step: Callable[[str], None]) -> dict[tuple[str, str], Any]:
+        """Tune schedules or work-groups; what was found until an interruption is kept."""
+        if self._mode is None:
+            return {(each.kernel, each.shape): dict(each.choice) for each in self._delegate.tune(self._model, budget_s, step)}
+        groups = self._delegate.tune_groups(self._model, self._mode, budget_s, step)
+        return {
+            (group.launch.kernel, group.launch.shape): None if group.local is None else {"local": list(group.local)} for group in groups
+        }
+
+    def rows(self, choices: Mapping[tuple[str, str], Any]) -> list[dict[str, Any]]:
+        """Each launch, measured before and after in turns."""
+        times = measure_in_turns(self._before, self._delegate.build(self._model))
+        return [self._row(old, new, choices) for old, new in pair_launches(*times)]
+
+    def _row(self, old: Any, new: Any, choices: Mapping[tuple[str, str], Any]) -> dict[str, Any]:
+        launch = (new or old).launch
+        item_bytes = self._delegate.item_bytes
+        return {
+            "name": launch.node,
+            "subgraph": self._name,
+            "kernel": launch.kernel,
+            "shape": launch.shape,
+            "macs": launch.macs,
+            "bytes": launch.traffic(item_bytes),
+            "precision": "fp16" if item_bytes == 2 else "fp32",
+            "before_ms": None if old is None else old.ms,
+            "after_ms": None if new is None else new.ms,
+            "choice": choices.get(tuned_key(launch)),
+        }
+
+
+def measure_in_turns(before: OpenCLCompiled, after: OpenCLCompiled) -> tuple[list[Any], list[Any]]:
+    """The least time of each launch before and after tuning, both measured in turns."""
+    found: list[list[Any]] = [before.profile(1), after.profile(1)]
+    for _ in range(TURNS):
+        for i, compiled in enumerate((before, after)):
+            found[i] = [min(one, other, key=lambda each: each.ms) for one, other in zip(found[i], compiled.profile(1), strict=True)]
+    return found[0], found[1]
+
+
+def pair_launches(before: Sequence[Any], after: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """Launches of the same node before and after; another algorithm has other launches, whose times stand for the node."""
+    found: list[tuple[Any, Any]] = []
+    nodes = list(dict.fromkeys([one.launch.node for one in before] + [one.launch.node for one in after]))
+    for node in nodes:
+        old, new = ([one for one in rows if one.launch.node == node] for rows in (before, after))
+        if [one.launch.kernel for one in old] == [one.launch.kernel for one in new]:
+            found += zip(old, new, strict=True)
+        else:
+            found += [(one, None) for one in old] + [(None, one) for one in new]
+    return found
