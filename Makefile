@@ -49,10 +49,12 @@ lint: install
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --durations=20
+	$(BIN)/python -m pytest -q -m openvino tests/scheduler/delegates
+	$(BIN)/python -m pytest -q -m "not openvino" -n $(WORKERS) --dist loadfile --durations=20
 
 slow: install
-	$(BIN)/python -m pytest -q --runslow -m slow -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -q --runslow -m "slow and openvino" tests/scheduler/delegates
+	$(BIN)/python -m pytest -q --runslow -m "slow and not openvino" -n $(WORKERS) --dist loadfile
 
 docs: install
 	$(BIN)/python docs/make_cli_reference.py

@@ -51,6 +51,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--runslow", action="store_true", help="run tests marked slow")
 
 
+#: Tests of delegates load the runtime whose name they have.
+DELEGATES = Path(__file__).parent / "scheduler" / "delegates"
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     reasons = {}
     if not config.getoption("--runslow"):
@@ -62,6 +66,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not HAS_QNN:
         reasons["qnn"] = "onnxruntime-qnn is not installed"
     for item in items:
+        if "openvino" in item.nodeid and item.path.is_relative_to(DELEGATES):
+            item.add_marker("openvino")
         for marker, reason in reasons.items():
             if item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))
