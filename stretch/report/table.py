@@ -24,22 +24,14 @@ def design_table(plan: Mapping[str, Any]) -> Fitting:
 
 
 def _wide(plan: Mapping[str, Any]) -> Table:
-    table = plain_table()
-    for title in ("segment", "shape", "processor"):
-        column(table, title)
-    for title in ("depth", "width"):
-        column(table, title, right=True)
+    table = _scales()
     for title in ("entry", "join"):
         column(table, title)
     for title in ("MMACs", "predicted ms"):
         column(table, title, right=True)
     for segment, i, branch in _branches(plan):
         table.add_row(
-            segment["name"] if i == 0 else "",
-            _shape(segment) if i == 0 else "",
-            _processor(plan, branch),
-            f"{branch['depth']}/{segment['depth']}",
-            f"{branch['width']}/{segment['width']}",
+            *_scale(plan, segment, i, branch),
             branch["entry"] if branch["entry"] != "none" else "",
             branch["join"] if branch["join"] != "none" else "",
             *_costs(branch),
@@ -47,23 +39,36 @@ def _wide(plan: Mapping[str, Any]) -> Table:
     return table
 
 
-def _narrow(plan: Mapping[str, Any]) -> Table:
-    """Entry and join in one column, and short headings."""
+def _scales() -> Table:
+    """A table with the columns of `_scale`."""
     table = plain_table()
     for title in ("segment", "shape", "processor"):
         column(table, title)
     for title in ("depth", "width"):
         column(table, title, right=True)
+    return table
+
+
+def _scale(plan: Mapping[str, Any], segment: Mapping[str, Any], i: int, branch: Mapping[str, Any]) -> tuple[str, ...]:
+    """Where a branch is and how deep and wide; the segment is named at its first branch."""
+    return (
+        segment["name"] if i == 0 else "",
+        _shape(segment) if i == 0 else "",
+        _processor(plan, branch),
+        f"{branch['depth']}/{segment['depth']}",
+        f"{branch['width']}/{segment['width']}",
+    )
+
+
+def _narrow(plan: Mapping[str, Any]) -> Table:
+    """Entry and join in one column, and short headings."""
+    table = _scales()
     column(table, "join")
     for title in ("MMACs", "ms"):
         column(table, title, right=True)
     for segment, i, branch in _branches(plan):
         table.add_row(
-            segment["name"] if i == 0 else "",
-            _shape(segment) if i == 0 else "",
-            _processor(plan, branch),
-            f"{branch['depth']}/{segment['depth']}",
-            f"{branch['width']}/{segment['width']}",
+            *_scale(plan, segment, i, branch),
             "+".join(kind for kind in (branch["entry"], branch["join"]) if kind != "none"),
             *_costs(branch),
         )
