@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from predictors.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from scheduler.bundle import Bundle, load_bundle
-    from scheduler.session import Session
+    from scheduler.bundle.load import Bundle, load_bundle
+    from scheduler.runtime.session import Session
 
 __all__ = ["Bundle", "Session", "load_bundle"]
 
@@ -15,7 +15,7 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "scheduler.bundle": ["Bundle", "load_bundle"],
-            "scheduler.session": ["Session"],
+            "scheduler.bundle.load": ["Bundle", "load_bundle"],
+            "scheduler.runtime.session": ["Session"],
         },
     )

@@ -114,8 +114,8 @@ class Job:
         """A design file with other joins."""
         import msgspec
 
-        from stretch.planning.design import load_draft
-        from stretch.planning.resolve import resolve_design
+        from stretch.planning.design.branch_design import load_draft
+        from stretch.planning.design.resolve import resolve_design
 
         draft = load_draft(DESIGNS / f"{name}.toml")
         draft = msgspec.structs.replace(draft, segments=[msgspec.structs.replace(s, join=join) for s in draft.segments])

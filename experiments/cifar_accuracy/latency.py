@@ -8,9 +8,9 @@ from experiments.records import About, Facts, Row, read_record, write_record
 from predictors.devices import load_device
 from stretch.capture import capture
 from stretch.models.cifar import CifarFamily
-from stretch.planning.design import load_draft
+from stretch.planning.design.branch_design import load_draft
+from stretch.planning.design.resolve import resolve_design
 from stretch.planning.plan import evaluate
-from stretch.planning.resolve import resolve_design
 
 DEVICE = "mi9"
 EPOCHS = 40

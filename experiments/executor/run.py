@@ -10,12 +10,12 @@ from pathlib import Path
 
 from experiments.records import About, Facts, Value, write_record
 from predictors.errors import StretchError
-from scheduler.benchmark import Benchmark, Effort, Timing, benchmark, shares_a_core
-from scheduler.bundle import Bundle, load_bundle
-from scheduler.mapping import parse_mapping
-from scheduler.session import Session
-from scheduler.trace import Trace
-from scheduler.verify import random_input
+from scheduler.bundle.load import Bundle, load_bundle
+from scheduler.checks.verify import random_input
+from scheduler.measure.benchmark import Benchmark, Effort, Timing, benchmark, shares_a_core
+from scheduler.placement.mapping import parse_mapping
+from scheduler.runtime.session import Session
+from scheduler.runtime.trace import Trace
 
 HERE = Path(__file__).parent
 

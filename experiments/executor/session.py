@@ -11,11 +11,11 @@ from pathlib import Path
 
 from experiments.records import About, Facts, Value, write_record
 from predictors.errors import StretchError
-from scheduler.bundle import load_bundle
-from scheduler.mapping import parse_mapping
-from scheduler.session import Session
-from scheduler.throughput import Throughput, throughput
-from scheduler.verify import random_input
+from scheduler.bundle.load import load_bundle
+from scheduler.checks.verify import random_input
+from scheduler.measure.throughput import Throughput, throughput
+from scheduler.placement.mapping import parse_mapping
+from scheduler.runtime.session import Session
 
 HERE = Path(__file__).parent
 
@@ -24,9 +24,9 @@ START = """
 import json, sys, time
 from pathlib import Path
 marks = [time.perf_counter()]
-from scheduler.bundle import load_bundle
-from scheduler.session import Session
-from scheduler.verify import random_input
+from scheduler.bundle.load import load_bundle
+from scheduler.runtime.session import Session
+from scheduler.checks.verify import random_input
 import onnx, onnxruntime
 marks.append(time.perf_counter())
 bundle = load_bundle(Path(sys.argv[1]))

@@ -196,7 +196,7 @@ def checked_row(model: str, device: str, processors: str) -> dict[str, Value]:
     import numpy as np
     import torch
 
-    from scheduler.session import Session
+    from scheduler.runtime.session import Session
     from stretch.api import branch
     from stretch.planning.config import PlanConfig
 

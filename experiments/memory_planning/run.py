@@ -67,8 +67,8 @@ def main() -> int:
     from stretch.capture import capture
     from stretch.models import load_model
     from stretch.planning.config import PlanConfig
+    from stretch.planning.design.scale import scaled_graph
     from stretch.planning.plan import plan
-    from stretch.planning.scale import scaled_graph
 
     load = os.getloadavg()[0]
     originals: list[dict[str, Value]] = []

@@ -15,10 +15,10 @@ import numpy as np
 from experiments.opencl_networks.networks import onnxruntime
 from experiments.records import Value, write_record
 from predictors.errors import StretchError
-from scheduler.bundle import Bundle, load_bundle
-from scheduler.cores import available_cores, pinned
-from scheduler.session import Session
-from scheduler.verify import random_input
+from scheduler.bundle.load import Bundle, load_bundle
+from scheduler.checks.verify import random_input
+from scheduler.placement.cores import available_cores, pinned
+from scheduler.runtime.session import Session
 
 HERE = Path(__file__).parent
 

@@ -23,7 +23,7 @@ def agreement(data: Path, count: int) -> list[Row]:
     """How often the whole branched networks, on OpenCL alone, give torch's class."""
     import torch
 
-    from scheduler.bundle import load_bundle
+    from scheduler.bundle.load import load_bundle
     from scheduler.delegates.opencl import OpenCLDelegate
     from scheduler.delegates.opencl.schedule import Options
     from stretch.export.bundle import BundleFacts, export_bundle

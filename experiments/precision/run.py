@@ -60,7 +60,7 @@ def write_bundles(folder: Path, original: Any, model: Any, images: Sequence[Arra
         images: Calibration images.
         source: Where they came from.
     """
-    from scheduler.bundle import load_bundle
+    from scheduler.bundle.load import load_bundle
     from stretch.export.bundle import BundleFacts, export_bundle
     from stretch.export.precision import export_precision
 
@@ -72,7 +72,7 @@ def write_bundles(folder: Path, original: Any, model: Any, images: Sequence[Arra
 
 def with_tflite(bundle: Path, out: Path, images: Sequence[Array], source: str) -> Path:
     """The bundle again with a TFLite file beside its ONNX files, same precisions."""
-    from scheduler.bundle import load_bundle
+    from scheduler.bundle.load import load_bundle
     from stretch.export.tflite.bundle import export_tflite
 
     export_tflite(load_bundle(bundle), out, images, source)
@@ -81,8 +81,8 @@ def with_tflite(bundle: Path, out: Path, images: Sequence[Array], source: str) -
 
 def resnet50(images: int, runs: int) -> tuple[dict[str, list[dict[str, Value]]], list[str]]:
     """Cosine of every subgraph with torch while CPU, GPU stand-in and DSP run side by side."""
-    from scheduler.bundle import load_bundle
-    from scheduler.session import Session
+    from scheduler.bundle.load import load_bundle
+    from scheduler.runtime.session import Session
     from stretch.api import branch
     from stretch.export.precision import export_precision
     from stretch.planning.config import PlanConfig
@@ -137,8 +137,8 @@ def trained(data: Path, count: int, calibration: int) -> tuple[dict[str, list[di
     """How often int8 branches leave the class as torch has it, on real images."""
     import torch
 
-    from scheduler.bundle import load_bundle
-    from scheduler.session import Session
+    from scheduler.bundle.load import load_bundle
+    from scheduler.runtime.session import Session
 
     arrays = np.load(data, allow_pickle=False)
     rows: list[dict[str, Value]] = []
@@ -185,8 +185,8 @@ def load_trained(name: str) -> tuple[Any, Any, Array, Array]:
 
     from stretch.capture import capture
     from stretch.models import load_model
-    from stretch.planning.design import load_draft
-    from stretch.planning.resolve import resolve_design
+    from stretch.planning.design.branch_design import load_draft
+    from stretch.planning.design.resolve import resolve_design
     from stretch.transform import BranchedModel
 
     folder = TRAINED / name

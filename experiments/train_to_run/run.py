@@ -89,7 +89,7 @@ def path(data: Path, out: Path, epochs: int, parent: Path, count: int) -> None:
 
 def rank(run: Path, out: Path, count: int) -> None:
     """How well a predictor fitted to subnets ranks those that it has not seen."""
-    from stretch.planning.accuracy import save_accuracy
+    from stretch.planning.cost.accuracy import save_accuracy
     from stretch.train.rank import rank as evaluate_designs
 
     start = time.perf_counter()
@@ -107,11 +107,11 @@ def bundle_accuracy(bundle: Path, checkpoint: Path, data: Path, count: int) -> d
     import torch
     from safetensors.torch import load_file
 
-    from scheduler.session import Session
+    from scheduler.runtime.session import Session
     from stretch.capture import capture
     from stretch.models.cifar import CifarFamily
-    from stretch.planning.design import load_draft
-    from stretch.planning.resolve import resolve_design
+    from stretch.planning.design.branch_design import load_draft
+    from stretch.planning.design.resolve import resolve_design
     from stretch.train.augment import Normalise
     from stretch.train.data import load_arrays
     from stretch.transform import BranchedModel

@@ -28,8 +28,8 @@ def single(net: str, mode: str, out: Path, steps: int, beside: bool) -> None:
     from experiments.cifar_accuracy.run import ALIGN, initialise
     from stretch.capture import capture
     from stretch.models.cifar import CifarFamily
-    from stretch.planning.design import load_draft
-    from stretch.planning.resolve import resolve_design
+    from stretch.planning.design.branch_design import load_draft
+    from stretch.planning.design.resolve import resolve_design
     from stretch.train.config import TrainConfig
     from stretch.train.data import ImageSet
     from stretch.train.loop import Run

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from predictors.errors import StretchError, UnknownNameError
 from predictors.registry import Registry
-from scheduler.onnx_file import node_names
+from scheduler.formats.onnx_file import node_names
 
 if TYPE_CHECKING:
-    from scheduler.bundle import Bundle
+    from scheduler.bundle.load import Bundle
 
 Array = NDArray[Any]
 

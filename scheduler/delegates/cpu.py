@@ -9,7 +9,7 @@ from predictors.errors import MissingBackendError, StretchError
 from scheduler.delegates.base import CoreDelegate, NodePlace, delegates
 from scheduler.delegates.cpu_profile import place_kernels, profile_kernels
 from scheduler.delegates.ort_session import SessionCompiled
-from scheduler.onnx_file import graph_shapes, load_onnx
+from scheduler.formats.onnx_file import graph_shapes, load_onnx
 
 INSTALL = "pip install onnxruntime"
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from predictors.errors import StretchError
-from scheduler.bundle import Bundle
+from scheduler.bundle.load import Bundle
 from scheduler.delegates.base import Delegate, NodePlace, delegates
 from scheduler.delegates.ort_session import SessionCompiled
 from scheduler.delegates.qnn_cache import cached_context
 from scheduler.delegates.qnn_context import find_chip, open_context
 from scheduler.delegates.qnn_library import INSTALL, PROVIDER, load_library, missing, session_options
-from scheduler.onnx_file import external_locations, graph_shapes, load_onnx
+from scheduler.formats.onnx_file import external_locations, graph_shapes, load_onnx
 
 #: Carry a scale; what is between two of them is computed in integers.
 QUANTISERS = ("QuantizeLinear", "DequantizeLinear")

@@ -12,13 +12,13 @@ import numpy as np
 
 from predictors.errors import MissingBackendError, StretchError
 from predictors.install import install_line
+from scheduler.bundle.tflite_file import TfliteFile, check_belongs, load_tflite, parse_tflite
 from scheduler.delegates.base import Array, Compiled, CoreDelegate, Invocation, NodePlace, delegates
 from scheduler.delegates.litert_layout import to_nchw, to_nhwc
 from scheduler.delegates.litert_log import quiet
-from scheduler.tflite_file import TfliteFile, check_belongs, load_tflite, parse_tflite
 
 if TYPE_CHECKING:
-    from scheduler.bundle import Bundle
+    from scheduler.bundle.load import Bundle
 
 INSTALL = install_line("litert")
 

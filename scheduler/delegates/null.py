@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from scheduler.delegates.base import Array, AsyncInvocation, Compiled, Delegate, delegates
-from scheduler.onnx_file import graph_shapes, load_onnx
+from scheduler.formats.onnx_file import graph_shapes, load_onnx
 
 
 class NullInvocation(AsyncInvocation):

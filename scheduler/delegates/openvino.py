@@ -11,7 +11,7 @@ import numpy as np
 from predictors.errors import MissingBackendError, StretchError
 from predictors.install import install_line
 from scheduler.delegates.base import Array, Compiled, CoreDelegate, Invocation, NodePlace, delegates
-from scheduler.onnx_file import graph_shapes, load_onnx, node_names
+from scheduler.formats.onnx_file import graph_shapes, load_onnx, node_names
 
 INSTALL = install_line("openvino")
 

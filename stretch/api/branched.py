@@ -10,8 +10,8 @@ from stretch import __version__
 from stretch.planning.plan import PlanResult
 
 if TYPE_CHECKING:
-    from scheduler.manifest import Manifest
-    from scheduler.preprocessing import Preprocessing
+    from scheduler.bundle.manifest import Manifest
+    from scheduler.bundle.preprocessing import Preprocessing
     from stretch.capture import Captured
     from stretch.transform import BranchedModel
     from stretch.transform.calibrate import SegmentError

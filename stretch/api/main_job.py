@@ -13,14 +13,14 @@ from predictors.graph import OpGraph
 from predictors.install import install_line
 from stretch.api.branched import UNKNOWN_ACCURACY, Branched, Step
 from stretch.planning.config import PlanConfig
-from stretch.planning.design import DesignDraft, load_draft
+from stretch.planning.design.branch_design import DesignDraft, load_draft
+from stretch.planning.design.resolve import resolve_design
 from stretch.planning.plan import PlanResult, evaluate, plan
-from stretch.planning.resolve import resolve_design
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from scheduler.preprocessing import Preprocessing
+    from scheduler.bundle.preprocessing import Preprocessing
     from stretch.capture import Captured
     from stretch.models.load import LoadedModel
     from stretch.transform import BranchedModel
@@ -186,7 +186,7 @@ def _calibrate(
 ) -> "list[SegmentError]":
     import torch
 
-    from scheduler.preprocessing import IMAGENET
+    from scheduler.bundle.preprocessing import IMAGENET
     from stretch.quantize.images import load_images
     from stretch.transform.calibrate import calibrate
 

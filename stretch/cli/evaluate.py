@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     import numpy as np
     from rich.console import Console
 
-    from scheduler.bundle import Bundle
-    from scheduler.preprocessing import Preprocessing
-    from scheduler.session import Session
+    from scheduler.bundle.load import Bundle
+    from scheduler.bundle.preprocessing import Preprocessing
+    from scheduler.runtime.session import Session
     from stretch.evaluation.labels import ImageFile
 
 
@@ -46,9 +46,9 @@ def evaluate(
 ) -> None:
     """Measure a bundle's accuracy on images, and how far it agrees with the original."""
     from predictors.errors import UsageError
-    from scheduler.bundle import load_bundle
-    from scheduler.mapping import parse_mapping
-    from scheduler.session import Session
+    from scheduler.bundle.load import load_bundle
+    from scheduler.placement.mapping import parse_mapping
+    from scheduler.runtime.session import Session
     from stretch.evaluation.labels import find_images
     from stretch.evaluation.measure import evaluate as measure
 
@@ -98,8 +98,8 @@ def _outputs(bundle: "Bundle") -> int:
 
 def _original(bundle: "Bundle", session: "Session", out: Output) -> Any:
     """The original as a function, if the bundle has it."""
-    from scheduler.benchmark import used_cores
-    from scheduler.sequential import Sequential
+    from scheduler.measure.benchmark import used_cores
+    from scheduler.runtime.sequential import Sequential
 
     file = bundle.manifest.controls.get("original")
     if file is None:

@@ -10,8 +10,8 @@ from stretch.cli.output import Output, verb
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from scheduler.bundle import Bundle
-    from scheduler.manifest import SubgraphEntry
+    from scheduler.bundle.load import Bundle
+    from scheduler.bundle.manifest import SubgraphEntry
 
 Rows = list[dict[str, Any]]
 
@@ -29,7 +29,7 @@ def explain(
 ) -> None:
     """Show where each operator runs, why it runs there and what it costs."""
     from predictors.errors import UsageError
-    from scheduler.bundle import load_bundle
+    from scheduler.bundle.load import load_bundle
 
     if device is not None and mapping:
         raise UsageError("--map places processors on this machine, --device asks about another", "give one of the two")
@@ -51,9 +51,9 @@ def explain(
 
 def _here(bundle: "Bundle", mapping: list[str], step: Any) -> tuple[str, dict[str, Any], Rows]:
     """Placement on this machine, each operator measured where its delegate can tell."""
-    from scheduler.cores import pinned
     from scheduler.delegates import get_delegate
-    from scheduler.mapping import bundle_precisions, parse_mapping, place_processors
+    from scheduler.placement.cores import pinned
+    from scheduler.placement.mapping import bundle_precisions, parse_mapping, place_processors
 
     manifest = bundle.manifest
     used = list(dict.fromkeys(entry.processor for entry in manifest.subgraphs))

@@ -11,8 +11,8 @@ from stretch.cli.output import Output, verb
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from scheduler.bundle import Bundle
-    from scheduler.manifest import Manifest
+    from scheduler.bundle.load import Bundle
+    from scheduler.bundle.manifest import Manifest
     from stretch.quantize.compare import Loss
 
 
@@ -66,7 +66,7 @@ def export(
     ] = None,
 ) -> None:
     """Write a bundle again with some processors in int8 or fp16, with a TFLite file, or with code for a DSP, and compare."""
-    from scheduler.bundle import load_bundle
+    from scheduler.bundle.load import load_bundle
     from stretch.export.precision import export_precision, planned_precision
     from stretch.export.staging import check_target
 
@@ -114,7 +114,7 @@ def _refuse_images(file_format: Format, precision: str | None, images: Path | No
 def _samples(manifest: "Manifest", wanted: dict[str, str], images: Path | None, limit: int) -> "tuple[list[Any], str]":
     """Images to calibrate and compare with, and where they came from."""
     from predictors.errors import UsageError
-    from scheduler.preprocessing import IMAGENET
+    from scheduler.bundle.preprocessing import IMAGENET
     from stretch.quantize.images import load_images, synthetic_images
 
     if images is not None:

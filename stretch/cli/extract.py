@@ -58,7 +58,7 @@ def extract(
 
 def _rank(run: Path, target: Path, count: int, step: "Callable[[str], None]", trust_code: bool) -> dict[str, Any]:
     """Fit and write the accuracy predictor."""
-    from stretch.planning.accuracy import save_accuracy
+    from stretch.planning.cost.accuracy import save_accuracy
     from stretch.train.rank import rank
 
     found = rank(run, count, step, trust_code=trust_code)

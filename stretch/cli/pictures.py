@@ -4,7 +4,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from scheduler.preprocessing import Preprocessing
+    from scheduler.bundle.preprocessing import Preprocessing
 
 
 def asked_preprocessing(
@@ -25,7 +25,7 @@ def asked_preprocessing(
     import msgspec
 
     from predictors.errors import UsageError
-    from scheduler.preprocessing import IMAGENET, Preprocessing
+    from scheduler.bundle.preprocessing import IMAGENET, Preprocessing
 
     if size is not None and crop is not None:
         raise UsageError("--size and --crop both say how much of a picture is kept", "give one of the two")

@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     import numpy as np
     from rich.console import Console
 
-    from scheduler.benchmark import Benchmark, Effort
-    from scheduler.choice import Priority
+    from scheduler.checks.judge import Judgement
     from scheduler.delegates import Delegate
-    from scheduler.judge import Judgement
-    from scheduler.plan import Placement
-    from scheduler.session import Session
-    from scheduler.throughput import Throughput
-    from scheduler.trace import Trace
-    from scheduler.verdict import Verdict
+    from scheduler.measure.benchmark import Benchmark, Effort
+    from scheduler.measure.throughput import Throughput
+    from scheduler.measure.verdict import Verdict
+    from scheduler.placement.choice import Priority
+    from scheduler.runtime.plan import Placement
+    from scheduler.runtime.session import Session
+    from scheduler.runtime.trace import Trace
 
 #: Traced inferences; more would only make the file slow to open.
 TRACED = 10
@@ -68,11 +68,11 @@ def run(
     table: Annotated[Path | None, typer.Option("--csv", help="Write the same spans as a table to this file.")] = None,
 ) -> None:
     """Run a bundle here, check its results, and time it in turns with the best sequential run on the same cores."""
-    from scheduler.bundle import load_bundle
-    from scheduler.mapping import parse_mapping
-    from scheduler.session import Session
-    from scheduler.trace_files import write_csv, write_perfetto
-    from scheduler.verify import random_input
+    from scheduler.bundle.load import load_bundle
+    from scheduler.checks.verify import random_input
+    from scheduler.measure.trace_files import write_csv, write_perfetto
+    from scheduler.placement.mapping import parse_mapping
+    from scheduler.runtime.session import Session
 
     loaded = load_bundle(bundle, check_hashes=True)
     x = random_input(loaded) if input_file is None else read_input(input_file)
@@ -95,10 +95,10 @@ def _measure(
     out: Output, session: "Session", x: "np.ndarray[Any, Any]", effort: "Effort", in_flight: int | None
 ) -> "tuple[dict[str, Any], Benchmark]":
     """Check the results, time the contestants and, if asked, the throughput."""
-    from scheduler.benchmark import benchmark
-    from scheduler.judge import check_output, judge
-    from scheduler.throughput import throughput
-    from scheduler.verdict import judge_speed
+    from scheduler.checks.judge import check_output, judge
+    from scheduler.measure.benchmark import benchmark
+    from scheduler.measure.throughput import throughput
+    from scheduler.measure.verdict import judge_speed
 
     right = judge(session, x) if session.computes else None
     with out.progress("running", total=effort.warmup + effort.rounds if effort.width is None else None) as step:
@@ -115,14 +115,14 @@ def _measure(
 
 
 def _effort(repeat: int | None, warmup: int) -> "Effort":
-    from scheduler.benchmark import Effort
+    from scheduler.measure.benchmark import Effort
 
     return Effort(warmup=warmup, width=WIDTH) if repeat is None else Effort(repeat, warmup)
 
 
 def _tell_placements(out: Output, session: "Session", priority: str | None) -> None:
     """Say which processors something stands in for, what moved, and what that does to efficiency."""
-    from scheduler.benchmark import shares_a_core
+    from scheduler.measure.benchmark import shares_a_core
 
     for place in session.placements.values():
         if place.stand_in:
@@ -181,7 +181,7 @@ def read_input(path: Path) -> "np.ndarray[Any, Any]":
     Raises:
         StretchError: If the file cannot be read or holds no plain array.
     """
-    from scheduler.npy import read_npy
+    from scheduler.formats.npy import read_npy
 
     return read_npy(path, "input")
 
@@ -212,7 +212,7 @@ def _tracks(session: "Session", result: "Benchmark", out: Output) -> "dict[str, 
     """The groups of a timeline: what was measured, with several in flight too, and what the plan expects on the device."""
     from predictors.devices import load_device
     from predictors.errors import StretchError
-    from scheduler.predicted import predicted_trace
+    from scheduler.simulate.predicted import predicted_trace
 
     manifest = session.bundle.manifest
     tracks: dict[str, Sequence[Trace]] = {"measured": result.traces[:TRACED]}
@@ -273,7 +273,7 @@ def _processors(placements: Any, result: "Benchmark") -> dict[str, Any]:
 def _print(console: "Console", data: dict[str, Any], result: "Benchmark", last: "Trace") -> None:
     from rich.table import Table
 
-    from scheduler.trace import timeline
+    from scheduler.runtime.trace import timeline
 
     weights = data["weights"]
     console.print(

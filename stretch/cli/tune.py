@@ -12,10 +12,10 @@ from stretch.cli.output import Output, verb
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from scheduler.bundle import Bundle
+    from scheduler.bundle.load import Bundle
     from scheduler.delegates import Delegate
     from scheduler.delegates.base import Tuning
-    from scheduler.plan import Placement
+    from scheduler.runtime.plan import Placement
 
 
 class Mode(StrEnum):
@@ -45,7 +45,7 @@ def tune(
     ] = None,
 ) -> None:
     """Tune the kernels of the subgraphs that run on OpenCL, and keep what was found for this device and driver."""
-    from scheduler.bundle import load_bundle
+    from scheduler.bundle.load import load_bundle
 
     loaded = load_bundle(bundle, check_hashes=True)
     tunings = _tunings(loaded, mapping or [], mode)
@@ -79,7 +79,7 @@ def _tunings(bundle: "Bundle", mapping: list[str], mode: Mode) -> "list[Tuning]"
     """What there is to tune: the subgraphs whose delegate here has kernels of its own."""
     from predictors.errors import UsageError
     from scheduler.delegates import delegates, get_delegate
-    from scheduler.mapping import bundle_precisions, parse_mapping, place_processors
+    from scheduler.placement.mapping import bundle_precisions, parse_mapping, place_processors
 
     entries = bundle.manifest.subgraphs
     used = list(dict.fromkeys(entry.processor for entry in entries))

@@ -17,7 +17,7 @@ def verify(
     bundle: Annotated[Path, typer.Argument(help="Folder of a bundle.")],
 ) -> None:
     """Check a bundle: schema, hashes, graph, and its subgraphs against its whole model."""
-    from scheduler.verify import verify_bundle
+    from scheduler.checks.verify import verify_bundle
 
     result = verify_bundle(bundle)
 

@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 
 from predictors.graph import Op, OpGraph
-from scheduler.manifest import SCHEMA, Alternative, FileEntry, JoinEntry, Manifest, ModelInfo, SubgraphEntry, Tensor, WeightsInfo
-from scheduler.preprocessing import Preprocessing
+from scheduler.bundle.manifest import SCHEMA, Alternative, FileEntry, JoinEntry, Manifest, ModelInfo, SubgraphEntry, Tensor, WeightsInfo
+from scheduler.bundle.preprocessing import Preprocessing
 from stretch.capture import Captured
 from stretch.export.checks import check_export
 from stretch.export.onnx import Arrays, save_onnx, to_numpy, to_onnx
 from stretch.export.staging import file_entry, staged, write_manifest
-from stretch.planning.scale import host_processor
+from stretch.planning.design.scale import host_processor
 from stretch.transform.model import BranchedModel, op_weights
 
 Step = Callable[[str], None]

@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 
 from predictors.errors import StretchError
-from scheduler.bundle import Bundle
-from scheduler.manifest import Manifest
-from scheduler.sample import KEY, Sample
-from scheduler.verify import random_input
+from scheduler.bundle.load import Bundle
+from scheduler.bundle.manifest import Manifest
+from scheduler.checks.sample import KEY, Sample
+from scheduler.checks.verify import random_input
 from stretch.capture import Captured
 from stretch.transform.model import BranchedModel
 
@@ -42,7 +42,7 @@ def check_export(
 
     Returns:
         ``tolerance``, ``max_error`` and the error of each file, every one as
-        max|a - b| / max|b|; and ``sample``, what torch gives for one input (`scheduler.sample`).
+        max|a - b| / max|b|; and ``sample``, what torch gives for one input (`scheduler.checks.sample`).
 
     Raises:
         StretchError: If an error is above `TOLERANCE` or not a number; names the file.

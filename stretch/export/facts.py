@@ -4,8 +4,8 @@ from predictors.devices import DeviceProfile
 from predictors.energy import EnergyModel
 from predictors.graph import OpGraph
 from predictors.predictor import LatencyPredictor
-from scheduler.manifest import Alternative
-from scheduler.preprocessing import Preprocessing
+from scheduler.bundle.manifest import Alternative
+from scheduler.bundle.preprocessing import Preprocessing
 from stretch.export.bundle import BundleFacts
 from stretch.planning.config import PlanConfig
 from stretch.planning.plan import PlanResult

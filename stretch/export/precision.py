@@ -10,10 +10,10 @@ import onnx
 from numpy.typing import NDArray
 
 from predictors.errors import InfeasibleError, StretchError, UsageError
-from scheduler.bundle import Bundle
-from scheduler.int8_edges import Edge, edges
-from scheduler.manifest import Manifest, SubgraphEntry
-from scheduler.processors import host_of, is_integer_only
+from scheduler.bundle.load import Bundle
+from scheduler.bundle.manifest import Manifest, SubgraphEntry
+from scheduler.formats.int8_edges import Edge, edges
+from scheduler.placement.processors import host_of, is_integer_only
 from stretch.export.repredict import repredict
 from stretch.export.staging import copy_files, file_entry, staged, write_manifest
 from stretch.quantize.compare import Loss, least_snr_db, loss, top1_agreement

@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 
 from predictors.errors import InfeasibleError, UsageError
-from scheduler.bundle import Bundle
+from scheduler.bundle.load import Bundle
+from scheduler.bundle.manifest import Manifest
+from scheduler.checks.verify import random_input
 from scheduler.delegates.qnn_context import compile_context, find_chip
-from scheduler.manifest import Manifest
-from scheduler.verify import random_input
 from stretch.export.staging import copy_files, file_entry, staged, write_manifest
 from stretch.quantize.compare import Loss, loss
 from stretch.quantize.replay import replay, runner

@@ -11,14 +11,14 @@ from predictors.energy import EnergyModel
 from predictors.errors import StretchError
 from predictors.graph import OpGraph
 from predictors.predictor import Estimate, LatencyPredictor
-from scheduler.manifest import Alternative, Manifest, SubgraphEntry
-from scheduler.predicted import predicted_trace
-from scheduler.trace import Trace
+from scheduler.bundle.manifest import Alternative, Manifest, SubgraphEntry
+from scheduler.runtime.trace import Trace
+from scheduler.simulate.predicted import predicted_trace
 from stretch.export.read import read_graph
-from stretch.planning.compare import NO_CLEAR_WINNER, Branch, PredictedRun, recommend, single_run
-from stretch.planning.controls import Single, best_single, operator_split_ms
-from stretch.planning.costs import Costs
-from stretch.planning.makespan import ideal_split_ms
+from stretch.planning.cost.branch import Costs
+from stretch.planning.cost.compare import NO_CLEAR_WINNER, Branch, PredictedRun, recommend, single_run
+from stretch.planning.cost.controls import Single, best_single, operator_split_ms
+from stretch.planning.cost.makespan import ideal_split_ms
 
 
 def runs_in(processor: Processor, entry: SubgraphEntry) -> str:

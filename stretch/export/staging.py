@@ -13,9 +13,9 @@ from pathlib import Path
 import msgspec
 
 from predictors.errors import StretchError
-from scheduler.bundle import MANIFEST, Bundle, read_bundle, read_manifest
-from scheduler.held import in_use, unused
-from scheduler.manifest import FileEntry, Manifest
+from scheduler.bundle.held import in_use, unused
+from scheduler.bundle.load import MANIFEST, Bundle, read_bundle, read_manifest
+from scheduler.bundle.manifest import FileEntry, Manifest
 from stretch.export.exchange import exchange, place
 
 #: Lies in a folder of ours that is not finished: if nobody uses the folder, its run was killed.

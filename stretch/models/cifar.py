@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from scheduler.preprocessing import Preprocessing
+from scheduler.bundle.preprocessing import Preprocessing
 from stretch.models.families import families
 from stretch.models.names import CIFAR_CLASSES, cifar_names
 from stretch.models.small_resnet import BasicBlock, SmallResNet

@@ -13,7 +13,7 @@ from stretch.plugins import describe, load_plugins
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from scheduler.preprocessing import Preprocessing
+    from scheduler.bundle.preprocessing import Preprocessing
 
 #: Entry points of families of other packages.
 GROUP = "nn_stretch.families"

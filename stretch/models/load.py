@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from predictors.errors import MissingBackendError, StretchError, UnknownNameError, UsageError
 from predictors.files import MAX_WHOLE
 from predictors.install import install_line
-from scheduler.preprocessing import IMAGENET, Preprocessing
+from scheduler.bundle.preprocessing import IMAGENET, Preprocessing
 from stretch.models.families import find_family, model_names
 from stretch.models.preprocessing import stated_preprocessing
 

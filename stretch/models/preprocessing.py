@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from predictors.errors import StretchError
-from scheduler.preprocessing import IMAGENET, Preprocessing
+from scheduler.bundle.preprocessing import IMAGENET, Preprocessing
 
 
 def stated_preprocessing(module: Any, name: str) -> Preprocessing:

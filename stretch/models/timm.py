@@ -5,7 +5,7 @@ from typing import ClassVar
 import timm
 from torch import Tensor, nn
 
-from scheduler.preprocessing import IMAGENET, Preprocessing
+from scheduler.bundle.preprocessing import IMAGENET, Preprocessing
 from stretch.models.download import check_host
 from stretch.models.families import families
 from stretch.models.preprocessing import timm_preprocessing

@@ -5,7 +5,7 @@ from typing import ClassVar
 import torchvision.models as tv
 from torch import Tensor, nn
 
-from scheduler.preprocessing import Preprocessing
+from scheduler.bundle.preprocessing import Preprocessing
 from stretch.models.download import read_weights, trained_weights_file
 from stretch.models.families import families
 

@@ -44,7 +44,7 @@ class PlanConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         params: Parameters of the branched over those of the original model, if bounded.
         peak_memory: Bytes of activations alive at one time, at most.
         latency_budget: Predicted makespan, at most, ms.
-        accuracy: File of an accuracy predictor (`stretch.planning.accuracy`).
+        accuracy: File of an accuracy predictor (`stretch.planning.cost.accuracy`).
         min_accuracy: Predicted top-1, at least; needs `accuracy`.
     """
 

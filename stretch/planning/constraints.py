@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretch.planning.config import PlanConfig
-from stretch.planning.segments import Segment
+from stretch.planning.network.segments import Segment
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]

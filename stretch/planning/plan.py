@@ -11,18 +11,18 @@ import msgspec
 from predictors.devices import DeviceProfile
 from predictors.graph import OpGraph
 from predictors.predictor import LatencyPredictor
-from stretch.planning.accuracy import AccuracyPredictor, accuracy_json, load_accuracy
-from stretch.planning.choose import choose, macs_range
-from stretch.planning.compare import BRANCHED, NO_CLEAR_WINNER, Branch, PredictedRun, Recommendation, recommend, single_run
 from stretch.planning.config import PlanConfig
 from stretch.planning.constraints import ConstraintFilter
-from stretch.planning.controls import Sequential, Single, best_single, operator_split_ms, sequential_same_macs
-from stretch.planning.costs import Costs
-from stretch.planning.design import BranchDesign
-from stretch.planning.makespan import Timeline, ideal_split_ms, timeline
-from stretch.planning.scale import scaled_graph
-from stretch.planning.segments import Segment, split_segments
-from stretch.planning.unused import Unused, unused_processors
+from stretch.planning.cost.accuracy import AccuracyPredictor, accuracy_json, load_accuracy
+from stretch.planning.cost.branch import Costs
+from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER, Branch, PredictedRun, Recommendation, recommend, single_run
+from stretch.planning.cost.controls import Sequential, Single, best_single, operator_split_ms, sequential_same_macs
+from stretch.planning.cost.makespan import Timeline, ideal_split_ms, timeline
+from stretch.planning.design.branch_design import BranchDesign
+from stretch.planning.design.scale import scaled_graph
+from stretch.planning.network.segments import Segment, split_segments
+from stretch.planning.search.choose import choose, macs_range
+from stretch.planning.search.unused import Unused, unused_processors
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictors.errors import MissingBackendError, StretchError
-from scheduler.preprocessing import IMAGENET, Preprocessing
+from scheduler.bundle.preprocessing import IMAGENET, Preprocessing
 
 Array = NDArray[np.float32]
 

@@ -9,7 +9,7 @@ import onnx
 from numpy.typing import NDArray
 
 from predictors.errors import StretchError
-from scheduler.int8_edges import edges
+from scheduler.formats.int8_edges import edges
 from stretch.quantize.fold import fold_batch_norms
 
 Array = NDArray[Any]

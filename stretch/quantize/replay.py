@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from scheduler.manifest import JoinEntry, Manifest
+from scheduler.bundle.manifest import JoinEntry, Manifest
 
 Array = NDArray[Any]
 Run = Callable[[Array], Array]

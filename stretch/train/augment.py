@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 
-from scheduler.preprocessing import Preprocessing
+from scheduler.bundle.preprocessing import Preprocessing
 
 if TYPE_CHECKING:
     from stretch.train.loop import Source

@@ -8,11 +8,11 @@ import msgspec
 import torch
 
 from predictors.errors import StretchError
-from scheduler.preprocessing import Preprocessing
+from scheduler.bundle.preprocessing import Preprocessing
 from stretch import __version__
-from stretch.planning.design import BranchDesign, design_to_toml, load_draft
+from stretch.planning.design.branch_design import BranchDesign, design_to_toml, load_draft
+from stretch.planning.design.resolve import resolve_design
 from stretch.planning.plan import evaluate as evaluate_plan
-from stretch.planning.resolve import resolve_design
 from stretch.train.augment import Normalise, preprocessing
 from stretch.train.checkpoint import write_tensors
 from stretch.train.finished import open_run
@@ -24,7 +24,7 @@ from stretch.transform.build import build
 from stretch.transform.model import BranchedModel
 
 if TYPE_CHECKING:
-    from scheduler.manifest import Manifest
+    from scheduler.bundle.manifest import Manifest
 
 WEIGHTS, DESIGN = "model.safetensors", "design.toml"
 

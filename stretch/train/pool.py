@@ -10,11 +10,11 @@ from predictors.devices import DeviceProfile
 from predictors.errors import InfeasibleError
 from predictors.graph import OpGraph
 from stretch.planning.config import PlanConfig
-from stretch.planning.design import BranchDesign, BranchScale, SegmentDesign
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
+from stretch.planning.design.scale import design_segments, scaled_graph
+from stretch.planning.design.widths import legal_widths, partitions
+from stretch.planning.network.segments import Segment, split_segments
 from stretch.planning.plan import plan
-from stretch.planning.scale import design_segments, scaled_graph
-from stretch.planning.segments import Segment, split_segments
-from stretch.planning.widths import legal_widths, partitions
 from stretch.train.sharing import envelope
 
 #: Draws of a whole design before giving up.

@@ -18,10 +18,10 @@ from predictors.errors import InfeasibleError, StretchError, UsageError
 from predictors.graph import OpGraph
 from stretch.capture import Captured, capture
 from stretch.models.load import is_file, load_model, names_code
-from stretch.planning.design import BranchDesign, design_to_toml, load_draft
+from stretch.planning.design.branch_design import BranchDesign, design_to_toml, load_draft
+from stretch.planning.design.resolve import resolve_design
+from stretch.planning.design.scale import scaled_graph
 from stretch.planning.plan import plan
-from stretch.planning.resolve import resolve_design
-from stretch.planning.scale import scaled_graph
 from stretch.train.datasets import load_data
 from stretch.train.head import replace_head
 from stretch.train.pool import fastest_designs, random_designs

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from predictors.errors import MissingBackendError, StretchError
 from predictors.graph import OpGraph
 from predictors.install import install_line
-from stretch.planning.accuracy import FEATURES, AccuracyPredictor, segment_features
-from stretch.planning.design import BranchDesign
+from stretch.planning.cost.accuracy import FEATURES, AccuracyPredictor, segment_features
+from stretch.planning.design.branch_design import BranchDesign
 from stretch.train.augment import Normalise
 from stretch.train.finished import open_run
 from stretch.train.folder import RunFolder

@@ -15,8 +15,8 @@ import torch
 from predictors.errors import StretchError
 from predictors.kinds import integer
 from stretch.capture import Captured
-from stretch.planning.design import BranchDesign, BranchScale, SegmentDesign
-from stretch.planning.scale import ENTRY_CONV, ENTRY_NORM, JOIN_CONV, ScaledBranch, safe_name, scaled_branches
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
+from stretch.planning.design.scale import ENTRY_CONV, ENTRY_NORM, JOIN_CONV, ScaledBranch, safe_name, scaled_branches
 from stretch.transform.width import importance, kept_channels
 
 #: Learned tensors of an operator; statistics are each subnet's own.

@@ -8,7 +8,7 @@ from torch import nn
 
 from predictors.errors import StretchError
 from stretch.capture import Captured
-from stretch.planning.design import BranchDesign
+from stretch.planning.design.branch_design import BranchDesign
 from stretch.train.sharing import Sharing, envelope
 from stretch.transform.calibrate import renew_statistics
 from stretch.transform.model import BranchedModel

@@ -5,8 +5,8 @@ from torch import nn
 
 from predictors.graph import Op
 from stretch.capture import Captured
-from stretch.planning.design import BranchDesign, BranchScale, SegmentDesign
-from stretch.planning.scale import ENTRY_CONV, ENTRY_NORM, JOIN_CONV, scaled_branches, trunk_parts
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
+from stretch.planning.design.scale import ENTRY_CONV, ENTRY_NORM, JOIN_CONV, scaled_branches, trunk_parts
 from stretch.transform.model import Branch, BranchedModel
 from stretch.transform.width import Heritage, Trunk, choose_units, importance
 

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from predictors.graph import OpGraph
-from stretch.planning.design import BranchDesign, SegmentDesign
-from stretch.planning.scale import ScaledBranch, safe_name, scaled_branches, scaled_graph
+from stretch.planning.design.branch_design import BranchDesign, SegmentDesign
+from stretch.planning.design.scale import ScaledBranch, safe_name, scaled_branches, scaled_graph
 from stretch.transform.ops import Add, Concat, make_module
 
 

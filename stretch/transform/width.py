@@ -8,8 +8,8 @@ import torch
 from predictors.graph import OpGraph
 from predictors.kinds import integer
 from stretch.capture import Captured
-from stretch.planning.channels import ChannelGroups
-from stretch.planning.scale import ScaledBranch
+from stretch.planning.design.scale import ScaledBranch
+from stretch.planning.network.channels import ChannelGroups
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ PUBLIC = {
     "stretch.cli": ["app"],
     "stretch.cli.output": ["Output", "verb"],
     "stretch.models": ["Family", "LoadedModel", "families", "load_model", "model_names"],
-    "stretch.planning.design": ["BranchDesign", "BranchScale", "SegmentDesign"],
+    "stretch.planning.design.branch_design": ["BranchDesign", "BranchScale", "SegmentDesign"],
     "stretch.plugins": ["load_plugins"],
 }
 

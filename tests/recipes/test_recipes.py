@@ -8,7 +8,7 @@ import pytest
 
 from predictors.devices import load_device
 from predictors.errors import StretchError
-from stretch.planning.design import load_draft
+from stretch.planning.design.branch_design import load_draft
 from stretch.train.recipe import Recipe, find_recipe, load_recipe
 from tests.contracts.repository import ROOT
 from tests.stretch.cli.commands import call
@@ -59,8 +59,8 @@ def test_design_uses_processors_of_its_device(path):
 def test_design_applied_to_its_model_keeps_the_amount_of_computation(path):
     from stretch.capture import capture
     from stretch.models import load_model
-    from stretch.planning.resolve import resolve_design
-    from stretch.planning.scale import scaled_graph
+    from stretch.planning.design.resolve import resolve_design
+    from stretch.planning.design.scale import scaled_graph
 
     draft = load_draft(path)
     device = load_device(draft.device)

@@ -3,10 +3,10 @@
 from hypothesis import strategies as st
 
 from predictors.graph import OpGraph
-from stretch.planning.design import BranchDesign, BranchScale, SegmentDesign
-from stretch.planning.scale import join_width
-from stretch.planning.segments import Segment, join_kinds, split_segments
-from stretch.planning.widths import legal_widths, partitions
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
+from stretch.planning.design.scale import join_width
+from stretch.planning.design.widths import legal_widths, partitions
+from stretch.planning.network.segments import Segment, join_kinds, split_segments
 
 
 def whole(segment: Segment, processor: str = "cpu") -> SegmentDesign:

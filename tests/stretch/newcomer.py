@@ -86,7 +86,7 @@ import numpy as np
 import onnxruntime
 
 from scheduler.delegates import Compiled, Delegate, Invocation
-from scheduler.onnx_file import graph_shapes, load_onnx
+from scheduler.formats.onnx_file import graph_shapes, load_onnx
 
 
 class Call(Invocation):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from scheduler.delegates import get_delegate
-from scheduler.mapping import DRIVERS_VARIABLE
+from scheduler.placement.mapping import DRIVERS_VARIABLE
 from tests.contracts.repository import ROOT
 
 pytestmark = [pytest.mark.torch, pytest.mark.opencl]

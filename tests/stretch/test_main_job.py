@@ -6,11 +6,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from experiments.main_job.run import MODELS  # noqa: E402 - torch may be missing
-from scheduler.session import Session  # noqa: E402 - torch may be missing
+from scheduler.runtime.session import Session  # noqa: E402 - torch may be missing
 from stretch.api import branch  # noqa: E402
 from stretch.capture import capture  # noqa: E402
 from stretch.planning.config import PlanConfig  # noqa: E402
-from stretch.planning.scale import scaled_graph  # noqa: E402
+from stretch.planning.design.scale import scaled_graph  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from tests.stretch.designs import identity_design  # noqa: E402
 

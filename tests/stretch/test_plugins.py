@@ -75,7 +75,7 @@ from pathlib import Path
 
 from scheduler.delegates.base import Delegate, Invocation
 from scheduler.delegates.null import NullCompiled, NullDelegate
-from scheduler.onnx_file import graph_shapes, load_onnx
+from scheduler.formats.onnx_file import graph_shapes, load_onnx
 from stretch.models.families import families
 
 

@@ -8,7 +8,7 @@ from onnx.reference import ReferenceEvaluator
 
 from scheduler.delegates import Compiled, Delegate, Invocation
 from scheduler.delegates.base import Array
-from scheduler.onnx_file import graph_shapes, load_onnx
+from scheduler.formats.onnx_file import graph_shapes, load_onnx
 
 
 class Evaluation(Invocation):

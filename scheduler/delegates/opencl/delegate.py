@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from scheduler.cores import available_cores
 from scheduler.delegates.base import Compiled, Delegate, NodePlace, delegates
 from scheduler.delegates.opencl.compiled import OpenCLCompiled
 from scheduler.delegates.opencl.device import is_cpu_device, missing, open_device
@@ -33,10 +32,11 @@ from scheduler.delegates.opencl.tuning import OpenCLTuning
 from scheduler.delegates.opencl.workgroups import GroupTuner, Mode, TunedGroup, apply_groups, group_entries, group_key
 from scheduler.memory import Planner
 from scheduler.memory.offset import plan_offset
+from scheduler.placement.cores import available_cores
 from scheduler.tuning.interrupt import interruption_waits
 
 if TYPE_CHECKING:
-    from scheduler.bundle import Bundle
+    from scheduler.bundle.load import Bundle
 
 
 @delegates.register("opencl")

@@ -5,7 +5,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from scheduler.delegates.base import Array, AsyncInvocation, Compiled, Invocation, get_delegate
-from scheduler.workers import Completion, Worker
+from scheduler.runtime.workers import Completion, Worker
 
 
 class FallbackInvocation(AsyncInvocation):

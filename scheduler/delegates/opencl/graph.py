@@ -9,7 +9,7 @@ import numpy as np
 
 from predictors.errors import StretchError
 from scheduler.delegates.base import Array
-from scheduler.onnx_file import graph_shapes, load_onnx
+from scheduler.formats.onnx_file import graph_shapes, load_onnx
 
 Shape = tuple[int, ...]
 

@@ -7,7 +7,7 @@ from typing import Any
 from predictors.errors import StretchError
 from scheduler.delegates.base import Array, Compiled, Delegate, Invocation, delegates
 from scheduler.delegates.reference.ops import OPS, Node
-from scheduler.onnx_file import graph_shapes, load_onnx
+from scheduler.formats.onnx_file import graph_shapes, load_onnx
 
 #: Operators are read as this version and later define them (axes of Pad and ReduceMean are inputs since 18).
 MIN_OPSET = 18

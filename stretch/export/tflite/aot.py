@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictors.errors import InfeasibleError, UsageError
-from scheduler.bundle import Bundle
+from scheduler.bundle.load import Bundle
+from scheduler.bundle.manifest import Manifest
+from scheduler.bundle.tflite_file import check_belongs, load_tflite
+from scheduler.checks.verify import random_input
 from scheduler.delegates.qnn_context import find_chip
-from scheduler.manifest import Manifest
-from scheduler.tflite_file import check_belongs, load_tflite
-from scheduler.verify import random_input
 from stretch.export.staging import check_target, copy_files, file_entry, staged, write_manifest
 from stretch.export.tflite.aot_compiler import compile_signatures, find_toolchain
 from stretch.export.tflite.aot_simulator import Case, simulate

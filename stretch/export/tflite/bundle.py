@@ -10,10 +10,10 @@ import msgspec
 from numpy.typing import NDArray
 
 from predictors.errors import MissingBackendError, StretchError, UsageError
-from scheduler.bundle import Bundle
+from scheduler.bundle.load import Bundle
+from scheduler.bundle.manifest import Manifest, Tensor
+from scheduler.bundle.tflite_file import METADATA, SCHEMA, Plan, nhwc, parse_tflite
 from scheduler.delegates.litert import INSTALL, LiteRtDelegate
-from scheduler.manifest import Manifest, Tensor
-from scheduler.tflite_file import METADATA, SCHEMA, Plan, nhwc, parse_tflite
 from stretch.export.precision import MIN_COSINE as QUANTISED_MIN_COSINE
 from stretch.export.precision import export_precision
 from stretch.export.staging import check_target, copy_files, file_entry, staged, write_manifest

@@ -9,7 +9,7 @@ import onnx
 from numpy.typing import NDArray
 
 from predictors.errors import InfeasibleError
-from scheduler.bundle import Bundle
+from scheduler.bundle.load import Bundle
 from scheduler.delegates.base import Compiled
 from scheduler.delegates.litert import LiteRtDelegate
 from stretch.quantize.compare import Loss, least_snr_db, loss

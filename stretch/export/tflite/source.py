@@ -12,7 +12,7 @@ from onnx import numpy_helper
 
 from predictors.errors import StretchError
 from predictors.graph import OpGraph
-from scheduler.tflite_checks import LEAST_SCALE
+from scheduler.formats.tflite_checks import LEAST_SCALE
 from stretch.export.read import QUANTISERS, graph_of
 from stretch.export.tflite.writer import Quant
 from stretch.quantize.fold import fold_batch_norms

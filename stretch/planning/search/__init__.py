@@ -7,7 +7,7 @@ from stretch.planning.search.concat import search_concat
 from stretch.planning.search.exact import search_exact
 from stretch.planning.search.grid import search_grid
 from stretch.planning.search.result import SearchResult
-from stretch.planning.space import DesignSpace
+from stretch.planning.search.space import DesignSpace
 
 Search = Callable[[DesignSpace, int, int, int], SearchResult | None]
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from stretch.planning.search.exact import search_exact
 from stretch.planning.search.result import SearchResult
-from stretch.planning.space import DesignSpace
+from stretch.planning.search.space import DesignSpace
 
 #: Rounds in which a design must be found, and after which one that was found is taken.
 ROUNDS, ENOUGH = 12, 4

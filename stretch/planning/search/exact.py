@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from stretch.planning.search.layers import Layer, shortest_path, undominated
 from stretch.planning.search.result import SearchResult
-from stretch.planning.space import DesignSpace, Options
+from stretch.planning.search.space import DesignSpace, Options
 
 #: Time that is added to every option of a segment, ms.
 Toll = Callable[[Options], NDArray[np.float64]]

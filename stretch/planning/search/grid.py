@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 
 from stretch.planning.search.result import SearchResult
-from stretch.planning.space import DesignSpace, Options
+from stretch.planning.search.space import DesignSpace, Options
 
 #: Ratios that are tried; the authors' release tries depths from 0.66 and ten widths from 0.5.
 DEPTHS = (0.5, 0.66, 0.83, 1.0)

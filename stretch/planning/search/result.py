@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from stretch.planning.costs import Costs
-from stretch.planning.design import SegmentDesign
-from stretch.planning.space import Options
+from stretch.planning.cost.branch import Costs
+from stretch.planning.design.branch_design import SegmentDesign
+from stretch.planning.search.space import Options
 
 
 @dataclass(frozen=True)

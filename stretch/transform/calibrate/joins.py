@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from stretch.planning.design import SegmentDesign
-from stretch.planning.scale import JOIN_CONV, safe_name
+from stretch.planning.design.branch_design import SegmentDesign
+from stretch.planning.design.scale import JOIN_CONV, safe_name
 from stretch.transform.calibrate.regression import Regression
 from stretch.transform.model import Segment
 

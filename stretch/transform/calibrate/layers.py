@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from predictors.graph import OpGraph
-from stretch.planning.scale import ENTRY_CONV, ENTRY_NORM, JOIN_CONV
+from stretch.planning.design.scale import ENTRY_CONV, ENTRY_NORM, JOIN_CONV
 from stretch.transform.calibrate.match import Matches
 from stretch.transform.calibrate.pixels import patches, pixels_for, rows_of
 from stretch.transform.calibrate.regression import Regression

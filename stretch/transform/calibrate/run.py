@@ -9,8 +9,8 @@ import torch
 
 from predictors.errors import StretchError
 from stretch.capture import Captured
-from stretch.planning.design import BranchDesign, BranchScale, SegmentDesign
-from stretch.planning.scale import design_segments
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
+from stretch.planning.design.scale import design_segments
 from stretch.transform.build import build, heritages
 from stretch.transform.calibrate.segment import Job
 from stretch.transform.calibrate.split import divide

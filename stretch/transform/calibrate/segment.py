@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 import torch
 
 from stretch.capture import Captured
-from stretch.planning.design import SegmentDesign
-from stretch.planning.scale import JOIN_CONV
-from stretch.planning.segments import Segment as Original
+from stretch.planning.design.branch_design import SegmentDesign
+from stretch.planning.design.scale import JOIN_CONV
+from stretch.planning.network.segments import Segment as Original
 from stretch.transform.build import load_weights
 from stretch.transform.calibrate.joins import fit_join, readout
 from stretch.transform.calibrate.layers import BranchFit, Look, look

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 
-from stretch.planning.scale import JOIN_CONV
+from stretch.planning.design.scale import JOIN_CONV
 from stretch.transform.model import Branch
 
 Batches = Sequence[torch.Tensor]

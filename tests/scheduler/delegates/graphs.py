@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from predictors.graph import Op, OpGraph
 from predictors.kinds import KINDS
-from scheduler.manifest import SubgraphEntry, Tensor
-from scheduler.tflite_file import METADATA, SCHEMA, Plan, nhwc
+from scheduler.bundle.manifest import SubgraphEntry, Tensor
+from scheduler.bundle.tflite_file import METADATA, SCHEMA, Plan, nhwc
 
 #: Every kind that computes something.
 KIND_NAMES = sorted(name for name, kind in KINDS.items() if name != "input" and not kind.identity)

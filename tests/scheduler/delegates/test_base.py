@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from predictors.errors import StretchError, UnknownNameError
-from scheduler.bundle import load_bundle
+from scheduler.bundle.load import load_bundle
 from scheduler.delegates import CpuDelegate, Delegate, delegates, get_delegate, load_plugins
 from scheduler.delegates.null import NullDelegate
 

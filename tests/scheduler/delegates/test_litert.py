@@ -11,11 +11,11 @@ import pytest
 
 from predictors.errors import MissingBackendError, StretchError
 from predictors.install import install_line
-from scheduler.bundle import load_bundle
+from scheduler.bundle.load import load_bundle
+from scheduler.checks.verify import random_input
 from scheduler.delegates.litert import INSTALL, LiteRtDelegate
-from scheduler.sequential import Sequential, max_error
-from scheduler.session import Session
-from scheduler.verify import random_input
+from scheduler.runtime.sequential import Sequential, max_error
+from scheduler.runtime.session import Session
 from stretch.export.tflite.bundle import export_tflite
 from stretch.quantize.images import synthetic_images
 from tests.scheduler.bundles import two_branches
@@ -163,8 +163,8 @@ RUN = """
 import sys
 {before}
 from pathlib import Path
-from scheduler.session import Session
-from scheduler.verify import random_input
+from scheduler.runtime.session import Session
+from scheduler.checks.verify import random_input
 with Session(Path(sys.argv[1]), {{"cpu": "litert", "dsp": "litert"}}) as session:
     print(session(random_input(session.bundle)).shape)
 """

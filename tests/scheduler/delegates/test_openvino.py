@@ -9,7 +9,7 @@ from onnx import helper
 from predictors.errors import MissingBackendError, StretchError
 from predictors.install import install_line
 from scheduler.delegates.openvino import OpenVinoDelegate
-from scheduler.session import Session
+from scheduler.runtime.session import Session
 from tests import onnx_runtime
 
 if problem := OpenVinoDelegate.unavailable():

@@ -6,8 +6,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from predictors.errors import StretchError, UsageError  # noqa: E402 - torch may be missing
-from scheduler.bundle import load_bundle  # noqa: E402
-from scheduler.session import Session  # noqa: E402
+from scheduler.bundle.load import load_bundle  # noqa: E402
+from scheduler.runtime.session import Session  # noqa: E402
 from stretch.api import branch  # noqa: E402
 from stretch.api.branched import UNKNOWN_ACCURACY  # noqa: E402
 from stretch.models.tiny import tiny_resnet  # noqa: E402

@@ -7,12 +7,12 @@ torch = pytest.importorskip("torch")
 
 from predictors.devices import PROFILE_FOLDER, load_device  # noqa: E402 - torch may be missing
 from predictors.errors import InfeasibleError, StretchError, UnknownNameError, UsageError  # noqa: E402
-from scheduler.bundle import load_bundle  # noqa: E402
+from scheduler.bundle.load import load_bundle  # noqa: E402
 from stretch.api import branch  # noqa: E402
 from stretch.models import load_model  # noqa: E402
 from stretch.models.tiny import tiny_resnet  # noqa: E402
 from stretch.planning.config import PlanConfig  # noqa: E402
-from stretch.planning.design import DesignDraft, design_to_toml  # noqa: E402
+from stretch.planning.design.branch_design import DesignDraft, design_to_toml  # noqa: E402
 from tests import onnx_runtime  # noqa: E402
 from tests.stretch.api import snapshot  # noqa: E402
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from predictors.install import install_line
-from scheduler.bundle import load_bundle
+from scheduler.bundle.load import load_bundle
 from stretch.quantize.images import synthetic_images
 from tests.scheduler.bundles import two_branches
 from tests.scheduler.delegates import qdq

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.errors import UsageError
-from scheduler.preprocessing import IMAGENET, Preprocessing
+from scheduler.bundle.preprocessing import IMAGENET, Preprocessing
 from stretch.cli.pictures import asked_preprocessing
 
 OWN = Preprocessing((0.1, 0.2, 0.3), (0.4, 0.5, 0.6), 0.9, interpolation="bicubic", channels="bgr")

@@ -6,12 +6,12 @@ import pytest
 torch = pytest.importorskip("torch")
 import numpy as np  # noqa: E402 - torch may be missing
 
-from scheduler.bundle import load_bundle  # noqa: E402
-from scheduler.session import Session  # noqa: E402
+from scheduler.bundle.load import load_bundle  # noqa: E402
+from scheduler.runtime.session import Session  # noqa: E402
 from stretch.export.bundle import BundleFacts, export_bundle  # noqa: E402
-from stretch.planning.design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
-from stretch.planning.segments import split_segments  # noqa: E402
-from stretch.planning.widths import partitions  # noqa: E402
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
+from stretch.planning.design.widths import partitions  # noqa: E402
+from stretch.planning.network.segments import split_segments  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from tests.stretch.designs import identity_design, whole  # noqa: E402
 

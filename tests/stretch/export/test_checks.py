@@ -6,11 +6,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from predictors.errors import StretchError  # noqa: E402 - torch may be missing
-from scheduler.bundle import load_bundle  # noqa: E402
-from scheduler.judge import judge  # noqa: E402
-from scheduler.sample import read_sample  # noqa: E402
-from scheduler.session import Session  # noqa: E402
-from scheduler.verify import random_input  # noqa: E402
+from scheduler.bundle.load import load_bundle  # noqa: E402
+from scheduler.checks.judge import judge  # noqa: E402
+from scheduler.checks.sample import read_sample  # noqa: E402
+from scheduler.checks.verify import random_input  # noqa: E402
+from scheduler.runtime.session import Session  # noqa: E402
 from stretch.export.bundle import BundleFacts, export_bundle  # noqa: E402
 from stretch.export.checks import TOLERANCE, check_export  # noqa: E402
 from stretch.transform import build  # noqa: E402

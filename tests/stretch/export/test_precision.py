@@ -8,11 +8,11 @@ import pytest
 from onnx import numpy_helper
 
 from predictors.errors import InfeasibleError, StretchError, UsageError
-from scheduler.bundle import load_bundle
+from scheduler.bundle.load import load_bundle
+from scheduler.bundle.manifest import FileEntry
+from scheduler.checks.verify import verify_bundle
 from scheduler.delegates import DspDelegate
-from scheduler.manifest import FileEntry
-from scheduler.session import Session
-from scheduler.verify import verify_bundle
+from scheduler.runtime.session import Session
 from stretch.export.precision import export_precision, planned_precision
 from stretch.quantize.compare import loss
 from stretch.quantize.images import synthetic_images
@@ -60,7 +60,7 @@ def change(bundle, name, edit):
 
 
 def load_manifest(bundle):
-    from scheduler.manifest import Manifest
+    from scheduler.bundle.manifest import Manifest
 
     return msgspec.json.decode((bundle / "bundle.json").read_bytes(), type=Manifest)
 

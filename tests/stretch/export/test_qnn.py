@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 
 from predictors.errors import StretchError, UnknownNameError, UsageError
-from scheduler.bundle import load_bundle
+from scheduler.bundle.load import load_bundle
+from scheduler.checks.verify import random_input, verify_bundle
 from scheduler.delegates import DspDelegate
-from scheduler.session import Session
-from scheduler.verify import random_input, verify_bundle
+from scheduler.runtime.session import Session
 from stretch.export.precision import export_precision
 from stretch.export.qnn import export_contexts
 from stretch.quantize.images import synthetic_images

@@ -8,14 +8,14 @@ import pytest
 
 from predictors.devices import load_device
 from predictors.predictor import LatencyPredictor
-from scheduler.bundle import load_bundle
-from scheduler.predicted import predicted_trace
+from scheduler.bundle.load import load_bundle
+from scheduler.simulate.predicted import predicted_trace
 from stretch.export.precision import export_precision
 from stretch.export.read import read_graph
 from stretch.export.repredict import repredict, runs_in
-from stretch.planning.compare import NO_CLEAR_WINNER
 from stretch.planning.config import PlanConfig
-from stretch.planning.design import BranchDesign
+from stretch.planning.cost.compare import NO_CLEAR_WINNER
+from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.plan import evaluate
 from stretch.quantize.images import synthetic_images
 from tests.stretch.cli.commands import call

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from predictors.errors import StretchError
-from scheduler.bundle import load_bundle
-from scheduler.session import Session
-from scheduler.verify import random_input, verify_bundle
+from scheduler.bundle.load import load_bundle
+from scheduler.checks.verify import random_input, verify_bundle
+from scheduler.runtime.session import Session
 from stretch.export.staging import UNFINISHED, check_target, copy_files, file_entry, staged, write_manifest
 from tests.scheduler.bundles import two_branches
 
@@ -149,7 +149,7 @@ def test_bundle_that_is_read_while_it_is_replaced_stays_until_it_is_let_go(tmp_p
 WRITER = """
 import sys
 from pathlib import Path
-from scheduler.bundle import load_bundle
+from scheduler.bundle.load import load_bundle
 from stretch.export.staging import copy_files, staged, write_manifest
 *sources, out = map(Path, sys.argv[1:])
 bundles = [load_bundle(source) for source in sources]

@@ -3,7 +3,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from stretch.models.cifar import CifarFamily  # noqa: E402 - torch may be missing
-from stretch.planning.segments import split_segments  # noqa: E402
+from stretch.planning.network.segments import split_segments  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

@@ -11,8 +11,8 @@ image = pytest.importorskip("PIL.Image")
 import torchvision.models as tv  # noqa: E402 - torch may be missing
 
 from predictors.errors import StretchError  # noqa: E402
-from scheduler.bundle import load_bundle  # noqa: E402
-from scheduler.preprocessing import IMAGENET, Preprocessing  # noqa: E402
+from scheduler.bundle.load import load_bundle  # noqa: E402
+from scheduler.bundle.preprocessing import IMAGENET, Preprocessing  # noqa: E402
 from stretch.api import branch  # noqa: E402
 from stretch.models.families import find_family  # noqa: E402
 from stretch.models.load import load_model  # noqa: E402

@@ -6,10 +6,10 @@ from predictors.devices import load_device
 from predictors.predictor import LatencyPredictor
 from stretch.planning.config import PlanConfig
 from stretch.planning.constraints import ConstraintFilter
-from stretch.planning.costs import Costs
-from stretch.planning.design import BranchDesign
-from stretch.planning.segments import split_segments
-from stretch.planning.space import DesignSpace
+from stretch.planning.cost.branch import Costs
+from stretch.planning.design.branch_design import BranchDesign
+from stretch.planning.network.segments import split_segments
+from stretch.planning.search.space import DesignSpace
 from tests.predictors.networks import small_resnet
 
 #: A large α lets the short segments of a small network branch.

@@ -6,7 +6,7 @@ import pytest
 from predictors.devices import load_device
 from stretch.planning.config import PlanConfig
 from stretch.planning.constraints import ConstraintFilter
-from stretch.planning.segments import split_segments
+from stretch.planning.network.segments import split_segments
 from tests.predictors.networks import efficientnet_b5, resnet50
 
 RULES = ConstraintFilter.of(PlanConfig().checked(load_device("pixel6")))

@@ -9,10 +9,10 @@ from predictors.devices import load_device
 from predictors.errors import InfeasibleError, UnknownNameError, UsageError
 from predictors.predictor import LatencyPredictor
 from stretch.planning.config import PlanConfig
-from stretch.planning.design import BranchDesign, BranchScale, SegmentDesign
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
+from stretch.planning.design.scale import scaled_graph
+from stretch.planning.network.segments import split_segments
 from stretch.planning.plan import evaluate, plan
-from stretch.planning.scale import scaled_graph
-from stretch.planning.segments import split_segments
 from tests.predictors.networks import efficientnet_b5, resnet50, small_resnet
 
 COMBINATIONS = [("pixel6", ("cpu", "gpu")), ("mi9", ("cpu", "gpu")), ("mi9", ("cpu", "dsp")), ("mi9", ("cpu", "gpu", "dsp"))]

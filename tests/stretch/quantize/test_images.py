@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from predictors.errors import StretchError
-from scheduler.preprocessing import IMAGENET, Preprocessing
+from scheduler.bundle.preprocessing import IMAGENET, Preprocessing
 from stretch.quantize.images import FEWEST, load_images, read_images, synthetic_images
 
 SHAPE = (1, 3, 6, 8)

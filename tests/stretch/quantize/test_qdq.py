@@ -4,7 +4,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from predictors.errors import StretchError
-from scheduler.int8_edges import edges
+from scheduler.formats.int8_edges import edges
 from stretch.quantize.compare import loss
 from stretch.quantize.qdq import quantise
 from stretch.quantize.replay import runner

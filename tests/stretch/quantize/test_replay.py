@@ -2,8 +2,8 @@ import numpy as np
 import onnx
 import pytest
 
-from scheduler.bundle import load_bundle
-from scheduler.sequential import Sequential
+from scheduler.bundle.load import load_bundle
+from scheduler.runtime.sequential import Sequential
 from stretch.quantize.replay import replay, runner
 from tests.scheduler.delegates import qdq
 

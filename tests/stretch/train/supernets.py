@@ -1,9 +1,9 @@
 """Pools of designs for tests of supernets."""
 
 from predictors.graph import OpGraph
-from stretch.planning.design import BranchDesign, BranchScale, SegmentDesign
-from stretch.planning.segments import Segment, split_segments
-from stretch.planning.widths import partitions
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
+from stretch.planning.design.widths import partitions
+from stretch.planning.network.segments import Segment, split_segments
 from tests.stretch.designs import whole
 
 

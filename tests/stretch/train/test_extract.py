@@ -4,7 +4,7 @@ torch = pytest.importorskip("torch")
 from safetensors.torch import load_file  # noqa: E402 - torch may be missing
 
 from predictors.errors import StretchError  # noqa: E402
-from scheduler.session import Session  # noqa: E402
+from scheduler.runtime.session import Session  # noqa: E402
 from stretch.train.extract import extract  # noqa: E402
 from stretch.train.recipe import load_recipe  # noqa: E402
 from stretch.train.session import train_recipe  # noqa: E402
@@ -60,7 +60,7 @@ def test_bundle_is_evaluated_with_the_colours_that_it_was_trained_with(tmp_path,
     import numpy as np
     from PIL import Image
 
-    from scheduler.bundle import load_bundle
+    from scheduler.bundle.load import load_bundle
     from tests.stretch.cli.commands import call
 
     random = np.random.default_rng(0)

@@ -4,8 +4,8 @@ torch = pytest.importorskip("torch")
 
 from predictors.errors import StretchError  # noqa: E402 - torch may be missing
 from stretch.models.tiny import tiny_resnet  # noqa: E402
-from stretch.planning.design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
-from stretch.planning.segments import split_segments  # noqa: E402
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
+from stretch.planning.network.segments import split_segments  # noqa: E402
 from stretch.train.config import TrainConfig  # noqa: E402
 from stretch.train.data import synthetic  # noqa: E402
 from stretch.train.loop import Run, train  # noqa: E402

@@ -4,8 +4,8 @@ import pytest
 from predictors.devices import load_device
 from predictors.errors import InfeasibleError
 from stretch.planning.config import PlanConfig
+from stretch.planning.design.scale import scaled_graph
 from stretch.planning.plan import evaluate, plan
-from stretch.planning.scale import scaled_graph
 from tests.stretch.planning.spaces import small_resnet
 
 pytest.importorskip("torch")

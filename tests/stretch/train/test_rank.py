@@ -4,7 +4,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from predictors.errors import StretchError  # noqa: E402 - torch may be missing
-from stretch.planning.accuracy import FEATURES, segment_features  # noqa: E402
+from stretch.planning.cost.accuracy import FEATURES, segment_features  # noqa: E402
 from stretch.train.pool import random_designs  # noqa: E402
 from stretch.train.rank import LEAST, fit, rank  # noqa: E402
 from stretch.train.recipe import load_recipe  # noqa: E402

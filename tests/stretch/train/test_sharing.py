@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from predictors.errors import StretchError  # noqa: E402 - torch may be missing
-from stretch.planning.design import BranchDesign  # noqa: E402
-from stretch.planning.scale import scaled_graph  # noqa: E402
+from stretch.planning.design.branch_design import BranchDesign  # noqa: E402
+from stretch.planning.design.scale import scaled_graph  # noqa: E402
 from stretch.train.sharing import Sharing, envelope  # noqa: E402
 from tests.stretch.train.supernets import design, pool  # noqa: E402
 
@@ -18,7 +18,7 @@ def test_positions_have_the_shapes_of_the_branched_network_and_occur_once(captur
     from stretch.transform import BranchedModel
 
     network = captured(model)
-    from stretch.planning.segments import split_segments
+    from stretch.planning.network.segments import split_segments
     from tests.stretch.train.supernets import part, whole
 
     parts = [

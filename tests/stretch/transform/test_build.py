@@ -5,11 +5,11 @@ from hypothesis import given, settings  # noqa: E402 - torch may be missing
 from hypothesis import strategies as st  # noqa: E402
 
 from stretch.capture import capture  # noqa: E402
-from stretch.planning.depth import drop_units  # noqa: E402
-from stretch.planning.design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
-from stretch.planning.scale import scale_branch, scaled_branches, scaled_graph  # noqa: E402
-from stretch.planning.segments import split_segments  # noqa: E402
-from stretch.planning.widths import legal_widths, partitions  # noqa: E402
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
+from stretch.planning.design.depth import drop_units  # noqa: E402
+from stretch.planning.design.scale import scale_branch, scaled_branches, scaled_graph  # noqa: E402
+from stretch.planning.design.widths import legal_widths, partitions  # noqa: E402
+from stretch.planning.network.segments import split_segments  # noqa: E402
 from stretch.transform import Branch, build  # noqa: E402
 from stretch.transform.width import Trunk, choose_units, importance, inherit, kept_channels  # noqa: E402
 from tests.stretch.designs import identity_design, random_designs, whole  # noqa: E402

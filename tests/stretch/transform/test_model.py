@@ -2,7 +2,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from stretch.planning.scale import scaled_graph  # noqa: E402 - torch may be missing
+from stretch.planning.design.scale import scaled_graph  # noqa: E402 - torch may be missing
 from stretch.transform import BranchedModel  # noqa: E402
 from stretch.transform.model import op_weights  # noqa: E402
 from tests.stretch.designs import identity_design  # noqa: E402

@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
 
-from scheduler.bundle import load_bundle
-from scheduler.cores import available_cores
+from scheduler.bundle.load import load_bundle
+from scheduler.checks.verify import random_input
 from scheduler.delegates.opencl.device import is_cpu_device
-from scheduler.mapping import place_processors
-from scheduler.session import Session
-from scheduler.verify import random_input
+from scheduler.placement.cores import available_cores
+from scheduler.placement.mapping import place_processors
+from scheduler.runtime.session import Session
 from stretch.export.precision import export_precision
 from stretch.quantize.images import synthetic_images
 from tests.scheduler.bundles import two_branches

@@ -2,7 +2,7 @@ from collections import namedtuple
 
 import pytest
 
-from scheduler.bundle import load_bundle
+from scheduler.bundle.load import load_bundle
 from scheduler.delegates.opencl import OpenCLDelegate
 from scheduler.delegates.opencl.tuning import pair_launches
 

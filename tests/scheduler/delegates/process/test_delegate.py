@@ -11,7 +11,7 @@ import pytest
 
 from predictors.errors import StretchError, UnknownNameError
 from scheduler.delegates.process import ProcessDelegate
-from scheduler.session import Session
+from scheduler.runtime.session import Session
 from tests import onnx_runtime
 
 X = np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)
@@ -84,7 +84,7 @@ def test_inner_delegate_is_a_choice(bundle_dir):
 
 
 def test_interpreter_that_ends_without_closing_leaves_no_child(bundle_dir):
-    code = f"from scheduler.session import Session; import numpy as np; s = Session({str(bundle_dir)!r}, {{'gpu': 'process'}}); s(np.zeros((1, 3, 8, 8), np.float32))"
+    code = f"from scheduler.runtime.session import Session; import numpy as np; s = Session({str(bundle_dir)!r}, {{'gpu': 'process'}}); s(np.zeros((1, 3, 8, 8), np.float32))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
 

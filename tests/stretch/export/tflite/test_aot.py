@@ -8,8 +8,8 @@ import pytest
 
 from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UnknownNameError, UsageError
 from predictors.install import install_line
-from scheduler.bundle import load_bundle
-from scheduler.verify import verify_bundle
+from scheduler.bundle.load import load_bundle
+from scheduler.checks.verify import verify_bundle
 from stretch.export.precision import export_precision
 from stretch.export.tflite import aot as module
 from stretch.export.tflite.aot import export_aot

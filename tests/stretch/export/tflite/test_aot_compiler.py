@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UnknownNameError
-from scheduler.bundle import load_bundle
+from scheduler.bundle.load import load_bundle
 from stretch.export.precision import export_precision
 from stretch.export.tflite import aot_compiler as module
 from stretch.export.tflite.aot_compiler import compile_signatures, find_toolchain, partitions

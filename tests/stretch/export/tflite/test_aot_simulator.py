@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from predictors.errors import StretchError
-from scheduler.bundle import load_bundle
-from scheduler.verify import random_input
+from scheduler.bundle.load import load_bundle
+from scheduler.checks.verify import random_input
 from stretch.export.precision import export_precision
 from stretch.export.tflite.aot_compiler import Code, compile_signatures
 from stretch.export.tflite.aot_simulator import Case, simulate

@@ -8,12 +8,12 @@ import pytest
 from onnx import helper
 
 from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UsageError
-from scheduler.bundle import load_bundle
+from scheduler.bundle.load import load_bundle
+from scheduler.bundle.manifest import FileEntry, Manifest
+from scheduler.bundle.tflite_file import load_tflite
+from scheduler.checks.verify import random_input
 from scheduler.delegates.litert import LiteRtDelegate
-from scheduler.manifest import FileEntry, Manifest
-from scheduler.session import Session
-from scheduler.tflite_file import load_tflite
-from scheduler.verify import random_input
+from scheduler.runtime.session import Session
 from stretch.export.tflite import bundle as module
 from stretch.export.tflite.bundle import FILE, export_tflite
 from stretch.quantize.compare import loss
@@ -74,7 +74,7 @@ def test_precisions_of_the_bundle_are_those_of_the_file(made):
 
 def not_requantised(content, name, factor):
     """A file whose int8 branch `name` hands its integers on as they are, to a reader that takes them in another scale."""
-    from scheduler.tflite_schema import OPERATORS, OPTIONS, TFLITE, TYPES
+    from scheduler.formats.tflite_schema import OPERATORS, OPTIONS, TFLITE, TYPES
 
     model = TFLITE.decode(content)
     graph = next(each for each in model["subgraphs"] if each["name"] == name)

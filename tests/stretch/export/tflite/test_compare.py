@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from predictors.errors import InfeasibleError
-from scheduler.bundle import load_bundle
+from scheduler.bundle.load import load_bundle
 from stretch.export.tflite.bundle import export_tflite
 from stretch.export.tflite.compare import MARGIN_DB, MIN_COSINE, MIN_COSINE_ROUNDED, OUTPUT, Comparison, compare
 from stretch.quantize.compare import Loss, loss

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from predictors.errors import StretchError
-from scheduler.tflite_schema import TFLITE
+from scheduler.formats.tflite_schema import TFLITE
 from stretch.export.tflite import writer as module
 from stretch.export.tflite.writer import Piece, Quant, Writer
 

@@ -5,10 +5,10 @@ import pytest
 from predictors.devices import load_device
 from predictors.errors import InfeasibleError, UsageError
 from stretch.planning.config import PlanConfig
-from stretch.planning.makespan import timeline
+from stretch.planning.cost.makespan import timeline
 from stretch.planning.plan import plan
 from stretch.planning.search.concat import search_concat
-from stretch.planning.space import DesignSpace
+from stretch.planning.search.space import DesignSpace
 from tests.predictors.networks import resnet50, small_resnet
 from tests.stretch.planning.spaces import as_design, make_space
 

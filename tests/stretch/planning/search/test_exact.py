@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from stretch.planning.makespan import timeline
+from stretch.planning.cost.makespan import timeline
 from stretch.planning.search.exact import search_exact
 from stretch.planning.search.grid import search_grid
 from tests.predictors.networks import small_resnet

@@ -2,7 +2,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from stretch.planning.design import BranchScale, SegmentDesign  # noqa: E402 - torch may be missing
+from stretch.planning.design.branch_design import BranchScale, SegmentDesign  # noqa: E402 - torch may be missing
 from stretch.transform import build  # noqa: E402
 from stretch.transform.calibrate.joins import fit_join, readout  # noqa: E402
 from stretch.transform.calibrate.pixels import rows_of  # noqa: E402

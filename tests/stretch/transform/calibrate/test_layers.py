@@ -5,8 +5,8 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402 - torch may be missing
 
 from stretch.capture import capture  # noqa: E402
-from stretch.planning.design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
-from stretch.planning.segments import cut_segment  # noqa: E402
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
+from stretch.planning.network.segments import cut_segment  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from stretch.transform.build import heritages  # noqa: E402
 from stretch.transform.calibrate.layers import BranchFit, look, tail_of  # noqa: E402

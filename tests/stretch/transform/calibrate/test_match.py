@@ -2,8 +2,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from stretch.planning.depth import drop_units  # noqa: E402 - torch may be missing
-from stretch.planning.segments import split_segments  # noqa: E402
+from stretch.planning.design.depth import drop_units  # noqa: E402 - torch may be missing
+from stretch.planning.network.segments import split_segments  # noqa: E402
 from stretch.transform.calibrate.match import candidate_matches  # noqa: E402
 
 pytestmark = pytest.mark.torch

@@ -6,9 +6,9 @@ from hypothesis import given, settings  # noqa: E402 - torch may be missing
 from hypothesis import strategies as st  # noqa: E402
 
 from predictors.errors import StretchError  # noqa: E402
-from stretch.planning.design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
-from stretch.planning.segments import split_segments  # noqa: E402
-from stretch.planning.widths import partitions  # noqa: E402
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
+from stretch.planning.design.widths import partitions  # noqa: E402
+from stretch.planning.network.segments import split_segments  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from stretch.transform.calibrate import calibrate, whole_design  # noqa: E402
 from tests.stretch.designs import identity_design, random_designs, whole  # noqa: E402

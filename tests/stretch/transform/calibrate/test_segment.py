@@ -2,7 +2,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from stretch.planning.scale import design_segments  # noqa: E402 - torch may be missing
+from stretch.planning.design.scale import design_segments  # noqa: E402 - torch may be missing
 from stretch.transform import build  # noqa: E402
 from stretch.transform.build import heritages  # noqa: E402
 from stretch.transform.calibrate import whole_design  # noqa: E402

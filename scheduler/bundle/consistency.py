@@ -1,0 +1,114 @@
+"""Whether tensors, subgraphs and joins of a manifest fit together."""
+
+import math
+from collections import Counter, deque
+from collections.abc import Iterator
+
+from scheduler.bundle.manifest import JoinEntry, Manifest, Tensor
+
+MAX_PARTS = 20_000
+MAX_TENSOR_ELEMENTS = 1 << 30
+
+
+def graph_problems(manifest: Manifest) -> Iterator[str]:
+    """Why the manifest's parts are not one graph that can run, one sentence each.
+
+    Each tensor has one writer and at least one reader, both lists are in
+    topological order, and the shapes of each join add up.
+    """
+    steps = [s.name for s in manifest.subgraphs] + [j.name for j in manifest.joins]
+    if not manifest.subgraphs:
+        yield "it has no subgraph"
+        return
+    if max(len(steps), len(manifest.tensors)) > MAX_PARTS:
+        yield f"it has {len(steps)} subgraphs and joins and {len(manifest.tensors)} tensors, the limit is {MAX_PARTS}"
+        return
+    tensors = {t.name: t for t in manifest.tensors}
+    for what, names in (("tensor", [t.name for t in manifest.tensors]), ("subgraph or join", steps)):
+        if twice := next((n for n, count in Counter(names).items() if count > 1), None):
+            yield f"{what} `{twice}` is there twice"
+            return
+    if reserved := {"input", "output"}.intersection(steps):
+        yield f"no subgraph or join may be called `{reserved.pop()}`"
+    reads = {s.name: (s.input,) for s in manifest.subgraphs} | {j.name: j.inputs for j in manifest.joins}
+    writes = {s.name: s.output for s in manifest.subgraphs} | {j.name: j.output for j in manifest.joins}
+    for step in steps:
+        for name in (*reads[step], writes[step]):
+            if name not in tensors:
+                yield f"`{step}` uses the tensor `{name}`, which is not described"
+                return
+    for name in (manifest.input, manifest.output):
+        if name not in tensors:
+            yield f"the tensor `{name}` is not described"
+            return
+    yield from _tensor_problems(manifest, reads, writes)
+    yield from _order_problems(manifest, reads, writes)
+    for join in manifest.joins:
+        yield from _join_problems(join, [tensors[i] for i in join.inputs], tensors[join.output])
+    for what, tensor, shape in (
+        ("input", manifest.input, manifest.model.input_shape),
+        ("output", manifest.output, manifest.model.output_shape),
+    ):
+        if tensors[tensor].shape != shape:
+            yield f"the model's {what} has shape {list(shape)}, its tensor `{tensor}` {list(tensors[tensor].shape)}"
+
+
+def _tensor_problems(manifest: Manifest, reads: dict[str, tuple[str, ...]], writes: dict[str, str]) -> Iterator[str]:
+    writers: dict[str, list[str]] = {manifest.input: ["input"]}
+    for step, tensor_name in writes.items():
+        writers.setdefault(tensor_name, []).append(step)
+    readers: dict[str, set[str]] = {manifest.output: {"output"}}
+    for step, names in reads.items():
+        for tensor_name in names:
+            readers.setdefault(tensor_name, set()).add(step)
+    for tensor in manifest.tensors:
+        if not tensor.shape or min(tensor.shape) < 1 or math.prod(tensor.shape) > MAX_TENSOR_ELEMENTS:
+            yield f"tensor `{tensor.name}` has the shape {list(tensor.shape)}, which is empty or too large"
+        if tensor.layout == "NC" and len(tensor.shape) != 2:
+            yield f"tensor `{tensor.name}` has layout NC and {len(tensor.shape)} axes"
+        written, read = writers.get(tensor.name, []), readers.get(tensor.name, set())
+        if written != [tensor.producer]:
+            yield f"tensor `{tensor.name}` states the producer `{tensor.producer}` and is written by {', '.join(written) or 'nothing'}"
+        if read != set(tensor.consumers) or not read:
+            yield f"tensor `{tensor.name}` states the consumers {', '.join(tensor.consumers) or 'none'} and is read by {', '.join(sorted(read)) or 'nothing'}"
+
+
+def _order_problems(manifest: Manifest, reads: dict[str, tuple[str, ...]], writes: dict[str, str]) -> Iterator[str]:
+    """Each list must be in topological order; both together must have no circle."""
+    there = {manifest.input}
+    left = {"subgraphs": deque(s.name for s in manifest.subgraphs), "joins": deque(j.name for j in manifest.joins)}
+    moved = True
+    while moved:
+        moved = False
+        for steps in left.values():
+            while steps and all(tensor in there for tensor in reads[steps[0]]):
+                there.add(writes[steps.popleft()])
+                moved = True
+    for what, steps in left.items():
+        if steps:
+            yield f"the {what} are not in topological order: `{steps[0]}` reads a tensor that is written later"
+            return
+
+
+def _join_problems(join: JoinEntry, inputs: list[Tensor], output: Tensor) -> Iterator[str]:
+    if len(inputs) < 2 or len(set(join.inputs)) != len(inputs):
+        yield f"join `{join.name}` needs two or more different tensors"
+        return
+    for tensor in inputs:
+        if (tensor.dtype, tensor.layout, tensor.scale, tensor.zero_point) != (output.dtype, output.layout, output.scale, output.zero_point):
+            yield f"join `{join.name}` reads `{tensor.name}` and writes `{output.name}`, which differ in type or layout"
+    if join.kind == "sum":
+        if any(t.shape != output.shape for t in inputs):
+            yield f"join `{join.name}` adds tensors of different shapes"
+        return
+    channel = {"NCHW": 1, "NC": 1, "NHWC": -1}.get(output.layout)
+    if channel is None:
+        yield f"join `{join.name}` has layout {output.layout}, in which tensors cannot be put side by side"
+        return
+    shapes = [list(t.shape) for t in (*inputs, output)]
+    if any(len(s) < 2 for s in shapes):
+        yield f"join `{join.name}` joins tensors without channels"
+        return
+    widths = [shape.pop(channel) for shape in shapes]
+    if any(shape != shapes[-1] for shape in shapes) or sum(widths[:-1]) != widths[-1]:
+        yield f"join `{join.name}`: channels {' + '.join(map(str, widths[:-1]))} do not give `{output.name}` of shape {list(output.shape)}"

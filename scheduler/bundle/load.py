@@ -1,0 +1,140 @@
+"""A bundle on disk: read, checked, and never trusted further than its hashes."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from predictors.errors import StretchError
+from predictors.files import read_bytes
+from predictors.install import upgrade_line
+from scheduler.bundle.consistency import graph_problems
+from scheduler.bundle.files import file_problems, onnx_problems
+from scheduler.bundle.held import Held
+from scheduler.bundle.manifest import SCHEMA, Manifest, SubgraphEntry
+
+MANIFEST = "bundle.json"
+MAX_MANIFEST_BYTES = 16 << 20
+
+_AGAIN = "write the bundle again with `stretch branch`"
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A bundle whose description holds together and whose files are there.
+
+    It stays what it was when it was read, even if another bundle takes its
+    place meanwhile: the folder of before is kept for as long as this lives.
+
+    Args:
+        path: The folder.
+        manifest: Its description.
+        held: The folder itself; None for one that nobody replaces.
+    """
+
+    path: Path
+    manifest: Manifest
+    held: Held | None = field(default=None, compare=False, repr=False)
+
+    def file(self, name: str) -> Path:
+        """A path of one of the bundle's files, by its name in the manifest; it may lead through a descriptor of this process."""
+        return (self.path if self.held is None else self.held.root) / name
+
+    def named(self, text: str) -> str:
+        """The text with the bundle's folder in place of what `file` gives."""
+        return text if self.held is None else self.held.named(text)
+
+    def subgraph(self, name: str) -> SubgraphEntry:
+        """The subgraph called `name`."""
+        return next(entry for entry in self.manifest.subgraphs if entry.name == name)
+
+
+class _Version(msgspec.Struct):
+    """Only the schema number, so that a newer manifest is named as such."""
+
+    schema: int = 0
+
+
+def load_bundle(path: str | Path, *, check_hashes: bool = False) -> Bundle:
+    """Read a bundle and check everything that does not need to run it.
+
+    Args:
+        path: The bundle's folder.
+        check_hashes: Also compare each file's SHA-256, about a second a gigabyte.
+
+    Raises:
+        StretchError: If the folder is no bundle, its schema is newer than this
+            code, a file is missing, outside of the folder, of the wrong size or
+            content, or tensors, subgraphs and joins do not fit together.
+    """
+    bundle = read_bundle(Path(path))
+    for problem in bundle_problems(bundle, hashes=check_hashes):
+        raise StretchError(problem, _AGAIN)
+    return bundle
+
+
+def read_bundle(path: Path) -> Bundle:
+    """Read a bundle's description alone; nothing says yet that its files are there.
+
+    Raises:
+        StretchError: If it is missing, damaged, too large or of a newer schema.
+    """
+    try:
+        held = Held(path)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise _no_bundle(path) from error
+    except (OSError, ValueError) as error:
+        raise StretchError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+    try:
+        return Bundle(path, read_manifest(held.root), held)
+    except StretchError as error:
+        raise StretchError(held.named(error.message), error.hint) from error
+
+
+def bundle_problems(bundle: Bundle, *, hashes: bool) -> Iterator[str]:
+    """What is wrong with a bundle, one sentence each.
+
+    What a file holds is looked at only once all files are as they were written.
+
+    Args:
+        bundle: A bundle fresh from `read_bundle`.
+        hashes: Whether to compare each file's SHA-256.
+    """
+    held = bundle.held or Held(bundle.path)
+    damaged = False
+    for problem in file_problems(bundle.path, held, bundle.manifest, hashes=hashes):
+        damaged = True
+        yield problem
+    for problem in graph_problems(bundle.manifest):
+        damaged = True
+        yield f"{bundle.path / MANIFEST}: {problem}"
+    if not damaged:
+        yield from onnx_problems(bundle.path, held, bundle.manifest)
+
+
+def _no_bundle(path: Path) -> StretchError:
+    return StretchError(f"{path} is not a bundle: it has no {MANIFEST}", "make one with `stretch branch MODEL --device DEVICE`")
+
+
+def read_manifest(path: Path) -> Manifest:
+    """The description in a folder, without holding the folder.
+
+    Raises:
+        StretchError: As `read_bundle`.
+    """
+    file = path / MANIFEST
+    if not file.exists() and not file.is_symlink():
+        raise _no_bundle(path)
+    if file.exists() and not file.is_file():
+        raise StretchError(f"{file} is not a file", _AGAIN)
+    text = read_bytes(file, "bundle's description", MAX_MANIFEST_BYTES, _AGAIN)
+    try:
+        schema = msgspec.json.decode(text, type=_Version).schema
+        if schema > SCHEMA:
+            raise StretchError(f"{file} has schema {schema}, this nn-stretch reads up to {SCHEMA}", upgrade_line())
+        if schema < 1:
+            raise StretchError(f"{file} has schema {schema}, the first one is 1", _AGAIN)
+        return msgspec.json.decode(text, type=Manifest)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise StretchError(f"{file} is damaged: {error}", _AGAIN) from error

@@ -1,0 +1,203 @@
+"""Schema of a bundle's `bundle.json`: what `stretch` writes and `scheduler` reads."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from scheduler.bundle.preprocessing import Preprocessing
+
+SCHEMA = 1
+
+#: Predicted times and energies are at most this: sums of them stay finite, and fit a timeline in nanoseconds.
+_Amount = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+_Core = Annotated[int, msgspec.Meta(ge=0, le=1023)]
+
+
+class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Unknown keys are refused: a bundle is untrusted."""
+
+
+class Tensor(_Part, frozen=True):
+    """A tensor that crosses subgraphs.
+
+    Args:
+        name: Unique in the bundle.
+        shape: Batch first.
+        producer: Subgraph or join that writes it; ``input`` for the model's input.
+        consumers: Subgraphs and joins that read it; ``output`` if it is the result.
+        dtype: Element type.
+        layout: Axis order.
+        scale: Quantisation scale, or None.
+        zero_point: Quantisation zero point, or None.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    producer: str
+    consumers: tuple[str, ...]
+    dtype: Literal["float32", "float16", "int8", "uint8"] = "float32"
+    layout: Literal["NCHW", "NHWC", "PHWC4", "NC"] = "NCHW"
+    scale: float | None = None
+    zero_point: int | None = None
+
+
+class Alternative(_Part, frozen=True):
+    """A subgraph on one of the device's processors.
+
+    Args:
+        ms: Predicted time, without communication.
+        mj: Predicted energy of the processor, mJ; None if the profile states no power.
+    """
+
+    ms: _Amount
+    mj: _Amount | None = None
+
+
+class SubgraphEntry(_Part, frozen=True):
+    """A piece that one processor runs without waiting for another.
+
+    Args:
+        name: Unique, such as ``s1.cpu``.
+        segment: Segment it belongs to.
+        processor: Processor of the device profile it was planned for.
+        file: ONNX file, relative to the bundle.
+        input: Tensor it reads.
+        output: Tensor it writes.
+        macs: Multiply-accumulates.
+        precision: Precision of the file.
+        planned_precision: Precision the plan assumed on the device.
+        predicted_ms: Predicted time on the device, without communication.
+        alternatives: What it would take on each processor of the plan.
+    """
+
+    name: str
+    segment: str
+    processor: str
+    file: str
+    input: str
+    output: str
+    macs: _Count
+    precision: str = "fp32"
+    planned_precision: str = "fp32"
+    predicted_ms: _Amount | None = None
+    alternatives: dict[str, Alternative] = {}
+
+
+class JoinEntry(_Part, frozen=True):
+    """A meeting point of two or more branches.
+
+    Args:
+        name: Unique, such as ``s1.join``.
+        segment: Segment whose branches meet.
+        kind: ``concat``: inputs side by side along channels, in order;
+            ``sum``: inputs added. (A ``project`` join is a ``concat`` here: its
+            1×1 convolutions belong to the branches.)
+        inputs: Branch output tensors, in order.
+        output: Joined tensor.
+        processor: Processor that waits and joins (the CPU of the paper's Algorithm 1).
+    """
+
+    name: str
+    segment: str
+    kind: Literal["concat", "sum"]
+    inputs: tuple[str, ...]
+    output: str
+    processor: str = "cpu"
+
+
+class FileEntry(_Part, frozen=True):
+    """Size and SHA-256 of one file of the bundle."""
+
+    bytes: _Count
+    sha256: str
+
+
+class ModelInfo(_Part, frozen=True):
+    """The branched model and its original in numbers (batch 1).
+
+    Args:
+        name: Of the model.
+        input_shape: Of what it reads.
+        output_shape: Of what it gives.
+        macs: Multiply-accumulates.
+        params: Parameters.
+        original_macs: Multiply-accumulates of the original.
+        original_params: Parameters of the original.
+        preprocessing: What a picture goes through before the model reads it; None if that is not known.
+    """
+
+    name: str
+    input_shape: tuple[int, ...]
+    output_shape: tuple[int, ...]
+    macs: _Count
+    params: _Count
+    original_macs: _Count
+    original_params: _Count
+    preprocessing: Preprocessing | None = None
+
+
+class WeightsInfo(_Part, frozen=True):
+    """Where the weights came from.
+
+    Args:
+        source: ``default`` (pretrained), ``random``, ``file``, ``given`` or ``trained`` (after it was branched).
+        detail: Which file or which weights entry.
+    """
+
+    source: str
+    detail: str = ""
+
+
+class Manifest(_Part, frozen=True):
+    """`bundle.json`.
+
+    Args:
+        schema: Version of this schema.
+        version: nn-stretch that wrote the bundle.
+        model: The model in numbers.
+        device: Profile the design was planned for.
+        calibrated: Whether that profile was fitted to measurements.
+        weights: Where the weights came from.
+        design: The `BranchDesign` as JSON.
+        input: Name of the model's input tensor.
+        output: Name of the model's output tensor.
+        tensors: Tensors that cross subgraphs.
+        subgraphs: In topological order.
+        joins: In topological order.
+        whole: ONNX of the whole branched model.
+        controls: ONNX of the sequential controls, by name (``original``, ``sequential_same_macs``).
+        control_macs: Multiply-accumulates of each control.
+        predicted: The planner's figures (`predicted` of the command line's JSON).
+        recommended: What the planner recommends to run.
+        checks: Results of the numeric checks at export.
+        files: Every other file of the bundle.
+        contexts: Files with code for the DSP of named chips, by chip and subgraph.
+        little_cores: The device's cores for threads that only wait for another processor.
+        tflite: TFLite file with a signature for each subgraph and join, if there is one.
+        aot: Copies of that file whose int8 signatures of the DSP are code for named chips, by chip.
+    """
+
+    schema: int
+    version: str
+    model: ModelInfo
+    device: str
+    calibrated: bool
+    weights: WeightsInfo
+    design: dict[str, Any]
+    input: str
+    output: str
+    tensors: tuple[Tensor, ...]
+    subgraphs: tuple[SubgraphEntry, ...]
+    joins: tuple[JoinEntry, ...]
+    whole: str
+    controls: dict[str, str]
+    control_macs: dict[str, _Count]
+    predicted: dict[str, Any]
+    recommended: str
+    checks: dict[str, Any]
+    files: dict[str, FileEntry]
+    contexts: dict[str, dict[str, str]] = {}
+    little_cores: tuple[_Core, ...] = ()
+    tflite: str | None = None
+    aot: dict[str, str] = {}

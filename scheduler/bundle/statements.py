@@ -1,0 +1,191 @@
+"""What a manifest states beside its graph: the design, the planner's figures, the checks of the export."""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from scheduler.bundle.manifest import Manifest
+
+_Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 24)]
+_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=1000)]
+
+_PRECISIONS = ("fp32", "fp16", "int8")
+
+#: What the comparison of each file with torch left in `checks`; every other entry is a table.
+_EXPORT_CHECKS = {"tolerance", "max_error", "errors", "reference"}
+
+#: How far apart a figure and what it is computed from may be.
+_ROUNDING = 1e-3
+
+#: Lists and tables inside each other in what a manifest states.
+_MAX_DEPTH = 12
+
+
+class _Branch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A branch of a complete design, as `stretch.planning.design.branch_design.BranchScale` has it."""
+
+    processor: _Name
+    depth: _Count
+    width: _Count
+    entry: Literal["none", "slice", "project"]
+    partition: Annotated[int, msgspec.Meta(ge=0, le=1 << 24)]
+    align: _Count
+
+
+class _Segment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A segment of a complete design."""
+
+    name: _Name
+    start: _Name
+    end: _Name
+    branches: Annotated[tuple[_Branch, ...], msgspec.Meta(min_length=1)]
+    join: Literal["none", "concat", "project", "sum"]
+
+
+class _Design(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A complete design."""
+
+    model: _Name
+    device: _Name
+    segments: tuple[_Segment, ...]
+    version: Literal[1]
+
+
+def statement_problems(manifest: Manifest) -> Iterator[str]:
+    """What a manifest states of its bundle that cannot be, one sentence each.
+
+    Args:
+        manifest: One whose graph holds together.
+    """
+    yield from _preprocessing_problems(manifest)
+    yield from _design_problems(manifest)
+    yield from _predicted_problems(manifest.predicted)
+    yield from _check_problems(manifest)
+
+
+def _preprocessing_problems(manifest: Manifest) -> Iterator[str]:
+    stated, shape = manifest.model.preprocessing, manifest.model.input_shape
+    if stated is None:
+        return
+    if len(shape) != 4 or shape[1] != 3:
+        yield f"`model.preprocessing` is one of colour pictures, the model reads {list(shape)[:8]}"
+    elif stated.size is not None and stated.size < min(shape[2:]):
+        yield f"`model.preprocessing` resizes pictures to {stated.size}, the model reads {shape[3]}×{shape[2]}"
+
+
+def _design_problems(manifest: Manifest) -> Iterator[str]:
+    try:
+        design = msgspec.convert(manifest.design, _Design)
+    except (msgspec.ValidationError, RecursionError) as error:
+        yield f"`design` is not a design: {error}"
+        return
+    planned = list(dict.fromkeys(entry.segment for entry in manifest.subgraphs))
+    stated = [segment.name for segment in design.segments]
+    if stated != planned:
+        yield f"`design` has the segments {_listed(stated)}, the subgraphs are of {_listed(planned)}"
+        return
+    for segment in design.segments:
+        yield from _segment_problems(segment, manifest)
+
+
+def _segment_problems(segment: _Segment, manifest: Manifest) -> Iterator[str]:
+    entries = [entry for entry in manifest.subgraphs if entry.segment == segment.name]
+    processors = [branch.processor for branch in segment.branches]
+    # A subgraph that was moved to another processor keeps the name of its branch.
+    of = {p for p in processors for entry in entries if p == entry.processor or entry.name == f"{segment.name}.{p}"}
+    if len(set(processors)) != len(processors) or len(entries) != len(processors) or of != set(processors):
+        found = _listed([entry.name for entry in entries])
+        yield f"`design` has branches on {_listed(processors)} in segment `{segment.name}`, its subgraphs are {found}"
+    kinds = ["sum" if join.kind == "sum" else "concat" for join in manifest.joins if join.segment == segment.name]
+    wanted = [] if len(processors) == 1 else ["sum" if segment.join == "sum" else "concat"]
+    if kinds != wanted:
+        yield f"`design` joins segment `{segment.name}` by {segment.join}, the bundle has {_listed(kinds) or 'no join'} there"
+
+
+def _predicted_problems(predicted: Mapping[str, Any]) -> Iterator[str]:
+    """A bundle that was written without a plan has no figures; one with a plan has a makespan."""
+    if not predicted:
+        return
+    yield from _number_problems("predicted", predicted)
+    for key, value in predicted.items():
+        if isinstance(value, str) and not _is_word(key, value):
+            yield f"`predicted.{key}` is `{value[:40]}`, which the planner does not write"
+    makespan, single, speedup = (_number(predicted.get(key)) for key in ("makespan_ms", "best_single_ms", "speedup"))
+    if not makespan:
+        yield "`predicted` has no `makespan_ms` above zero"
+    elif (single, speedup) != (None, None) and not math.isclose((single or 0.0) / makespan, speedup or 0.0, rel_tol=_ROUNDING):
+        yield f"`predicted.speedup` is {speedup}, and not `best_single_ms` over `makespan_ms`"
+
+
+def _is_word(key: str, value: str) -> bool:
+    if key == "source":
+        return value == "predicted"
+    if key.endswith("_precision"):
+        return value in _PRECISIONS
+    return key.endswith("_processor") and 0 < len(value) <= 100 and value.isprintable()
+
+
+def _check_problems(manifest: Manifest) -> Iterator[str]:
+    """Beside the checks of its files, which a bundle that was written without torch lacks, there are tables of exports."""
+    checks = manifest.checks
+    yield from _number_problems("checks", checks, signed=True)
+    others = checks.keys() - _EXPORT_CHECKS
+    for key in sorted(others):
+        if not isinstance(checks[key], dict):
+            yield f"`checks.{key[:80]}` is no table of results"
+    if len(others) == len(checks):
+        return
+    tolerance = _number(checks.get("tolerance"))
+    if not tolerance:
+        yield "`checks` has no `tolerance` above zero"
+    if not isinstance(checks.get("reference"), str):
+        yield "`checks` does not say in `reference` what the files were compared with"
+    yield from _error_problems(manifest, tolerance)
+
+
+def _error_problems(manifest: Manifest, tolerance: float | None) -> Iterator[str]:
+    known = {"model", *manifest.controls, *(entry.name for entry in manifest.subgraphs)}
+    stated, largest = manifest.checks.get("errors"), _number(manifest.checks.get("max_error"))
+    errors = {name: _number(error) for name, error in stated.items()} if isinstance(stated, dict) else {}
+    found = [error for error in errors.values() if error is not None]
+    if not errors or len(found) < len(errors):
+        yield "`checks.errors` is not a number from zero for each file"
+    elif stray := sorted(errors.keys() - known):
+        yield f"`checks.errors` has `{stray[0][:80]}`, which is no file of the bundle"
+    elif largest is None or not math.isclose(largest, max(found), rel_tol=_ROUNDING):
+        yield f"`checks.max_error` is {largest}, and not the largest of `checks.errors`"
+    elif tolerance and largest > tolerance:
+        yield f"`checks.max_error` is {largest}, `checks.tolerance` allows {tolerance}"
+
+
+def _number_problems(where: str, value: Any, *, signed: bool = False, depth: int = 0) -> Iterator[str]:
+    """Numbers anywhere in what is stated that are not finite, or negative where none may be."""
+    if depth > _MAX_DEPTH:
+        yield f"`{where[:80]}` is nested deeper than {_MAX_DEPTH} levels"
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _number_problems(f"{where}.{key}", inner, signed=signed, depth=depth + 1)
+    elif isinstance(value, list):
+        for i, inner in enumerate(value):
+            yield from _number_problems(f"{where}[{i}]", inner, signed=signed, depth=depth + 1)
+    elif isinstance(value, int | float) and not isinstance(value, bool) and not (_finite(value) and (signed or value >= 0)):
+        yield f"`{where[:80]}` is {str(value)[:40]}, which is no number from zero"
+
+
+def _finite(value: float) -> bool:
+    """Whether a computer can go on with a number; whole numbers of JSON have no limit."""
+    return abs(value) < 1e300
+
+
+def _number(value: object) -> float | None:
+    """A number from zero; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if _finite(value) and value >= 0 else None
+
+
+def _listed(names: list[str]) -> str:
+    """Names for a sentence, the first few of many."""
+    return ", ".join(name[:40] for name in names[:8]) + (", …" if len(names) > 8 else "")

@@ -1,0 +1,184 @@
+"""TFLite files that nn-stretch wrote: read, checked and never trusted, their plan, one signature of them alone."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from predictors.errors import StretchError
+from predictors.files import read_bytes
+from scheduler.bundle.manifest import JoinEntry, Manifest, SubgraphEntry, Tensor
+from scheduler.formats.tflite_checks import check_model
+from scheduler.formats.tflite_schema import OPERATORS, TFLITE
+
+#: Name of the metadata that holds the plan.
+METADATA = "nn_stretch.plan"
+SCHEMA = 1
+MAX_BYTES = (1 << 31) - 1
+
+_AGAIN = "write it again with `stretch export BUNDLE --format tflite --out NEW_BUNDLE`"
+
+_CODES = {kind.number: name for name, kind in OPERATORS.items()}
+
+
+class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a TFLite file says of the bundle that it runs.
+
+    Args:
+        schema: Version of this description.
+        version: nn-stretch that wrote it.
+        model: Name of the model.
+        device: Profile that the design was planned for.
+        input: Name of the model's input tensor.
+        output: Name of the model's output tensor.
+        tensors: Tensors that cross subgraphs, in NHWC.
+        subgraphs: In topological order; each is a signature of its name.
+        joins: In topological order; each is a signature of its name.
+    """
+
+    schema: int
+    version: str
+    model: str
+    device: str
+    input: str
+    output: str
+    tensors: tuple[Tensor, ...]
+    subgraphs: tuple[SubgraphEntry, ...]
+    joins: tuple[JoinEntry, ...]
+
+
+@dataclass(frozen=True)
+class TfliteFile:
+    """A file whose parts fit together.
+
+    Args:
+        path: Where it came from, for messages.
+        model: Its tables.
+        plan: Its plan.
+    """
+
+    path: Path
+    model: Mapping[str, Any]
+    plan: Plan
+
+    def ends(self, signature: str) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
+        """Names and shapes (NHWC) of a signature's inputs and outputs.
+
+        Raises:
+            StretchError: If there is no such signature.
+        """
+        definition = self._definition(signature)
+        tensors = self.model["subgraphs"][definition["subgraph_index"]]["tensors"]
+        inputs, outputs = (
+            {each["name"]: tuple(tensors[each["tensor_index"]]["shape"].tolist()) for each in definition[key]}
+            for key in ("inputs", "outputs")
+        )
+        return inputs, outputs
+
+    def alone(self, signature: str) -> bytes:
+        """A file with one signature only.
+
+        A runtime prepares all subgraphs of the file it is given, weights
+        repacked included: one interpreter a signature would do so many times.
+        """
+        definition = self._definition(signature)
+        graph = self.model["subgraphs"][definition["subgraph_index"]]
+        buffers: list[Mapping[str, Any]] = [{}]
+        tensors: list[dict[str, Any]] = []
+        for tensor in graph["tensors"]:
+            content = self.model["buffers"][tensor["buffer"]]
+            tensors.append({**tensor, "buffer": len(buffers) if content else 0})
+            if content:
+                buffers.append(content)
+        kept = {key: value for key, value in self.model.items() if key != "metadata"}
+        alone = {"subgraphs": [{**graph, "tensors": tensors}], "buffers": buffers, "signature_defs": [{**definition, "subgraph_index": 0}]}
+        return bytes(TFLITE.encode(kept | alone))
+
+    def operators(self, signature: str) -> list[tuple[str, str]]:
+        """Name of the tensor that each operator of a signature writes, and the operator's name in the schema."""
+        graph = self.model["subgraphs"][self._definition(signature)["subgraph_index"]]
+        codes = [_CODES[code["builtin_code"]] for code in self.model["operator_codes"]]
+        return [(graph["tensors"][op["outputs"][0]]["name"], codes[op["opcode_index"]]) for op in graph["operators"]]
+
+    def _definition(self, signature: str) -> dict[str, Any]:
+        for definition in self.model["signature_defs"]:
+            if definition["signature_key"] == signature:
+                return dict(definition)
+        known = ", ".join(each["signature_key"] for each in self.model["signature_defs"][:12])
+        raise StretchError(f"{self.path} has no signature `{signature}`", f"it has {known}")
+
+
+def load_tflite(path: Path) -> TfliteFile:
+    """Read a TFLite file and check it.
+
+    Raises:
+        StretchError: If it cannot be read, is damaged, has no plan of
+            nn-stretch's, or holds something that nn-stretch does not write.
+    """
+    return parse_tflite(read_bytes(path, "TFLite file", MAX_BYTES, _AGAIN), path)
+
+
+def parse_tflite(data: bytes, path: Path) -> TfliteFile:
+    """Check the content of a TFLite file.
+
+    Args:
+        data: What is in it.
+        path: Where it came from, for messages.
+
+    Raises:
+        StretchError: As `load_tflite`.
+    """
+    try:
+        model = TFLITE.decode(data)
+        check_model(model)
+    except StretchError as error:
+        raise StretchError(f"{path} is no TFLite file that nn-stretch wrote: {error.message}", _AGAIN) from error
+    found = [entry for entry in model.get("metadata", []) if entry.get("name") == METADATA]
+    if len(found) != 1:
+        raise StretchError(f"{path} has no plan in its metadata, so it is no TFLite file of a bundle", _AGAIN)
+    try:
+        content = model["buffers"][found[0].get("buffer", 0)].get("data", b"")
+        plan = msgspec.json.decode(bytes(content), type=Plan)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise StretchError(f"the plan in the metadata of {path} is damaged: {error}", _AGAIN) from error
+    if plan.schema != SCHEMA:
+        raise StretchError(f"the plan in the metadata of {path} has schema {plan.schema}, this nn-stretch reads {SCHEMA}", _AGAIN)
+    file = TfliteFile(path, model, plan)
+    _check_plan(file)
+    return file
+
+
+def check_belongs(file: TfliteFile, manifest: Manifest) -> None:
+    """Raise StretchError unless a file's plan is that of the bundle: the same steps, tensors and precisions."""
+
+    def steps(tensors: tuple[Tensor, ...], subgraphs: tuple[SubgraphEntry, ...], joins: tuple[JoinEntry, ...]) -> Any:
+        return (
+            {t.name: nhwc(t.shape) if t.layout == "NCHW" else t.shape for t in tensors},
+            {s.name: (s.input, s.output, s.precision) for s in subgraphs},
+            {j.name: (j.kind, j.inputs, j.output) for j in joins},
+        )
+
+    plan = file.plan
+    if steps(plan.tensors, plan.subgraphs, plan.joins) != steps(manifest.tensors, manifest.subgraphs, manifest.joins):
+        raise StretchError(f"{file.path} was written for another bundle than the one it lies in", _AGAIN)
+
+
+def nhwc(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape N×C×H×W as N×H×W×C; others stay."""
+    return (shape[0], *shape[2:], shape[1]) if len(shape) == 4 else shape
+
+
+def _check_plan(file: TfliteFile) -> None:
+    """Raise StretchError unless the plan's steps are the signatures, with its tensors."""
+    plan = file.plan
+    shapes = {tensor.name: tensor.shape for tensor in plan.tensors}
+    steps = {s.name: ((s.input,), s.output) for s in plan.subgraphs} | {j.name: (j.inputs, j.output) for j in plan.joins}
+    keys = {definition["signature_key"] for definition in file.model["signature_defs"]}
+    if keys != steps.keys():
+        raise StretchError(f"the signatures of {file.path} are not the subgraphs and joins of its plan", _AGAIN)
+    for step, (reads, writes) in steps.items():
+        inputs, outputs = file.ends(step)
+        if inputs != {name: shapes.get(name) for name in reads} or outputs != {writes: shapes.get(writes)}:
+            raise StretchError(f"signature `{step}` of {file.path} does not have the tensors that its plan states", _AGAIN)

@@ -1,0 +1,1 @@
+"""Whether what a session computes is right."""

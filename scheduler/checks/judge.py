@@ -1,0 +1,147 @@
+"""Whether a session gives the results of its bundle: every tensor against the whole model, and that against what it gave when it was written."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from predictors.errors import StretchError
+from scheduler.bundle.manifest import SubgraphEntry
+from scheduler.checks.reference import Reference, run_file
+from scheduler.checks.sample import read_sample
+from scheduler.checks.verify import random_input
+from scheduler.delegates.base import Array
+from scheduler.runtime.sequential import max_error
+from scheduler.runtime.session import Session
+
+#: How far a tensor may be from the whole model's, by the least precision among the subgraphs up to it. fp32: largest
+#: difference over the largest element, with room for delegates that add up in another order. Else root mean square of
+#: the difference over that of the tensor: rounding moves every element a little, on random numbers more than on images.
+TOLERANCE = {"fp32": 1e-3, "fp16": 0.05, "int8": 0.3}
+
+#: From the most to the least precise.
+_PRECISIONS = tuple(TOLERANCE)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A session's results that were found right.
+
+    Args:
+        against: File that they were compared with.
+        measure: ``largest`` difference over the largest element, or ``rms`` over rms.
+        error: Of the worst tensor, by that measure.
+        tolerance: Largest error allowed.
+        max_error: Largest difference of the output over its largest element.
+        tensors: Tensors that were compared.
+        stored: Whether the whole model was itself compared with what it gave when the bundle was written.
+        expected: The output that was expected.
+    """
+
+    against: str
+    measure: str
+    error: float
+    tolerance: float
+    max_error: float
+    tensors: int
+    stored: bool
+    expected: Array
+
+
+def judge(session: Session, x: Array) -> Judgement:
+    """Run a session once and compare every tensor that crosses subgraphs, and the output.
+
+    Args:
+        session: Of delegates that compute.
+        x: Its input.
+
+    Raises:
+        UsageError: If the input does not fit the bundle.
+        StretchError: If a result is not right; names the subgraph and what computed it.
+    """
+    manifest = session.bundle.manifest
+    output = session.run(x)
+    reference = Reference(session.bundle)
+    expected = reference.run(x)
+    stored = _check_whole(session, reference, x, expected[reference.names[0]])
+    precision, worst, compared = "fp32", 0.0, 1
+    for sub in manifest.subgraphs:
+        precision = max(precision, sub.precision, key=_PRECISIONS.index)
+        if sub.output not in expected:
+            continue
+        error = _error(session.tensor(sub.output), expected[sub.output], precision)
+        if not error <= TOLERANCE[precision]:
+            raise _blame(session, sub, error, precision)
+        worst, compared = max(worst, error), compared + 1
+    final = expected[reference.names[0]]
+    check_output(session, output, final)
+    worst = max(worst, _error(output, final, precision))
+    measure = "largest" if precision == "fp32" else "rms"
+    return Judgement(manifest.whole, measure, worst, TOLERANCE[precision], max_error(output, final), compared, stored, final)
+
+
+def check_output(session: Session, output: Array, expected: Array) -> None:
+    """Compare a later output with the one that was judged.
+
+    Raises:
+        StretchError: If it is not right.
+    """
+    manifest = session.bundle.manifest
+    precision = max((sub.precision for sub in manifest.subgraphs), key=_PRECISIONS.index)
+    error = _error(output, expected, precision)
+    if not error <= TOLERANCE[precision]:
+        raise StretchError(f"the output {_words(error, precision)} {manifest.whole}", _HINT)
+
+
+_HINT = "run `stretch verify`, and try other delegates with --map"
+
+
+def _check_whole(session: Session, reference: Reference, x: Array, output: Array) -> bool:
+    """Compare the whole model with the bundle's sample."""
+    bundle = session.bundle
+    whole = bundle.manifest.whole
+    if not np.isfinite(output).all():
+        raise StretchError(f"{bundle.file(whole)} gives NaN or infinity for this input", "write the bundle again with `stretch branch`")
+    sample = read_sample(bundle.manifest.checks)
+    if sample is None:
+        return False
+    known = random_input(bundle, sample.seed)
+    now = output if np.array_equal(known, x) else reference.run(known)[reference.names[0]]
+    if problem := sample.problem(known, now):
+        raise StretchError(f"{bundle.file(whole)} {problem}", "write the bundle again with `stretch branch`")
+    return True
+
+
+def _error(got: Array, expected: Array, precision: str) -> float:
+    """How far a tensor is from the expected one; NaN if it holds one."""
+    with np.errstate(all="ignore"):
+        if precision == "fp32":
+            return max_error(got, expected)
+        return float(np.linalg.norm((got - expected).ravel().astype(np.float64))) / (float(np.linalg.norm(expected)) or 1.0)
+
+
+def _blame(session: Session, sub: SubgraphEntry, error: float, precision: str) -> StretchError:
+    """The error that says whose fault it is: the delegate's, if the subgraph's own file gives something else, or the file's."""
+    bundle = session.bundle
+    place = session.plan.subgraphs[sub.name].placement
+    told = _words(error, precision)
+    own = run_file(bundle.file(sub.file), session.tensor(sub.input))
+    got = session.tensor(sub.output)
+    if own.shape == got.shape and _error(got, own, precision) <= TOLERANCE[precision]:
+        return StretchError(
+            f"the output of subgraph `{sub.name}` {told} {bundle.manifest.whole}: its file {bundle.file(sub.file)} computes something else",
+            "write the bundle again with `stretch branch`",
+        )
+    return StretchError(
+        f"the output of subgraph `{sub.name}` on processor `{place.processor}` (delegate `{place.delegate}`) {told} {bundle.manifest.whole}",
+        f"try another delegate with --map {place.processor}=cpu",
+    )
+
+
+def _words(error: float, precision: str) -> str:
+    """How far off something is, as the middle of a sentence that ends with the reference."""
+    allowed = f"{TOLERANCE[precision]:g} is allowed in {precision}"
+    if not np.isfinite(error):
+        return "holds NaN or infinity, unlike that of"
+    if precision == "fp32":
+        return f"is off by {error:.2g} of its largest element ({allowed}), compared with"
+    return f"is off by {error:.2g} of its size ({allowed}), compared with"

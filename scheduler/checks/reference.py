@@ -1,0 +1,86 @@
+"""What every tensor that crosses subgraphs should hold: the whole model on ONNX Runtime."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from predictors.errors import StretchError
+from scheduler.bundle.load import Bundle
+from scheduler.delegates.base import Array
+from scheduler.delegates.cpu import load_runtime
+from scheduler.formats.onnx_file import external_locations, load_onnx
+
+
+class Reference:
+    """A bundle's whole model, which also tells the tensors between subgraphs.
+
+    Where its weights lie outside of the file it tells the output alone.
+
+    Args:
+        bundle: The bundle.
+
+    Raises:
+        StretchError: If ONNX Runtime cannot load the model.
+        MissingBackendError: If ONNX Runtime is missing.
+    """
+
+    def __init__(self, bundle: Bundle) -> None:
+        file = bundle.file(bundle.manifest.whole)
+        proto = load_onnx(file)
+        output = proto.graph.output[0].name
+        self.names = [output]
+        source: str | bytes = str(file)
+        if not external_locations(proto.graph):
+            made = {name for node in proto.graph.node for name in node.output}
+            crossing = [t.name for t in bundle.manifest.tensors if t.name in made and t.name != output]
+            for name in crossing:
+                proto.graph.output.add().name = name
+            self.names += crossing
+            source = proto.SerializeToString()
+        self._session = _session(source, file)
+        self._input = self._session.get_inputs()[0].name
+
+    def run(self, x: Array) -> dict[str, Array]:
+        """Value of each tensor of `names` for an input.
+
+        Raises:
+            StretchError: If the model cannot be run on it.
+        """
+        return dict(zip(self.names, _run(self._session, self._input, x), strict=True))
+
+
+def run_file(file: Path, x: Array) -> Array:
+    """What the ONNX file of a subgraph computes on ONNX Runtime, integers as the reals they stand for.
+
+    Raises:
+        StretchError: If ONNX Runtime cannot load or run it.
+        MissingBackendError: If ONNX Runtime is missing.
+    """
+    session = _session(str(file), file)
+    return np.asarray(_run(session, session.get_inputs()[0].name, x)[0])
+
+
+def _session(source: str | bytes, file: Path) -> Any:
+    onnxruntime = load_runtime()
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = 1
+    options.add_session_config_entry("session.disable_quant_qdq", "1")
+    try:
+        return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    # ONNX Runtime's exceptions share no base class of their own.
+    except Exception as error:
+        raise StretchError(f"ONNX Runtime cannot load {file}: {_first_line(error)}") from error
+
+
+def _run(session: Any, name: str, x: Array) -> list[Array]:
+    try:
+        found: list[Array] = session.run(None, {name: x})
+    except Exception as error:
+        raise StretchError(f"ONNX Runtime cannot run the model on this input: {_first_line(error)}") from error
+    return found
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,90 @@
+"""What a bundle's whole model gave for a known input when it was written, to be compared with what it gives now."""
+
+import hashlib
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from predictors.errors import StretchError
+from scheduler.delegates.base import Array
+
+#: Key of a manifest's `checks`.
+KEY = "sample"
+
+#: Elements of the output that are kept, evenly spread over it.
+KEPT = 64
+
+#: Largest difference allowed, relative to the largest kept element: fp32 on another machine or version of a runtime.
+TOLERANCE = 1e-3
+
+
+class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Elements of the output for one input.
+
+    Args:
+        seed: Seed of the input (`scheduler.checks.verify.random_input`).
+        input_sha256: Of its bytes: numpy may draw other numbers from a seed one day.
+        size: Elements of the output.
+        values: Every so-and-so-many-th of them.
+    """
+
+    seed: int
+    input_sha256: str
+    size: int
+    values: tuple[float, ...]
+
+    @classmethod
+    def of(cls, x: Array, output: Array, seed: int) -> "Sample":
+        """The sample of an output.
+
+        Args:
+            x: The input that `seed` gives.
+            output: What the whole model computes for it.
+            seed: The seed.
+        """
+        return cls(seed, _digest(x), output.size, tuple(_spread(output)))
+
+    def problem(self, x: Array, output: Array) -> str | None:
+        """What is wrong with an output, the end of a sentence; None if nothing is, or `x` is not the input of the sample.
+
+        Args:
+            x: The input of `output`.
+            output: What the whole model computes now.
+        """
+        if _digest(x) != self.input_sha256:
+            return None
+        if output.size != self.size:
+            return f"has an output of {output.size} numbers, {self.size} when the bundle was written"
+        now, then = np.array(_spread(output)), np.array(self.values)
+        if now.shape != then.shape:
+            return f"was written with {len(then)} numbers of its output, {len(now)} are kept of {output.size}"
+        largest = float(np.abs(then).max(initial=0.0)) or 1.0
+        difference = float(np.abs(now - then).max(initial=0.0)) / largest
+        if difference <= TOLERANCE:
+            return None
+        return f"differs by {difference:.2g} of the largest number from what it gave when the bundle was written, {TOLERANCE:g} is allowed"
+
+
+def read_sample(checks: dict[str, Any]) -> Sample | None:
+    """The sample among a manifest's `checks`; None if the bundle was written without one.
+
+    Raises:
+        StretchError: If what stands there is no sample.
+    """
+    if KEY not in checks:
+        return None
+    try:
+        return msgspec.convert(checks[KEY], Sample)
+    except msgspec.ValidationError as error:
+        raise StretchError(f"`checks.{KEY}` of the bundle is damaged: {error}", "write the bundle again with `stretch branch`") from error
+
+
+def _digest(x: Array) -> str:
+    return hashlib.sha256(np.ascontiguousarray(x).tobytes()).hexdigest()
+
+
+def _spread(output: Array) -> list[float]:
+    flat = output.ravel()
+    at = np.unique(np.linspace(0, flat.size - 1, min(KEPT, flat.size)).round().astype(int))
+    return [float(value) for value in flat[at]]

@@ -1,0 +1,121 @@
+"""Whether a bundle is whole and computes what its own whole model computes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from predictors.errors import StretchError
+from scheduler.bundle.load import MANIFEST, Bundle, bundle_problems, read_bundle
+from scheduler.bundle.statements import statement_problems
+from scheduler.bundle.tflite_file import check_belongs, load_tflite
+from scheduler.delegates import LiteRtDelegate
+from scheduler.delegates.base import Array
+from scheduler.formats.int8_edges import edges
+from scheduler.formats.onnx_file import load_onnx
+from scheduler.runtime.sequential import Sequential, max_error
+from scheduler.runtime.session import Session
+
+#: Largest difference allowed between subgraphs and whole model, relative to the largest output.
+TOLERANCE = 1e-4
+
+#: Largest root mean square difference allowed, relative to that of the output,
+#: where subgraphs are rounded to int8 and the whole model is not. `stretch export`
+#: refuses half of it on its images; verification takes random numbers instead.
+ROUNDING = 0.3
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Result of `verify_bundle`.
+
+    Args:
+        problems: What is wrong, one sentence each.
+        max_error: Of the subgraphs run together against the whole model; None
+            if they were not run.
+        tolerance: Largest `max_error` allowed; None where int8 is judged by `ROUNDING`.
+    """
+
+    problems: tuple[str, ...]
+    max_error: float | None
+    tolerance: float | None = TOLERANCE
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+
+def verify_bundle(path: Path) -> Verification:
+    """Check schema, files, hashes, graph and what is stated of them, then run the bundle against its whole model.
+
+    A TFLite file in it is checked too, and its signatures run where LiteRT is installed.
+    Nothing is run as long as anything else is wrong.
+
+    Args:
+        path: The bundle's folder.
+
+    Raises:
+        MissingBackendError: If ONNX Runtime is missing.
+    """
+    try:
+        bundle = read_bundle(path)
+    except StretchError as error:
+        return Verification((error.message,), None)
+    problems = tuple(bundle_problems(bundle, hashes=True)) or _statements(bundle)
+    if problems:
+        return Verification(problems, None)
+    x = random_input(bundle)
+    try:
+        for entry in bundle.manifest.subgraphs:
+            if entry.precision == "int8":
+                edges(load_onnx(bundle.file(entry.file)))
+        expected = Sequential(bundle.file(bundle.manifest.whole)).run(x)
+        found = [_compared(bundle, x, expected, "the subgraphs", None)]
+        if bundle.manifest.tflite is not None:
+            check_belongs(load_tflite(bundle.file(bundle.manifest.tflite)), bundle.manifest)
+            if LiteRtDelegate.unavailable() is None:
+                everywhere = {entry.processor: "litert" for entry in bundle.manifest.subgraphs}
+                found.append(_compared(bundle, x, expected, f"the signatures of {bundle.manifest.tflite}", everywhere))
+    except StretchError as error:
+        if error.exit_code != 1:
+            raise
+        return Verification((bundle.named(error.message),), None)
+    errors = [each.max_error for each in found if each.max_error is not None]
+    return Verification(tuple(p for each in found for p in each.problems), max(errors, default=None), found[0].tolerance)
+
+
+def _statements(bundle: Bundle) -> tuple[str, ...]:
+    """What is wrong with what the manifest states beside its graph, which holds together."""
+    return tuple(f"{bundle.path / MANIFEST}: {problem}" for problem in statement_problems(bundle.manifest))
+
+
+def _compared(bundle: Bundle, x: Array, expected: Array, what: str, mapping: Mapping[str, str] | None) -> Verification:
+    """Run the bundle, placed as `mapping` says, against what its whole model computes."""
+    whole = bundle.manifest.whole
+    lower = sorted({entry.precision for entry in bundle.manifest.subgraphs} - {"fp32"})
+    with Session(bundle, mapping) as session:
+        got = session(x)
+    if got.shape != expected.shape:
+        return Verification((f"{what} give {list(got.shape)}, {whole} gives {list(expected.shape)}",), None)
+    if not np.isfinite(got).all():
+        return Verification((f"the output of {what} contains NaN or infinity for a normal input",), None)
+    difference = max_error(got, expected)
+    if lower:
+        distance = float(np.linalg.norm(got - expected)) / (float(np.linalg.norm(expected)) or 1.0)
+        if not distance <= ROUNDING:
+            problem = f"{what} in {', '.join(lower)} move the output {distance:.2f} of its size away from {whole}, {ROUNDING} is allowed"
+            return Verification((problem,), difference, None)
+        return Verification((), difference, None)
+    if difference > TOLERANCE:
+        problem = f"{what} differ from {whole} by {difference:.1e} of its largest output, {TOLERANCE:.0e} is allowed"
+        return Verification((problem,), difference)
+    return Verification((), difference)
+
+
+def random_input(bundle: Bundle, seed: int = 0) -> Array:
+    """Normally distributed numbers of the bundle's input shape and type."""
+    manifest = bundle.manifest
+    tensor = next(t for t in manifest.tensors if t.name == manifest.input)
+    return np.random.default_rng(seed).standard_normal(tensor.shape).astype(np.dtype(tensor.dtype))

@@ -1,0 +1,1 @@
+"""File formats of others, read without trust: ONNX, TFLite, NumPy."""

@@ -1,0 +1,1 @@
+"""Times in turns with the controls, their intervals, and what they say."""

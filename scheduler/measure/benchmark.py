@@ -1,0 +1,266 @@
+"""A bundle against the sequential models of equal cores, in turns, so that both see the same machine."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter_ns
+
+import numpy as np
+
+from scheduler.delegates.base import Array
+from scheduler.measure.interval import ratio_interval
+from scheduler.placement.cores import available_cores
+from scheduler.runtime.sequential import Sequential, max_error
+from scheduler.runtime.session import Session
+from scheduler.runtime.trace import Trace
+
+#: Name of the bundle among the contestants.
+BRANCHED = "branched"
+
+#: The turn in which each subgraph runs by itself.
+_ALONE = "alone"
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long one contestant took."""
+
+    name: str
+    median_ms: float
+    p90_ms: float
+    runs: int
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """Measured times of a bundle and its controls on the same cores.
+
+    Args:
+        branched: The bundle.
+        sequential: The original model, on as many threads as served it best; None
+            if the bundle has no such control.
+        same_macs: The original rescaled to the bundle's MACs; None if there is none.
+        whole: The same branched net as one graph on all the cores.
+        others: Contestants that were beaten by one of the above.
+        cores: The cores that all of them used.
+        rounds: Milliseconds of each contestant, by its name, one a round, in the order of the rounds.
+        alone_ms: Median time of each subgraph with everything else idle.
+        ideal_ms: What the rounds would take if branches overlapped perfectly and meeting cost nothing, median (see `ideal_ms`).
+        efficiency: That over what the bundle took in the same round, median: at most 1;
+            None where processors share a core.
+        error: Largest difference of the output from the whole model's, relative
+            to its largest element; None where a delegate computes nothing.
+        traces: The measured inferences of the bundle.
+        seconds: How long the rounds went on.
+    """
+
+    branched: Timing
+    sequential: Timing | None
+    same_macs: Timing | None
+    whole: Timing
+    others: tuple[Timing, ...]
+    cores: tuple[int, ...]
+    rounds: Mapping[str, tuple[float, ...]]
+    alone_ms: Mapping[str, float]
+    ideal_ms: float
+    efficiency: float | None
+    error: float | None
+    traces: tuple[Trace, ...]
+    seconds: float
+
+    @property
+    def ratio(self) -> float | None:
+        """Time of the best sequential run over the bundle's: above 1 branching wins."""
+        return None if self.sequential is None else self.sequential.median_ms / self.branched.median_ms
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long a comparison goes on.
+
+    Args:
+        rounds: Rounds that count; with `width`, at least.
+        warmup: Rounds before them that do not.
+        width: Go on until no interval of a ratio is wider than this share of the ratio to either side; None for `rounds` rounds.
+        least_seconds: And not for less than this: an interval tells of the time it was taken in, and machines have moods.
+        seconds: But no longer than this, once there are `rounds` rounds.
+    """
+
+    rounds: int = 30
+    warmup: int = 5
+    width: float | None = None
+    least_seconds: float = 2.0
+    seconds: float = 10.0
+
+    def enough(self, seconds: float, narrow: Callable[[float], bool]) -> bool:
+        """Whether to stop, once there are `rounds` rounds.
+
+        Args:
+            seconds: Since the start.
+            narrow: Whether all intervals are within a width.
+        """
+        return self.width is None or seconds > self.seconds or (seconds >= self.least_seconds and narrow(self.width))
+
+
+def benchmark(session: Session, x: Array, effort: Effort | None = None, step: Callable[[], None] | None = None) -> Benchmark:
+    """Measure a session against the controls of its bundle.
+
+    Each round runs every contestant once, in an order that rotates, and every
+    subgraph alone.
+
+    Args:
+        session: The bundle on this machine.
+        x: Its input.
+        effort: How long.
+        step: Called after each round.
+    """
+    effort = effort or Effort()
+    bundle = session.bundle
+    cores = used_cores(session)
+    output = session.run(x)
+    whole = Sequential(bundle.file(bundle.manifest.whole), cores)
+    error = max_error(output, whole.run(x)) if session.computes else None
+    rounds = _Rounds(session, x, {f"same net as one graph, {_threads(cores)}": whole.time} | _controls(session, x, cores))
+    for number in range(effort.warmup):
+        rounds.play(number)
+        if step is not None:
+            step()
+    rounds.forget()
+    start = perf_counter_ns()
+    while rounds.count < effort.rounds or not effort.enough((perf_counter_ns() - start) / 1e9, rounds.narrow):
+        rounds.play(rounds.count)
+        if step is not None:
+            step()
+    return rounds.result(cores, error, (perf_counter_ns() - start) / 1e9)
+
+
+def _controls(session: Session, x: Array, cores: tuple[int, ...]) -> dict[str, Callable[[], float]]:
+    """Each control on all the cores and on one."""
+    found: dict[str, Callable[[], float]] = {}
+    for control, file in session.bundle.manifest.controls.items():
+        for used in dict.fromkeys((cores, cores[:1])):
+            model = Sequential(session.bundle.file(file), used)
+            model.run(x)
+            found[f"{control}, {_threads(used)}"] = model.time
+    return found
+
+
+class _Rounds:
+    """What the rounds of a comparison measured so far."""
+
+    def __init__(self, session: Session, x: Array, rivals: Mapping[str, Callable[[], float]]) -> None:
+        self._session, self._x = session, x
+        self._whole = next(iter(rivals))
+        self._contestants: dict[str, Callable[[], object]] = {BRANCHED: self._branched, **rivals, _ALONE: self._each_alone}
+        self.forget()
+
+    def forget(self) -> None:
+        """Start again."""
+        self.times: dict[str, list[float]] = {name: [] for name in self._contestants if name != _ALONE}
+        self._alone: dict[str, list[float]] = {name: [] for name in self._session.plan.subgraphs}
+        self._traces: list[Trace] = []
+
+    @property
+    def count(self) -> int:
+        """Rounds since the start."""
+        return len(self._traces)
+
+    def play(self, number: int) -> None:
+        """One more round; `number` says who is first."""
+        order = list(self._contestants)
+        first = number % len(order)
+        for name in order[first:] + order[:first]:
+            ms = self._contestants[name]()
+            if isinstance(ms, float):
+                self.times[name].append(ms)
+
+    def narrow(self, width: float) -> bool:
+        """Whether every ratio of a rival to the bundle is known to `width` of itself."""
+        found = [ratio_interval(times, self.times[BRANCHED]) for name, times in self.times.items() if name != BRANCHED]
+        return all(ratio.high / ratio.value - 1 <= width and 1 - ratio.low / ratio.value <= width for ratio in found)
+
+    def result(self, cores: tuple[int, ...], error: float | None, seconds: float) -> Benchmark:
+        """The rounds summed up."""
+        timings = {name: _timing(name, values) for name, values in self.times.items()}
+        ideal = [ideal_ms(self._session, self._least(number)) for number in range(self.count)]
+        efficiency = float(np.median([ms / trace.makespan_ms for ms, trace in zip(ideal, self._traces, strict=True)]))
+        sequential, same_macs = _best(timings, "original"), _best(timings, "sequential_same_macs")
+        chosen = [timings[BRANCHED], timings[self._whole], sequential, same_macs]
+        return Benchmark(
+            branched=timings[BRANCHED],
+            sequential=sequential,
+            same_macs=same_macs,
+            whole=timings[self._whole],
+            others=tuple(timing for timing in timings.values() if timing not in chosen),
+            cores=cores,
+            rounds={name: tuple(values) for name, values in self.times.items()},
+            alone_ms={name: float(np.median(values)) for name, values in self._alone.items()},
+            ideal_ms=float(np.median(ideal)),
+            efficiency=None if shares_a_core(self._session) else efficiency,
+            error=error,
+            traces=tuple(self._traces),
+            seconds=seconds,
+        )
+
+    def _branched(self) -> float:
+        self._session.run(self._x)
+        self._traces.append(self._session.trace)
+        return self._session.trace.makespan_ms
+
+    def _each_alone(self) -> None:
+        for name, values in self._alone.items():
+            values.append(self._session.time_alone(name))
+
+    def _least(self, number: int) -> dict[str, float]:
+        """What each subgraph needs in a round: alone, or within the inference if that was faster.
+
+        Company cannot speed a processor up, so a subgraph that was slower alone was measured
+        with what a run by itself adds: caches that others filled, a thread that had to wake.
+        """
+        within = {span.name: span.ms for span in self._traces[number].spans if span.kind == "subgraph"}
+        return {name: min(values[number], within[name]) for name, values in self._alone.items()}
+
+
+def used_cores(session: Session) -> tuple[int, ...]:
+    """The cores that a session's processors are placed on; all of this process where one is not pinned."""
+    places = [subgraph.placement for subgraph in session.plan.subgraphs.values()]
+    if any(not place.cores for place in places):
+        return available_cores()
+    return tuple(sorted({core for place in places for core in place.cores}))
+
+
+def shares_a_core(session: Session) -> bool:
+    """Whether two branches of a segment run on one core or one queue."""
+    if session.moved:
+        return True
+    places = list({subgraph.placement.processor: subgraph.placement for subgraph in session.plan.subgraphs.values()}.values())
+    for i, one in enumerate(places):
+        for other in places[i + 1 :]:
+            if one.queue == other.queue or set(one.cores) & set(other.cores):
+                return True
+    return False
+
+
+def ideal_ms(session: Session, alone_ms: Mapping[str, float]) -> float:
+    """Time if branches overlapped perfectly: Σ over segments of the slowest branch alone.
+
+    A branch that consists of several subgraphs counts with their sum.
+    """
+    segments: dict[str, dict[str, float]] = {}
+    for name, subgraph in session.plan.subgraphs.items():
+        branches = segments.setdefault(subgraph.segment, {})
+        processor = subgraph.placement.processor
+        branches[processor] = branches.get(processor, 0.0) + alone_ms[name]
+    return sum(max(branches.values()) for branches in segments.values())
+
+
+def _timing(name: str, values: Sequence[float]) -> Timing:
+    return Timing(name, float(np.median(values)), float(np.percentile(values, 90)), len(values))
+
+
+def _best(timings: Mapping[str, Timing], control: str) -> Timing | None:
+    found = [timing for name, timing in timings.items() if name.partition(", ")[0] == control]
+    return min(found, key=lambda timing: timing.median_ms) if found else None
+
+
+def _threads(cores: tuple[int, ...]) -> str:
+    return f"{len(cores)} thread{'s' if len(cores) != 1 else ''}"

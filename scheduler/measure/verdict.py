@@ -1,0 +1,106 @@
+"""What a measurement says in one sentence: does branching pay here, and how sure is that."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scheduler.measure.benchmark import Benchmark, Timing
+from scheduler.measure.interval import Ratio, ratio_interval
+
+#: Precision of a bundle's controls and of its whole model.
+CONTROLS = "fp32"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The comparison of a bundle with its controls.
+
+    Args:
+        text: One sentence.
+        winner: ``branched``, ``sequential``, or None where the times do not tell.
+        ratios: Time of each control over the bundle's, by the control's name: above 1 branching is faster.
+        precisions: Precisions of the bundle's subgraphs.
+    """
+
+    text: str
+    winner: str | None
+    ratios: Mapping[str, Ratio]
+    precisions: tuple[str, ...]
+
+    @property
+    def equal_precision(self) -> bool:
+        """Whether bundle and controls compute in the same precision."""
+        return self.precisions == (CONTROLS,)
+
+    def to_json(self) -> dict[str, Any]:
+        """The keys of `stretch run --json` that say who won."""
+        return {
+            "verdict": self.text,
+            "winner": self.winner,
+            "comparisons": [
+                {
+                    "name": name,
+                    "ratio": ratio.value,
+                    "low": ratio.low,
+                    "high": ratio.high if ratio.high < float("inf") else None,
+                }
+                for name, ratio in self.ratios.items()
+            ],
+            "precisions": {"branched": list(self.precisions), "controls": [CONTROLS]},
+            "equal_precision": self.equal_precision,
+        }
+
+
+def judge_speed(result: Benchmark, precisions: Sequence[str] = (CONTROLS,), simulated: Sequence[str] = ()) -> Verdict:
+    """Who is faster, if the intervals say it.
+
+    Args:
+        result: What was measured.
+        precisions: Precisions of the bundle's subgraphs.
+        simulated: Processors that a simulator stands in for.
+    """
+    kinds = tuple(sorted(set(precisions)))
+    rivals = [timing for timing in (result.sequential, result.same_macs, result.whole) if timing is not None]
+    ratios = {rival.name: ratio_interval(result.rounds[rival.name], result.rounds[result.branched.name]) for rival in rivals}
+    if simulated:
+        names = ", ".join(simulated)
+        text = f"no verdict on speed: the {names} is simulated here, so the numbers of the output count and the times do not"
+        return Verdict(text, None, ratios, kinds)
+    text, winner = _compare(result, rivals, ratios)
+    if kinds != (CONTROLS,):
+        text += f"; the subgraphs are {' and '.join(kinds)} and the controls {CONTROLS}, so this compares precisions too"
+    return Verdict(text, winner, ratios, kinds)
+
+
+def _compare(result: Benchmark, rivals: Sequence[Timing], ratios: Mapping[str, Ratio]) -> tuple[str, str | None]:
+    cores = f"{len(result.cores)} core{'s' if len(result.cores) != 1 else ''}"
+    if result.sequential is None:
+        whole = f"the same net as one graph takes {result.whole.median_ms:.2f} ms on the same {cores}"
+        return f"no comparison with the original: the bundle was written without controls; {whole}", None
+    ratio = ratios[result.sequential.name]
+    against = f"{ratio.value:.2f}× ({ratio}) the speed of the best sequential run ({result.sequential.name}) on the same {cores}"
+    faster = [rival for rival in rivals if ratios[rival.name].side < 0]
+    even = [rival for rival in rivals if ratios[rival.name].side == 0]
+    best = min(faster, key=lambda rival: rival.median_ms, default=None)
+    if ratio.side < 0:
+        return (
+            f"branching loses here: {against}; on cores of one kind that is expected, branches pay on processors of different kinds",
+            "sequential",
+        )
+    if best is not None:
+        start = "branching beats the original here" if ratio.side > 0 else "branching is no clear winner over the original here"
+        return (
+            f"{start} ({ratio.value:.2f}×, {ratio}, its speed), but loses to a sequential control on the same {cores}: "
+            f"{best.name} takes {best.median_ms:.2f} ms",
+            "sequential",
+        )
+    if ratio.side == 0:
+        return f"no clear winner: branching has {against}, which rounds of this length cannot tell from equal", None
+    if even:
+        rival = min(even, key=lambda each: each.median_ms)
+        return (
+            f"branching beats the original here ({ratio.value:.2f}×, {ratio}, its speed); no clear winner against {rival.name} "
+            f"({ratios[rival.name]}) on the same {cores}",
+            None,
+        )
+    return f"branching wins here: {against}", "branched"

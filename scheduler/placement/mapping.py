@@ -1,0 +1,169 @@
+"""Which of this machine's cores and delegates stand in for a device's processors."""
+
+import os
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from predictors.errors import MissingBackendError, UsageError
+from scheduler.bundle.manifest import Manifest
+from scheduler.delegates import Delegate, get_delegate
+from scheduler.placement.cores import available_cores, little_core
+from scheduler.placement.processors import drivers, is_cpu
+from scheduler.runtime.plan import Dispatch, Placement
+
+#: Names the delegates that may drive a processor by themselves, separated by commas; all if not set.
+DRIVERS_VARIABLE = "NN_STRETCH_DRIVERS"
+
+_TARGET = re.compile(r"(?P<delegate>[A-Za-z][A-Za-z_]*?)(?P<cores>\d+(?:\+\d+)*)?")
+
+
+def parse_mapping(entries: Sequence[str]) -> dict[str, str]:
+    """The mapping written as ``gpu=cpu1`` or ``gpu=cpu1,dsp=cpu1``.
+
+    Raises:
+        UsageError: If an entry is not of that form or a processor is named twice.
+    """
+    mapping: dict[str, str] = {}
+    for entry in (part.strip() for text in entries for part in text.split(",")):
+        processor, equals, target = (part.strip() for part in entry.partition("="))
+        if not (processor and equals and target):
+            raise UsageError(f"`{entry}` is no mapping", "write it as gpu=cpu1: the processor, `=`, a delegate and its core")
+        if processor in mapping:
+            raise UsageError(f"processor `{processor}` is mapped twice")
+        mapping[processor] = target
+    return mapping
+
+
+def place_processors(
+    processors: Sequence[str],
+    mapping: Mapping[str, str] | None = None,
+    cores: Sequence[int] | None = None,
+    precisions: Mapping[str, Collection[str]] | None = None,
+    little_cores: Sequence[int] = (),
+) -> dict[str, Placement]:
+    """Where each processor of a bundle runs on this machine.
+
+    By default the first CPU runs on the calling thread, pinned to the first
+    core; every other processor gets the next core and a thread of its own, and
+    the last core is shared, one subgraph at a time, when cores run out. A
+    processor that a delegate drives is left to it where that can run and the
+    subgraphs are of the precision that it runs; it takes no core, or one that
+    is free where the delegate computes on a core (OpenCL on a CPU).
+
+    Args:
+        processors: Processors that the bundle uses, in order of first use.
+        mapping: Target of some processors, such as ``{"gpu": "cpu1"}``: a
+            delegate's name, followed by cores as ``0`` or ``0+1`` or by nothing.
+        cores: Cores to use, those of this process if None.
+        precisions: Precisions of each processor's subgraphs; fp32 if not named.
+        little_cores: Cores of the device for threads that only wait for another processor.
+
+    Raises:
+        UsageError: If a processor is not in the bundle, or a core not on this machine.
+        UnknownNameError: If there is no such delegate.
+    """
+    cores = tuple(available_cores() if cores is None else cores)
+    mapping = dict(mapping or {})
+    for name in mapping:
+        if name not in processors:
+            raise UsageError(f"processor `{name}` is mapped, but the bundle does not use it", f"the bundle uses {', '.join(processors)}")
+    host = next((p for p in processors if is_cpu(p)), None)
+    targets = {processor: _target(processor, text, cores) for processor, text in mapping.items()}
+    free = [core for core in cores if not any(core in chosen for _, chosen in targets.values())]
+    if host is None and len(free) > 1:
+        free.pop(0)  # left to the calling thread
+    last = free[0] if free else cores[-1]
+    placed: dict[str, Placement] = {}
+    for processor in sorted(processors, key=lambda p: p != host):
+        if processor in targets:
+            placed[processor] = _placement(processor, *targets[processor], f"mapped to {mapping[processor]}")
+            continue
+        driver, why_not = _driver(processor, (precisions or {}).get(processor, ("fp32",)))
+        if driver and get_delegate(driver).needs_core():
+            if free:
+                reason = f"the {driver} delegate on a CPU core, for this machine's {processor} is none that it drives"
+                placed[processor] = replace(_placement(processor, driver, (free.pop(0),), reason), stand_in=True)
+                continue
+            driver, why_not = None, f"no core is left for the {driver} delegate"
+        if driver:
+            simulated = get_delegate(driver).simulated()
+            reason = (
+                f"the simulator of a {processor}: its results count, its times do not" if simulated else f"the {processor} of this machine"
+            )
+            placed[processor] = replace(_placement(processor, driver, (), reason), stand_in=simulated, waits_on=little_core(little_cores))
+            continue
+        last = free.pop(0) if free else last
+        reason = "the CPU of this machine" if is_cpu(processor) else f"{why_not}: a CPU core stands in"
+        placed[processor] = _placement(processor, "cpu", (last,), reason)
+    placed = _dispatched(placed, host)
+    return {processor: placed[processor] for processor in processors}
+
+
+def bundle_precisions(manifest: Manifest) -> dict[str, set[str]]:
+    """Precisions of the subgraphs of each processor."""
+    found: dict[str, set[str]] = {}
+    for entry in manifest.subgraphs:
+        found.setdefault(entry.processor, set()).add(entry.precision)
+    return found
+
+
+def _driver(processor: str, precisions: Collection[str]) -> tuple[str | None, str]:
+    """The delegate that drives a processor itself, or None and why there is none."""
+    why_not = f"no delegate here drives a {processor}"
+    for name, delegate in drivers(processor):
+        why_not = _refusal(processor, name, delegate, precisions)
+        if not why_not:
+            return name, ""
+    return None, why_not
+
+
+def _refusal(processor: str, name: str, delegate: type[Delegate], precisions: Collection[str]) -> str:
+    """Why a delegate does not drive a processor here, or nothing if it does."""
+    if name not in os.environ.get(DRIVERS_VARIABLE, name).split(","):
+        return f"no delegate here drives a {processor}, for {DRIVERS_VARIABLE} leaves out `{name}`"
+    refused = sorted(set(precisions) - set(delegate.precisions))
+    if refused:
+        able = ", ".join(delegate.precisions)
+        return f"the `{name}` delegate runs {able} alone, and subgraphs of the {processor} are {', '.join(refused)}"
+    problem = delegate.unavailable()
+    return f"no delegate here drives a {processor}, for {problem}" if problem else ""
+
+
+def _target(processor: str, text: str, cores: Sequence[int]) -> tuple[str, tuple[int, ...]]:
+    match = _TARGET.fullmatch(text)
+    if match is None:
+        raise UsageError(f"`{text}`, the target of `{processor}`, is not a delegate and its cores", "write cpu1, cpu0+1 or reference")
+    get_delegate(match["delegate"])
+    if match["cores"] is None:
+        return match["delegate"], ()
+    chosen = tuple(sorted({int(core) for core in match["cores"].split("+")}))
+    for core in chosen:
+        if core not in cores:
+            raise UsageError(
+                f"`{processor}` is mapped to core {core}, which this process may not use", f"cores: {', '.join(map(str, sorted(cores)))}"
+            )
+    return match["delegate"], chosen
+
+
+def _placement(processor: str, name: str, cores: tuple[int, ...], reason: str) -> Placement:
+    delegate = get_delegate(name)
+    if problem := delegate.unavailable():
+        raise MissingBackendError(
+            f"processor `{processor}` would run on the `{name}` delegate: {problem}", "install it, or choose another delegate with --map"
+        )
+    own_queue = delegate.asynchronous or not cores
+    queue = f"{name}:{processor}" if own_queue else f"cpu{'+'.join(map(str, cores))}"
+    dispatch: Dispatch = "async" if delegate.asynchronous else "blocking"
+    return Placement(processor, name, cores, queue, dispatch, not is_cpu(processor), reason, delegate.simulated())
+
+
+def _dispatched(placed: Mapping[str, Placement], host: str | None) -> dict[str, Placement]:
+    """The placements, with the queue that runs on the calling thread made inline."""
+    if host is not None:
+        inline = placed[host].queue
+    else:
+        # Where all share one core, a thread beside the calling one would only cost switches.
+        queues = {p.queue for p in placed.values()}
+        inline = queues.pop() if len(queues) == 1 and len(placed) > 1 else ""
+    return {name: replace(p, dispatch="inline") if p.queue == inline and p.dispatch == "blocking" else p for name, p in placed.items()}

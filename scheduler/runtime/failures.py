@@ -1,0 +1,59 @@
+"""The one sentence a caller gets when a step of an inference fails."""
+
+from predictors.errors import StretchError
+from scheduler.delegates.base import origin
+from scheduler.runtime.plan import ExecutionPlan
+
+
+def hang_failure(plan: ExecutionPlan, subgraph: str, limit_s: float) -> StretchError:
+    """An error that names a subgraph whose delegate did not come back.
+
+    Args:
+        plan: The plan that was carried out.
+        subgraph: What hangs.
+        limit_s: How long it was waited for, s.
+    """
+    place = plan.subgraphs[subgraph].placement
+    return StretchError(
+        f"subgraph `{subgraph}` did not end within {limit_s:g} s on processor `{place.processor}` (delegate `{place.delegate}`)",
+        f"run it elsewhere with --map {place.processor}=cpu, or allow more with --time-limit",
+    )
+
+
+def step_failure(plan: ExecutionPlan, step: str, cause: BaseException | None, text: str = "") -> StretchError:
+    """An error that names the step, where it ran and why it failed.
+
+    Args:
+        plan: The plan that was carried out.
+        step: Subgraph or join that failed.
+        cause: What was raised.
+        text: What is known if not the cause.
+    """
+    words = (str(cause) if cause is not None else text).strip() or text.strip()
+    reason = words.splitlines()[0] if words else type(cause).__name__
+    if step not in plan.subgraphs:
+        return StretchError(f"join `{step}` failed: {reason}")
+    place = plan.subgraphs[step].placement
+    return StretchError(
+        f"subgraph `{step}` failed on processor `{place.processor}` (delegate `{place.delegate}`): {reason}", _authors(place.delegate)
+    )
+
+
+def delegate_failure(name: str, what: str, cause: Exception) -> StretchError:
+    """An error that names a delegate which broke off, and the package it is from.
+
+    Args:
+        name: The delegate.
+        what: What it was to do, such as ``compile `s1.gpu` ``.
+        cause: What it raised.
+    """
+    reason = (str(cause).strip().splitlines() or [""])[0]
+    return StretchError(
+        f"the delegate `{name}` failed to {what}: {type(cause).__name__}{f': {reason}' if reason else ''}",
+        _authors(name),
+    )
+
+
+def _authors(name: str) -> str | None:
+    where = origin(name)
+    return f"`{name}` is a plug-in ({where}): report it to its authors" if where else None

@@ -1,0 +1,86 @@
+"""Threads that are created once, each pinned, each running one call at a time.
+
+A hand-off through two `SimpleQueue`s is the quickest of what the standard
+library has to offer; `ThreadPoolExecutor` adds a future with its lock and
+condition to every call. What a future would tell, the completion record tells.
+"""
+
+import threading
+import weakref
+from collections.abc import Callable
+from functools import partial
+from queue import SimpleQueue
+from time import perf_counter_ns
+
+from scheduler.placement.cores import pin_thread
+from scheduler.runtime.watch import Running
+
+#: How one call went: its name, what it raised, when it started and ended in nanoseconds.
+Completion = tuple[str, BaseException | None, int, int]
+Job = tuple[str, Callable[[], None]] | None
+
+#: Seconds for a thread to end after it was asked to; one that hangs in a delegate is left behind.
+_LEAVE_S = 0.3
+
+
+class Worker:
+    """One thread bound to `cores`.
+
+    Args:
+        name: Name of the thread.
+        cores: Cores it is pinned to; empty for none.
+        completions: Where it reports each call.
+        running: Where it says under its name what it runs now, for a `Watch`.
+    """
+
+    def __init__(self, name: str, cores: tuple[int, ...], completions: "SimpleQueue[Completion]", running: Running | None = None) -> None:
+        self._jobs: SimpleQueue[Job] = SimpleQueue()
+        self._thread = threading.Thread(
+            target=_serve,
+            args=(self._jobs, completions, cores, name, {} if running is None else running),
+            name=f"nn-stretch {name}",
+            daemon=True,
+        )
+        self._thread.start()
+        # A session that was never closed must not leave its threads behind.
+        self._finalizer = weakref.finalize(self, _stop, self._jobs, self._thread, _LEAVE_S)
+
+    def submit(self, name: str, call: Callable[[], None]) -> None:
+        """Have `call` run after those submitted before it."""
+        self._jobs.put((name, call))
+
+    def submitter(self, name: str, call: Callable[[], None]) -> Callable[[], None]:
+        """`submit` of this very call, with nothing left to look up or allocate."""
+        return partial(self._jobs.put, (name, call))
+
+    def close(self, *, wait: bool = True) -> None:
+        """Return when the thread has ended; what was submitted is run first.
+
+        Args:
+            wait: False gives up a thread that does not end within a moment, because its call hangs.
+        """
+        self._finalizer.detach()
+        _stop(self._jobs, self._thread, None if wait else _LEAVE_S)
+
+
+def _serve(jobs: "SimpleQueue[Job]", completions: "SimpleQueue[Completion]", cores: tuple[int, ...], own: str, running: Running) -> None:
+    pin_thread(cores)
+    while (job := jobs.get()) is not None:
+        name, call = job
+        error: BaseException | None = None
+        start = perf_counter_ns()
+        running[own] = (name, start)
+        try:
+            call()
+        except BaseException as raised:  # whatever a delegate raises belongs to the caller
+            error = raised
+        running[own] = None
+        completions.put((name, error, start, perf_counter_ns()))
+        # Neither the call nor its error may outlive the inference in this frame.
+        del job, call, error
+
+
+def _stop(jobs: "SimpleQueue[Job]", thread: threading.Thread, seconds: float | None) -> None:
+    jobs.put(None)
+    if thread is not threading.current_thread():
+        thread.join(seconds)

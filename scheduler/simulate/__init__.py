@@ -1,0 +1,1 @@
+"""Runs under a clock that is only a number."""

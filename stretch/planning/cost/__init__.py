@@ -1,0 +1,1 @@
+"""What a design costs: time, work, accuracy, and what it must beat."""

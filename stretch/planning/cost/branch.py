@@ -1,0 +1,219 @@
+"""What one branch of one segment costs: multiply-accumulates, time, parameters, memory.
+
+A branch at full depth is built once per width; the costs of the shallower ones
+follow by leaving out the kernels of dropped units, which is exact because units
+share no kernel.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import prod
+
+from predictors.devices import ITEM_BYTES
+from predictors.fusion import Kernel, KernelCost
+from predictors.predictor import LatencyPredictor
+from stretch.planning.design.branch_design import BranchScale, EntryKind, JoinKind, SegmentDesign
+from stretch.planning.design.depth import drop_units
+from stretch.planning.design.scale import scale_branch
+from stretch.planning.network.segments import Segment
+
+
+@dataclass(frozen=True)
+class BranchCost:
+    """A branch without its part of the join.
+
+    Args:
+        processor: Where it runs.
+        depth: Blocks kept.
+        width: Channels of its trunk.
+        entry: How it begins.
+        macs: Multiply-accumulates.
+        params: Learned numbers.
+        ms: Time on its processor, without communication.
+        peak_bytes: Most activation bytes that one of its kernels reads and writes
+            (where other channels arrive than in the original, at least that many).
+    """
+
+    processor: str
+    depth: int
+    width: int
+    entry: EntryKind
+    macs: int
+    params: int
+    ms: float
+    peak_bytes: int
+
+
+@dataclass(frozen=True)
+class _Whole:
+    """A branch at full depth: its kernels, and what each operator owns."""
+
+    kernels: tuple[Kernel, ...]
+    params: Mapping[str, int]
+
+
+class Costs:
+    """Costs of branches, whole segments, joins and transfers on one device.
+
+    Args:
+        predictor: Latency predictor of the device.
+        precision: Precision by processor name.
+    """
+
+    def __init__(self, predictor: LatencyPredictor, precision: Mapping[str, str]) -> None:
+        self.predictor = predictor
+        self.precision = dict(precision)
+        self._whole: dict[tuple[int, int, int, int, str], _Whole] = {}
+        self._dropped: dict[tuple[int, int], frozenset[str]] = {}
+        self._branches: dict[tuple[int, str, int, int, int], BranchCost] = {}
+        self._changes: dict[tuple[int, str, int, int], tuple[int, int, float, int]] = {}
+        # Costs are remembered per segment object, which is kept so that its identity stays its own.
+        self._known: dict[int, Segment] = {}
+
+    def at(self, processor: str, precision: str | None) -> "Costs":
+        """Costs with one processor at another precision; what was built stays known."""
+        if precision is None or self.precision.get(processor) == precision:
+            return self
+        other = Costs(self.predictor, {**self.precision, processor: precision})
+        other._whole, other._dropped, other._known = self._whole, self._dropped, self._known
+        return other
+
+    @property
+    def host(self) -> str:
+        """Processor that waits for branches and joins them: the CPU (paper 003, algorithm 1)."""
+        return next((name for name in self.precision if name.partition("[")[0] == "cpu"), "cpu")
+
+    def align(self, processor: str) -> int:
+        """Channels that widths on this processor are multiples of."""
+        return self.predictor.device.processor(processor).width_slice
+
+    def contention(self, processor: str, branches: int) -> float:
+        """Factor on the time of one of several branches that run side by side."""
+        return self.predictor.device.processor(processor).profile.contention.value if branches > 1 else 1.0
+
+    def branch(self, segment: Segment, processor: str, depth: int, width: int, in_channels: int | None = None) -> BranchCost:
+        """Cost of a branch before its join.
+
+        Args:
+            segment: The original segment.
+            processor: Where it would run.
+            depth: Blocks kept.
+            width: Channels of its trunk.
+            in_channels: Channels that arrive; the original's if None.
+
+        Raises:
+            StretchError: If the segment cannot be scaled so.
+        """
+        channels = segment.in_width if in_channels is None else in_channels
+        key = (self._remember(segment), processor, depth, width, channels)
+        known = self._branches.get(key)
+        if known is None:
+            known = self._branches[key] = self._branch(segment, processor, depth, width, channels)
+        return known
+
+    def _branch(self, segment: Segment, processor: str, depth: int, width: int, channels: int) -> BranchCost:
+        if channels != segment.in_width and self._rewires(segment):
+            base = self.branch(segment, processor, depth, width)
+            macs, params, ms, peak = self._change(segment, processor, width, channels)
+            return replace(base, macs=base.macs + macs, params=base.params + params, ms=base.ms + ms, peak_bytes=max(base.peak_bytes, peak))
+        entry = segment.entries(width)[0] if channels == segment.in_width else "none"
+        whole = self._full(segment, processor, width, channels, entry)
+        dropped = self._dropped_ops(segment, depth)
+        kernels = [k for k in whole.kernels if k.name not in dropped]
+        item = self._item(processor)
+        return BranchCost(
+            processor,
+            depth,
+            width,
+            entry,
+            sum(k.macs for k in kernels),
+            sum(n for name, n in whole.params.items() if name not in dropped),
+            self.predictor.kernels_ms(kernels, processor, self.precision.get(processor)),
+            max(((k.cost.reads + k.cost.writes) * item for k in kernels), default=0),
+        )
+
+    def whole(self, segment: Segment, processor: str) -> BranchCost:
+        """Cost of the original segment on one processor."""
+        return self.branch(segment, processor, segment.depth, segment.width)
+
+    def join_conv(self, segment: Segment, processor: str, width: int, out: int) -> tuple[int, float, int]:
+        """Multiply-accumulates, ms and parameters of the 1×1 convolution that ends a branch."""
+        shape = segment.graph.by_name[segment.end].shape
+        pixels = shape[0] * prod(shape[2:])
+        cost = KernelCost("conv1x1", width, out, 1, 1, pixels, pixels * width, pixels * out, width * out + out)
+        kernel = Kernel("join_conv", ("join_conv",), cost, pixels * width * out)
+        return kernel.macs, self.predictor.kernel_ms(kernel, processor, self.precision.get(processor)), cost.weights
+
+    def join(self, segment: Segment, kind: JoinKind, channels: int, branches: int) -> float:
+        """Time of the join of several branches on the host, ms."""
+        if kind == "none" or branches == 1:
+            return 0.0
+        shape = segment.graph.by_name[segment.end].shape
+        return self.predictor.join_ms(kind, (shape[0], channels, *shape[2:]), branches, self.host, self.precision.get(self.host))
+
+    def transfer(self, source: str, target: str, elements: int) -> float:
+        """Time to move a tensor between two processors, ms."""
+        device = self.predictor.device
+        far = target if device.processor(target).family != "cpu" else source
+        precision = device.processor(far).check_precision(self.precision.get(far))
+        return self.predictor.links.ms(source, target, elements, precision)
+
+    def _item(self, processor: str) -> int:
+        """Bytes of an element at the processor's precision."""
+        return ITEM_BYTES[self.predictor.device.processor(processor).check_precision(self.precision.get(processor))]
+
+    def _full(self, segment: Segment, processor: str, width: int, in_channels: int, entry: EntryKind) -> _Whole:
+        align = self.align(processor)
+        backend = self.predictor.device.processor(processor).profile.backend
+        key = (self._remember(segment), width, in_channels, align, backend)
+        known = self._whole.get(key)
+        if known is None:
+            scale = BranchScale(processor, segment.depth, width, entry, 0, align)
+            design = SegmentDesign(segment.name, segment.start, segment.end, (scale,), "concat")
+            graph = scale_branch(segment, design, 0, in_channels).graph
+            params = {
+                op.name: sum(prod(shape) for name, shape in graph.op_weights(op).items() if not name.startswith("running_"))
+                for op in graph.ops
+            }
+            known = self._whole[key] = _Whole(tuple(self.predictor.kernels(graph, processor)), params)
+        return known
+
+    def _rewires(self, segment: Segment) -> bool:
+        """Whether only dense convolutions read what arrives, so that other widths change their kernels alone."""
+        readers = (segment.graph.by_name[name] for name in segment.graph.consumers[segment.start])
+        return not segment.passes_input and all(op.kind == "conv" and op.attrs["groups"] == 1 for op in readers)
+
+    def _change(self, segment: Segment, processor: str, width: int, channels: int) -> tuple[int, int, float, int]:
+        """What other arriving channels add: multiply-accumulates, parameters, ms; and the new kernels' peak bytes."""
+        key = (self._remember(segment), processor, width, channels)
+        known = self._changes.get(key)
+        if known is not None:
+            return known
+        readers = segment.graph.consumers[segment.start]
+        pixels = prod(segment.graph.input.shape) // segment.in_width
+        more, precision, item = channels - segment.in_width, self.precision.get(processor), self._item(processor)
+        macs, params, ms, peak = 0, 0, 0.0, 0
+        for kernel in self._full(segment, processor, width, segment.in_width, "none").kernels:
+            if kernel.name not in readers:
+                continue
+            cost = kernel.cost
+            weights = cost.taps * cost.out_channels * more
+            changed = cost._replace(in_channels=channels, reads=cost.reads + pixels * more, weights=cost.weights + weights)
+            macs += weights * cost.pixels
+            params += weights
+            ms += self.predictor.kernel_ms(replace(kernel, cost=changed), processor, precision)
+            ms -= self.predictor.kernel_ms(kernel, processor, precision)
+            peak = max(peak, (changed.reads + changed.writes) * item)
+        self._changes[key] = (macs, params, ms, peak)
+        return self._changes[key]
+
+    def _remember(self, segment: Segment) -> int:
+        self._known[id(segment)] = segment
+        return id(segment)
+
+    def _dropped_ops(self, segment: Segment, depth: int) -> frozenset[str]:
+        key = (self._remember(segment), depth)
+        if key not in self._dropped:
+            kept = {op.name for op in drop_units(segment, depth).ops}
+            self._dropped[key] = frozenset(op.name for op in segment.graph.ops if op.name not in kept)
+        return self._dropped[key]

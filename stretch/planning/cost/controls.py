@@ -1,0 +1,243 @@
+"""What a branched design must beat, predicted on the same device.
+
+Best single processor, the sequential model scaled to the same
+multiply-accumulates, the branched net as one graph on one processor, and an
+operator-split schedule.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from predictors.devices import ITEM_BYTES
+from predictors.fusion import Kernel
+from predictors.graph import OpGraph
+from stretch.planning.constraints import ConstraintFilter
+from stretch.planning.cost.branch import BranchCost, Costs
+from stretch.planning.cost.makespan import single_ms, timeline
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, JoinKind, SegmentDesign
+from stretch.planning.design.widths import legal_widths
+from stretch.planning.network.segments import Segment, join_kinds
+from stretch.planning.search.layers import Layer, shortest_path
+
+#: Largest width ratio of the sequential control: fewer, wider blocks.
+WIDEST = 1.5
+
+
+#: Rescaling gains up to about a third, so what is slower by more than this cannot catch up.
+CATCH_UP = 1.35
+
+
+@dataclass(frozen=True)
+class Single:
+    """A network on one processor.
+
+    Args:
+        processor: With its core set where that is not the default.
+        precision: At what precision.
+        ms: Time, input and output transfers included.
+    """
+
+    processor: str
+    precision: str
+    ms: float
+
+
+def variants(costs: Costs, processors: Sequence[str]) -> list[tuple[str, str]]:
+    """Every core set of the allowed processors at every allowed precision.
+
+    Allowed is a precision at least as wide as the narrowest one planned with:
+    a control must not win by being less accurate.
+
+    Args:
+        costs: Costs on the device, with the planned precisions.
+        processors: The allowed processors.
+    """
+    device = costs.predictor.device
+    least = min(ITEM_BYTES[costs.precision[p]] for p in processors)
+    found: list[tuple[str, str]] = []
+    for name in processors:
+        family = device.processor(name).family
+        for variant in device.variants:
+            processor = device.processor(variant)
+            if processor.family == family:
+                found += [(variant, precision) for precision in processor.precisions if ITEM_BYTES[precision] >= least]
+    return found
+
+
+def best_single(graph: OpGraph, costs: Costs, processors: Sequence[str]) -> Single:
+    """The fastest way to run a network on one of the allowed processors."""
+    return min(
+        (Single(variant, precision, single_ms(graph, variant, precision, costs)) for variant, precision in variants(costs, processors)),
+        key=lambda single: single.ms,
+    )
+
+
+@dataclass(frozen=True)
+class Sequential:
+    """The sequential model scaled to the same multiply-accumulates.
+
+    Args:
+        design: One branch per segment, all on one processor; `scaled_graph` builds it.
+        single: Where it runs fastest.
+        macs: Its multiply-accumulates.
+        optimal: Whether no such model is faster on that processor.
+    """
+
+    design: BranchDesign
+    single: Single
+    macs: int
+    optimal: bool
+
+
+def sequential_same_macs(
+    graph: OpGraph,
+    segments: Sequence[Segment],
+    costs: Costs,
+    processors: Sequence[str],
+    rules: ConstraintFilter,
+    low: int,
+    high: int,
+) -> Sequential | None:
+    """The fastest sequential model whose segments are rescaled under the same floors.
+
+    Depths fall to the floor, widths of the trunk range from the floor to
+    `WIDEST`. Dynamic programming over the width that arrives at each segment.
+
+    Args:
+        graph: The original network.
+        segments: Its segments.
+        costs: Costs on the device.
+        processors: The allowed processors.
+        rules: The constraints; those on communication do not apply.
+        low: Fewest multiply-accumulates.
+        high: Most multiply-accumulates.
+
+    Returns:
+        The model, or None if there is none in the range.
+    """
+    best: Sequential | None = None
+    ranked = sorted(
+        (Single(v, p, single_ms(graph, v, p, costs)) for v, p in variants(costs, processors)),
+        key=lambda single: single.ms,
+    )
+    for original in ranked:
+        if original.ms > CATCH_UP * ranked[0].ms:
+            break
+        known = costs.at(original.processor, original.precision)
+        found = _rescale(graph, segments, known, original, rules, low, high)
+        if found is not None and (best is None or found.single.ms < best.single.ms):
+            best = found
+    return best
+
+
+def _rescale(
+    graph: OpGraph, segments: Sequence[Segment], costs: Costs, original: Single, rules: ConstraintFilter, low: int, high: int
+) -> Sequential | None:
+    processor = original.processor
+    align = costs.align(processor)
+    arriving = [{segments[0].in_width: 0}]
+    layers: list[Layer] = []
+    choices: list[list[BranchCost]] = []
+    for i, segment in enumerate(segments):
+        following = segments[i + 1] if i + 1 < len(segments) else None
+        free = segment.branchable and following is not None and "concat" in join_kinds(segment, following)
+        source: list[int] = []
+        target: list[int] = []
+        here: list[BranchCost] = []
+        leaving: dict[int, int] = {}
+        depths = rules.depths(segment) if segment.branchable else [segment.depth]
+        for channels, state in arriving[-1].items():
+            widths = (
+                _widths(segment, align, rules) if free and not (segment.passes_input and channels != segment.in_width) else [segment.width]
+            )
+            for width in widths:
+                for depth in depths:
+                    cost = costs.branch(segment, processor, depth, width, channels)
+                    if segment.branchable and cost.macs < rules.segment_macs * segment.graph.macs:
+                        continue
+                    here.append(cost)
+                    source.append(state)
+                    target.append(leaving.setdefault(width, len(leaving)))
+        if not here:
+            return None
+        layers.append(
+            Layer(
+                np.array(source), np.array(target), np.array([c.macs for c in here]), np.array([c.ms for c in here]), np.arange(len(here))
+            )
+        )
+        choices.append(here)
+        arriving.append(leaving)
+    states = max(len(a) for a in arriving)
+    path = shortest_path(layers, states, 0, np.zeros(states), low, high)
+    if path is None:
+        return None
+    parts = []
+    for segment, here, option in zip(segments, choices, path.options, strict=True):
+        cost = here[option]
+        branch = BranchScale(processor, cost.depth, cost.width, cost.entry, 0, align)
+        join: JoinKind = "none" if cost.width == segment.width else "concat"
+        parts.append(SegmentDesign(segment.name, segment.start, segment.end, (branch,), join))
+    design = BranchDesign(graph.name, costs.predictor.device.id, tuple(parts))
+    run = timeline(graph, design, costs)
+    return Sequential(design, replace(original, ms=run.makespan_ms), run.macs, path.optimal)
+
+
+def _widths(segment: Segment, align: int, rules: ConstraintFilter) -> list[int]:
+    """Up to 25 widths from the floor to `WIDEST`, the original among them."""
+    legal = legal_widths(segment, align, rules.min_width, WIDEST)
+    if len(legal) <= 25:
+        return legal
+    targets = np.linspace(legal[0], legal[-1], 25)
+    return sorted({min(legal, key=lambda w: abs(w - t)) for t in targets} | {segment.width})
+
+
+def operator_split_ms(graph: OpGraph, costs: Costs, processors: Sequence[str]) -> float:
+    """Each kernel on its own, or with its output channels split over all processors (as CoDL does), whichever is faster.
+
+    A split kernel sends its input to every processor and collects the parts on
+    the host; channels are shared in proportion to speed. The order of kernels
+    is taken as a chain, and which processor holds the tensor is chosen by
+    dynamic programming.
+
+    Args:
+        graph: The original network.
+        costs: Costs on the device.
+        processors: The allowed processors.
+    """
+    host = costs.host
+    holders = list(dict.fromkeys((host, *processors)))
+    until = {h: (0.0 if h == host else np.inf) for h in holders}
+    for kernel in costs.predictor.kernels(graph, host):
+        alone = {p: costs.predictor.kernel_ms(kernel, p, costs.precision[p]) for p in processors}
+        after = dict.fromkeys(holders, np.inf)
+        for holder, ms in until.items():
+            if not np.isfinite(ms):
+                continue
+            for p in processors:
+                after[p] = min(after[p], ms + costs.transfer(holder, p, kernel.cost.reads) + alone[p])
+            if kernel.macs and kernel.cost.out_channels * kernel.cost.groups >= len(processors):
+                speed = sum(1 / t for t in alone.values())
+                slowest = max(
+                    costs.transfer(holder, p, kernel.cost.reads)
+                    + _share_ms(kernel, p, 1 / t / speed, costs)
+                    + costs.transfer(p, host, round(kernel.cost.writes / t / speed))
+                    for p, t in alone.items()
+                )
+                after[host] = min(after[host], ms + slowest)
+        until = after
+    size = prod(graph.by_name[graph.output].shape)
+    return min(ms + costs.transfer(h, host, size) for h, ms in until.items() if np.isfinite(ms))
+
+
+def _share_ms(kernel: Kernel, processor: str, share: float, costs: Costs) -> float:
+    """A part of a kernel's output channels on one processor, ms."""
+    cost = kernel.cost
+    if cost.groups > 1:
+        part = cost._replace(groups=max(1, round(cost.groups * share)), reads=max(1, round(cost.reads * share)))
+    else:
+        part = cost._replace(out_channels=max(1, round(cost.out_channels * share)))
+    part = part._replace(writes=max(1, round(cost.writes * share)), weights=round(cost.weights * share))
+    return costs.predictor.kernel_ms(replace(kernel, cost=part), processor, costs.precision[processor])

@@ -1,0 +1,171 @@
+"""Predicted timeline of a design: branches overlap, meeting points wait, transfers cost.
+
+Algorithm 1 of paper 003 as arithmetic. A segment takes
+
+    max over branches (transfer in + computation × contention + transfer to the host) + join,
+
+a whole segment its transfer in and its computation; the model's input and
+output are in the host's memory.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from predictors.graph import OpGraph
+from predictors.predictor import Estimate, LatencyPredictor
+from stretch.planning.cost.branch import Costs
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
+from stretch.planning.design.scale import design_segments, join_width, scaled_branches
+from stretch.planning.network.segments import Segment
+
+
+@dataclass(frozen=True)
+class BranchTime:
+    """One branch on the timeline.
+
+    Args:
+        scale: The branch.
+        macs: Multiply-accumulates, its part of the join included.
+        params: Learned numbers.
+        in_ms: Transfer of its input.
+        ms: Computation, running alone.
+        contention_ms: What it takes longer beside the other branches.
+        out_ms: Transfer of its output to where it is needed.
+        estimate: What `ms` is made of.
+    """
+
+    scale: BranchScale
+    macs: int
+    params: int
+    in_ms: float
+    ms: float
+    contention_ms: float
+    out_ms: float
+    estimate: Estimate
+
+    @property
+    def total_ms(self) -> float:
+        """From the segment's start until the output has arrived."""
+        return self.in_ms + self.ms + self.contention_ms + self.out_ms
+
+
+@dataclass(frozen=True)
+class SegmentTime:
+    """One segment on the timeline.
+
+    Args:
+        segment: The original segment.
+        design: Its design.
+        branches: Its branches.
+        join_ms: Time of the join.
+        start_ms: When it starts.
+    """
+
+    segment: Segment
+    design: SegmentDesign
+    branches: tuple[BranchTime, ...]
+    join_ms: float
+    start_ms: float
+
+    @property
+    def ms(self) -> float:
+        """From its start to its end."""
+        return max(b.total_ms for b in self.branches) + self.join_ms
+
+    @property
+    def communication_ms(self) -> float:
+        """Time beside the computation of the slowest branch."""
+        return self.ms - max(b.ms + b.contention_ms for b in self.branches)
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The predicted run of a design.
+
+    Args:
+        design: The design.
+        segments: In order.
+        output_ms: Transfer of the result to the host.
+    """
+
+    design: BranchDesign
+    segments: tuple[SegmentTime, ...]
+    output_ms: float
+
+    @property
+    def makespan_ms(self) -> float:
+        """Time from input ready to output ready."""
+        return sum(s.ms for s in self.segments) + self.output_ms
+
+    @property
+    def computing_ms(self) -> float:
+        """Serial parts plus the slowest branch of each segment, each alone."""
+        return sum(max(b.ms for b in s.branches) for s in self.segments)
+
+    @property
+    def communication_ms(self) -> float:
+        """Transfers and joins on the critical path."""
+        return sum(s.communication_ms for s in self.segments) + self.output_ms
+
+    @property
+    def efficiency(self) -> float:
+        """`computing_ms` over the makespan: 1 where nothing is lost to communication or contention."""
+        return self.computing_ms / self.makespan_ms
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of the design."""
+        return sum(b.macs for s in self.segments for b in s.branches)
+
+    @property
+    def params(self) -> int:
+        """Learned numbers of the design."""
+        return sum(b.params for s in self.segments for b in s.branches)
+
+
+def timeline(graph: OpGraph, design: BranchDesign, costs: Costs) -> Timeline:
+    """Predict the run of a design from the very operators it consists of.
+
+    Args:
+        graph: The original network.
+        design: A complete design.
+        costs: Costs on the device.
+
+    Raises:
+        StretchError: If the design does not fit the network.
+        UnknownNameError: If the device lacks one of its processors.
+    """
+    originals = design_segments(graph, design)
+    holder, at, channels = costs.host, 0.0, graph.input.shape[1]
+    rows: list[SegmentTime] = []
+    for segment, part, scaled in zip(originals, design.segments, scaled_branches(graph, design), strict=True):
+        shape = segment.graph.input.shape
+        elements = shape[0] * channels * prod(shape[2:])
+        joined = len(part.branches) > 1
+        times = []
+        for scale, branch in zip(part.branches, scaled, strict=True):
+            estimate = costs.predictor.predict(branch.graph, scale.processor, costs.precision.get(scale.processor))
+            out = costs.transfer(scale.processor, costs.host, prod(branch.graph.by_name[branch.graph.output].shape)) if joined else 0.0
+            slowed = estimate.ms * (costs.contention(scale.processor, len(part.branches)) - 1)
+            entering = costs.transfer(holder, scale.processor, elements)
+            times.append(BranchTime(scale, branch.graph.macs, branch.graph.params, entering, estimate.ms, slowed, out, estimate))
+        channels = join_width(segment, part)
+        rows.append(SegmentTime(segment, part, tuple(times), costs.join(segment, part.join, channels, len(times)), at))
+        at += rows[-1].ms
+        holder = costs.host if joined else part.branches[0].processor
+    return Timeline(design, tuple(rows), costs.transfer(holder, costs.host, prod(graph.by_name[graph.output].shape)))
+
+
+def single_ms(graph: OpGraph, processor: str, precision: str | None, costs: Costs) -> float:
+    """A whole network on one processor, its input and output in the host's memory, ms."""
+    alone = costs.at(processor, precision)
+    moving = alone.transfer(costs.host, processor, prod(graph.input.shape)) + alone.transfer(
+        processor, costs.host, prod(graph.by_name[graph.output].shape)
+    )
+    return costs.predictor.predict(graph, processor, precision).ms + moving
+
+
+def ideal_split_ms(graph: OpGraph, processors: Sequence[str], predictor: LatencyPredictor, precision: dict[str, str]) -> float:
+    """The original divided over the processors without any loss: 1 / Σ 1/t, ms."""
+    return 1 / sum(1 / predictor.predict(graph, p, precision.get(p)).ms for p in processors)

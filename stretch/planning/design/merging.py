@@ -1,0 +1,44 @@
+"""Neighbouring stages as one segment, with fewer meeting points.
+
+An exchange costs about the same whatever lies between two of them, so equation
+4 of paper 003 rules out short stages. Several stages that become one segment
+share one exchange. Their units are dropped evenly and their widths follow one
+ratio.
+"""
+
+from collections.abc import Sequence
+from itertools import combinations
+
+from predictors.graph import OpGraph
+from stretch.planning.network.segments import Segment, cut_segment
+from stretch.planning.search.space import DesignSpace, Options, Thinning
+
+#: Most widths and depths of a branch of merged stages, by the number of processors: combinations are a power of it.
+STEPS = {2: Thinning(9, 8), 3: Thinning(6, 6)}
+#: The same with more processors.
+FEWEST = Thinning(4, 3)
+
+
+def merge_stages(graph: OpGraph, space: DesignSpace) -> DesignSpace:
+    """The designs of a space, and those in which runs of stages that follow each other are merged.
+
+    Args:
+        graph: The network.
+        space: The space of its stages.
+    """
+    stages = space.segments
+    thinning = STEPS.get(len(space.processors), FEWEST)
+    more: list[list[Options]] = [[] for _ in stages]
+    for first, last in combinations(range(len(stages)), 2):
+        run = stages[first : last + 1]
+        if not all(stage.branchable for stage in run):
+            continue
+        segment = cut_segment(graph, merged_name(run), run[0].start, run[-1].end)
+        for branches in range(2, len(space.processors) + 1):
+            more[first] += space.merged(segment, first, len(run), branches, thinning)
+    return space.with_runs(more)
+
+
+def merged_name(stages: Sequence[Segment]) -> str:
+    """Name of a segment of several stages, such as ``s2_to_s4``."""
+    return f"{stages[0].name}_to_{stages[-1].name}"

@@ -1,0 +1,141 @@
+"""A design as a person writes it, completed and checked against a network."""
+
+from collections.abc import Mapping
+
+from predictors.errors import StretchError, UnknownNameError
+from predictors.graph import OpGraph
+from stretch.planning.design.branch_design import BranchDesign, BranchDraft, BranchScale, DesignDraft, JoinKind, SegmentDesign, SegmentDraft
+from stretch.planning.design.scale import join_width, scaled_graph
+from stretch.planning.design.widths import partitions
+from stretch.planning.network.segments import Segment, cut_segment, split_segments
+
+
+def resolve_design(draft: DesignDraft, graph: OpGraph, device: str, align: Mapping[str, int], default: str) -> BranchDesign:
+    """Fill in what a design file leaves out.
+
+    Segments may be named after the network's own stages or bounded by any cut
+    points; where none is given for a part of the network, that part stays whole
+    on the default processor. Depth and width default to the original's, the
+    entry to `project` where one is needed, the join to `project`.
+
+    Args:
+        draft: The design as read.
+        graph: The original network.
+        device: Profile id the design is for.
+        align: Width rounding by processor; its keys are the processors that exist.
+        default: Processor of what the draft does not mention.
+
+    Raises:
+        UnknownNameError: If a segment, cut point or processor does not exist.
+        StretchError: If the design does not fit the network; names the segment.
+    """
+    if draft.model is not None and draft.model != graph.name:
+        raise StretchError(
+            f"the design is for the model `{draft.model}`, not for `{graph.name}`",
+            f"remove `model` from the design or branch `{draft.model}`",
+        )
+    covered = _bounds(draft, graph)
+    parts: list[SegmentDesign] = []
+    width = graph.input.shape[1]
+    for segment, own in covered:
+        part = _whole(segment, default, align) if own is None else _part(segment, own, width, align)
+        width = join_width(segment, part)
+        parts.append(part)
+    design = BranchDesign(graph.name, device, tuple(parts))
+    scaled_graph(graph, design)
+    return design
+
+
+def _bounds(draft: DesignDraft, graph: OpGraph) -> list[tuple[Segment, SegmentDraft | None]]:
+    """Every part of the network with its draft, in order; parts without one keep the network's own stages."""
+    stages = {s.name: s for s in split_segments(graph)}
+    order = {op.name: i for i, op in enumerate(graph.ops)}
+    result: list[tuple[Segment, SegmentDraft | None]] = []
+    at = graph.input.name
+    for number, own in enumerate(draft.segments, start=1):
+        start, end, name = own.start, own.end, own.name or f"s{number}"
+        if own.end is None:
+            if own.name is None:
+                raise StretchError(
+                    f"segment number {number} of the design has neither `name` nor `end`", f"name one of {', '.join(stages)}"
+                )
+            if own.name not in stages:
+                raise UnknownNameError.among("segment", own.name, stages)
+            start, end = own.start or stages[own.name].start, stages[own.name].end
+        if start is None:
+            start = at
+        segment = cut_segment(graph, name, start, end or graph.output)
+        if order[start] < order[at]:
+            raise StretchError(
+                f"segment `{name}` of the design starts at `{start}`, before `{at}` where the one before it ends",
+                "order the segments from input to output",
+            )
+        result += [(s, None) for s in _between(graph, at, start, stages)]
+        result.append((segment, own))
+        at = segment.end
+    result += [(s, None) for s in _between(graph, at, graph.output, stages)]
+    names = [s.name for s, _ in result]
+    if len(set(names)) != len(names):
+        twice = next(n for n in names if names.count(n) > 1)
+        raise StretchError(f"two segments of the design are called `{twice}`", "give each its own name")
+    return result
+
+
+def _between(graph: OpGraph, start: str, end: str, stages: dict[str, Segment]) -> list[Segment]:
+    """The network's own stages from cut point `start` to `end`, cut where the design cuts them."""
+    order = {op.name: i for i, op in enumerate(graph.ops)}
+    pieces, at = [], start
+    while order[at] < order[end]:
+        stage = next(s for s in stages.values() if order[s.end] > order[at])
+        stop = stage.end if order[stage.end] <= order[end] else end
+        whole = (at, stop) == (stage.start, stage.end)
+        pieces.append(stage if whole else cut_segment(graph, f"{stage.name}_{'rest' if at != stage.start else 'start'}", at, stop))
+        at = stop
+    return pieces
+
+
+def _whole(segment: Segment, processor: str, align: Mapping[str, int]) -> SegmentDesign:
+    branch = BranchScale(processor, segment.depth, segment.width, align=align[processor])
+    return SegmentDesign(segment.name, segment.start, segment.end, (branch,))
+
+
+def _part(segment: Segment, own: SegmentDraft, arriving: int, align: Mapping[str, int]) -> SegmentDesign:
+    if not own.branches:
+        raise StretchError(f"segment `{segment.name}` of the design has no branches", "list at least one { processor, depth, width }")
+    scales = [_branch(segment, b, arriving, align) for b in own.branches]
+    join: JoinKind
+    if own.join is not None:
+        join = own.join
+    elif len(scales) > 1:
+        join = "project"
+    else:
+        join = "none" if scales[0].width == segment.width else "concat"
+    without = [b.processor for b in own.branches if not b.partition]
+    if join == "project" and 0 < len(without) < len(scales):
+        raise StretchError(
+            f"branch `{segment.name}.{without[0]}` of the design has no `partition`, others of its segment have",
+            "give each branch of a `project` join its `partition`, or leave it out in all",
+        )
+    if join == "project" and without:
+        shares = partitions(segment.width, [b.width for b in scales], max(b.align for b in scales))
+        scales = [_with(b, partition=share) for b, share in zip(scales, shares, strict=True)]
+    return SegmentDesign(segment.name, segment.start, segment.end, tuple(scales), join)
+
+
+def _branch(segment: Segment, own: BranchDraft, arriving: int, align: Mapping[str, int]) -> BranchScale:
+    if own.processor not in align:
+        raise UnknownNameError.among("processor", own.processor, align)
+    width = own.width if own.width is not None else segment.width
+    entry = own.entry
+    if entry is None:
+        entry = "project" if segment.arriving(width) not in (None, arriving) else "none"
+    step = own.align if own.align is not None else align[own.processor]
+    depth = own.depth if own.depth is not None else segment.depth
+    for what, value in (("depth", depth), ("width", width), ("align", step)):
+        if value < 1:
+            raise StretchError(f"branch `{segment.name}.{own.processor}` has {what} {value}", f"{what} is a whole number from 1")
+    return BranchScale(own.processor, depth, width, entry, own.partition or 0, step)
+
+
+def _with(scale: BranchScale, *, partition: int) -> BranchScale:
+    return BranchScale(scale.processor, scale.depth, scale.width, scale.entry, partition, scale.align)

@@ -1,0 +1,276 @@
+"""A design applied to an operator graph: the paper's F (paper 003, eq. 1), without weights."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from predictors.errors import StretchError
+from predictors.graph import Op, OpGraph
+from predictors.kinds import Attr, integer
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
+from stretch.planning.design.depth import drop_units
+from stretch.planning.design.widths import legal_widths, partitions, per_unit, scaled_units, trunk_widths
+from stretch.planning.network.channels import ChannelGroups, channel_groups
+from stretch.planning.network.segments import Segment, cut_segment
+
+ENTRY_CONV, ENTRY_NORM, ENTRY_SLICE, JOIN_CONV = "entry_conv", "entry_norm", "entry_slice", "join_conv"
+
+
+@dataclass(frozen=True)
+class ScaledBranch:
+    """One branch of one segment, scaled.
+
+    Args:
+        graph: Its operators: entry, kept blocks, its own part of the join.
+            Names are the original's.
+        source: The segment with units dropped, at the original widths.
+        channels: Channel groups of `source`.
+        kept: Units that each of those groups keeps.
+        trunk: First channel of the original trunk that it answers for.
+    """
+
+    graph: OpGraph
+    source: OpGraph
+    channels: ChannelGroups
+    kept: dict[int, int]
+    trunk: int
+
+
+def _kept(segment: Segment, source: OpGraph, channels: ChannelGroups, scale: BranchScale, in_channels: int) -> dict[int, int]:
+    """Units each group keeps in a branch."""
+    where = f"branch `{segment.name}.{scale.processor}`"
+    full = source.by_name[source.output].shape[1]
+    per = per_unit(channels)
+    layout = channels.layouts[source.output]
+    ratio = scale.width / full if len(layout) == 1 else trunk_widths(channels, layout, scale.align).get(scale.width, scale.width / full)
+    kept = {
+        group: units if group in channels.frozen else scaled_units(units, per[group], ratio, scale.align)
+        for group, units in channels.units.items()
+    }
+    if len(layout) == 1 and layout[0][0] not in channels.frozen:
+        group, size = layout[0]
+        if scale.width % size or not 0 < scale.width <= full * 4:
+            raise StretchError(f"{where} cannot have width {scale.width}", f"its channels come in steps of {size}")
+        kept[group] = scale.width // size
+    if scale.entry == "none":
+        group, size = channels.layouts[source.input.name][0]
+        if len(layout) == 1 and layout[0][0] == channels.input_group and scale.width != in_channels:
+            raise StretchError(
+                f"{where} starts with an identity skip over {in_channels} channels, so width {scale.width} needs an entry",
+                'give it entry = "project" or "slice", or let the segment before it join by "project"',
+            )
+        if in_channels % size:
+            raise StretchError(
+                f"{where} reads {in_channels} channels, which are no multiple of {size}", "choose another width for the segment before it"
+            )
+        kept[group] = in_channels // size
+    width = sum(kept[group] * size for group, size in layout)
+    if width != scale.width:
+        near = min(legal_widths(segment, scale.align), key=lambda w: abs(w - scale.width))
+        raise StretchError(f"{where} cannot have width {scale.width}, its channels would be {width}", f"the nearest width is {near}")
+    return kept
+
+
+def _scale_op(op: Op, source: OpGraph, channels: ChannelGroups, kept: dict[int, int]) -> Op:
+    attrs: dict[str, Attr] = dict(op.attrs)
+    if op.kind == "conv":
+        groups = integer(op.attrs, "groups")
+        attrs["out_channels"] = channels.channels(op.name, kept)
+        if groups > 1:
+            before = source.input_shapes(op)[0][1]
+            attrs["groups"] = groups * channels.channels(op.inputs[0], kept) // before
+    elif op.kind == "linear":
+        attrs["out_features"] = channels.channels(op.name, kept)
+    elif op.kind == "slice":
+        start, before, new = integer(op.attrs, "start"), 0, 0
+        for group, size in channels.layouts[op.inputs[0]]:
+            if before + channels.units[group] * size > start:
+                break
+            before += channels.units[group] * size
+            new += kept[group] * size
+        # Inside a piece only where its group is frozen, so that the rest of the way is as it was.
+        attrs["start"] = new + start - before
+        attrs["stop"] = attrs["start"] + channels.channels(op.name, kept)
+    return Op(op.name, op.kind, op.inputs, attrs, tags=op.tags)
+
+
+def trunk_parts(design: SegmentDesign, width: int) -> list[int]:
+    """How many channels of the original trunk each branch answers for, in order of the branches."""
+    if design.join == "project":
+        return [b.partition for b in design.branches]
+    return partitions(width, [b.width for b in design.branches], 1)
+
+
+def _trunk_start(design: SegmentDesign, index: int, full: int) -> int:
+    """First channel of the original trunk that a branch answers for."""
+    offset = sum(trunk_parts(design, full)[:index])
+    return max(0, min(offset, full - design.branches[index].width))
+
+
+def scale_branch(segment: Segment, design: SegmentDesign, index: int, in_channels: int) -> ScaledBranch:
+    """Branch number `index` of a segment.
+
+    Args:
+        segment: The original segment.
+        design: Its design, complete (partitions included).
+        index: Which branch.
+        in_channels: Channels that arrive.
+
+    Raises:
+        StretchError: If depth, width, entry or join do not fit the segment.
+    """
+    scale = design.branches[index]
+    source = drop_units(segment, scale.depth)
+    channels = segment.channels if source is segment.graph else channel_groups(source)
+    kept = _kept(segment, source, channels, scale, in_channels)
+    start = _trunk_start(design, index, segment.width)
+    ops = [Op(source.input.name, "input", attrs={"shape": (source.input.shape[0], in_channels, *source.input.shape[2:])})]
+    reads = {source.input.name: source.input.name}
+    if scale.entry != "none":
+        ops += _entry(segment, scale, channels.channels(source.input.name, kept), start)
+        reads[source.input.name] = ops[-1].name
+    for op in source.ops:
+        if op.kind != "input":
+            scaled = _scale_op(op, source, channels, kept)
+            ops.append(Op(scaled.name, scaled.kind, tuple(reads.get(n, n) for n in scaled.inputs), scaled.attrs, tags=scaled.tags))
+    output = reads.get(source.output, source.output)
+    if design.join in ("project", "sum"):
+        out = scale.partition if design.join == "project" else segment.width
+        if out <= 0:
+            raise StretchError(
+                f"branch `{segment.name}.{scale.processor}` contributes no channel to its join",
+                "give the branches of a `project` join their `partition`, or leave it out in all",
+            )
+        ops.append(Op(JOIN_CONV, "conv", (output,), _pointwise(out, bias=True)))
+        output = JOIN_CONV
+    return ScaledBranch(OpGraph.build(f"{segment.name}.{scale.processor}", ops, output), source, channels, kept, start)
+
+
+def _pointwise(out: int, *, bias: bool) -> dict[str, Attr]:
+    return {"out_channels": out, "kernel": (1, 1), "stride": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1), "groups": 1, "bias": bias}
+
+
+def _entry(segment: Segment, scale: BranchScale, width: int, start: int) -> list[Op]:
+    if scale.entry == "slice":
+        if width > segment.in_width:
+            raise StretchError(
+                f"branch `{segment.name}.{scale.processor}` cannot slice {width} of {segment.in_width} channels",
+                'give it entry = "project"',
+            )
+        begin = min(start, segment.in_width - width)
+        return [Op(ENTRY_SLICE, "slice", (segment.start,), {"start": begin, "stop": begin + width})]
+    norm: dict[str, Attr] = {"eps": 1e-5, "momentum": 0.1, "affine": True}
+    return [Op(ENTRY_CONV, "conv", (segment.start,), _pointwise(width, bias=False)), Op(ENTRY_NORM, "batch_norm", (ENTRY_CONV,), norm)]
+
+
+def join_width(segment: Segment, design: SegmentDesign) -> int:
+    """Channels behind the segment's meeting point."""
+    if design.join == "concat":
+        return sum(b.width for b in design.branches)
+    return segment.width
+
+
+def design_segments(graph: OpGraph, design: BranchDesign) -> list[Segment]:
+    """The original segments a design speaks of.
+
+    Raises:
+        StretchError: If they do not cover the network from input to output.
+    """
+    at = graph.input.name
+    segments = []
+    for part in design.segments:
+        if part.start != at:
+            raise StretchError(
+                f"segment `{part.name}` starts at `{part.start}`, the one before it ends at `{at}`", "segments must follow each other"
+            )
+        segments.append(cut_segment(graph, part.name, part.start, part.end))
+        at = part.end
+    if at != graph.output:
+        raise StretchError(f"the design ends at `{at}`, the network at `{graph.output}`", "add a segment for the rest")
+    return segments
+
+
+def scaled_branches(graph: OpGraph, design: BranchDesign) -> list[list[ScaledBranch]]:
+    """Every branch of every segment, in order.
+
+    Raises:
+        StretchError: If the design does not fit the network.
+    """
+    result: list[list[ScaledBranch]] = []
+    channels = graph.input.shape[1]
+    for segment, part in zip(design_segments(graph, design), design.segments, strict=True):
+        _check_join(segment, part)
+        result.append([scale_branch(segment, part, i, channels) for i in range(len(part.branches))])
+        channels = join_width(segment, part)
+    return result
+
+
+def _check_join(segment: Segment, design: SegmentDesign) -> None:
+    where = f"segment `{segment.name}`"
+    processors = [b.processor for b in design.branches]
+    if not processors or len(set(processors)) != len(processors):
+        raise StretchError(f"{where} needs one branch per processor, it has {', '.join(processors) or 'none'}")
+    if len(processors) == 1:
+        if design.join not in ("none", "concat"):
+            raise StretchError(f"{where} has one branch and nothing to join by `{design.join}`", 'set join = "none"')
+        if design.join == "none" and design.branches[0].width != segment.width:
+            raise StretchError(f'{where} keeps its width {segment.width} with join = "none"', 'set join = "concat" to let the width change')
+        return
+    if design.join == "none":
+        raise StretchError(f"{where} has {len(processors)} branches that nothing joins", 'set join to "project", "concat" or "sum"')
+    if len(segment.graph.by_name[segment.end].shape) != 4:
+        raise StretchError(f"{where} ends with a vector, branches join at feature maps", "let it end before the flattening")
+    if design.join == "project" and sum(b.partition for b in design.branches) != segment.width:
+        raise StretchError(
+            f"{where} has partitions that add up to {sum(b.partition for b in design.branches)}, its width is {segment.width}"
+        )
+
+
+def safe_name(processor: str) -> str:
+    """A processor's name as a part of module and operator names: ``cpu[1large]`` → ``on_cpu_1large``.
+
+    The prefix keeps a branch from hiding torch's `Module.cpu`.
+    """
+    return "on_" + "".join(c if c.isalnum() else "_" for c in processor).strip("_")
+
+
+def scaled_graph(graph: OpGraph, design: BranchDesign) -> OpGraph:
+    """The branched network (the paper's G_branch).
+
+    Operators are called ``<segment>_<processor>_<original name>``, joins
+    ``<segment>_join``. Tags say `origin`, `segment`, `processor`, `subgraph`
+    and `meeting_point` (``true`` on the operator that ends a meeting).
+
+    Raises:
+        StretchError: If the design does not fit the network.
+    """
+    ops: list[Op] = [graph.input]
+    at = graph.input.name
+    for part, branches in zip(design.segments, scaled_branches(graph, design), strict=True):
+        ends = []
+        for scale, branch in zip(part.branches, branches, strict=True):
+            named, end = _renamed(part.name, scale.processor, branch.graph, at)
+            ops += named
+            ends.append(end)
+        at = ends[0]
+        if len(ends) > 1:
+            at = f"{part.name}_join"
+            tags = {"segment": part.name, "processor": host_processor(design), "subgraph": f"{part.name}.join", "meeting_point": "true"}
+            ops.append(Op(at, "add" if part.join == "sum" else "concat", tuple(ends), tags=tags))
+    return OpGraph.build(graph.name, ops, at)
+
+
+def host_processor(design: BranchDesign) -> str:
+    """The processor that waits and joins: the design's CPU, else its first processor."""
+    return next((p for p in design.processors if p.split("[")[0] == "cpu"), design.processors[0])
+
+
+def _renamed(segment: str, processor: str, branch: OpGraph, source: str) -> tuple[list[Op], str]:
+    prefix = f"{segment}_{safe_name(processor)}_"
+    names: Mapping[str, str] = {op.name: source if op.kind == "input" else prefix + op.name for op in branch.ops}
+    tags = {"segment": segment, "processor": processor, "subgraph": f"{segment}.{processor}", "meeting_point": "false"}
+    ops = [
+        Op(names[op.name], op.kind, tuple(names[n] for n in op.inputs), op.attrs, tags={**tags, "origin": op.name})
+        for op in branch.ops
+        if op.kind != "input"
+    ]
+    return ops, names[branch.output]

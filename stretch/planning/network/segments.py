@@ -1,0 +1,177 @@
+"""Segments: the operators between two meeting points."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from predictors.errors import StretchError, UnknownNameError
+from predictors.graph import Op, OpGraph
+from stretch.planning.design.branch_design import EntryKind, JoinKind
+from stretch.planning.network.channels import ChannelGroups, channel_groups
+from stretch.planning.network.meeting import find_meeting_points, find_stem_end
+from stretch.planning.network.units import Block, cut_points, find_blocks
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Operators after cut point `start` up to and with cut point `end`.
+
+    Args:
+        name: ``stem``, ``s1``, …, ``head``.
+        start: Tensor it reads.
+        end: Tensor it writes.
+        graph: Its own graph; the input operator is called `start`.
+        branchable: Whether it may be replicated: its output has channels that
+            can be joined, and it is neither stem nor head.
+    """
+
+    name: str
+    start: str
+    end: str
+    graph: OpGraph
+    branchable: bool
+
+    @cached_property
+    def blocks(self) -> tuple[Block, ...]:
+        """Its blocks, in order.
+
+        A unit whose removal would leave a trunk made of other parts stays: the
+        widths of a branch must not depend on its depth (Inception's reduction
+        blocks pass their input on, the units behind them do not).
+        """
+        blocks = find_blocks(self.graph)
+        last = {block.run: self._trunk(block.end) for block in blocks}
+        kept = []
+        for i, block in enumerate(blocks):
+            stays = block.removable and i > 0 and blocks[i - 1].run == block.run and self._trunk(block.start) != last[block.run]
+            kept.append(replace(block, removable=False) if stays else block)
+        return tuple(kept)
+
+    def _trunk(self, name: str) -> tuple[tuple[int, bool], ...]:
+        """Channels of each part of a tensor, and whether it comes from the input."""
+        groups = self.channels
+        return tuple((groups.units[g] * per, g == groups.input_group) for g, per in groups.layouts[name])
+
+    @property
+    def depth(self) -> int:
+        """Number of blocks."""
+        return len(self.blocks)
+
+    @property
+    def min_depth(self) -> int:
+        """Blocks that are never removed."""
+        return sum(not block.removable for block in self.blocks)
+
+    @property
+    def width(self) -> int:
+        """Channels it writes."""
+        return self.graph.by_name[self.end].shape[1]
+
+    @property
+    def in_width(self) -> int:
+        """Channels it reads."""
+        return self.graph.input.shape[1]
+
+    @cached_property
+    def channels(self) -> ChannelGroups:
+        """Channel groups of the whole segment."""
+        return channel_groups(self.graph)
+
+    @property
+    def fixed_width(self) -> bool:
+        """Whether its output cannot be scaled (a frozen group is in it)."""
+        return any(group in self.channels.frozen for group, _ in self.channels.layouts[self.end])
+
+    @property
+    def passes_input(self) -> bool:
+        """Whether its output has the channels of its input (it starts with an identity skip)."""
+        layout = self.channels.layouts[self.end]
+        return len(layout) == 1 and layout[0][0] == self.channels.input_group
+
+    @cached_property
+    def dense_input(self) -> bool:
+        """Whether only dense convolutions and linear layers read its input, past elementwise operators.
+
+        Only then may the segment before it end with a `concat` join, which
+        changes the number of channels that arrive.
+        """
+        tied = {name for name, layout in self.channels.layouts.items() if any(g == self.channels.input_group for g, _ in layout)}
+        return (
+            not self.passes_input
+            and self.channels.input_group not in self.channels.frozen
+            and all(self.graph.by_name[name].kind not in ("add", "mul", "concat", "conv") for name in tied)
+        )
+
+    def entries(self, width: int) -> tuple[EntryKind, ...]:
+        """How a branch of this output width may begin."""
+        arriving = self.arriving(width)
+        if arriving is None or arriving == self.in_width:
+            return ("none",)
+        return ("project", "slice") if arriving < self.in_width else ("project",)
+
+    def arriving(self, width: int) -> int | None:
+        """Channels that must arrive for a branch of this width without an entry; None where any number may."""
+        return width if self.passes_input else None
+
+
+def split_segments(graph: OpGraph, meeting: Sequence[str] | None = None) -> list[Segment]:
+    """Cut a graph into stem, segments and head.
+
+    Args:
+        graph: The whole network.
+        meeting: Meeting points, any of the cut points, in order; by default
+            those of `find_meeting_points`.
+
+    Raises:
+        UnknownNameError: If a meeting point is no cut point.
+        StretchError: If the meeting points are not in the order of the graph.
+    """
+    points = list(meeting) if meeting is not None else find_meeting_points(graph)
+    cuts = cut_points(graph)
+    for point in points:
+        if point not in cuts:
+            raise UnknownNameError.among("cut point", point, cuts)
+    order = {name: i for i, name in enumerate(cuts)}
+    if [order[p] for p in points] != sorted({order[p] for p in points}):
+        raise StretchError("meeting points must differ and stand in the order of the network", "list them from the input to the output")
+    stem = find_stem_end(graph)
+    first = order[points[0]] if points else len(cuts)
+    bounds = [graph.input.name, *([stem] if 0 < order[stem] < first else []), *points]
+    names = ["stem"] * (order[stem] < first and order[stem] > 0) + [f"s{i}" for i in range(1, len(points) + 1)]
+    if bounds[-1] != graph.output:
+        bounds.append(graph.output)
+        names.append("head")
+    return [cut_segment(graph, name, start, end) for name, start, end in zip(names, bounds, bounds[1:], strict=False)]
+
+
+def cut_segment(graph: OpGraph, name: str, start: str, end: str) -> Segment:
+    """The segment between two cut points.
+
+    Raises:
+        UnknownNameError: If one of them is no cut point.
+        StretchError: If `end` does not come after `start`.
+    """
+    cuts = cut_points(graph)
+    for point in (start, end):
+        if point not in cuts:
+            raise UnknownNameError.among("cut point", point, cuts)
+    position = {op.name: i for i, op in enumerate(graph.ops)}
+    if position[start] >= position[end]:
+        raise StretchError(f"segment `{name}` ends at `{end}`, which is not after its start `{start}`")
+    source = Op(start, "input", attrs={"shape": graph.by_name[start].shape})
+    inside = graph.ops[position[start] + 1 : position[end] + 1]
+    piece = OpGraph.build(f"{graph.name}.{name}", [source, *inside], end)
+    ends_in_map = len(piece.by_name[end].shape) == 4
+    return Segment(name, start, end, piece, branchable=ends_in_map and name not in ("stem", "head"))
+
+
+def join_kinds(segment: Segment, following: Segment | None) -> tuple[JoinKind, ...]:
+    """Joins that may end `segment`, given the one that reads it.
+
+    Args:
+        segment: The branched segment.
+        following: The next segment, or None where the segment is the last.
+    """
+    if following is not None and following.dense_input and not segment.fixed_width:
+        return ("project", "concat", "sum")
+    return ("project", "sum")

@@ -1,0 +1,68 @@
+import msgspec
+import pytest
+
+from scheduler.bundle.consistency import graph_problems
+from scheduler.bundle.manifest import Manifest
+
+
+@pytest.fixture
+def manifest(bundle_dir):
+    """The two-branch bundle's manifest as plain data."""
+    return msgspec.json.decode((bundle_dir / "bundle.json").read_bytes())
+
+
+def problems(data):
+    return list(graph_problems(msgspec.convert(data, Manifest, strict=False)))
+
+
+def tensor(data, name):
+    return next(t for t in data["tensors"] if t["name"] == name)
+
+
+def test_a_bundle_as_written_has_no_problem(manifest):
+    assert problems(manifest) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda m: m.update(subgraphs=[]), "no subgraph"),
+        (lambda m: m["tensors"].append(m["tensors"][0]), "tensor `x` is there twice"),
+        (lambda m: m["subgraphs"][1].update(name="stem"), "`stem` is there twice"),
+        (lambda m: m["subgraphs"][0].update(name="input"), "may be called `input`"),
+        (lambda m: m["subgraphs"][0].update(output="lost"), "`lost`, which is not described"),
+        (lambda m: m.update(input="lost"), "`lost` is not described"),
+        (lambda m: m["subgraphs"][0].update(output="t1"), "written by stem, s1.join"),
+        (lambda m: tensor(m, "t0").update(producer="head"), "states the producer `head`"),
+        (lambda m: tensor(m, "t0").update(consumers=["s1.cpu"]), "states the consumers s1.cpu"),
+        (lambda m: tensor(m, "x").update(producer="stem"), "is written by input"),
+        (lambda m: m["subgraphs"].reverse(), "not in topological order"),
+        (lambda m: m["joins"].reverse(), "not in topological order"),
+        (lambda m: tensor(m, "t1").update(shape=[1, 9, 8, 8]), "channels 4 + 6 do not give"),
+        (lambda m: tensor(m, "s1.cpu.y").update(shape=[1, 4, 8, 9]), "do not give"),
+        (lambda m: tensor(m, "s1.cpu.y").update(shape=[]), "empty or too large"),
+        (lambda m: tensor(m, "s1.cpu.y").update(shape=[1, 0, 8, 8]), "empty or too large"),
+        (lambda m: tensor(m, "s1.cpu.y").update(shape=[1 << 20, 1 << 20]), "empty or too large"),
+        (lambda m: tensor(m, "s2.cpu.y").update(shape=[1, 7, 8, 8]), "adds tensors of different shapes"),
+        (lambda m: tensor(m, "s1.cpu.y").update(dtype="int8"), "differ in type or layout"),
+        (lambda m: m["joins"][0].update(inputs=["s1.cpu.y"]), "two or more different tensors"),
+        (lambda m: m["joins"][0].update(inputs=["s1.cpu.y", "s1.cpu.y"]), "two or more different tensors"),
+        (lambda m: m["model"].update(input_shape=[1, 3, 9, 9]), "the model's input has shape"),
+        (lambda m: m["model"].update(output_shape=[1, 6]), "the model's output has shape"),
+        (lambda m: tensor(m, "t0").update(layout="NC"), "layout NC and 4 axes"),
+    ],
+)
+def test_each_inconsistency_is_told_in_words(manifest, change, told):
+    change(manifest)
+    assert any(told in problem for problem in problems(manifest)), problems(manifest)
+
+
+def test_phwc4_tensors_cannot_be_put_side_by_side(manifest):
+    for name in ("s1.cpu.y", "s1.gpu.y", "t1"):
+        tensor(manifest, name)["layout"] = "PHWC4"
+    assert any("cannot be put side by side" in problem for problem in problems(manifest))
+
+
+def test_circle_is_found(manifest):
+    manifest["subgraphs"][0]["input"] = "t2"
+    assert any("not in topological order" in problem for problem in problems(manifest))

@@ -1,0 +1,72 @@
+import io
+import os
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as some
+
+from predictors.errors import StretchError
+from scheduler.formats.npy import read_npy
+
+KINDS = [np.float32, np.float64, np.float16, np.int8, np.uint8, np.int64, np.bool_]
+
+
+def content(array):
+    stream = io.BytesIO()
+    np.save(stream, array)
+    return stream.getvalue()
+
+
+@given(array=st.sampled_from(KINDS).flatmap(lambda kind: some.arrays(kind, some.array_shapes(min_dims=0, max_side=4))))
+def test_plain_arrays_come_back_as_they_were_saved(tmp_path_factory, array):
+    path = tmp_path_factory.mktemp("npy") / "x.npy"
+    np.save(path, array)
+    np.testing.assert_array_equal(read_npy(path, "input"), array)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"text",
+        content(np.ones(8, np.float32))[:-1],
+        content(np.ones(8, np.float32)) + b"0",
+        content(np.ones(8, np.float32)).replace(b"(8,)", b"(9,)"),
+        content(np.ones(10, np.float32)).replace(b"(10,), }" + b" " * 11, b"(10**12,), }" + b" " * 7),
+        content(np.ones(8, np.float32)).replace(b"(8,), }      ", b"(10000000000,)}"),
+        content(np.ones(8, np.complex64)),
+        content(np.array(["words"])),
+        b"\x93NUMPY\x01\x00\x10\x27" + b"(" * 10_000,
+        b"\x93NUMPY\x02\x00\xff\xff\xff\xff" + b" " * 100,
+        b"\x93NUMPY\x09\x00\x10\x27" + b" " * 100,
+    ],
+)
+def test_file_that_is_no_array_or_another_than_its_header_says_is_one_sentence(tmp_path, data):
+    (tmp_path / "x.npy").write_bytes(data)
+    with pytest.raises(StretchError, match=r"is not a \.npy file of plain numbers"):
+        read_npy(tmp_path / "x.npy", "input")
+
+
+def test_pickle_is_not_opened(tmp_path):
+    np.save(tmp_path / "x.npy", np.array([os.system], dtype=object), allow_pickle=True)
+    with pytest.raises(StretchError, match="plain numbers"):
+        read_npy(tmp_path / "x.npy", "input")
+
+
+def test_archive_of_arrays_is_told_from_an_array(tmp_path):
+    np.savez(tmp_path / "x.npz", a=np.ones(2))
+    with pytest.raises(StretchError, match="several arrays"):
+        read_npy(tmp_path / "x.npz", "input")
+
+
+def test_pipe_is_refused_without_waiting_for_it(tmp_path):
+    os.mkfifo(tmp_path / "x.npy")
+    with pytest.raises(StretchError, match=r"cannot read the input .* pipe"):
+        read_npy(tmp_path / "x.npy", "input")
+
+
+def test_missing_file_is_one_sentence(tmp_path):
+    with pytest.raises(StretchError, match="cannot read the input"):
+        read_npy(tmp_path / "x.npy", "input")

@@ -1,0 +1,160 @@
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+from predictors.errors import StretchError
+from scheduler.formats.onnx_checks import MAX_PARTS, check_onnx
+from scheduler.formats.onnx_file import load_onnx
+
+
+def value(name, shape=(1, 2)):
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+
+def relu(read="x", write="y", **more):
+    return helper.make_node("Relu", [read], [write], **more)
+
+
+def model(nodes, weights=(), inputs=None, outputs=None):
+    graph = helper.make_graph(list(nodes), "g", inputs or [value("x")], outputs or [value("y")], list(weights))
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+
+
+def check(proto, path):
+    onnx.save(proto, str(path / "m.onnx"))
+    return check_onnx(load_onnx(path / "m.onnx"), path / "m.onnx")
+
+
+def lying(name="w", **fields):
+    tensor = numpy_helper.from_array(np.ones((1, 2), np.float32), name)
+    for key, content in fields.items():
+        if key == "dims":
+            del tensor.dims[:]
+            tensor.dims.extend(content)
+        else:
+            setattr(tensor, key, content)
+    return tensor
+
+
+def add(weight):
+    return model([helper.make_node("Add", ["x", weight.name], ["y"])], [weight])
+
+
+def endless_loop():
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["go"], ["on"]), helper.make_node("Relu", ["v"], ["w"])],
+        "body",
+        [helper.make_tensor_value_info("i", TensorProto.INT64, []), helper.make_tensor_value_info("go", TensorProto.BOOL, []), value("v")],
+        [helper.make_tensor_value_info("on", TensorProto.BOOL, []), value("w")],
+    )
+    return model([helper.make_node("Loop", ["", "", "x"], ["y"], body=body)])
+
+
+def sparse():
+    made = model([relu()])
+    made.graph.sparse_initializer.append(
+        helper.make_sparse_tensor(
+            helper.make_tensor("v", TensorProto.FLOAT, [1], [1.0]), helper.make_tensor("i", TensorProto.INT64, [1], [0]), [4]
+        )
+    )
+    return made
+
+
+def external(**said):
+    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[1, 2], data_location=TensorProto.EXTERNAL)
+    for key, text in said.items():
+        tensor.external_data.add(key=key, value=text)
+    return add(tensor)
+
+
+def batch_norm(variance):
+    numbers = {"s": [1, 1], "b": [0, 0], "m": [0, 0], "v": variance}
+    weights = [numpy_helper.from_array(np.array(n, np.float32), name) for name, n in numbers.items()]
+    return model([helper.make_node("BatchNormalization", ["x", *numbers], ["y"])], weights)
+
+
+def with_function():
+    made = model([relu()])
+    made.functions.append(helper.make_function("d", "f", ["a"], ["b"], [relu("a", "b")], [helper.make_opsetid("", 20)]))
+    return made
+
+
+def large(shape):
+    return model([relu()], inputs=[value("x", shape)], outputs=[value("y", shape)])
+
+
+@pytest.mark.parametrize(
+    ("proto", "problem"),
+    [
+        (endless_loop(), r"`Loop_0` \(Loop\): nn-stretch does not write this operator"),
+        (model([relu(name="n", domain="theirs")]), r"`n` \(Relu\): nn-stretch does not write"),
+        (model([helper.make_node("Relu", ["x"], ["y"], body=model([relu()]).graph)]), "`body` is no number or word"),
+        (model([helper.make_node("Relu", ["x"], ["y"], t=lying())]), "`t` is no number or word"),
+        (with_function(), "functions"),
+        (sparse(), "sparse weights"),
+        (model([relu(), relu()]), "`y` is written twice"),
+        (model([relu()], outputs=[value("y"), value("y")]), "two of its outputs are called `y`"),
+        (model([relu()], inputs=[value("x"), value("x")]), "two of its inputs are called `x`"),
+        (model([relu()], [lying("w"), lying("w")]), "two of its weights are called `w`"),
+        (model([relu("z", "y")]), "reads `z`, which nothing writes before it"),
+        (model([relu("y", "z"), relu("x", "y")]), "reads `y`, which nothing writes before it"),
+        (model([relu()], outputs=[value("q")]), "nothing writes its output `q`"),
+        (model([relu()], outputs=[value("y", (1, 3))]), r"it states \[1, 3\] for `y` and makes \[1, 2\]"),
+        (model([relu()], inputs=[value("x", (1, "n"))]), "no fixed shape"),
+        (model([helper.make_node("MaxPool", ["x"], ["y", "i"], kernel_shape=[1, 1])], inputs=[value("x", (1, 1, 2, 2))]), "2 results"),
+        (add(lying(dims=[1 << 20, 2])), "`w` has 8 bytes, its shape .* needs 8388608"),
+        (add(lying(dims=[1, 1])), "has 8 bytes, its shape .* needs 4"),
+        (add(lying(dims=[-1, -2])), r"has the shape \[-1, -2\]"),
+        (add(lying(data_type=TensorProto.BOOL)), "element type 9"),
+        (add(lying(data_type=TensorProto.COMPLEX64)), "element type 14"),
+        (add(lying(data_type=77)), "element type 77"),
+        (add(helper.make_tensor("w", TensorProto.FLOAT, [1, 2], [1.0, float("inf")])), "NaN or infinity"),
+        (external(location="w.bin"), "cannot be read"),
+        (external(location="m.onnx", offset="-1", length="8"), "where it lies"),
+        (external(location="m.onnx", offset="9" * 18, length="8"), "beyond the end"),
+        (batch_norm([1, -1]), "variance `v` of a batch norm is negative"),
+        (large((1 << 14, 1 << 14)), "has the shape"),
+        (large((1 << 13, (1 << 14) - 1)), "keeps 2.7e\\+08 elements at one time"),
+        (model([relu()] * (MAX_PARTS + 1)), "more than"),
+    ],
+)
+def test_what_a_runtime_must_not_see_is_refused_in_one_sentence(tmp_path, proto, problem):
+    with pytest.raises(StretchError, match=problem) as caught:
+        check(proto, tmp_path)
+    assert caught.value.message.startswith(f"{tmp_path / 'm.onnx'} cannot be run: ")
+
+
+def test_work_of_all_operators_together_is_bounded(tmp_path):
+    weight = numpy_helper.from_array(np.zeros((64, 64, 31, 31), np.float32), "w")
+    convs = [helper.make_node("Conv", [f"t{i}", "w"], [f"t{i + 1}"], pads=[15] * 4) for i in range(40)]
+    shape = (1, 64, 64, 64)
+    with pytest.raises(StretchError, match="multiply-accumulates"):
+        check(model(convs, [weight], [value("t0", shape)], [value("t40", shape)]), tmp_path)
+
+
+def test_memory_is_that_of_tensors_that_are_still_read(tmp_path):
+    chain = model([relu("x", "a"), relu("a", "b"), relu("b", "y")])
+    assert check(chain, tmp_path).alive == 2 * 2
+    kept = model([relu("x", "a"), relu("a", "b"), helper.make_node("Sum", ["x", "a", "b"], ["y"])])
+    assert check(kept, tmp_path).alive == 4 * 2
+
+
+@given(st.binary(min_size=8, max_size=8))
+def test_weights_inside_of_the_file_are_read_whatever_their_bytes(tmp_path_factory, content):
+    path = tmp_path_factory.mktemp("w")
+    proto = add(lying(raw_data=content))
+    if np.isfinite(np.frombuffer(content, np.float32)).all():
+        assert check(proto, path).work == 4
+    else:
+        with pytest.raises(StretchError, match="NaN or infinity"):
+            check(proto, path)
+
+
+def test_weights_beside_the_file_may_leave_out_where_they_end(tmp_path):
+    (tmp_path / "w.bin").write_bytes(b"\0" * 12)
+    assert check(external(location="w.bin", offset="4"), tmp_path).work == 4
+    with pytest.raises(StretchError, match="has 12 bytes"):
+        check(external(location="w.bin"), tmp_path)

@@ -1,0 +1,198 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from predictors.errors import StretchError
+from predictors.graph import Op, OpGraph
+from scheduler.bundle.tflite_file import parse_tflite
+from scheduler.formats.tflite_schema import OPERATORS
+from tests.scheduler.delegates import graphs
+from tests.scheduler.tflite_files import changed, small_source
+from tests.stretch.export.tflite.rounded import rounded_source
+
+
+@pytest.fixture(scope="module")
+def content(tmp_path_factory):
+    source = small_source(tmp_path_factory.mktemp("source"))
+    return graphs.tflite_bytes(source.graph, source)
+
+
+@pytest.fixture(scope="module")
+def rounded(tmp_path_factory):
+    """An int8 file: a depthwise convolution, a gate, a pool, a concatenation, a matrix."""
+    folder = tmp_path_factory.mktemp("rounded")
+    window = {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1, 1, 1), "dilation": (1, 1)}
+    ops = [
+        Op("x", "input", attrs={"shape": (1, 4, 8, 8)}),
+        Op("c", "conv", ("x",), window | {"groups": 4, "out_channels": 4, "bias": True}),
+        Op("s", "silu", ("c",)),
+        Op("m", "max_pool", ("c",), window | {"stride": (1, 1), "ceil_mode": False}),
+        Op("k", "concat", ("s", "m")),
+        Op("u", "upsample", ("k",), {"scale": (2, 2)}),
+        Op("f", "flatten", ("u",)),
+        Op("y", "linear", ("f",), {"out_features": 3, "bias": True}),
+    ]
+    graph = OpGraph.build("rounded", ops, "y")
+    random = np.random.default_rng(0)
+    source, _ = rounded_source(graph, graphs.weights_of(graph, random), random.normal(size=(1, 4, 8, 8)).astype(np.float32), folder)
+    return graphs.tflite_bytes(graph, source)
+
+
+def operators_of(model):
+    return model["subgraphs"][0]["operators"]
+
+
+def set_field(pick, key, value):
+    def change(model):
+        pick(model)[key] = value
+
+    return change
+
+
+def nan_scale(model):
+    model["subgraphs"][0]["tensors"][1]["quantization"] = {"scale": [float("nan")], "zero_point": [0]}
+
+
+def pad_by_a_thousand(model):
+    tensors = model["subgraphs"][0]["tensors"]
+    widths = next(t for t in tensors if t["name"].endswith(".widths"))
+    model["buffers"][widths["buffer"]] = {
+        "data": np.frombuffer(np.array([[0, 0], [1000, 0], [0, 0], [0, 0]], np.int32).tobytes(), np.uint8)
+    }
+
+
+DAMAGE = {
+    "its version is 9": set_field(lambda m: m, "version", 9),
+    "reads what nothing writes before it": set_field(lambda m: operators_of(m)[1], "inputs", [999, 1, 2]),
+    "writes no tensor of its own": set_field(lambda m: operators_of(m)[1], "outputs", [0]),
+    "has an operator without a code": set_field(lambda m: operators_of(m)[0], "opcode_index", 77),
+    "has stride_w 0": set_field(
+        lambda m: next(o for o in operators_of(m) if "stride_w" in o["builtin_options"])["builtin_options"], "stride_w", 0
+    ),
+    "has padding 7": set_field(
+        lambda m: next(o for o in operators_of(m) if "stride_w" in o["builtin_options"])["builtin_options"], "padding", 7
+    ),
+    "has no stride": set_field(lambda m: next(o for o in operators_of(m) if "stride_w" in o["builtin_options"]), "builtin_options", {}),
+    "settings of another operator": set_field(lambda m: operators_of(m)[0], "builtin_options_type", 36),
+    "has a type that nn-stretch does not write": set_field(lambda m: m["subgraphs"][0]["tensors"][0], "type", 5),
+    "has the shape": set_field(lambda m: m["subgraphs"][0]["tensors"][0], "shape", [1, -4]),
+    "its shape needs": set_field(lambda m: next(t for t in m["subgraphs"][0]["tensors"] if t["buffer"]), "shape", [1, 1]),
+    "PAD of subgraph `case` gives": pad_by_a_thousand,
+    "is not there": set_field(lambda m: m["subgraphs"][0]["tensors"][2], "buffer", 4000),
+    "has a scale that is none": nan_scale,
+    "its first buffer is not empty": set_field(lambda m: m["buffers"][0], "data", np.zeros(4, np.uint8)),
+    "are not one for each subgraph": set_field(lambda m: m["signature_defs"][0], "subgraph_index", 3),
+    "does not name the inputs": set_field(lambda m: m["signature_defs"][0], "inputs", []),
+    "has no subgraphs": set_field(lambda m: m, "subgraphs", []),
+}
+
+
+def tensor(model, name):
+    return next(each for each in model["subgraphs"][0]["tensors"] if each["name"] == name)
+
+
+def scale_of(name, channel, value):
+    """Give a tensor another scale."""
+
+    def change(model):
+        quantization = tensor(model, name)["quantization"]
+        scales = quantization["scale"].copy()
+        scales[channel] = value
+        tensor(model, name)["quantization"] = {**quantization, "scale": scales}
+
+    return change
+
+
+def made_real(name):
+    """Say that an int8 tensor is float."""
+
+    def change(model):
+        each = tensor(model, name)
+        each["type"] = 0
+        del each["quantization"]
+
+    return change
+
+
+#: What LiteRT answers by stopping the process.
+FATAL = {
+    "LOGISTIC of subgraph `case` reads int8 as `c` and gives float32": made_real("s.sigmoid"),
+    "DEPTHWISE_CONV_2D of subgraph `case` makes its integers": scale_of("c.weight", 2, 1e3),
+    "has the scale": scale_of("c", 0, 1e-30),
+    "is float32 and has a scale": lambda model: tensor(model, "s.sigmoid").update(type=0),
+    "QUANTIZE of subgraph `case` gives float32": made_real("m.rescaled"),
+}
+
+
+@pytest.mark.parametrize("problem", FATAL)
+def test_what_a_runtime_would_stop_the_process_for_is_refused(rounded, tmp_path, problem):
+    with pytest.raises(StretchError, match="is no TFLite file that nn-stretch wrote") as error:
+        parse_tflite(changed(rounded, FATAL[problem]), tmp_path / "m.tflite")
+    assert problem in error.value.message
+
+
+@pytest.mark.parametrize("problem", DAMAGE)
+def test_what_a_runtime_would_follow_blindly_is_refused(content, tmp_path, problem):
+    with pytest.raises(StretchError, match="is no TFLite file that nn-stretch wrote") as error:
+        parse_tflite(changed(content, DAMAGE[problem]), tmp_path / "m.tflite")
+    assert problem in error.value.message
+    assert "\n" not in error.value.message
+
+
+def test_operator_that_nn_stretch_does_not_write_is_refused(content, tmp_path):
+    assert 32 not in {kind.number for kind in OPERATORS.values()}  # a custom operator
+    with pytest.raises(StretchError, match="operator number 32"):
+        parse_tflite(changed(content, set_field(lambda m: m["operator_codes"][0], "builtin_code", 32)), tmp_path)
+
+
+FUZZ = """
+import sys
+from pathlib import Path
+import numpy as np
+from predictors.errors import StretchError
+from predictors.graph import Op, OpGraph
+from scheduler.delegates.litert import LiteRtDelegate
+content = Path(sys.argv[1]).read_bytes()
+random = np.random.default_rng(int(sys.argv[3]))
+seen = {"refused": 0, "ran": 0}
+for _ in range(int(sys.argv[4])):
+    broken = bytearray(content)
+    for _ in range(random.integers(1, 4)):
+        broken[random.integers(len(broken))] = random.integers(256)
+    if random.random() < 0.2:
+        broken = broken[: random.integers(len(broken))]
+    Path(sys.argv[2]).write_bytes(broken)
+    try:
+        compiled = LiteRtDelegate().compile(Path(sys.argv[2]))
+        buffers = [[np.zeros(shape, np.float32) for shape in ends.values()] for ends in (compiled.inputs, compiled.outputs)]
+        compiled.run(*buffers)
+        seen["ran"] += 1
+    except StretchError:
+        seen["refused"] += 1
+print(seen)
+"""
+
+
+def fuzz(content, folder, seed, rounds):
+    (folder / "whole.tflite").write_bytes(content)
+    command = [sys.executable, "-c", FUZZ, str(folder / "whole.tflite"), str(folder / "broken.tflite"), str(seed), str(rounds)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("form", ["content", "rounded"])
+def test_corrupt_files_never_bring_the_process_down(request, tmp_path, form):
+    pytest.importorskip("ai_edge_litert")
+    result = fuzz(request.getfixturevalue(form), tmp_path, 0, 60)
+    assert result.returncode == 0, result.stderr
+    assert "'refused': 0" not in result.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["content", "rounded"])
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_many_corrupt_files_never_bring_the_process_down(request, tmp_path, form, seed):
+    pytest.importorskip("ai_edge_litert")
+    result = fuzz(request.getfixturevalue(form), tmp_path, seed, 1500)
+    assert result.returncode == 0, (result.returncode, result.stderr[-2000:])

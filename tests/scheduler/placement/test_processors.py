@@ -1,0 +1,52 @@
+"""What is known of a kind of processor comes from the delegates that drive it."""
+
+import pytest
+
+from scheduler.bundle.load import load_bundle
+from scheduler.delegates import CpuDelegate, delegates
+from scheduler.placement.processors import device_dispatch, drivers, host_of, is_cpu, is_integer_only, kind_of
+
+
+@pytest.fixture
+def npu(monkeypatch):
+    """A delegate for a kind of processor that none here drives."""
+
+    class Npu(CpuDelegate):
+        drives = ("npu",)
+        precisions = ("int8",)
+        asynchronous = True
+
+    monkeypatch.setattr(delegates, "_items", {**delegates._items, "their_npu": Npu})
+    return Npu
+
+
+def test_processor_is_driven_by_the_delegate_that_declares_it(npu):
+    assert drivers("npu") == [("their_npu", npu)]
+    assert [name for name, _ in drivers("gpu")] == ["opencl"]
+    assert [name for name, _ in drivers("dsp")] == ["dsp"]
+    assert drivers("cpu") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "alone"), [("dsp", True), ("dsp[1]", True), ("npu", True), ("gpu", False), ("cpu", False), ("tpu", False)]
+)
+def test_processor_whose_delegates_run_int8_alone_has_no_floating_point(npu, name, alone):
+    assert is_integer_only(name) is alone
+
+
+@pytest.mark.parametrize(
+    ("name", "how"), [("cpu", "inline"), ("cpu[1]", "inline"), ("gpu", "async"), ("dsp", "blocking"), ("npu", "async"), ("tpu", "blocking")]
+)
+def test_work_reaches_a_processor_as_its_delegate_takes_it(npu, name, how):
+    assert device_dispatch(name) == how
+
+
+def test_kind_is_the_name_without_its_number():
+    assert (kind_of("gpu[1]"), kind_of("gpu")) == ("gpu", "gpu")
+    assert is_cpu("cpu[1]")
+    assert not is_cpu("gpu")
+
+
+def test_host_is_the_processor_that_joins(bundle_dir):
+    manifest = load_bundle(bundle_dir).manifest
+    assert host_of(manifest) == manifest.joins[0].processor

@@ -1,0 +1,107 @@
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from predictors.errors import StretchError
+from scheduler.bundle.load import load_bundle
+from scheduler.delegates.base import Invocation
+from scheduler.delegates.null import NullDelegate
+from scheduler.delegates.reference import ReferenceDelegate
+from scheduler.placement.mapping import place_processors
+from scheduler.runtime.executor import Executor
+from scheduler.runtime.plan import make_plan
+
+
+def executor_of(path, delegate, mapping=None):
+    bundle = load_bundle(path)
+    plan = make_plan(bundle.manifest, place_processors(["cpu", "gpu"], mapping))
+    return Executor(plan, bundle.manifest.tensors, {name: delegate.compile(bundle.file(s.file)) for name, s in plan.subgraphs.items()})
+
+
+class Noting(NullDelegate):
+    """Notes on which cores each subgraph's thread may run."""
+
+    def __init__(self):
+        super().__init__()
+        self.cores = {}
+
+    def compile(self, model):
+        compiled, cores = super().compile(model), self.cores
+
+        class Call(Invocation):
+            def run(self):
+                cores[model.stem] = os.sched_getaffinity(0)
+
+        compiled.bind = lambda inputs, outputs: Call()
+        return compiled
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system cannot pin threads")
+def test_thread_that_waits_for_a_processor_is_pinned_to_its_little_core(bundle_dir):
+    bundle, noting, little = load_bundle(bundle_dir), Noting(), max(os.sched_getaffinity(0))
+    placed = place_processors(["cpu", "gpu"], {"gpu": "reference"})
+    placed["gpu"] = replace(placed["gpu"], waits_on=little)
+    plan = make_plan(bundle.manifest, placed)
+    made = Executor(plan, bundle.manifest.tensors, {name: noting.compile(bundle.file(s.file)) for name, s in plan.subgraphs.items()})
+    try:
+        made.run()
+    finally:
+        made.close()
+    assert noting.cores["s1.gpu"] == noting.cores["s2.gpu"] == {little}
+    assert noting.cores["stem"] == {*placed["cpu"].cores}
+
+
+@pytest.fixture
+def executor(bundle_dir):
+    made = executor_of(bundle_dir, ReferenceDelegate(), {"cpu": "reference", "gpu": "reference"})
+    yield made
+    made.close()
+
+
+def test_trace_has_every_step_once_with_no_step_before_its_inputs(executor):
+    executor.buffers.arrays["x"][...] = 1
+    trace = executor.run()
+    ends = {span.name: span.end_ns for span in trace.spans}
+    starts = {span.name: span.start_ns for span in trace.spans}
+    assert sorted(ends) == sorted([*executor.plan.subgraphs, *executor.plan.joins])
+    for name, subgraph in executor.plan.subgraphs.items():
+        writer = next((w for w in (*executor.plan.subgraphs.values(), *executor.plan.joins.values()) if w.output == subgraph.input), None)
+        assert writer is None or ends[writer.name] <= starts[name]
+    assert trace.start_ns <= min(starts.values())
+    assert max(ends.values()) <= trace.end_ns
+
+
+def test_subgraphs_of_one_queue_do_not_overlap(executor):
+    spans = [span for span in executor.run().spans if span.kind == "subgraph"]
+    for a in spans:
+        for b in spans:
+            assert a is b or a.queue != b.queue or a.end_ns <= b.start_ns or b.end_ns <= a.start_ns
+
+
+def test_run_twice_gives_the_same_output(executor):
+    executor.buffers.arrays["x"][...] = np.random.default_rng(0).standard_normal((1, 3, 8, 8))
+    executor.run()
+    first = executor.buffers.arrays["y"].copy()
+    executor.run()
+    assert np.array_equal(executor.buffers.arrays["y"], first)
+
+
+def test_placement_that_promises_a_command_queue_needs_a_delegate_that_has_one(bundle_dir):
+    with pytest.raises(StretchError, match="says that it is asynchronous"):
+        executor_of(bundle_dir, ReferenceDelegate(), {"gpu": "null_async"})
+
+
+def test_failing_join_is_one_error_and_the_next_run_is_whole(bundle_dir):
+    executor = executor_of(bundle_dir, NullDelegate())
+
+    def broken():
+        raise MemoryError("no room")
+
+    kept, executor.buffers.joins["s2.join"] = executor.buffers.joins["s2.join"], broken
+    with pytest.raises(StretchError, match=r"join `s2\.join` failed: no room"):
+        executor.run()
+    executor.buffers.joins["s2.join"] = kept
+    assert len(executor.run().spans) == 8
+    executor.close()

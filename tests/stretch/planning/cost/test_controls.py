@@ -1,0 +1,114 @@
+"""Controls are real: buildable, under the same rules, and as strong as they can be."""
+
+from itertools import product
+
+import pytest
+
+from predictors.devices import load_device
+from predictors.predictor import LatencyPredictor
+from stretch.planning.config import PlanConfig
+from stretch.planning.constraints import ConstraintFilter
+from stretch.planning.cost.branch import Costs
+from stretch.planning.cost.controls import best_single, operator_split_ms, sequential_same_macs, variants
+from stretch.planning.cost.makespan import ideal_split_ms, single_ms, timeline
+from stretch.planning.design.scale import scaled_graph
+from stretch.planning.design.widths import legal_widths
+from stretch.planning.network.segments import split_segments
+from tests.predictors.networks import efficientnet_b5, resnet50, small_resnet
+
+
+def setup(device, processors=(), **changes):
+    profile = load_device(device)
+    config = PlanConfig(processors=processors, **changes).checked(profile)
+    return config, Costs(LatencyPredictor(profile), config.precision)
+
+
+def test_single_controls_cover_core_sets_and_no_narrower_precision_than_planned():
+    config, costs = setup("pixel6")
+    found = variants(costs, config.processors)
+    assert ("cpu[1large]", "fp32") in found
+    assert {precision for _, precision in found} == {"fp32", "fp16"}
+    config, costs = setup("mi9", ("cpu", "gpu"))
+    assert ("cpu", "int8") in variants(costs, config.processors)
+    assert not any(name.startswith("dsp") for name, _ in variants(costs, config.processors))
+
+
+def test_best_single_is_the_fastest_of_all_variants():
+    graph = resnet50()
+    config, costs = setup("host")
+    best = best_single(graph, costs, config.processors)
+    assert best.processor == "cpu[2cores]"
+    assert best.ms == min(single_ms(graph, v, p, costs) for v, p in variants(costs, config.processors))
+
+
+@pytest.mark.parametrize(("make", "device"), [(small_resnet, "mi9"), (resnet50, "pixel6"), (efficientnet_b5, "mi9"), (resnet50, "host")])
+def test_sequential_control_is_built_as_predicted_and_not_slower_than_the_original(make, device):
+    graph = make()
+    config, costs = setup(device)
+    segments = split_segments(graph)
+    low, high = round(0.97 * graph.macs), round(1.03 * graph.macs)
+    found = sequential_same_macs(graph, segments, costs, config.processors, ConstraintFilter.of(config), low, high)
+    built = scaled_graph(graph, found.design)
+    assert built.macs == found.macs
+    assert low <= found.macs <= high
+    assert all(part.whole for part in found.design.segments)
+    # Predicted kernel by kernel from the operators that are built.
+    known = Costs(costs.predictor, {**costs.precision, found.single.processor: found.single.precision})
+    assert found.single.ms == pytest.approx(timeline(graph, found.design, known).makespan_ms)
+    assert found.single.ms <= best_single(graph, costs, config.processors).ms + 1e-9
+    assert found.optimal
+
+
+def test_sequential_control_keeps_the_floors():
+    graph = resnet50()
+    config, costs = setup("pixel6", min_depth=0.7, min_width=0.9)
+    segments = split_segments(graph)
+    found = sequential_same_macs(
+        graph, segments, costs, config.processors, ConstraintFilter.of(config), round(0.97 * graph.macs), round(1.03 * graph.macs)
+    )
+    for segment, part in zip(segments, found.design.segments, strict=True):
+        assert part.branches[0].depth >= 0.7 * segment.depth
+        assert part.branches[0].width >= 0.9 * segment.width
+
+
+def test_sequential_control_equals_brute_force_on_a_tiny_network():
+    graph = small_resnet(blocks=(2, 2))
+    config, costs = setup("pixel6", min_width=0.9)
+    segments = split_segments(graph)
+    rules = ConstraintFilter.of(config)
+    low, high = round(0.95 * graph.macs), round(1.05 * graph.macs)
+    found = sequential_same_macs(graph, segments, costs, config.processors, rules, low, high)
+    processor = found.single.processor
+    stem, s1, s2, head = segments
+    widths = [legal_widths(s, costs.align(processor), 0.9, 1.5) for s in (s1, s2)]
+    best = float("inf")
+    known = Costs(costs.predictor, {**costs.precision, processor: found.single.precision})
+    moving = known.transfer("cpu", processor, 3 * 32 * 32) + known.transfer(processor, "cpu", 10)
+    for w1, w2, d1, d2 in product(*widths, rules.depths(s1), rules.depths(s2)):
+        parts = [
+            known.branch(stem, processor, 1, stem.width),
+            known.branch(s1, processor, d1, w1),
+            known.branch(s2, processor, d2, w2, w1),
+            known.branch(head, processor, 1, head.width, w2),
+        ]
+        enough = all(c.macs >= 0.9 * s.graph.macs for s, c in zip((s1, s2), parts[1:3], strict=True))
+        if enough and low <= sum(c.macs for c in parts) <= high:
+            best = min(best, sum(c.ms for c in parts) + moving)
+    # The control may thin the widths it tries, never find what is not there.
+    assert best <= found.single.ms + 1e-9
+    assert found.single.ms <= best * 1.02
+
+
+@pytest.mark.parametrize("device", ["host", "mi9", "pixel6"])
+def test_operator_split_lies_between_the_ideal_and_never_splitting(device):
+    graph = resnet50()
+    config, costs = setup(device)
+    split = operator_split_ms(graph, costs, config.processors)
+    alone = single_ms(graph, "cpu", config.precision["cpu"], costs)
+    assert ideal_split_ms(graph, config.processors, costs.predictor, config.precision) < split <= alone + 1e-9
+
+
+def test_operator_split_pays_where_the_link_is_almost_free():
+    graph = resnet50()
+    config, costs = setup("host")
+    assert operator_split_ms(graph, costs, config.processors) < 0.7 * single_ms(graph, "cpu", "fp32", costs)

@@ -1,0 +1,36 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stretch.planning.design.widths import legal_widths, partitions, scaled_units
+from stretch.planning.network.segments import split_segments
+
+
+@given(st.integers(1, 512), st.sampled_from([1, 2, 8, 24]), st.floats(0.05, 2.0), st.sampled_from([1, 4, 8, 16, 32]))
+def test_scaled_channels_are_a_multiple_of_the_slice_unless_too_few(units, per, ratio, align):
+    kept = scaled_units(units, per, ratio, align)
+    assert kept >= 1
+    if ratio == 1:
+        assert kept == units
+    elif units * ratio * per >= align * per:
+        assert kept * per % align == 0
+
+
+@pytest.mark.torch
+def test_legal_widths_respect_slice_and_floor(captured):
+    segment = next(s for s in split_segments(captured("regnet_x_1_6gf").graph) if s.name == "s2")
+    widths = legal_widths(segment, 8, 0.5)
+    assert widths[-1] == 168
+    assert all(w % 8 == 0 and w >= 84 for w in widths)
+    assert max(legal_widths(segment, 8, 0.5, 1.5)) == 248
+
+
+@given(st.integers(1, 300).map(lambda n: n * 4), st.lists(st.integers(1, 400), min_size=1, max_size=3), st.sampled_from([1, 4, 8]))
+def test_partitions_add_up_and_leave_nobody_out(width, widths, align):
+    shares = partitions(width, widths, align)
+    assert sum(shares) == width
+    assert min(shares) > 0
+
+
+def test_partitions_are_in_proportion_to_the_widths():
+    assert partitions(256, [64, 192], 8) == [64, 192]

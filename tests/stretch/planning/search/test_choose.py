@@ -1,0 +1,129 @@
+"""When stages are merged, and what is said about it."""
+
+from functools import cache
+from math import ceil, floor
+
+import pytest
+
+from predictors.devices import load_device
+from predictors.errors import InfeasibleError, UsageError
+from stretch.planning.config import PlanConfig
+from stretch.planning.design.merging import merge_stages
+from stretch.planning.network.segments import split_segments
+from stretch.planning.plan import evaluate, plan
+from stretch.planning.search.exact import search_exact
+from tests.predictors.networks import resnet50, small_resnet
+from tests.stretch.planning.spaces import LOOSE, make_space
+
+PIXEL6 = load_device("pixel6")
+#: Both stages of this network take too little time for an exchange each, together they take enough.
+GRAPH = small_resnet()
+SHORT = {"alpha": 0.4}
+
+
+@cache
+def planned(**changes):
+    return plan(GRAPH, PIXEL6, PlanConfig(**(SHORT | changes)))
+
+
+def stages_of(result):
+    return {row["name"]: row["stages"] for row in result.to_json()["segments"]}
+
+
+def test_stages_merge_by_themselves_where_none_can_branch_alone():
+    result = planned()
+    assert stages_of(result) == {"stem": ["stem"], "s1_to_s2": ["s1", "s2"], "head": ["head"]}
+    assert result.design.n_meet == 1
+    assert result.optimal
+    assert 0.97 <= result.macs_ratio <= 1.03
+    warning = next(w for w in result.warnings if "merged" in w)
+    assert "s1 to s2" in warning
+    assert "accuracy" in warning
+
+
+def test_merged_stages_keep_the_constraints():
+    result = planned()
+    row = result.run.segments[1]
+    alone = min(result.best_single.ms, *(plan_ms(row.segment, p) for p in ("cpu", "gpu")))
+    assert max(b.in_ms + b.out_ms for b in row.branches) + row.join_ms <= 0.4 * alone
+    assert sum(b.macs for b in row.branches) >= 0.9 * row.segment.graph.macs
+    assert all(b.scale.depth >= 0.5 * row.segment.depth and b.scale.width >= 0.5 * row.segment.width for b in row.branches)
+
+
+def plan_ms(segment, processor):
+    space = make_space(GRAPH, "pixel6")
+    return space.costs.whole(segment, processor).ms
+
+
+def test_stages_that_can_branch_alone_are_left_alone():
+    result = plan(resnet50(), PIXEL6)
+    assert all(len(stages) == 1 for stages in stages_of(result).values())
+    assert not any("merged" in w for w in result.warnings)
+
+
+def test_merging_is_refused_where_it_is_forbidden_and_the_hint_helps():
+    with pytest.raises(InfeasibleError) as caught:
+        planned(merge="never")
+    assert caught.value.hint == "let stages merge with --merge auto"
+
+
+def test_meeting_points_that_were_asked_for_are_not_merged():
+    ends = tuple(s.end for s in split_segments(GRAPH) if s.branchable)
+    with pytest.raises(InfeasibleError, match="--alpha"):
+        planned(meet=ends)
+
+
+def test_merging_allowed_everywhere_is_at_least_as_fast():
+    graph = resnet50()
+    never, always = (plan(graph, PIXEL6, PlanConfig(merge=merge)) for merge in ("never", "always"))
+    assert always.run.makespan_ms <= never.run.makespan_ms
+    assert any(len(stages) > 1 for stages in stages_of(always).values())
+
+
+@pytest.mark.parametrize("alpha", [0.3, 0.5])
+def test_as_many_meeting_points_as_possible_are_kept(alpha):
+    graph = small_resnet(blocks=(3, 3, 3, 3), mids=(32, 32, 64, 64))
+    result = plan(graph, PIXEL6, PlanConfig(alpha=alpha))
+    defaults = PlanConfig()
+    merged = merge_stages(graph, make_space(graph, "pixel6", alpha=alpha, beta=defaults.beta, balance=defaults.balance))
+    low, high = ceil(0.97 * graph.macs), floor(1.03 * graph.macs)
+    assert search_exact(merged, low, high, result.design.n_meet + 1) is None
+    assert search_exact(merged, low, high, result.design.n_meet).ms == pytest.approx(result.run.makespan_ms)
+
+
+def test_stages_merge_to_reach_the_number_of_meeting_points_asked_for():
+    graph = small_resnet(32, blocks=(2, 2, 2), mids=(8, 16, 32))
+    request = LOOSE | {"alpha": 7.1, "min_width": 0.25, "n_meet": 2}
+    with pytest.raises(InfeasibleError):
+        plan(graph, load_device("mi9"), PlanConfig(**request, merge="never"))
+    result = plan(graph, load_device("mi9"), PlanConfig(**request))
+    assert result.design.n_meet == 2
+    assert any(len(stages) > 1 for stages in stages_of(result).values())
+
+
+@pytest.mark.parametrize("request_", [{"strategy": "grid"}, {"join": "concat"}])
+def test_other_searches_meet_where_the_exact_one_would(request_):
+    loose = {"alpha": 0.65, "macs": (0.9, 1.2)}
+    result = planned(**request_, **loose)
+    assert stages_of(result) == stages_of(planned(**loose)) == {"stem": ["stem"], "s1_to_s2": ["s1", "s2"], "head": ["head"]}
+    assert result.design.n_meet == 1
+
+
+def test_number_of_meeting_points_that_merging_takes_away_is_named():
+    with pytest.raises(InfeasibleError) as caught:
+        planned(n_meet=2)
+    assert "--n-meet 2" in caught.value.message
+    assert caught.value.hint == "the nearest value with a design is --n-meet 1"
+
+
+def test_design_with_merged_stages_is_evaluated_like_a_planned_one():
+    result = planned()
+    again = evaluate(GRAPH, PIXEL6, result.design)
+    assert again.run.makespan_ms == pytest.approx(result.run.makespan_ms)
+    assert stages_of(again) == stages_of(result)
+    assert any("merged" in w for w in again.warnings)
+
+
+def test_concat_joins_are_not_planned_on_the_grid():
+    with pytest.raises(UsageError, match="--strategy"):
+        plan(GRAPH, PIXEL6, PlanConfig(join="concat", strategy="grid"))
