@@ -24,6 +24,8 @@ CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os
 THREADS = max(1, CORES // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 for library in ("OMP", "OPENBLAS", "MKL"):
     os.environ.setdefault(f"{library}_NUM_THREADS", str(THREADS))
+# Where a caller asks for more threads than cores, those that wait would spin on the cores that others compute on.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # A terminal's width, which workers of pytest-xdist inherit, would fold the tables that tests read.
 os.environ.pop("COLUMNS", None)

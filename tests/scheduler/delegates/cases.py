@@ -154,9 +154,11 @@ def channel_slice(draw):
 
 
 @st.composite
-def reshape(draw):
+def reshape(draw, stated=False):
+    """`stated`: every size of the new shape is given, none left to the runtime."""
     n, c, h, w = shape = draw(images)
-    wanted = draw(st.sampled_from([(n, -1), (0, c * h, w), (-1,), (0, 0, h * w), (n * c, h, w)]))
+    left_open = [(n, -1), (0, c * h, w), (-1,), (0, 0, h * w)]
+    wanted = draw(st.sampled_from([(n * c, h, w), (n, c * h * w), (h, n, w, c), *([] if stated else left_open)]))
     return Case("Reshape", [floats(shape, draw(seeds))], {}, {"shape": np.array(wanted, np.int64)})
 
 

@@ -14,6 +14,7 @@ from predictors.install import install_line
 from scheduler.bundle.load import load_bundle
 from scheduler.checks.verify import random_input
 from scheduler.delegates.litert import INSTALL, LiteRtDelegate
+from scheduler.placement.cores import available_cores
 from scheduler.runtime.sequential import Sequential, max_error
 from scheduler.runtime.session import Session
 from stretch.export.tflite.bundle import export_tflite
@@ -84,7 +85,7 @@ def test_batches_of_several_images_are_turned_one_by_one(tmp_path):
 
 def test_one_processor_on_litert_and_the_other_on_onnx_runtime_meet(int8):
     x = random_input(int8)
-    with Session(int8, {"cpu": "cpu0", "dsp": "litert"}) as session:
+    with Session(int8, {"cpu": f"cpu{available_cores()[0]}", "dsp": "litert"}) as session:
         assert max_error(session(x), whole(int8, x)) < 0.05
 
 
@@ -202,7 +203,7 @@ def test_predecessor_of_the_package_is_used_where_it_is_what_there_is(bundle, tm
 
 def test_cores_are_threads_and_one_core_needs_no_helper(bundle):
     def threads():
-        return len(os.listdir("/proc/self/task"))
+        return set(os.listdir("/proc/self/task"))
 
     if not os.path.isdir("/proc/self/task"):
         pytest.skip("this system does not list threads")
@@ -210,9 +211,10 @@ def test_cores_are_threads_and_one_core_needs_no_helper(bundle):
     before = threads()
     one = LiteRtDelegate.create((0,)).compile_from(bundle, "s2.cpu")
     expected = once(one, x)
-    assert threads() == before
+    # threads of other tests may end meanwhile
+    assert threads() <= before
     two = LiteRtDelegate.create((0, 1)).compile_from(bundle, "s2.cpu")
     assert np.allclose(once(two, x), expected, atol=1e-6)
-    assert threads() == before + 1
+    assert len(threads() - before) == 1
     del one, two
-    assert threads() == before
+    assert threads() <= before

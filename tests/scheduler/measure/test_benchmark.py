@@ -7,6 +7,9 @@ from scheduler.measure.benchmark import Effort, benchmark, ideal_ms, shares_a_co
 from scheduler.placement.cores import available_cores
 from scheduler.runtime.session import Session
 
+#: A core that this process may use.
+CORE = available_cores()[0]
+
 
 def measured(path, mapping=None, rounds=3, **options):
     with Session(path, mapping, **options) as session:
@@ -44,7 +47,7 @@ def test_output_is_not_judged_where_a_delegate_computes_nothing(bundle_dir):
 
 
 def test_efficiency_is_not_given_where_processors_share_a_core(bundles, tmp_path):
-    result = measured(bundles.two_branches(tmp_path / "b"), {"cpu": "cpu0", "gpu": "cpu0"})
+    result = measured(bundles.two_branches(tmp_path / "b"), {"cpu": f"cpu{CORE}", "gpu": f"cpu{CORE}"})
     assert result.efficiency is None
     assert result.ideal_ms > 0
 
@@ -127,9 +130,9 @@ def test_rounds_go_on_until_ratios_are_known_or_the_time_is_over(bundle_dir):
 
 
 def test_sharing_is_seen_from_the_queues(bundle_dir):
-    with Session(bundle_dir, {"cpu": "cpu0", "gpu": "cpu0"}) as session:
+    with Session(bundle_dir, {"cpu": f"cpu{CORE}", "gpu": f"cpu{CORE}"}) as session:
         assert shares_a_core(session)
-        assert used_cores(session) == (0,)
+        assert used_cores(session) == (CORE,)
     with Session(bundle_dir, {"cpu": "null", "gpu": "null"}) as session:
         assert not shares_a_core(session)
         assert used_cores(session) == available_cores()

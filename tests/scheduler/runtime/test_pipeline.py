@@ -8,6 +8,7 @@ from predictors.errors import StretchError, UsageError
 from scheduler.bundle.load import load_bundle
 from scheduler.delegates import Delegate, get_delegate
 from scheduler.delegates.base import Compiled, Invocation
+from scheduler.placement.cores import available_cores
 from scheduler.placement.mapping import place_processors
 from scheduler.runtime.pipeline import interchangeable
 from scheduler.runtime.plan import make_plan
@@ -19,6 +20,10 @@ def numbers(seed=0, shape=(1, 3, 8, 8)):
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
+#: A core that this process may use.
+CORE = available_cores()[0]
+
+
 def whole(path, x):
     return onnx_runtime.output(path / "model.onnx", x)
 
@@ -28,7 +33,7 @@ def threads():
 
 
 @pytest.mark.parametrize("in_flight", [1, 2, 4])
-@pytest.mark.parametrize("mapping", [None, {"gpu": "reference"}, {"cpu": "cpu0", "gpu": "cpu0"}])
+@pytest.mark.parametrize("mapping", [None, {"gpu": "reference"}, {"cpu": f"cpu{CORE}", "gpu": f"cpu{CORE}"}])
 def test_each_future_holds_the_output_of_its_own_input(bundle_dir, mapping, in_flight):
     expected = [whole(bundle_dir, numbers(seed)) for seed in range(6)]
     with Session(bundle_dir, mapping, in_flight=in_flight) as session:

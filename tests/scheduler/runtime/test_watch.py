@@ -10,6 +10,7 @@ import pytest
 from predictors.errors import StretchError, UsageError
 from scheduler.delegates.base import Invocation
 from scheduler.delegates.null import NullDelegate
+from scheduler.placement.cores import available_cores
 from scheduler.runtime.session import Session
 from scheduler.runtime.watch import Watch, interrupt, last_hang, note_hang
 
@@ -119,7 +120,9 @@ class StuckInvocation(Invocation):
         self.free.wait(120)
 
 
-@pytest.mark.parametrize("mapping", [{"gpu": "null"}, {"gpu": "cpu", "cpu": "null0"}], ids=["on a thread", "on the calling thread"])
+@pytest.mark.parametrize(
+    "mapping", [{"gpu": "null"}, {"gpu": "cpu", "cpu": f"null{available_cores()[0]}"}], ids=["on a thread", "on the calling thread"]
+)
 def test_call_that_takes_longer_than_it_may_ends_the_run_and_the_session(bundle_dir, mapping):
     stuck = Stuck({"s1.gpu", "s1.cpu"})
     with Session(bundle_dir, mapping, delegates={"null": stuck}, time_limit=0.2) as session:

@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 
+from scheduler.placement.cores import available_cores
 from tests.stretch.cli.commands import spawn
 
 KEYS = [
@@ -54,7 +55,7 @@ def test_quiet_says_nothing_on_stderr(stretch, bundle_dir):
 
 
 def test_mapping_is_followed_and_reported(stretch, bundle_dir):
-    _, data, _ = stretch("run", bundle_dir, "--repeat", 1, "--warmup", 0, "--map", "gpu=reference,cpu=cpu0", "--json")
+    _, data, _ = stretch("run", bundle_dir, "--repeat", 1, "--warmup", 0, "--map", f"gpu=reference,cpu=cpu{available_cores()[0]}", "--json")
     assert data["processors"]["gpu"]["delegate"] == "reference"
     assert data["processors"]["gpu"]["reason"] == "mapped to reference"
     assert data["max_error"] < 1e-5

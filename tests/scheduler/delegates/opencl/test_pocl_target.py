@@ -56,15 +56,21 @@ def test_other_drivers_are_left_alone():
     assert not pocl_target.is_unknown(type("Device", (), {"platform": named, "version": "OpenCL 3.0 x86-generic"}))
 
 
-#: The driver forgets the processor, as on one that it does not know; then it is told.
+#: The driver forgets the processor, as on one that it does not know; then it is told. Some builds of
+#: the driver take the name from elsewhere: they compile on, and there is nothing to tell them.
 FORGETS = """
+import sys
+
 import pyopencl as cl
 from scheduler.delegates.opencl import pocl_target
 from scheduler.delegates.opencl.device import cpu_flags, find_device
 
 device = find_device()
 known = pocl_target.place_of(device.int_ptr, device.version.split("linux-gnu-")[-1].strip())
-pocl_target.point(known or pocl_target.place_of(device.int_ptr, pocl_target.target(cpu_flags())), "generic")
+place = known or pocl_target.place_of(device.int_ptr, pocl_target.target(cpu_flags()))
+if place is None:
+    sys.exit("forgets nothing")
+pocl_target.point(place, "generic")
 source = "kernel void twice(global float8* a) { a[get_global_id(0)] = fma(a[get_global_id(0)], 2.0f, 1.0f); }"
 
 def result():
@@ -81,6 +87,7 @@ def result():
 
 try:
     result()
+    sys.exit("forgets nothing")
 except cl.RuntimeError as error:
     print("unknown target CPU" in str(error))
 print(pocl_target.name_target(device, cpu_flags()))
@@ -94,6 +101,8 @@ def test_driver_that_does_not_know_the_processor_compiles_for_one_it_knows(tmp_p
     run = subprocess.run(
         [sys.executable, "-c", FORGETS], capture_output=True, text=True, env=os.environ | {"POCL_CACHE_DIR": str(tmp_path)}
     )
+    if run.stderr.endswith("forgets nothing\n"):
+        pytest.skip("this driver knows its processor in another way")
     assert run.stdout.split() == ["True", pocl_target.target(cpu_flags()), "True"], run.stderr
 
 
