@@ -1,8 +1,12 @@
 """Kernel times follow the physics they state, against figures worked out by hand."""
 
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Struct
+from msgspec.structs import replace
 
 from predictors.devices import load_device
 from predictors.errors import UsageError
@@ -20,26 +24,86 @@ def roofline(name, precision=None):
     return RooflinePredictor(MI9.processor(name), precision)
 
 
-def test_time_of_a_convolution_worked_out_by_hand():
-    gpu = MI9.processor("gpu")
-    half, epilogue, efficiency = (q.value for q in (gpu.profile.half_outputs, gpu.profile.epilogue_macs, gpu.profile.efficiency["conv"]))
-    outputs = 256 * 196
-    macs_per_second = gpu.cores.peak_gops["fp16"].value * 1e9 / 2
-    compute = outputs * (256 * 9 + epilogue) / (macs_per_second * efficiency * outputs / (outputs + half))
-    time = roofline("gpu").time(conv())
-    assert time.compute_ms == pytest.approx(compute * 1e3)
-    assert time.ms == pytest.approx(time.launch_ms + max(time.compute_ms, time.memory_ms))
-    assert time.bound == "compute"
+def processor(**changes):
+    """A processor of round numbers: 10⁶ multiply-accumulates a ms, nothing else that takes time, unless changed."""
+    given = MI9.processor("cpu")
+    number = {
+        "launch_us": 0.0,
+        "half_outputs": 0.0,
+        "epilogue_macs": 0.0,
+        "width_slice": 1.0,
+        "reduce_slice": 1.0,
+        "efficiency": 1.0,
+        "scaling": 1.0,
+        "bandwidth_gbs": 1e9,
+        "cache_kib": 1.0,
+        "cache_gbs": 1e9,
+    } | changes
+
+    def stated(what):
+        return {name: replace(old, value=number[name]) for name in number if isinstance(old := getattr(what, name, None), Struct)}
+
+    peak = {"fp32": replace(given.cores.peak_gops["fp32"], value=2.0)}
+    rates = {kind: replace(ratio, value=number["efficiency"]) for kind, ratio in given.profile.efficiency.items()}
+    return dataclasses.replace(
+        given,
+        profile=replace(given.profile, **stated(given.profile), efficiency=rates),
+        cores=replace(given.cores, **stated(given.cores), peak_gops=peak),
+    )
 
 
-def test_memory_time_worked_out_by_hand():
-    cpu = MI9.processor("cpu")
-    cost = KernelCost("elementwise", 1, 1, 512, 1, 3136, 2 * 512 * 3136, 512 * 3136, 0)
-    size = 3 * 512 * 3136
-    fits = cpu.cores.cache_kib.value * 1024 / size
-    assert fits < 1
-    seconds = size * (fits / (cpu.cores.cache_gbs.value * 1e9) + (1 - fits) / (cpu.cores.bandwidth_gbs.value * 1e9))
-    assert roofline("cpu").time(cost).memory_ms == pytest.approx(seconds * 1e3)
+#: 10 000 outputs of 100 products each: 10⁶ multiply-accumulates, so 1 ms.
+PRODUCTS = KernelCost("conv", 10, 10, 1, 10, 1000, 1, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "ms"),
+    [
+        ({}, 1.0),
+        ({"launch_us": 500.0}, 1.5),
+        ({"efficiency": 0.5}, 2.0),
+        ({"scaling": 0.25}, 4.0),
+        ({"half_outputs": 10_000.0}, 2.0),
+        ({"half_outputs": 30_000.0}, 4.0),
+        ({"epilogue_macs": 100.0}, 2.0),
+        ({"width_slice": 16.0}, 1.6),
+        ({"reduce_slice": 4.0}, 1.2),
+        ({"width_slice": 16.0, "reduce_slice": 4.0, "launch_us": 80.0}, 2.0),
+    ],
+)
+def test_each_effect_on_arithmetic_takes_the_time_of_round_numbers(changes, ms):
+    time = RooflinePredictor(processor(**changes), "fp32").time(PRODUCTS)
+    assert time.ms == pytest.approx(ms)
+    assert time.launch_ms + time.compute_ms == pytest.approx(ms)
+
+
+def test_slices_of_one_channel_a_group_run_over_the_groups():
+    depthwise = KernelCost("depthwise", 1, 1, 10, 10, 10_000, 1, 1, 0)
+    assert RooflinePredictor(processor(width_slice=16.0, reduce_slice=4.0), "fp32").time(depthwise).ms == pytest.approx(1.6)
+
+
+def test_reduction_is_as_parallel_as_its_inputs():
+    # 1 000 sums of 1 000 each: 10⁶ steps, half of them lost where as many could run at once as there are inputs.
+    half = processor(half_outputs=1e6)
+    assert RooflinePredictor(half, "fp32").time(KernelCost("reduce", 1, 1, 1000, 1000, 1, 1, 1, 0)).ms == pytest.approx(2.0)
+    assert RooflinePredictor(half, "fp32").time(KernelCost("pool", 1, 1, 1000, 1000, 1, 1, 1, 0)).ms == pytest.approx(1001.0)
+
+
+@pytest.mark.parametrize(
+    ("reads", "writes", "weights", "ms"),
+    [
+        (128, 128, 0, 1.0),  # 1 024 bytes fit: 1 024 a ms
+        (384, 128, 0, 3.0),  # of 2 048 bytes half fit: 1 ms, and 2 ms for the others
+        (0, 0, 128, 1.0),  # 512 bytes of weights come from DRAM: 512 a ms
+        (384, 128, 512, 7.5),  # of 4 096 bytes a quarter fits: 0.5 ms and 3 ms for activations, 4 ms for weights
+    ],
+)
+def test_memory_takes_the_time_of_round_numbers(reads, writes, weights, ms):
+    slow = processor(cache_kib=1.0, cache_gbs=1024e-6, bandwidth_gbs=512e-6)
+    time = RooflinePredictor(slow, "fp32").time(KernelCost("elementwise", 1, 1, 1, 1, 1, reads, writes, weights))
+    assert time.memory_ms == pytest.approx(ms)
+    assert time.bound == "memory"
+    assert time.ms == pytest.approx(ms)
 
 
 @given(st.sampled_from(["cpu", "gpu", "dsp"]), st.integers(1, 600), st.integers(1, 600), st.sampled_from([1, 9, 25]), st.integers(1, 3000))
@@ -82,16 +146,6 @@ def test_shallow_and_wide_beats_deep_and_narrow_by_more_on_gpu_and_dsp():
     # The same multiply-accumulates: one block of width 256 or four of width 128.
     advantage = {name: throughput(name, 256) / throughput(name, 128) for name in ("cpu", "gpu", "dsp")}
     assert min(advantage["gpu"], advantage["dsp"]) > advantage["cpu"] * 1.1
-
-
-def test_reduction_is_as_parallel_as_its_inputs():
-    cost = KernelCost("reduce", 1, 1, 64, 3136, 1, 64 * 3136, 64, 0)
-    half = MI9.processor("gpu").profile.half_outputs.value
-    serial = KernelCost("pool", 1, 1, 64, 3136, 1, 64 * 3136, 64, 0)
-    gpu = roofline("gpu")
-    scale = MI9.processor("gpu").profile.efficiency
-    ratio = gpu.time(serial).compute_ms * scale["pool"].value / (gpu.time(cost).compute_ms * scale["reduce"].value)
-    assert ratio == pytest.approx(((64 + half) / 64) / ((64 * 3136 + half) / (64 * 3136)))
 
 
 def test_half_precision_halves_bytes_and_time_where_the_peak_doubles():
