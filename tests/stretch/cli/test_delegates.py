@@ -15,7 +15,10 @@ def test_lists_every_delegate_with_its_availability(stretch):
 
 def test_people_read_a_line_per_delegate(stretch):
     _, out, _ = stretch("delegates")
-    assert [line.split()[0] for line in out.splitlines()[1:]] == sorted(line.split()[0] for line in out.splitlines()[1:])
+    # a reason that is longer than the terminal is wide goes on in lines that name nothing
+    named = [line.split()[0] for line in out.splitlines()[1:] if line[:1].strip()]
+    assert named == sorted(named)
+    assert {"cpu", "null", "reference"} <= set(named)
 
 
 def test_missing_backend_is_said_with_its_install_line(stretch, monkeypatch):

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from scheduler.placement.cores import available_cores
+
 HANG = '''
 import ctypes
 import sys
@@ -112,13 +114,24 @@ def plugin(tmp_path):
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), *filter(None, sys.path)])}
 
 
-def start(bundle, env, *words):
+@pytest.fixture
+def start(bundle_dir, plugin):
+    """Starts `stretch run` of a bundle; what has not ended by itself ends with the test."""
     code = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "import sys; sys.argv[0] = 'stretch'\nfrom stretch.cli import app\napp()"
     )
-    command = [sys.executable, "-c", code, "run", str(bundle), *words]
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    started = []
+
+    def run(*words):
+        command = [sys.executable, "-c", code, "run", str(bundle_dir), *words]
+        started.append(subprocess.Popen(command, env=plugin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        return started[-1]
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
 
 
 def children(process):
@@ -151,8 +164,11 @@ def gone(pid):
     return not alive(pid)
 
 
+#: A core that this process may use.
+CORE = available_cores()[0]
+
 WAYS = [
-    ["cpu=hang0", "gpu=null"],  # on the main thread
+    [f"cpu=hang{CORE}", "gpu=null"],  # on the main thread
     *([f"cpu={name}", "gpu=null"] for name in KINDS),
     *([f"gpu={name}"] for name in KINDS),
     *([f"gpu={name}", "cpu=process"] for name in KINDS),
@@ -164,8 +180,8 @@ SOME = [pytest.param(way, marks=() if i % 4 == 0 else pytest.mark.slow) for i, w
 
 
 @pytest.mark.parametrize("way", SOME, ids=" ".join)
-def test_interrupted_run_whose_delegate_hangs_ends_as_interrupted_with_its_children(bundle_dir, plugin, way):
-    process = start(bundle_dir, plugin, *(word for pair in way for word in ("--map", pair)))
+def test_interrupted_run_whose_delegate_hangs_ends_as_interrupted_with_its_children(start, way):
+    process = start(*(word for pair in way for word in ("--map", pair)))
     read_until(process, "hanging\n")
     found = children(process)
     assert len(found) == ("cpu=process" in way)
@@ -178,8 +194,8 @@ def test_interrupted_run_whose_delegate_hangs_ends_as_interrupted_with_its_child
 
 
 @pytest.mark.parametrize("more", [[], ["--in-flight", "2"]])
-def test_hang_of_inferences_in_flight_and_alone_can_be_interrupted_twice_as_well(bundle_dir, plugin, more):
-    process = start(bundle_dir, plugin, "--map", "gpu=hang", *more)
+def test_hang_of_inferences_in_flight_and_alone_can_be_interrupted_twice_as_well(start, more):
+    process = start("--map", "gpu=hang", *more)
     read_until(process, "hanging\n")
     for _ in range(2):
         process.send_signal(signal.SIGINT)
@@ -188,8 +204,8 @@ def test_hang_of_inferences_in_flight_and_alone_can_be_interrupted_twice_as_well
     assert "interrupted" in err
 
 
-def test_interrupt_ends_a_child_that_is_stopped(bundle_dir, plugin):
-    process = start(bundle_dir, plugin, "--map", "gpu=process", "--repeat", "100000")
+def test_interrupt_ends_a_child_that_is_stopped(start):
+    process = start("--map", "gpu=process", "--repeat", "100000")
     while not (found := children(process)):
         assert process.poll() is None
     os.kill(found[0], signal.SIGSTOP)
@@ -200,10 +216,10 @@ def test_interrupt_ends_a_child_that_is_stopped(bundle_dir, plugin):
 
 
 @pytest.mark.parametrize("way", SOME, ids=" ".join)
-def test_delegate_that_takes_longer_than_it_may_is_named_with_its_subgraph(bundle_dir, plugin, way):
-    process = start(bundle_dir, plugin, *(word for pair in way for word in ("--map", pair)), "--time-limit", "0.5")
+def test_delegate_that_takes_longer_than_it_may_is_named_with_its_subgraph(start, way):
+    process = start(*(word for pair in way for word in ("--map", pair)), "--time-limit", "0.5")
     out, err = process.communicate(timeout=60)
-    name = next(kind for pair in way for kind in KINDS if pair.rstrip("0").endswith(f"={kind}"))
+    name = next(kind for pair in way for kind in KINDS if pair.rstrip("0123456789").endswith(f"={kind}"))
     assert (process.returncode, out) == (1, "")
     last = err.partition("error: ")[2].splitlines()
     assert "did not end within 0.5 s" in last[0]
