@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, TypeVar
 
 from predictors.errors import StretchError
@@ -54,27 +55,52 @@ def choose(
     Raises:
         StretchError: If the default cannot be measured.
     """
-    default = measure(None)
-    if default is None:
+    contenders = [partial(measure, each) for each in (None, *candidates)]
+    times, count = race(contenders, repeats, HOPELESS, spent=spent)
+    if 0 not in times:
         raise StretchError("the kernel does not run with its default work-group")
-    times: dict[int, float] = {}
-    count = 1
-    for turn in range(repeats):
-        if turn:
-            again = measure(None)
-            default = min(default, again if again is not None else default)
-            count += 1
-        quickest = min([default, *times.values()])
-        for i, candidate in enumerate(candidates):
-            if spent():
-                break
-            if turn and times.get(i, float("inf")) > HOPELESS * quickest:
-                continue
-            ms = measure(candidate)
-            count += 1
-            if ms is not None:
-                times[i] = min(ms, times.get(i, ms))
+    default = times.pop(0)
     best = min(times, key=lambda i: (times[i], i), default=None)
     if best is None or times[best] > (1 - margin) * default:
         return Choice(None, default, default, count)
-    return Choice(candidates[best], times[best], default, count)
+    return Choice(candidates[best - 1], times[best], default, count)
+
+
+def race(
+    contenders: Sequence[Callable[[], float | None]],
+    rounds: int,
+    hopeless: float,
+    trial: int = 1,
+    spent: Callable[[], bool] = lambda: False,
+) -> tuple[dict[int, float], int]:
+    """The least time of each contender, measured in turns, so that what disturbs the machine for a while disturbs them all.
+
+    Args:
+        contenders: Each gives its time in milliseconds, None if the device refuses it. The first is what the
+            others would replace: it is measured in every round; if it is refused, nobody else is measured.
+        rounds: Times that hopeful contenders are measured.
+        hopeless: One whose least time is this many times the best one's is not measured again.
+        trial: Rounds after which that is asked for the first time; one run alone may have been disturbed.
+        spent: Asked before each measurement but the first one's: whether to stop.
+
+    Returns:
+        Times by the contender's number, without those that were refused, and how many measurements were made.
+    """
+    times: dict[int, float] = {}
+    count = 0
+    for turn in range(rounds):
+        best = float("inf")
+        for i, measure in enumerate(contenders):
+            if i and spent():
+                break
+            if i and turn >= trial and times.get(i, float("inf")) > hopeless * best:
+                continue
+            ms = measure()
+            count += 1
+            if ms is not None:
+                times[i] = min(ms, times.get(i, ms))
+            if i == 0:
+                if 0 not in times:
+                    return {}, count
+                best = min(times.values())
+    return times, count

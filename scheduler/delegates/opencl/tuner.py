@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from predictors.errors import StretchError
 from scheduler.delegates.opencl.compiled import OpenCLCompiled
@@ -16,6 +17,7 @@ from scheduler.delegates.opencl.lower import lower
 from scheduler.delegates.opencl.programs import programs_of, source_hash
 from scheduler.delegates.opencl.schedule import Options, Parameters, Schedules
 from scheduler.tuning import Entry, TuningCache, shipped_entries
+from scheduler.tuning.search import race
 
 #: File of the kernel whose schedule a problem of this name asks for.
 SOURCES = {"product": "conv", "winograd": "winograd_in"}
@@ -205,14 +207,8 @@ class ScheduleTuner:
                 continue
         if not trials:
             raise StretchError(f"no schedule of the kernel `{key[0]}` for {key[1]} can be compiled on `{self._device.name}`")
-        best = [float("inf")] * len(trials)
-        for turn in range(self._rounds):
-            # One run alone may have been interrupted.
-            hopeful = HOPELESS * min(best) if turn > 1 else float("inf")
-            best = [
-                min(ms, _conv_ms(one)) if ms <= hopeful or i == 0 else ms for i, (ms, (_, one)) in enumerate(zip(best, trials, strict=True))
-            ]
-        return [(candidate, ms) for (candidate, _), ms in zip(trials, best, strict=True)]
+        times, _ = race([partial(_conv_ms, one) for _, one in trials], self._rounds, HOPELESS, trial=2)
+        return [(candidate, times[i]) for i, (candidate, _) in enumerate(trials)]
 
     def _compile(self, graph: Graph, options: Options, schedules: Schedules) -> OpenCLCompiled:
         copy = Graph(list(graph.nodes), dict(graph.constants), dict(graph.shapes), graph.inputs, graph.outputs)

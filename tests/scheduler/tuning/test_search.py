@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.errors import StretchError
-from scheduler.tuning.search import HOPELESS, choose
+from scheduler.tuning.search import HOPELESS, choose, race
 
 
 class Clock:
@@ -77,3 +77,17 @@ def test_choice_is_at_most_as_slow_as_the_default_in_truth_whatever_noise_slows_
     else:
         # What was measured in every turn and is quicker by more than the margin would have been taken.
         assert all(time > 0.97 * default for time in truth.values() if 3 * time <= HOPELESS * min(default, *truth.values()))
+
+
+def test_contender_is_not_given_up_before_its_trial_is_over():
+    clock = Clock({"default": [10.0], "late": [90.0, 4.0]})
+    runs = [lambda name=name: clock(name) for name in ("default", "late")]
+    assert race(runs, 3, hopeless=2.0, trial=2) == ({0: 10.0, 1: 4.0}, 6)
+    clock = Clock({"default": [10.0], "late": [90.0, 4.0]})
+    assert race(runs, 3, hopeless=2.0, trial=1) == ({0: 10.0, 1: 90.0}, 4)
+
+
+def test_nobody_races_against_a_default_that_does_not_run():
+    clock = Clock({"default": [None], "other": [1.0]})
+    assert race([lambda: clock("default"), lambda: clock("other")], 3, 2.0) == ({}, 1)
+    assert clock.asked == ["default"]

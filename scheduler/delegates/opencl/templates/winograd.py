@@ -5,11 +5,13 @@ equations 12 and 13: Y = Aᵀ[(G g Gᵀ) ⊙ (Bᵀ d B)]A, the products for all 
 and channels being 36 matrix products.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from scheduler.delegates.base import Array
-from scheduler.delegates.opencl.launch import Ints, Launch, Tensor, Weights, Zeros
-from scheduler.delegates.opencl.lower import Lowering
+from scheduler.delegates.opencl.launch import Ints, Launch, Size, Tensor, Weights, Zeros
+from scheduler.delegates.opencl.lowering import Lowering
 from scheduler.delegates.opencl.schedule import Problem, least_cycles, rank_tiles
 from scheduler.delegates.opencl.templates.packing import pack_dense
 from scheduler.delegates.opencl.templates.parts import (
@@ -68,90 +70,113 @@ def transform_weights(weight: Array) -> Array:
     return np.asarray(u.reshape(POINTS, *weight.shape[:2]), np.float32)
 
 
+@dataclass(frozen=True)
+class Tiles:
+    """Sizes of a convolution in tiles of 4×4 outputs.
+
+    Args:
+        down: Rows of tiles.
+        across: Columns of tiles.
+        count: Tiles of all images.
+        reads: Blocks of input channels.
+        writes: Blocks of output channels.
+        points: The input's 36 transformed points of every tile.
+        products: The 36 sums of every tile, before they are transformed back.
+    """
+
+    down: int
+    across: int
+    count: int
+    reads: int
+    writes: int
+    points: View
+    products: View
+
+
 def winograd(state: Lowering, conv: Convolution) -> None:
     """Transform of the input, 36 products, transform of the output with bias, addition and activation."""
-    lanes = state.layout.lanes
-    n, c, h, w = conv.input
+    n, c, _, _ = conv.input
     _, m, oh, ow = conv.output
     down, across = -(-oh // TILE), -(-ow // TILE)
-    tiles = n * down * across
+    count, name = n * down * across, conv.node.output
     reads, writes = state.layout.blocks(c), state.layout.blocks(m)
-    name = conv.node.output
-    x = state.blocked(conv.x)
-    v = View(
-        f"{name}:points",
-        (POINTS * tiles, c),
-        0,
-        (reads * lanes, lanes, reads * lanes, reads * lanes),
-        lanes,
-        POINTS * tiles * reads * lanes * 4,
-    )
-    p = View(
-        f"{name}:products",
-        (POINTS * tiles, m),
-        0,
-        (writes * lanes, lanes, writes * lanes, writes * lanes),
-        lanes,
-        POINTS * tiles * writes * lanes * 4,
-    )
-    light = CPU_LIGHT if state.traits.cpu else fit_local(state.traits, (reads, tiles, 1))
-    size = Ints((h, w, reads, 0))
-    grid = Ints((down, across, tiles, 0))
-    into = (Tensor(x), Zeros(lanes), Tensor(v, written=True), size, grid, Ints(conv.pads[:2]))
-    state.add(Launch("winograd_in", conv.node.name, defines(), into, (reads, tiles, 1), f"{conv.shape} input", local=light))
+    points = _matrices(state, f"{name}:points", count, c)
+    tiles = Tiles(down, across, count, reads, writes, points, _matrices(state, f"{name}:products", count, m))
+    _transform_input(state, conv, tiles)
+    _multiply(state, conv, tiles)
+    _transform_output(state, conv, tiles)
 
-    problem = Problem("product", f"{POINTS}x{tiles}x{c}x{m}", tiles, writes, reads * lanes, POINTS)
+
+def _matrices(state: Lowering, name: str, tiles: int, channels: int) -> View:
+    """Memory of 36 matrices: a row of channels in blocks for each tile."""
+    lanes, blocks = state.layout.lanes, state.layout.blocks(channels)
+    row = blocks * lanes
+    return View(name, (POINTS * tiles, channels), 0, (row, lanes, row, row), lanes, POINTS * tiles * row * 4)
+
+
+def _light(state: Lowering, grid: Size) -> Size | None:
+    return CPU_LIGHT if state.traits.cpu else fit_local(state.traits, grid)
+
+
+def _transform_input(state: Lowering, conv: Convolution, tiles: Tiles) -> None:
+    _, _, h, w = conv.input
+    arguments = (
+        Tensor(state.blocked(conv.x)),
+        Zeros(state.layout.lanes),
+        Tensor(tiles.points, written=True),
+        Ints((h, w, tiles.reads, 0)),
+        Ints((tiles.down, tiles.across, tiles.count, 0)),
+        Ints(conv.pads[:2]),
+    )
+    grid = (tiles.reads, tiles.count, 1)
+    state.add(Launch("winograd_in", conv.node.name, defines(), arguments, grid, f"{conv.shape} input", local=_light(state, grid)))
+
+
+def _multiply(state: Lowering, conv: Convolution, tiles: Tiles) -> None:
+    """The 36 products of all tiles' points with the transformed weights, as one launch of the direct kernel."""
+    lanes, c, m = state.layout.lanes, conv.input[1], conv.output[1]
+    problem = Problem("product", f"{POINTS}x{tiles.count}x{c}x{m}", tiles.count, tiles.writes, tiles.reads * lanes, POINTS)
     tile = state.schedules.choose(problem, rank_tiles(state.schedules, problem))
     vw, vc = tile["VW"], tile["VC"]
     matrices = np.stack([pack_dense(u.reshape(m, c, 1, 1), lanes, vc, blocked_input=True) for u in transform_weights(conv.weight)])
-    counts = -(-tiles // vw), -(-writes // vc)
-    power, as_image = image_power(state, matrices), reads_image(state, v)
-    macros = defines(
-        **tile,
-        **switches(state),
-        WIMAGE=power,
-        XIMAGE=as_image,
-        ACT="act_none",
-        RESIDUAL=0,
-        RESIDUAL_LAST=0,
-        GROUPED=0,
-        XPLAIN=0,
-        YPLAIN=0,
-        XVEC=reads_vectors(state),
-        BATCHED=1,
-        SPLIT=1,
-        GROUP=1,
-        CHECKED=0,
-        FLAT=1,
-    )
-    product = (
-        Tensor(v, image=as_image),
+    counts = -(-tiles.count // vw), -(-tiles.writes // vc)
+    power, as_image = image_power(state, matrices), reads_image(state, tiles.points)
+    fixed = dict.fromkeys(("RESIDUAL", "RESIDUAL_LAST", "GROUPED", "XPLAIN", "YPLAIN", "CHECKED"), 0)
+    fixed |= dict.fromkeys(("BATCHED", "SPLIT", "GROUP", "FLAT"), 1)
+    macros = defines(**tile, **switches(state), **fixed, WIMAGE=power, XIMAGE=as_image, ACT="act_none", XVEC=reads_vectors(state))
+    arguments = (
+        Tensor(tiles.points, image=as_image),
         Zeros(lanes),
         Weights(matrices, image=power),
         Weights(np.zeros(lanes, np.float32), "float"),
-        Tensor(p, written=True),
-        Ints((1, 1, reads, c)),
-        Ints((1, 1, writes, m)),
+        Tensor(tiles.products, written=True),
+        Ints((1, 1, tiles.reads, c)),
+        Ints((1, 1, tiles.writes, m)),
         Ints((1, 1, 1, 1)),
         Ints((0, 0, 1, 1)),
         Ints(counts),
-        Ints((tiles * reads * lanes, int(matrices[0].size), tiles * writes * lanes, tiles)),
+        Ints((tiles.count * tiles.reads * lanes, int(matrices[0].size), tiles.count * tiles.writes * lanes, tiles.count)),
         *activation_arguments(type(conv.activation)()),
     )
     over = (counts[1], counts[0], POINTS) if tile["CHANNELS_FIRST"] else (*counts, POINTS)
     local = fit_local(state.traits, over, tile["CHANNELS_FIRST"])
-    state.add(Launch("conv", conv.node.name, macros, product, over, problem.shape, POINTS * tiles * c * m, local))
+    state.add(Launch("conv", conv.node.name, macros, arguments, over, problem.shape, POINTS * tiles.count * c * m, local))
 
+
+def _transform_output(state: Lowering, conv: Convolution, tiles: Tiles) -> None:
+    _, _, oh, ow = conv.output
     residual = conv.residual_argument(state)
-    y = state.result(name)
-    out = (
-        Tensor(p),
-        Weights(pad_to(conv.bias, writes * lanes), "float"),
+    arguments = (
+        Tensor(tiles.products),
+        Weights(pad_to(conv.bias, tiles.writes * state.layout.lanes), "float"),
         *residual,
-        Tensor(y, written=True),
-        Ints((oh, ow, writes, 0)),
-        grid,
+        Tensor(state.result(conv.node.output), written=True),
+        Ints((oh, ow, tiles.writes, 0)),
+        Ints((tiles.down, tiles.across, tiles.count, 0)),
         *activation_arguments(conv.activation),
     )
     macros = defines(ACT=conv.activation.macro, RESIDUAL=len(residual), RESIDUAL_LAST=conv.residual_last)
-    state.add(Launch("winograd_out", conv.node.name, macros, out, (writes, tiles, 1), f"{conv.shape} output", local=light))
+    grid = (tiles.writes, tiles.count, 1)
+    # the work-group of the input's transform, whose grid differs in the first dimension alone
+    local = _light(state, (tiles.reads, tiles.count, 1))
+    state.add(Launch("winograd_out", conv.node.name, macros, arguments, grid, f"{conv.shape} output", local=local))
