@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from scheduler.bundle.preprocessing import Preprocessing
 
 if TYPE_CHECKING:
-    from stretch.train.loop import Source
+    from stretch.train.source import Source
 
 #: Share of the shorter side that is seen of images decoded as they are needed, where nothing is random.
 VIEW = 224 / 256

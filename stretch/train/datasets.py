@@ -8,8 +8,8 @@ import torch
 from predictors.errors import MissingBackendError, StretchError
 from predictors.install import install_line
 from stretch.train.data import ImageSet, load_arrays, synthetic
-from stretch.train.loop import Source
 from stretch.train.recipe import DataConfig
+from stretch.train.source import Source
 from stretch.train.stream import SUFFIXES, ImageStream, folder_items, other_classes, shard_items
 
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
-from typing import Protocol
 
 import torch
 from torch import nn
@@ -18,40 +17,13 @@ from stretch.train.data import ImageSet
 from stretch.train.distill import WithFeatures
 from stretch.train.distributed import World, share_statistics
 from stretch.train.schedule import learning_rate
+from stretch.train.source import Source
 from stretch.train.step import GraphStep, Prepare, Step, autocast, unwrapped
 from stretch.train.supernet import Supernet
 from stretch.transform.model import BranchedModel, Segment
 
 #: Steps between looks at the loss within an epoch: a look waits for the device.
 _LOOK = 200
-
-
-class Source(Protocol):
-    """Where training images come from; `ImageSet` and `ImageStream` are two."""
-
-    augmented: bool
-
-    def __len__(self) -> int:
-        """Number of images."""
-        ...
-
-    def to(self, device: torch.device) -> "Source":
-        """The source, its batches on that device."""
-        ...
-
-    def moments(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean and deviation of each colour, in 0 to 255."""
-        ...
-
-    def epoch(
-        self, number: int, batch: int, seed: int, skip: int = 0, share: tuple[int, int] = (0, 1)
-    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Batches of one epoch, see `ImageSet.epoch`."""
-        ...
-
-    def batches(self, size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """All images in order, for evaluation."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from stretch.transform.calibrate import calibrate, whole_design
 from stretch.transform.model import BranchedModel
 
 if TYPE_CHECKING:
-    from stretch.train.loop import Source
+    from stretch.train.source import Source
 
 
 @dataclass

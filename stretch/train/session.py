@@ -14,10 +14,11 @@ from stretch.train.checkpoint import load_checkpoint, save_checkpoint
 from stretch.train.data import ImageSet
 from stretch.train.distributed import World
 from stretch.train.folder import BEST, LAST, Log, RunFolder
-from stretch.train.loop import Diverged, Epoch, Run, Source
+from stretch.train.loop import Diverged, Epoch, Run
 from stretch.train.prepare import Prepared, macs_ratios, prepare
 from stretch.train.recipe import Recipe
 from stretch.train.sandwich import SandwichStep
+from stretch.train.source import Source
 from stretch.train.step import unwrapped
 from stretch.train.stream import ImageStream
 from stretch.train.supernet import Supernet

@@ -2,18 +2,36 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from scheduler.delegates.base import Tuning
 from scheduler.delegates.opencl.compiled import OpenCLCompiled
-from scheduler.delegates.opencl.tuner import tuned_key
-from scheduler.delegates.opencl.workgroups import CONVOLUTIONS, Mode
-
-if TYPE_CHECKING:
-    from scheduler.delegates.opencl.delegate import OpenCLDelegate
+from scheduler.delegates.opencl.tuner import Tuned, tuned_key
+from scheduler.delegates.opencl.workgroups import CONVOLUTIONS, Mode, TunedGroup
 
 #: Turns in which a subgraph is measured before and after tuning.
 TURNS = 7
+
+
+class Tuner(Protocol):
+    """What the delegate does for tuning."""
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of an element as tensors are stored."""
+        ...
+
+    def build(self, model: Path) -> OpenCLCompiled:
+        """The kernels of a subgraph as they are now."""
+        ...
+
+    def tune(self, model: Path, budget_s: float, step: Callable[[str], None] | None = None) -> list[Tuned]:
+        """Schedules of convolutions, kept."""
+        ...
+
+    def tune_groups(self, model: Path, mode: Mode, budget_s: float, step: Callable[[str], None] | None = None) -> list[TunedGroup]:
+        """Work-groups of launches, kept."""
+        ...
 
 
 class OpenCLTuning(Tuning):
@@ -26,7 +44,7 @@ class OpenCLTuning(Tuning):
         mode: ``fast`` or ``exhaustive`` for work-groups, None for the schedules of convolutions.
     """
 
-    def __init__(self, delegate: "OpenCLDelegate", model: Path, name: str, mode: Mode | None) -> None:
+    def __init__(self, delegate: Tuner, model: Path, name: str, mode: Mode | None) -> None:
         self._delegate = delegate
         self._model = model
         self._name = name
