@@ -175,8 +175,8 @@ class Delegate(ABC):
     computes: ClassVar[bool] = True
     #: Kinds of processors that it drives by itself, such as ``gpu``; others run on it where they are mapped to it.
     drives: ClassVar[tuple[str, ...]] = ()
-    #: Whether it has kernels to tune: then it defines `tuning_from`.
-    tunable: ClassVar[bool] = False
+    #: Modes in which it tunes its kernels and what each tries, the default first; where there are any, it defines `tuning_from`.
+    tunes: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
     def unavailable(cls) -> str | None:
@@ -234,7 +234,7 @@ class Delegate(ABC):
         Args:
             bundle: The bundle.
             name: The subgraph.
-            mode: ``fast``, ``exhaustive`` or ``schedule``.
+            mode: A key of `tunes`.
 
         Raises:
             StretchError: If this delegate has nothing to tune.

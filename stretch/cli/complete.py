@@ -47,5 +47,11 @@ def _recipes(_start: str) -> Sequence[str]:
     return [file.stem for file in sorted(recipe_folder().glob("*.toml"))]
 
 
+def _modes(_start: str) -> Sequence[str]:
+    from scheduler.delegates import delegates
+
+    return sorted({mode for name in delegates for mode in delegates.get(name).tunes})
+
+
 #: Names by the parameter that takes them. Files are completed by the shell where nothing here fits.
-VALUES: dict[str, Callable[[str], Sequence[str]]] = {"device": _devices, "model": _models, "recipe": _recipes}
+VALUES: dict[str, Callable[[str], Sequence[str]]] = {"device": _devices, "model": _models, "recipe": _recipes, "mode": _modes}

@@ -1,7 +1,6 @@
 """`stretch tune`: quicker kernels for the subgraphs of a bundle, kept for later runs."""
 
 import time
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,22 +17,17 @@ if TYPE_CHECKING:
     from scheduler.runtime.plan import Placement
 
 
-class Mode(StrEnum):
-    """What is tuned, and how thoroughly."""
-
-    fast = "fast"
-    exhaustive = "exhaustive"
-    schedule = "schedule"
-
-
 @verb
 def tune(
     out: Output,
     bundle: Annotated[Path, typer.Argument(help="Folder of a bundle.")],
     mode: Annotated[
-        Mode,
-        typer.Option(help="fast: one work-group by formula a kernel; exhaustive: every work-group; schedule: tiles of the convolutions."),
-    ] = Mode.schedule,
+        str | None,
+        typer.Option(
+            help="What is tried, one of the delegate's modes. opencl: schedule (the default), tiles of the convolutions; "
+            "fast, one work-group by formula a kernel; exhaustive, every work-group."
+        ),
+    ] = None,
     budget: Annotated[
         float,
         typer.Option(
@@ -44,11 +38,11 @@ def tune(
         list[str] | None, typer.Option("--map", help="Where a processor runs here, as gpu=opencl1; repeat or separate by commas.")
     ] = None,
 ) -> None:
-    """Tune the kernels of the subgraphs that run on OpenCL, and keep what was found for this device and driver."""
+    """Tune the kernels of a bundle where a delegate has any to tune, and keep what was found for this device and driver."""
     from scheduler.bundle.load import load_bundle
 
     loaded = load_bundle(bundle, check_hashes=True)
-    tunings = _tunings(loaded, mapping or [], mode)
+    tunings, modes = _tunings(loaded, mapping or [], mode)
     end = time.monotonic() + budget
     choices: dict[tuple[str, str], Any] = {}
     with out.progress("tuning", total=sum(each.steps for each in tunings)) as bar:
@@ -65,7 +59,7 @@ def tune(
     data: dict[str, Any] = {
         "bundle": bundle,
         "device": tunings[0].device,
-        "mode": mode.value,
+        "mode": ", ".join(dict.fromkeys(modes)),
         "source": "measured",
         "before_ms": totals[0],
         "after_ms": totals[1],
@@ -75,8 +69,8 @@ def tune(
     out.emit(data, lambda console: _print(console, data))
 
 
-def _tunings(bundle: "Bundle", mapping: list[str], mode: Mode) -> "list[Tuning]":
-    """What there is to tune: the subgraphs whose delegate here has kernels of its own."""
+def _tunings(bundle: "Bundle", mapping: list[str], mode: str | None) -> "tuple[list[Tuning], list[str]]":
+    """What there is to tune: the subgraphs whose delegate here has kernels of its own, and the mode of each."""
     from predictors.errors import UsageError
     from scheduler.delegates import delegates, get_delegate
     from scheduler.placement.mapping import bundle_precisions, parse_mapping, place_processors
@@ -84,15 +78,29 @@ def _tunings(bundle: "Bundle", mapping: list[str], mode: Mode) -> "list[Tuning]"
     entries = bundle.manifest.subgraphs
     used = list(dict.fromkeys(entry.processor for entry in entries))
     placements = place_processors(used, parse_mapping(mapping), precisions=bundle_precisions(bundle.manifest))
-    chosen = [entry for entry in entries if get_delegate(placements[entry.processor].delegate).tunable]
+    chosen = [entry for entry in entries if get_delegate(placements[entry.processor].delegate).tunes]
     if not chosen:
         where = ", ".join(f"{name} on {place.delegate}" for name, place in placements.items())
-        able = [name for name in delegates if delegates.get(name).tunable]
+        able = [name for name in delegates if delegates.get(name).tunes]
         raise UsageError(
             f"no subgraph of {bundle.path} runs here on a delegate that can be tuned ({where})",
             f"map a processor to one, as --map gpu={able[0]}",
         )
-    return [_created(placements[entry.processor]).tuning_from(bundle, entry.name, mode.value) for entry in chosen]
+    modes = [_mode(placements[entry.processor].delegate, mode) for entry in chosen]
+    created = [_created(placements[entry.processor]) for entry in chosen]
+    return [each.tuning_from(bundle, entry.name, known) for each, entry, known in zip(created, chosen, modes, strict=True)], modes
+
+
+def _mode(delegate: str, wanted: str | None) -> str:
+    """The mode that is asked for, or the delegate's own."""
+    from predictors.errors import UsageError
+    from scheduler.delegates import get_delegate
+
+    known = get_delegate(delegate).tunes
+    if wanted is not None and wanted not in known:
+        told = "; ".join(f"{name}: {what}" for name, what in known.items())
+        raise UsageError(f"`--mode {wanted}` is no mode of the {delegate} delegate", told)
+    return next(iter(known)) if wanted is None else wanted
 
 
 def _created(place: "Placement") -> "Delegate":

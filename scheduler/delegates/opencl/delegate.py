@@ -56,7 +56,11 @@ class OpenCLDelegate(Delegate):
     asynchronous: ClassVar[bool] = True
     precisions: ClassVar[tuple[str, ...]] = ("fp32", "fp16")
     drives: ClassVar[tuple[str, ...]] = ("gpu",)
-    tunable: ClassVar[bool] = True
+    tunes: ClassVar[Mapping[str, str]] = {
+        "schedule": "tiles of the convolutions",
+        "fast": "one work-group by formula a kernel",
+        "exhaustive": "every work-group",
+    }
 
     def __init__(
         self,

@@ -99,7 +99,7 @@ def test_places_of_a_delegate_without_kernels_of_its_own_lists_the_nodes(bundle_
     ]
 
 
-@pytest.mark.parametrize("name", [name for name in delegates if not delegates.get(name).tunable])
+@pytest.mark.parametrize("name", [name for name in delegates if not delegates.get(name).tunes])
 def test_delegate_without_kernels_of_its_own_says_that_it_has_nothing_to_tune(bundle_dir, name):
     with pytest.raises(StretchError, match=r"has nothing to tune in subgraph `s1\.gpu`"):
         delegates.get(name)().tuning_from(load_bundle(bundle_dir), "s1.gpu", "fast")

@@ -58,7 +58,15 @@ def test_bundle_without_a_subgraph_on_opencl_is_a_usage_error(stretch, bundle_di
 
 
 def test_unknown_mode_is_a_usage_error(stretch, bundle_dir):
-    assert stretch("tune", bundle_dir, "--mode", "slow", "--json")[0] == 2
+    code, data, _ = stretch("tune", bundle_dir, "--mode", "slow", "--map", "gpu=opencl", "--json")
+    assert code == 2
+    assert data["error"] == "`--mode slow` is no mode of the opencl delegate"
+    assert "exhaustive: every work-group" in data["hint"]
+
+
+def test_mode_is_the_delegates_own_where_none_is_asked_for(stretch, bundle_dir):
+    code, data, _ = stretch("tune", bundle_dir, "--budget", 1, "--map", "gpu=opencl", "--json")
+    assert (code, data["mode"]) == (0, "schedule")
 
 
 def test_rows_suffice_to_fit_a_profile(stretch, bundle_dir):
