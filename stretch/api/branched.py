@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from predictors.errors import UsageError
 from stretch import __version__
 from stretch.planning.plan import PlanResult
+from stretch.planning.sentences import Mention, Sentence, Spelling, as_argument, spelled
 
 if TYPE_CHECKING:
     from scheduler.bundle.manifest import Manifest
@@ -19,9 +20,10 @@ if TYPE_CHECKING:
 Step = Callable[[str], None]
 
 #: Said of a network that was neither calibrated nor trained since it was changed.
-UNKNOWN_ACCURACY = (
+UNKNOWN_ACCURACY = Sentence(
     "the accuracy of this branched network is unknown: channels and blocks of the original are gone and nothing took their place yet; "
-    "train it (`stretch train`), or calibrate it with --images, and measure it with `stretch evaluate`"
+    "train it (`stretch train`), or calibrate it with {}, and measure it with `stretch evaluate`",
+    Mention("images"),
 )
 
 
@@ -106,12 +108,16 @@ class Branched:
             self.warnings = [warning for warning in self.warnings if warning != UNKNOWN_ACCURACY]
         return folder
 
-    def to_json(self) -> dict[str, Any]:
-        """The object that `stretch branch --json` prints."""
-        planned = self.plan.to_json()
+    def to_json(self, spelling: Spelling | None = None) -> dict[str, Any]:
+        """The object that `stretch branch --json` prints.
+
+        Args:
+            spelling: How its sentences write options; as arguments of Python if None.
+        """
+        planned = self.plan.to_json(spelling)
         return planned | {
             "weights": {"source": self.weights_source, "detail": self.weights_detail},
-            "warnings": [*self.warnings, *planned["warnings"]],
+            "warnings": [*(spelled(each, spelling or as_argument) for each in self.warnings), *planned["warnings"]],
             "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
             "preprocessing": self.preprocessing.to_json() if self.preprocessing else None,
             "calibration": [asdict(error) for error in self.calibration],

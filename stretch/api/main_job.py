@@ -45,6 +45,7 @@ def branch(
     dry_run: bool = False,
     trust_code: bool = False,
     step: Step | None = None,
+    **options: Any,
 ) -> Branched:
     """Stretch a network into branches for a device and, if asked, write a bundle.
 
@@ -69,6 +70,8 @@ def branch(
         dry_run: Stop after planning.
         trust_code: Whether ``file.py:factory`` may be executed.
         step: Called with a few words for what comes next.
+        options: Options of the planner by name, such as ``alpha=0.3``, as `PlanConfig` has them;
+            they take the place of those of `config`.
 
     Returns:
         The plan, the network and, with `out`, the bundle.
@@ -80,6 +83,8 @@ def branch(
     """
     seconds: dict[str, float] = {}
     phase = partial(_phase, seconds, step)
+    if options:
+        config = (config or PlanConfig()).having(options)
     profile = device if isinstance(device, DeviceProfile) else load_device(device)
     draft = load_draft(Path(design)) if isinstance(design, str | Path) else design
     if out is not None and not dry_run:

@@ -47,7 +47,7 @@ from stretch.cli.failures import guard
 from stretch.cli.interrupt import GRACE_S
 
 #: Modules of this folder that verbs are made with.
-PARTS = frozenset({"complete", "failures", "interrupt", "output", "pictures"})
+PARTS = frozenset({"complete", "failures", "interrupt", "options", "output", "pictures"})
 
 #: Verbs that `stretch --help` lists first, in the order in which they are used; others follow by name.
 FIRST = ("branch", "train", "extract", "export", "run", "evaluate", "predict", "explain", "verify", "tune", "devices", "models")

@@ -11,18 +11,19 @@ import msgspec
 from predictors.devices import DeviceProfile
 from predictors.graph import OpGraph
 from predictors.predictor import LatencyPredictor
+from stretch.planning.choose import choose, macs_range
 from stretch.planning.config import PlanConfig
-from stretch.planning.constraints import ConstraintFilter
 from stretch.planning.cost.accuracy import AccuracyPredictor, accuracy_json, load_accuracy
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER, Branch, PredictedRun, Recommendation, recommend, single_run
-from stretch.planning.cost.controls import Sequential, Single, best_single, operator_split_ms, sequential_same_macs
 from stretch.planning.cost.makespan import Timeline, ideal_split_ms, timeline
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.scale import scaled_graph
 from stretch.planning.network.segments import Segment, split_segments
-from stretch.planning.search.choose import choose, macs_range
-from stretch.planning.search.unused import Unused, unused_processors
+from stretch.planning.search.controls import Sequential, Single, best_single, operator_split_ms, sequential_same_macs
+from stretch.planning.search.rules import Rules
+from stretch.planning.sentences import Spelling, as_argument, respelled
+from stretch.planning.unused import Unused, unused_processors
 
 
 @dataclass(frozen=True)
@@ -184,10 +185,14 @@ class PlanResult:
             for row in self.run.segments
         ]
 
-    def to_json(self) -> dict[str, Any]:
-        """The planner's keys of `stretch branch --json`."""
+    def to_json(self, spelling: Spelling | None = None) -> dict[str, Any]:
+        """The planner's keys of `stretch branch --json`.
+
+        Args:
+            spelling: How its sentences write options; as arguments of Python if None.
+        """
         params = self.graph.params
-        return {
+        data = {
             "model": self.graph.name,
             "device": self.device.id,
             "calibrated": self.device.calibrated,
@@ -209,6 +214,7 @@ class PlanResult:
             "precision": dict(self.config.precision),
             "warnings": list(self.warnings),
         }
+        return {key: respelled(value, spelling or as_argument) for key, value in data.items()}
 
 
 def plan(graph: OpGraph, device: DeviceProfile, config: PlanConfig | None = None) -> PlanResult:
@@ -237,7 +243,7 @@ def plan(graph: OpGraph, device: DeviceProfile, config: PlanConfig | None = None
         graph, device, checked, design, costs, segments, found.optimal, gap, found.evaluated, choice.space.size_log10, predictor
     )
     unused = unused_processors(graph, checked, choice, design.processors)
-    return replace(result, unused=unused, warnings=(*result.warnings, *map(str, unused)))
+    return replace(result, unused=unused, warnings=(*result.warnings, *(each.sentence for each in unused)))
 
 
 def evaluate(graph: OpGraph, device: DeviceProfile, design: BranchDesign, config: PlanConfig | None = None) -> PlanResult:
@@ -295,7 +301,7 @@ def _compare(
         tuple(segments),
         run,
         best_single(graph, costs, config.processors),
-        sequential_same_macs(graph, segments, costs, config.processors, ConstraintFilter.of(config), low, high),
+        sequential_same_macs(graph, segments, costs, config.processors, Rules.of(config), low, high),
         best_single(scaled_graph(graph, design), costs, config.processors),
         operator_split_ms(graph, costs, config.processors),
         ideal_split_ms(graph, config.processors, costs.predictor, config.precision),

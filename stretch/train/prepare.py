@@ -1,10 +1,8 @@
 """A recipe made ready: model, design or pool, images, teacher."""
 
-import contextlib
 import copy
 import hashlib
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +12,7 @@ import torch
 from torch import nn
 
 from predictors.devices import DeviceProfile, load_device
-from predictors.errors import InfeasibleError, StretchError, UsageError
+from predictors.errors import StretchError, UsageError
 from predictors.graph import OpGraph
 from stretch.capture import Captured, capture
 from stretch.models.load import is_file, load_model, names_code
@@ -22,6 +20,7 @@ from stretch.planning.design.branch_design import BranchDesign, design_to_toml, 
 from stretch.planning.design.resolve import resolve_design
 from stretch.planning.design.scale import scaled_graph
 from stretch.planning.plan import plan
+from stretch.planning.sentences import as_key, errors_spelled
 from stretch.train.datasets import load_data
 from stretch.train.head import replace_head
 from stretch.train.pool import fastest_designs, random_designs
@@ -198,7 +197,7 @@ def _designs(recipe: Recipe, folder: Path, graph: OpGraph, profile: DeviceProfil
 
     net = recipe.supernet
     if net is None:
-        with _limits_by_key():
+        with errors_spelled(as_key):
             return [read(recipe.design) if recipe.design else plan(graph, profile, recipe.plan).design]
     if net.macs[0] > net.macs[1]:
         raise UsageError(f"supernet.macs goes from {net.macs[0]:g} to {net.macs[1]:g}", "write the smaller ratio first")
@@ -210,23 +209,10 @@ def _designs(recipe: Recipe, folder: Path, graph: OpGraph, profile: DeviceProfil
                 raise StretchError(f"the design {name} has {ratio:.3f} of the original's MACs", "widen supernet.macs, or change the design")
         return designs
     if net.draw == "fastest":
-        with _limits_by_key():
+        with errors_spelled(as_key):
             return fastest_designs(graph, profile, recipe.plan, net.pool, net.macs)
     processors = recipe.plan.processors or tuple(profile.processors)
     return random_designs(graph, profile.id, processors, align, net.pool, net.macs, seed=recipe.train.seed)
-
-
-@contextlib.contextmanager
-def _limits_by_key() -> Iterator[None]:
-    """Name the planner's limits as a recipe does, not as `stretch branch` does."""
-    try:
-        yield
-    except InfeasibleError as error:
-        message, hint = (
-            re.sub(r"--([a-z]+(?:-[a-z]+)*)", lambda found: f"plan.{found[1].replace('-', '_')}", text)
-            for text in (error.message, error.hint or "")
-        )
-        raise InfeasibleError(message, hint or None) from error
 
 
 def _digest(content: bytes) -> str:

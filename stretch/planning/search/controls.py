@@ -14,13 +14,13 @@ import numpy as np
 from predictors.devices import ITEM_BYTES
 from predictors.fusion import Kernel
 from predictors.graph import OpGraph
-from stretch.planning.constraints import ConstraintFilter
 from stretch.planning.cost.branch import BranchCost, Costs
 from stretch.planning.cost.makespan import single_ms, timeline
-from stretch.planning.design.branch_design import BranchDesign, BranchScale, JoinKind, SegmentDesign
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.design.widths import legal_widths
-from stretch.planning.network.segments import Segment, join_kinds
+from stretch.planning.network.segments import JoinKind, Segment, join_kinds
 from stretch.planning.search.layers import Layer, shortest_path
+from stretch.planning.search.rules import Rules
 
 #: Largest width ratio of the sequential control: fewer, wider blocks.
 WIDEST = 1.5
@@ -97,7 +97,7 @@ def sequential_same_macs(
     segments: Sequence[Segment],
     costs: Costs,
     processors: Sequence[str],
-    rules: ConstraintFilter,
+    rules: Rules,
     low: int,
     high: int,
 ) -> Sequential | None:
@@ -134,9 +134,9 @@ def sequential_same_macs(
 
 
 def _rescale(
-    graph: OpGraph, segments: Sequence[Segment], costs: Costs, original: Single, rules: ConstraintFilter, low: int, high: int
+    graph: OpGraph, segments: Sequence[Segment], costs: Costs, original: Single, rules: Rules, low: int, high: int
 ) -> Sequential | None:
-    processor = original.processor
+    processor, least = original.processor, rules.values["segment_macs"]
     align = costs.align(processor)
     arriving = [{segments[0].in_width: 0}]
     layers: list[Layer] = []
@@ -156,7 +156,7 @@ def _rescale(
             for width in widths:
                 for depth in depths:
                     cost = costs.branch(segment, processor, depth, width, channels)
-                    if segment.branchable and cost.macs < rules.segment_macs * segment.graph.macs:
+                    if segment.branchable and cost.macs < least * segment.graph.macs:
                         continue
                     here.append(cost)
                     source.append(state)
@@ -185,9 +185,9 @@ def _rescale(
     return Sequential(design, replace(original, ms=run.makespan_ms), run.macs, path.optimal)
 
 
-def _widths(segment: Segment, align: int, rules: ConstraintFilter) -> list[int]:
+def _widths(segment: Segment, align: int, rules: Rules) -> list[int]:
     """Up to 25 widths from the floor to `WIDEST`, the original among them."""
-    legal = legal_widths(segment, align, rules.min_width, WIDEST)
+    legal = [w for w in legal_widths(segment, align, ceiling=WIDEST) if rules.offers_width(segment, w)]
     if len(legal) <= 25:
         return legal
     targets = np.linspace(legal[0], legal[-1], 25)
