@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from predictors.errors import UsageError
+from stretch.cli.interrupt import WRITER_GRACE_S
 from stretch.cli.options import planner_options
 from stretch.cli.output import Output, verb
 from stretch.planning.config import PlanConfig
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 #: Phases of the bar: import torch, load, capture, plan, transform, and files of a usual bundle.
 PHASES = 16
+
+#: Seconds after Ctrl-C in which it leaves nothing half-written.
+GRACE_S = WRITER_GRACE_S
 
 
 @verb

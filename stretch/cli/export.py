@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stretch.cli.interrupt import WRITER_GRACE_S
 from stretch.cli.output import Output, verb
 
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ class Format(StrEnum):
 
 #: Made-up images for random weights.
 SYNTHETIC = 16
+
+#: Seconds after Ctrl-C in which it leaves nothing half-written.
+GRACE_S = WRITER_GRACE_S
 
 
 @verb

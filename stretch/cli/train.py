@@ -11,12 +11,16 @@ import typer
 from predictors.errors import StretchError
 from predictors.install import install_line
 from stretch.cli.failures import INTERRUPTED
+from stretch.cli.interrupt import WRITER_GRACE_S
 from stretch.cli.output import Output, verb
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from stretch.train.loop import Epoch, Run
+
+#: Seconds after Ctrl-C in which it leaves nothing half-written.
+GRACE_S = WRITER_GRACE_S
 
 
 @verb

@@ -227,6 +227,12 @@ def test_strategy_in_a_new_file_is_named_in_the_help_and_searches(copy):
     assert json.loads(stretch(copy, *words))["predicted"]["makespan_ms"] <= large["predicted"]["makespan_ms"]
 
 
+@pytest.mark.parametrize(("line", "grace_s"), [("", 1.0), ("GRACE_S = 7.0\n", 7.0)])
+def test_verb_in_a_new_file_says_itself_how_long_it_may_take_to_end(copy, line, grace_s):
+    (copy / "stretch/cli/greet.py").write_text(VERB.replace("\n\n\n@verb", f"\n\n{line}\n@verb"))
+    assert python(copy, "from stretch.cli import _grace_s; print(_grace_s(['greet']))") == f"{grace_s}\n"
+
+
 def test_memory_planner_in_a_new_file_plans_memory(copy):
     (copy / "scheduler/memory/alone.py").write_text(PLANNER)
     code = (
