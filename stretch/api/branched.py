@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from predictors.errors import UsageError
-from stretch import __version__
 from stretch.planning.plan import PlanResult
 from stretch.planning.sentences import Mention, Sentence, Spelling, as_argument, spelled
 
@@ -84,25 +83,15 @@ class Branched:
         if self.model is None or self.original is None:
             raise UsageError("there is no network to save: this is the plan of a dry run", "call `branch` without dry_run")
         from stretch.api.present import as_it_is, fingerprint
-        from stretch.export.bundle import export_bundle
-        from stretch.export.facts import bundle_facts
         from stretch.export.staging import check_target
+        from stretch.stages.bundle import write_bundle
 
         folder = Path(path)
         check_target(folder)
         model, sequential = as_it_is(self.model, self.original.graph), self._control() if controls else None
         trained = fingerprint(model) != self.built
-        facts = bundle_facts(self.plan, self.plan.device, *self._weights(trained), self.preprocessing)
-        self.manifest = export_bundle(
-            folder,
-            self.original,
-            model,
-            sequential,
-            facts,
-            __version__,
-            controls=controls,
-            step=lambda what: step(f"export {what}") if step else None,
-        )
+        networks, weights = (model, sequential), self._weights(trained)
+        self.manifest = write_bundle(folder, self.plan, self.original, networks, weights, self.preprocessing, controls=controls, step=step)
         self.bundle = folder
         if trained:
             self.warnings = [warning for warning in self.warnings if warning != UNKNOWN_ACCURACY]
@@ -129,14 +118,14 @@ class Branched:
         """The sequential control to export; built now if that was left out."""
         from stretch.api.given import random_state_kept
         from stretch.api.present import as_it_is
-        from stretch.transform import build
+        from stretch.stages.build import build_control
 
-        if self.plan.sequential is None or self.original is None:
+        if self.original is None:
             return None
         if self.sequential is None:
             with random_state_kept():
-                self.sequential = build(self.original, self.plan.sequential.design)
-        return as_it_is(self.sequential, self.original.graph)
+                self.sequential = build_control(self.original, self.plan)
+        return None if self.sequential is None else as_it_is(self.sequential, self.original.graph)
 
     def _weights(self, trained: bool) -> tuple[str, str]:
         """Source and detail of the weights for the bundle."""
