@@ -231,18 +231,13 @@ def plan(graph: OpGraph, device: DeviceProfile, config: PlanConfig | None = None
             rule and the nearest value with a design.
         UnknownNameError: If a processor or meeting point does not exist.
     """
-    checked = (config or PlanConfig()).checked(device)
-    segments = split_segments(graph, checked.meet or None)
-    costs = Costs(LatencyPredictor(device), checked.precision)
-    predictor = _predictor(checked, graph)
-    choice = choose(graph, checked, costs, segments, predictor)
+    asked = _Asked.of(graph, device, config or PlanConfig())
+    choice = choose(graph, asked.config, asked.costs, asked.stages, asked.predictor)
     found = choice.found
-    design = BranchDesign(graph.name, device.id, found.segments(costs))
-    gap = None if isnan(found.gap) else found.gap
-    result = _compare(
-        graph, device, checked, design, costs, segments, found.optimal, gap, found.evaluated, choice.space.size_log10, predictor
-    )
-    unused = unused_processors(graph, checked, choice, design.processors)
+    design = BranchDesign(graph.name, device.id, found.segments(asked.costs))
+    search = _Search(found.optimal, None if isnan(found.gap) else found.gap, found.evaluated, choice.space.size_log10)
+    result = _compare(asked, design, search)
+    unused = unused_processors(graph, asked.config, choice, design.processors)
     return replace(result, unused=unused, warnings=(*result.warnings, *(each.sentence for each in unused)))
 
 
@@ -266,49 +261,67 @@ def evaluate(graph: OpGraph, device: DeviceProfile, design: BranchDesign, config
         # A design may keep to one processor; its controls are then found among all of them.
         several = len({device.processor(p).family for p in design.processors}) > 1
         request = msgspec.structs.replace(request, processors=design.processors if several else tuple(device.processors))
-    checked = request.checked(device)
-    costs = Costs(LatencyPredictor(device), checked.precision)
-    segments = split_segments(graph, checked.meet or None)
-    predictor = _predictor(checked, graph)
-    return _compare(graph, device, checked, design, costs, segments, None, None, 1, None, predictor)
+    return _compare(_Asked.of(graph, device, request), design, _Search())
 
 
-def _predictor(config: PlanConfig, graph: OpGraph) -> AccuracyPredictor | None:
-    """The accuracy predictor that a request names, if it names one."""
-    return load_accuracy(Path(config.accuracy), graph.name) if config.accuracy else None
+@dataclass(frozen=True)
+class _Asked:
+    """A request with what it is answered from.
+
+    Args:
+        graph: The original network.
+        device: The device's profile.
+        config: The request, checked.
+        stages: The network's segments between its own meeting points, or those asked for.
+        costs: On the device, in the planned precisions.
+        predictor: Of accuracy, where the request names one.
+    """
+
+    graph: OpGraph
+    device: DeviceProfile
+    config: PlanConfig
+    stages: tuple[Segment, ...]
+    costs: Costs
+    predictor: AccuracyPredictor | None
+
+    @classmethod
+    def of(cls, graph: OpGraph, device: DeviceProfile, config: PlanConfig) -> "_Asked":
+        checked = config.checked(device)
+        predictor = load_accuracy(Path(checked.accuracy), graph.name) if checked.accuracy else None
+        costs = Costs(LatencyPredictor(device), checked.precision)
+        return cls(graph, device, checked, tuple(split_segments(graph, checked.meet or None)), costs, predictor)
 
 
-def _compare(
-    graph: OpGraph,
-    device: DeviceProfile,
-    config: PlanConfig,
-    design: BranchDesign,
-    costs: Costs,
-    segments: list[Segment],
-    optimal: bool | None,
-    gap: float | None,
-    evaluated: int,
-    space_log10: float | None,
-    predictor: AccuracyPredictor | None,
-) -> PlanResult:
-    run = timeline(graph, design, costs)
+@dataclass(frozen=True)
+class _Search:
+    """What is known of how a design was found; by default that it was not searched for."""
+
+    optimal: bool | None = None
+    gap: float | None = None
+    evaluated: int = 1
+    space_log10: float | None = None
+
+
+def _compare(asked: _Asked, design: BranchDesign, search: _Search) -> PlanResult:
+    """A design beside its controls."""
+    graph, config, costs, predictor = asked.graph, asked.config, asked.costs, asked.predictor
     low, high = macs_range(graph, config)
     result = PlanResult(
         graph,
-        device,
+        asked.device,
         config,
         design,
-        tuple(segments),
-        run,
+        asked.stages,
+        timeline(graph, design, costs),
         best_single(graph, costs, config.processors),
-        sequential_same_macs(graph, segments, costs, config.processors, Rules.of(config), low, high),
+        sequential_same_macs(graph, asked.stages, costs, config.processors, Rules.of(config), (low, high)),
         best_single(scaled_graph(graph, design), costs, config.processors),
         operator_split_ms(graph, costs, config.processors),
         ideal_split_ms(graph, config.processors, costs.predictor, config.precision),
-        optimal,
-        gap,
-        evaluated,
-        space_log10,
+        search.optimal,
+        search.gap,
+        search.evaluated,
+        search.space_log10,
         accuracy_json(predictor, predictor.predict(graph, design)) if predictor is not None else None,
     )
     return replace(result, warnings=_warnings(result, low, high))

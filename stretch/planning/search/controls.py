@@ -98,8 +98,7 @@ def sequential_same_macs(
     costs: Costs,
     processors: Sequence[str],
     rules: Rules,
-    low: int,
-    high: int,
+    macs: tuple[int, int],
 ) -> Sequential | None:
     """The fastest sequential model whose segments are rescaled under the same floors.
 
@@ -112,8 +111,7 @@ def sequential_same_macs(
         costs: Costs on the device.
         processors: The allowed processors.
         rules: The constraints; those on communication do not apply.
-        low: Fewest multiply-accumulates.
-        high: Most multiply-accumulates.
+        macs: Fewest and most multiply-accumulates.
 
     Returns:
         The model, or None if there is none in the range.
@@ -127,14 +125,14 @@ def sequential_same_macs(
         if original.ms > CATCH_UP * ranked[0].ms:
             break
         known = costs.at(original.processor, original.precision)
-        found = _rescale(graph, segments, known, original, rules, low, high)
+        found = _rescale(graph, segments, known, original, rules, macs)
         if found is not None and (best is None or found.single.ms < best.single.ms):
             best = found
     return best
 
 
 def _rescale(
-    graph: OpGraph, segments: Sequence[Segment], costs: Costs, original: Single, rules: Rules, low: int, high: int
+    graph: OpGraph, segments: Sequence[Segment], costs: Costs, original: Single, rules: Rules, macs: tuple[int, int]
 ) -> Sequential | None:
     processor, least = original.processor, rules.values["segment_macs"]
     align = costs.align(processor)
@@ -171,7 +169,7 @@ def _rescale(
         choices.append(here)
         arriving.append(leaving)
     states = max(len(a) for a in arriving)
-    path = shortest_path(layers, states, 0, np.zeros(states), low, high)
+    path = shortest_path(layers, states, 0, np.zeros(states), *macs)
     if path is None:
         return None
     parts = []
