@@ -75,6 +75,8 @@ def _signature(name: str, function: Any) -> str:
     words = [_argument(each, known[each.arg]) for each in (*tree.args.posonlyargs, *tree.args.args) if each.arg != "self"]
     if tree.args.kwonlyargs:
         words += ["*", *(_argument(each, known[each.arg]) for each in tree.args.kwonlyargs)]
+    if tree.args.kwarg is not None:
+        words.append(f"**{_argument(tree.args.kwarg, known[tree.args.kwarg.arg])}")
     result = "" if tree.name == "__init__" or tree.returns is None else f" -> {_type(tree.returns)}"
     return _call(name, words) + result
 

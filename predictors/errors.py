@@ -1,7 +1,8 @@
 """Errors that carry a hint for the user and an exit code for the command line."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 
 class StretchError(Exception):
@@ -52,10 +53,34 @@ class UnknownNameError(StretchError):
         return cls(f"unknown {what} `{name}`", hint)
 
 
+class TightRule(NamedTuple):
+    """A rule of a request that leaves no design.
+
+    Args:
+        rule: Name of the option that states it.
+        value: What was asked for.
+        nearest: The nearest value with a design; None where there is none, or none is known.
+    """
+
+    rule: str
+    value: Any
+    nearest: Any = None
+
+
 class InfeasibleError(StretchError):
-    """No design meets the constraints (exit code 4)."""
+    """No design meets the constraints (exit code 4).
+
+    Args:
+        message: One sentence.
+        hint: What the user can do next.
+        rules: The tightest rules, which give way together; empty where no rule of the request is to blame.
+    """
 
     exit_code = 4
+
+    def __init__(self, message: str, hint: str | None = None, rules: Sequence[TightRule] = ()) -> None:
+        super().__init__(message, hint)
+        self.rules = tuple(rules)
 
 
 class MissingBackendError(StretchError):

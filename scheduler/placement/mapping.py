@@ -6,10 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from predictors.errors import MissingBackendError, UsageError
+from predictors.host import host_among, is_host
 from scheduler.bundle.manifest import Manifest
 from scheduler.delegates import Delegate, get_delegate
 from scheduler.placement.cores import available_cores, little_core
-from scheduler.placement.processors import drivers, is_cpu
+from scheduler.placement.processors import drivers
 from scheduler.runtime.plan import Dispatch, Placement
 
 #: Names the delegates that may drive a processor by themselves, separated by commas; all if not set.
@@ -68,7 +69,7 @@ def place_processors(
     for name in mapping:
         if name not in processors:
             raise UsageError(f"processor `{name}` is mapped, but the bundle does not use it", f"the bundle uses {', '.join(processors)}")
-    host = next((p for p in processors if is_cpu(p)), None)
+    host = host_among(processors)
     targets = {processor: _target(processor, text, cores) for processor, text in mapping.items()}
     free = [core for core in cores if not any(core in chosen for _, chosen in targets.values())]
     if host is None and len(free) > 1:
@@ -94,7 +95,7 @@ def place_processors(
             placed[processor] = replace(_placement(processor, driver, (), reason), stand_in=simulated, waits_on=little_core(little_cores))
             continue
         last = free.pop(0) if free else last
-        reason = "the CPU of this machine" if is_cpu(processor) else f"{why_not}: a CPU core stands in"
+        reason = "the CPU of this machine" if is_host(processor) else f"{why_not}: a CPU core stands in"
         placed[processor] = _placement(processor, "cpu", (last,), reason)
     placed = _dispatched(placed, host)
     return {processor: placed[processor] for processor in processors}
@@ -155,7 +156,7 @@ def _placement(processor: str, name: str, cores: tuple[int, ...], reason: str) -
     own_queue = delegate.asynchronous or not cores
     queue = f"{name}:{processor}" if own_queue else f"cpu{'+'.join(map(str, cores))}"
     dispatch: Dispatch = "async" if delegate.asynchronous else "blocking"
-    return Placement(processor, name, cores, queue, dispatch, not is_cpu(processor), reason, delegate.simulated())
+    return Placement(processor, name, cores, queue, dispatch, not is_host(processor), reason, delegate.simulated())
 
 
 def _dispatched(placed: Mapping[str, Placement], host: str | None) -> dict[str, Placement]:

@@ -1,18 +1,9 @@
 """Kinds of processors, as the delegates that drive them tell: none is named here but the CPU, which is the host."""
 
+from predictors.host import HOST, is_host, kind_of
 from scheduler.bundle.manifest import Manifest
 from scheduler.delegates import Delegate, delegates
 from scheduler.runtime.plan import Dispatch
-
-
-def kind_of(processor: str) -> str:
-    """The kind of a processor: ``gpu`` of ``gpu[1]``."""
-    return processor.partition("[")[0]
-
-
-def is_cpu(processor: str) -> bool:
-    """Whether it is cores of a CPU, which the scheduler itself runs on."""
-    return processor.startswith("cpu")
 
 
 def drivers(kind: str) -> list[tuple[str, type[Delegate]]]:
@@ -28,11 +19,11 @@ def is_integer_only(processor: str) -> bool:
 
 def device_dispatch(processor: str) -> Dispatch:
     """How work reaches it on its device (paper 003, section 6.2): a CPU runs it on the calling thread, others as their delegate does."""
-    if is_cpu(processor):
+    if is_host(processor):
         return "inline"
     return "async" if any(delegate.asynchronous for _, delegate in drivers(kind_of(processor))) else "blocking"
 
 
 def host_of(manifest: Manifest) -> str:
     """The processor that joins branches and computes in floating point."""
-    return manifest.joins[0].processor if manifest.joins else "cpu"
+    return manifest.joins[0].processor if manifest.joins else HOST

@@ -4,9 +4,10 @@ import heapq
 from math import prod
 
 from predictors.devices import DeviceProfile
+from predictors.host import is_host
 from predictors.predictor import LatencyPredictor
 from scheduler.bundle.manifest import Manifest, SubgraphEntry
-from scheduler.placement.processors import device_dispatch, host_of, is_cpu
+from scheduler.placement.processors import device_dispatch, host_of
 from scheduler.runtime.events import Enqueue, Event, Finish, InputReady, Join, JoinDone, RunInline, SubgraphDone, Submit
 from scheduler.runtime.plan import Placement, make_plan
 from scheduler.runtime.state import SchedulerState
@@ -113,6 +114,6 @@ def _parts(manifest: Manifest, entry: SubgraphEntry, predictor: LatencyPredictor
 
 def _crossing(entry: SubgraphEntry, producer: SubgraphEntry | None) -> str:
     """Precision of the tensor that a subgraph reads while it crosses: that of the processor that is not the CPU."""
-    if is_cpu(entry.processor) and producer is not None:
+    if is_host(entry.processor) and producer is not None:
         return producer.planned_precision
     return entry.planned_precision

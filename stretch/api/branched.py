@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from predictors.errors import UsageError
-from stretch import __version__
 from stretch.planning.plan import PlanResult
+from stretch.planning.sentences import Mention, Sentence, Spelling, as_argument, spelled
 
 if TYPE_CHECKING:
     from scheduler.bundle.manifest import Manifest
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 Step = Callable[[str], None]
 
 #: Said of a network that was neither calibrated nor trained since it was changed.
-UNKNOWN_ACCURACY = (
+UNKNOWN_ACCURACY = Sentence(
     "the accuracy of this branched network is unknown: channels and blocks of the original are gone and nothing took their place yet; "
-    "train it (`stretch train`), or calibrate it with --images, and measure it with `stretch evaluate`"
+    "train it (`stretch train`), or calibrate it with {}, and measure it with `stretch evaluate`",
+    Mention("images"),
 )
 
 
@@ -82,36 +83,30 @@ class Branched:
         if self.model is None or self.original is None:
             raise UsageError("there is no network to save: this is the plan of a dry run", "call `branch` without dry_run")
         from stretch.api.present import as_it_is, fingerprint
-        from stretch.export.bundle import export_bundle
-        from stretch.export.facts import bundle_facts
         from stretch.export.staging import check_target
+        from stretch.stages.bundle import write_bundle
 
         folder = Path(path)
         check_target(folder)
         model, sequential = as_it_is(self.model, self.original.graph), self._control() if controls else None
         trained = fingerprint(model) != self.built
-        facts = bundle_facts(self.plan, self.plan.device, *self._weights(trained), self.preprocessing)
-        self.manifest = export_bundle(
-            folder,
-            self.original,
-            model,
-            sequential,
-            facts,
-            __version__,
-            controls=controls,
-            step=lambda what: step(f"export {what}") if step else None,
-        )
+        networks, weights = (model, sequential), self._weights(trained)
+        self.manifest = write_bundle(folder, self.plan, self.original, networks, weights, self.preprocessing, controls=controls, step=step)
         self.bundle = folder
         if trained:
             self.warnings = [warning for warning in self.warnings if warning != UNKNOWN_ACCURACY]
         return folder
 
-    def to_json(self) -> dict[str, Any]:
-        """The object that `stretch branch --json` prints."""
-        planned = self.plan.to_json()
+    def to_json(self, spelling: Spelling | None = None) -> dict[str, Any]:
+        """The object that `stretch branch --json` prints.
+
+        Args:
+            spelling: How its sentences write options; as arguments of Python if None.
+        """
+        planned = self.plan.to_json(spelling)
         return planned | {
             "weights": {"source": self.weights_source, "detail": self.weights_detail},
-            "warnings": [*self.warnings, *planned["warnings"]],
+            "warnings": [*(spelled(each, spelling or as_argument) for each in self.warnings), *planned["warnings"]],
             "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
             "preprocessing": self.preprocessing.to_json() if self.preprocessing else None,
             "calibration": [asdict(error) for error in self.calibration],
@@ -123,14 +118,14 @@ class Branched:
         """The sequential control to export; built now if that was left out."""
         from stretch.api.given import random_state_kept
         from stretch.api.present import as_it_is
-        from stretch.transform import build
+        from stretch.stages.build import build_control
 
-        if self.plan.sequential is None or self.original is None:
+        if self.original is None:
             return None
         if self.sequential is None:
             with random_state_kept():
-                self.sequential = build(self.original, self.plan.sequential.design)
-        return as_it_is(self.sequential, self.original.graph)
+                self.sequential = build_control(self.original, self.plan)
+        return None if self.sequential is None else as_it_is(self.sequential, self.original.graph)
 
     def _weights(self, trained: bool) -> tuple[str, str]:
         """Source and detail of the weights for the bundle."""

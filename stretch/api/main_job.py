@@ -1,32 +1,27 @@
 """From a model and a device to a branched network and, if asked, a bundle."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from predictors.devices import DeviceProfile, load_device
 from predictors.errors import MissingBackendError, UsageError
-from predictors.graph import OpGraph
 from predictors.install import install_line
 from stretch.api.branched import UNKNOWN_ACCURACY, Branched, Step
 from stretch.planning.config import PlanConfig
 from stretch.planning.design.branch_design import DesignDraft, load_draft
-from stretch.planning.design.resolve import resolve_design
-from stretch.planning.plan import PlanResult, evaluate, plan
+from stretch.planning.plan import PlanResult
+from stretch.stages.design import decide_design
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from scheduler.bundle.preprocessing import Preprocessing
     from stretch.capture import Captured
     from stretch.models.load import LoadedModel
-    from stretch.transform import BranchedModel
-    from stretch.transform.calibrate import SegmentError
-
-Phase = Callable[[str], AbstractContextManager[None]]
+    from stretch.stages.network import Network, Phase
 
 
 def branch(
@@ -45,6 +40,7 @@ def branch(
     dry_run: bool = False,
     trust_code: bool = False,
     step: Step | None = None,
+    **options: Any,
 ) -> Branched:
     """Stretch a network into branches for a device and, if asked, write a bundle.
 
@@ -69,6 +65,8 @@ def branch(
         dry_run: Stop after planning.
         trust_code: Whether ``file.py:factory`` may be executed.
         step: Called with a few words for what comes next.
+        options: Options of the planner by name, such as ``alpha=0.3``, as `PlanConfig` has them;
+            they take the place of those of `config`.
 
     Returns:
         The plan, the network and, with `out`, the bundle.
@@ -80,6 +78,8 @@ def branch(
     """
     seconds: dict[str, float] = {}
     phase = partial(_phase, seconds, step)
+    if options:
+        config = (config or PlanConfig()).having(options)
     profile = device if isinstance(device, DeviceProfile) else load_device(device)
     draft = load_draft(Path(design)) if isinstance(design, str | Path) else design
     if out is not None and not dry_run:
@@ -88,20 +88,20 @@ def branch(
         check_target(Path(out))
     with phase("import torch"):
         _import_torch()
-    from stretch.api.given import random_state_kept
+    from stretch.api.given import full_shape, random_state_kept
+    from stretch.stages.network import read_network
 
     with random_state_kept():
-        loaded, captured = _read(model, input_shape, str(weights), seed, trust_code, phase)
+        shape = None if input_shape is None else full_shape(input_shape)
+        source = model if isinstance(model, str) else partial(_given, model, shape)
+        network = read_network(source, shape, weights=str(weights), seed=seed, trust_code=trust_code, phase=phase)
         with phase("plan"):
-            planned = _plan(captured.graph, profile, config, draft)
-        result = Branched(
-            planned, loaded.weights_source, loaded.weights_detail, list(loaded.warnings), seconds, preprocessing=loaded.preprocessing
-        )
-        if images is None and planned.changes_network:
+            result = _planned(network, decide_design(network.graph, profile, config, draft), seconds)
+        if images is None and result.plan.changes_network:
             result.warnings.append(UNKNOWN_ACCURACY)
         if dry_run:
             return result
-        _build(result, captured, controls, None if images is None else Path(images), image_count, phase)
+        _build(result, network.captured, controls, None if images is None else Path(images), image_count, phase)
     if out is not None:
         with phase("export"):
             result.save(out, controls=controls, step=step)
@@ -129,19 +129,12 @@ def _import_torch() -> None:
         raise MissingBackendError("branching a model needs torch, which is not installed", install_line("torch")) from error
 
 
-def _read(
-    model: "str | nn.Module", input_shape: Sequence[int] | None, weights: str, seed: int, trust_code: bool, phase: Phase
-) -> "tuple[LoadedModel, Captured]":
-    """The original network, and what it computes as data."""
-    from stretch.api.given import full_shape
-    from stretch.capture import capture
-    from stretch.models.load import load_model
-
-    shape = None if input_shape is None else full_shape(input_shape)
-    with phase("load"):
-        loaded = load_model(model, weights=weights, seed=seed, trust_code=trust_code) if isinstance(model, str) else _given(model, shape)
-    with phase("capture"):
-        return loaded, capture(loaded.module, shape or loaded.input_shape, loaded.name)
+def _planned(network: "Network", planned: PlanResult, seconds: dict[str, float]) -> Branched:
+    """What is there before anything is built."""
+    loaded = network.loaded
+    return Branched(
+        planned, loaded.weights_source, loaded.weights_detail, list(loaded.warnings), seconds, preprocessing=loaded.preprocessing
+    )
 
 
 def _given(module: Any, shape: tuple[int, ...] | None) -> "LoadedModel":
@@ -166,37 +159,17 @@ def _given(module: Any, shape: tuple[int, ...] | None) -> "LoadedModel":
     return LoadedModel(copied, name, shape or USUAL_INPUT, "given", "the module's own", stated_preprocessing(module, name), warnings)
 
 
-def _build(result: Branched, captured: "Captured", controls: bool, images: Path | None, image_count: int, phase: Phase) -> None:
+def _build(result: Branched, captured: "Captured", controls: bool, images: Path | None, image_count: int, phase: "Phase") -> None:
     """Fill in the networks of a plan."""
     from stretch.api.present import fingerprint
+    from stretch.stages.build import build_control, calibrate_on
     from stretch.transform import build
 
     with phase("transform"):
         result.original, result.model = captured, build(captured, result.plan.design)
-        if result.plan.sequential is not None and controls:
-            result.sequential = build(captured, result.plan.sequential.design)
+        if controls:
+            result.sequential = build_control(captured, result.plan)
     if images is not None:
         with phase("calibrate"):
-            result.calibration = _calibrate(result.model, captured, images, image_count, result.preprocessing)
+            result.calibration = calibrate_on(result.model, captured, images, image_count, result.preprocessing)
     result.built = fingerprint(result.model)
-
-
-def _calibrate(
-    model: "BranchedModel", captured: "Captured", folder: Path, count: int, preprocessing: "Preprocessing | None"
-) -> "list[SegmentError]":
-    import torch
-
-    from scheduler.bundle.preprocessing import IMAGENET
-    from stretch.quantize.images import load_images
-    from stretch.transform.calibrate import calibrate
-
-    found = [torch.from_numpy(image) for image in load_images(folder, captured.graph.input.shape, count, preprocessing or IMAGENET)]
-    return calibrate(model, captured, [torch.cat(found[i : i + 32]) for i in range(0, len(found), 32)])
-
-
-def _plan(graph: OpGraph, profile: DeviceProfile, config: PlanConfig | None, draft: DesignDraft | None) -> PlanResult:
-    if draft is None:
-        return plan(graph, profile, config)
-    align = {name: profile.processor(name).width_slice for name in (*profile.processors, *profile.variants)}
-    design = resolve_design(draft, graph, profile.id, align, next(iter(profile.processors)))
-    return evaluate(graph, profile, design, config)

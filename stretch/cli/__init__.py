@@ -28,9 +28,12 @@ A verb `foo` is a file `stretch/cli/foo.py` with a function `foo`::
 
 `verb` hides `out` from the command line and adds `--json`, `--quiet` and
 `--debug`. A verb raises the errors of `predictors.errors`; `Verbs.main` turns
-them into a sentence, a hint and an exit code.
+them into a sentence, a hint and an exit code. One that writes much says
+``GRACE_S = WRITER_GRACE_S`` in its file: after Ctrl-C it gets the time to leave
+nothing half-written.
 """
 
+import contextlib
 import difflib
 import functools
 import importlib
@@ -47,7 +50,7 @@ from stretch.cli.failures import guard
 from stretch.cli.interrupt import GRACE_S
 
 #: Modules of this folder that verbs are made with.
-PARTS = frozenset({"complete", "failures", "interrupt", "output", "pictures"})
+PARTS = frozenset({"complete", "failures", "interrupt", "options", "output", "pictures"})
 
 #: Verbs that `stretch --help` lists first, in the order in which they are used; others follow by name.
 FIRST = ("branch", "train", "extract", "export", "run", "evaluate", "predict", "explain", "verify", "tune", "devices", "models")
@@ -61,10 +64,6 @@ def find_verbs() -> tuple[str, ...]:
 
 #: Every verb, in the order of `stretch --help`.
 VERBS = find_verbs()
-
-#: Verbs that write much: after Ctrl-C they get the time to leave nothing half-written.
-WRITERS = frozenset({"branch", "train", "extract", "export"})
-WRITERS_GRACE_S = 10.0
 
 
 class Verbs(TyperGroup):
@@ -105,9 +104,19 @@ class Verbs(TyperGroup):
                 as_json="--json" in flags,
                 debug="--debug" in flags,
                 usage_hint=lambda error: _usage_hint(error, words),
-                grace_s=WRITERS_GRACE_S if WRITERS.intersection(flags[:1]) else GRACE_S,
+                grace_s=_grace_s(flags[:1]),
             )
         )
+
+
+def _grace_s(words: Sequence[str]) -> float:
+    """Seconds that the verb of a command line gets after Ctrl-C: what its module says, else the usual ones."""
+    for name in VERBS:
+        if [name] == words:
+            # a module that cannot be imported is told of when the verb is asked for
+            with contextlib.suppress(Exception):
+                return float(getattr(importlib.import_module(f"stretch.cli.{name}"), "GRACE_S", GRACE_S))
+    return GRACE_S
 
 
 def _usage_hint(error: typer.TyperException, words: Sequence[str]) -> str:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from scheduler.bundle.load import Bundle
     from scheduler.bundle.preprocessing import Preprocessing
+    from scheduler.placement.mapping import Placement
     from scheduler.runtime.session import Session
     from stretch.evaluation.labels import ImageFile
 
@@ -75,12 +76,16 @@ def evaluate(
         "images": {"path": images, "files": len(files), "count": result.images, "labels": found.labels, "classes": len(found.classes)},
         "preprocessing": preprocessing.to_json(),
         **result.to_json(),
-        "processors": {
-            name: {"delegate": p.delegate, "cores": list(p.cores), "stand_in": p.stand_in, "reason": p.reason} for name, p in places.items()
-        },
+        "processors": {name: _place(placement) for name, placement in places.items()},
         "warnings": out.warnings,
     }
     out.emit(data, lambda console: _print(console, data))
+
+
+def _place(placement: "Placement") -> dict[str, Any]:
+    """Where a processor's work ran."""
+    names = ("delegate", "stand_in", "reason")
+    return {"cores": list(placement.cores)} | {name: getattr(placement, name) for name in names}
 
 
 def _outputs(bundle: "Bundle") -> int:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stretch.cli.interrupt import WRITER_GRACE_S
 from stretch.cli.output import Output, verb
 
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ class Format(StrEnum):
 
 #: Made-up images for random weights.
 SYNTHETIC = 16
+
+#: Seconds after Ctrl-C in which it leaves nothing half-written.
+GRACE_S = WRITER_GRACE_S
 
 
 @verb
@@ -67,7 +71,6 @@ def export(
 ) -> None:
     """Write a bundle again with some processors in int8 or fp16, with a TFLite file, or with code for a DSP, and compare."""
     from scheduler.bundle.load import load_bundle
-    from stretch.export.precision import export_precision, planned_precision
     from stretch.export.staging import check_target
 
     loaded = load_bundle(bundle, check_hashes=True)
@@ -80,19 +83,32 @@ def export(
         else:
             _export_qnn(out, loaded, folder, _names(chips))
         return
-    tflite = file_format is Format.tflite
-    wanted = _precision(precision) if precision is not None else {} if tflite else planned_precision(manifest)
+    wanted = _wanted(file_format, precision, manifest)
     samples, source = _samples(manifest, wanted, images, limit)
-    options: dict[str, Any] = {"min_cosine": min_cosine, "repair": repair}
     with out.progress("exporting") as step:
-        made: Any
-        if tflite:
-            from stretch.export.tflite.bundle import export_tflite
-
-            made = export_tflite(loaded, folder, samples, source, precision=wanted, step=step, **options)
-        else:
-            made = export_precision(loaded, folder, wanted, samples, source, step=step, **options)
+        write = _writer(file_format)
+        made = write(loaded, folder, wanted, samples, source, step=step, min_cosine=min_cosine, repair=repair)
     _emit(out, folder, file_format, manifest, made)
+
+
+def _wanted(file_format: Format, precision: str | None, manifest: "Manifest") -> dict[str, str]:
+    """Precision by processor, as asked for or as planned."""
+    from stretch.export.precision import planned_precision
+
+    if precision is not None:
+        return _precision(precision)
+    return {} if file_format is Format.tflite else planned_precision(manifest)
+
+
+def _writer(file_format: Format) -> Any:
+    """What writes bundles of a format."""
+    from stretch.export.precision import export_precision
+
+    if file_format is not Format.tflite:
+        return export_precision
+    from stretch.export.tflite.bundle import export_tflite
+
+    return lambda bundle, folder, wanted, *rest, **options: export_tflite(bundle, folder, *rest, precision=wanted, **options)
 
 
 def _refuse_images(file_format: Format, precision: str | None, images: Path | None, *, aot: bool) -> None:

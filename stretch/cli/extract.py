@@ -5,12 +5,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stretch.cli.interrupt import WRITER_GRACE_S
 from stretch.cli.output import Output, verb
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rich.console import Console
+
+#: Seconds after Ctrl-C in which it leaves nothing half-written.
+GRACE_S = WRITER_GRACE_S
 
 
 @verb

@@ -9,11 +9,12 @@ from collections.abc import Callable
 
 import typer
 
-from predictors.errors import MissingBackendError, StretchError, UsageError
+from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UsageError
 from predictors.files import readable
 from predictors.install import install_line
 from stretch.cli.interrupt import GRACE_S, interruptible
 from stretch.cli.output import print_json, printable
+from stretch.planning.sentences import as_flag, error_spelled
 from stretch.plugins import culprit
 
 INTERRUPTED = 130
@@ -84,7 +85,7 @@ def explain(error: Exception, usage_hint: Callable[[typer.TyperException], str])
     """The failure that users read for any exception."""
     match error:
         case StretchError():
-            return error
+            return error_spelled(error, as_flag)
         case _ if not isinstance(error, typer.TyperException) and (whose := culprit(error)) is not None:
             what = f"{type(error).__name__}: {first}" if (first := _first_line(error)) else type(error).__name__
             return StretchError(f"{whose} failed: {what}", "report it to its authors, with the traceback that --debug shows")
@@ -114,7 +115,8 @@ def say(failure: StretchError, *, as_json: bool) -> None:
     # whoever read us is gone: nobody is left to tell
     with contextlib.suppress(BrokenPipeError):
         if as_json:
-            print_json({"error": message, "hint": hint or None}, sys.stdout)
+            rules = [rule._asdict() for rule in failure.rules] if isinstance(failure, InfeasibleError) else []
+            print_json({"error": message, "hint": hint or None} | ({"rules": rules} if rules else {}), sys.stdout)
         else:
             sys.stderr.write(f"error: {message}\n" + (f"\nhint: {hint}\n" if hint else ""))
             sys.stderr.flush()

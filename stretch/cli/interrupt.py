@@ -18,6 +18,9 @@ from pathlib import Path
 #: Seconds without a move of the main thread after which it counts as hanging.
 GRACE_S = 1.0
 
+#: The same for verbs that write much.
+WRITER_GRACE_S = 10.0
+
 #: Times that it is looked at in these seconds.
 _LOOKS = 5
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stretch.planning.sentences import as_flag, spelled
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -67,6 +69,7 @@ class Output:
 
     def warn(self, message: str) -> None:
         """Warn on stderr, and remember it for the result."""
+        message = spelled(message, as_flag)
         self.warnings.append(message)
         if not self.quiet:
             self._say(f"warning: {message}")

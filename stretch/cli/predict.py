@@ -39,12 +39,10 @@ def predict(
         profile.processor(name).check_precision(precision)
     shape = parse_input(input_size)
 
-    from stretch.capture import capture
-    from stretch.models.load import load_model
+    from stretch.stages.network import read_network
 
     with out.progress("capturing"):
-        loaded = load_model(model, weights="none", trust_code=trust_code)
-        graph = capture(loaded.module, shape or loaded.input_shape, model).graph
+        graph = read_network(model, shape, weights="none", trust_code=trust_code).graph
     predictor = LatencyPredictor(profile)
     estimates = {name: predictor.predict(graph, name, precision) for name in names}
     if not profile.calibrated:

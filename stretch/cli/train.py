@@ -11,12 +11,19 @@ import typer
 from predictors.errors import StretchError
 from predictors.install import install_line
 from stretch.cli.failures import INTERRUPTED
+from stretch.cli.interrupt import WRITER_GRACE_S
 from stretch.cli.output import Output, verb
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rich.console import Console
 
+    from stretch.train.listen import Listener
     from stretch.train.loop import Epoch, Run
+
+#: Seconds after Ctrl-C in which it leaves nothing half-written.
+GRACE_S = WRITER_GRACE_S
 
 
 @verb
@@ -46,32 +53,10 @@ def train(
         if not world.first:
             out.quiet = True
 
-        def on_epoch(row: "Epoch") -> None:
-            accuracy = "" if row.accuracy is None else f", accuracy {row.accuracy:.2%}"
-            out.note(f"epoch {row.epoch}: loss {row.loss:.4f}{accuracy}, {row.seconds:.1f} s")
-
         with out.progress("training") as step:
-
-            def on_step(run: "Run") -> None:
-                total = loaded.train.epochs * run.per_epoch
-                step(
-                    f"epoch {min(run.epoch + 1, loaded.train.epochs)} of {loaded.train.epochs}",
-                    at=run.epoch * run.per_epoch + run.done,
-                    total=total,
-                )
-
-            done = train_recipe(
-                loaded,
-                path.parent,
-                target,
-                resume=resume,
-                dry_run=dry_run,
-                trust_code=trust_code,
-                world=world,
-                on_epoch=on_epoch,
-                on_step=on_step,
-                say=out.note,
-            )
+            listener = _listener(out, step, loaded.train.epochs)
+            flags = {"resume": resume, "dry_run": dry_run, "trust_code": trust_code}
+            done = train_recipe(loaded, path.parent, target, world=world, listener=listener, **flags)
         if not world.first:
             return
     for warning in done.warnings:
@@ -83,6 +68,24 @@ def train(
         "warnings": out.warnings,
     }
     out.emit(data, lambda console: _print(console, data, trust_code))
+
+
+def _listener(out: Output, step: "Callable[..., None]", epochs: int) -> "Listener":
+    """What tells a person how a run goes."""
+    from stretch.train.listen import Listener
+
+    class Teller(Listener):
+        def said(self, what: str) -> None:
+            out.note(what)
+
+        def stepped(self, run: "Run") -> None:
+            step(f"epoch {min(run.epoch + 1, epochs)} of {epochs}", at=run.epoch * run.per_epoch + run.done, total=epochs * run.per_epoch)
+
+        def finished(self, row: "Epoch") -> None:
+            accuracy = "" if row.accuracy is None else f", accuracy {row.accuracy:.2%}"
+            out.note(f"epoch {row.epoch}: loss {row.loss:.4f}{accuracy}, {row.seconds:.1f} s")
+
+    return Teller()
 
 
 def import_torch() -> None:

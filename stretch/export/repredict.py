@@ -17,8 +17,8 @@ from scheduler.simulate.predicted import predicted_trace
 from stretch.export.read import read_graph
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.compare import NO_CLEAR_WINNER, Branch, PredictedRun, recommend, single_run
-from stretch.planning.cost.controls import Single, best_single, operator_split_ms
 from stretch.planning.cost.makespan import ideal_split_ms
+from stretch.planning.search.controls import Single, best_single, operator_split_ms
 
 
 def runs_in(processor: Processor, entry: SubgraphEntry) -> str:

@@ -11,18 +11,19 @@ import msgspec
 from predictors.devices import DeviceProfile
 from predictors.graph import OpGraph
 from predictors.predictor import LatencyPredictor
+from stretch.planning.choose import choose, macs_range
 from stretch.planning.config import PlanConfig
-from stretch.planning.constraints import ConstraintFilter
 from stretch.planning.cost.accuracy import AccuracyPredictor, accuracy_json, load_accuracy
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER, Branch, PredictedRun, Recommendation, recommend, single_run
-from stretch.planning.cost.controls import Sequential, Single, best_single, operator_split_ms, sequential_same_macs
 from stretch.planning.cost.makespan import Timeline, ideal_split_ms, timeline
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.scale import scaled_graph
 from stretch.planning.network.segments import Segment, split_segments
-from stretch.planning.search.choose import choose, macs_range
-from stretch.planning.search.unused import Unused, unused_processors
+from stretch.planning.search.controls import Sequential, Single, best_single, operator_split_ms, sequential_same_macs
+from stretch.planning.search.rules import Rules
+from stretch.planning.sentences import Spelling, as_argument, respelled
+from stretch.planning.unused import Unused, unused_processors
 
 
 @dataclass(frozen=True)
@@ -184,10 +185,14 @@ class PlanResult:
             for row in self.run.segments
         ]
 
-    def to_json(self) -> dict[str, Any]:
-        """The planner's keys of `stretch branch --json`."""
+    def to_json(self, spelling: Spelling | None = None) -> dict[str, Any]:
+        """The planner's keys of `stretch branch --json`.
+
+        Args:
+            spelling: How its sentences write options; as arguments of Python if None.
+        """
         params = self.graph.params
-        return {
+        data = {
             "model": self.graph.name,
             "device": self.device.id,
             "calibrated": self.device.calibrated,
@@ -209,6 +214,7 @@ class PlanResult:
             "precision": dict(self.config.precision),
             "warnings": list(self.warnings),
         }
+        return {key: respelled(value, spelling or as_argument) for key, value in data.items()}
 
 
 def plan(graph: OpGraph, device: DeviceProfile, config: PlanConfig | None = None) -> PlanResult:
@@ -225,19 +231,14 @@ def plan(graph: OpGraph, device: DeviceProfile, config: PlanConfig | None = None
             rule and the nearest value with a design.
         UnknownNameError: If a processor or meeting point does not exist.
     """
-    checked = (config or PlanConfig()).checked(device)
-    segments = split_segments(graph, checked.meet or None)
-    costs = Costs(LatencyPredictor(device), checked.precision)
-    predictor = _predictor(checked, graph)
-    choice = choose(graph, checked, costs, segments, predictor)
+    asked = _Asked.of(graph, device, config or PlanConfig())
+    choice = choose(graph, asked.config, asked.costs, asked.stages, asked.predictor)
     found = choice.found
-    design = BranchDesign(graph.name, device.id, found.segments(costs))
-    gap = None if isnan(found.gap) else found.gap
-    result = _compare(
-        graph, device, checked, design, costs, segments, found.optimal, gap, found.evaluated, choice.space.size_log10, predictor
-    )
-    unused = unused_processors(graph, checked, choice, design.processors)
-    return replace(result, unused=unused, warnings=(*result.warnings, *map(str, unused)))
+    design = BranchDesign(graph.name, device.id, found.segments(asked.costs))
+    search = _Search(found.optimal, None if isnan(found.gap) else found.gap, found.evaluated, choice.space.size_log10)
+    result = _compare(asked, design, search)
+    unused = unused_processors(graph, asked.config, choice, design.processors)
+    return replace(result, unused=unused, warnings=(*result.warnings, *(each.sentence for each in unused)))
 
 
 def evaluate(graph: OpGraph, device: DeviceProfile, design: BranchDesign, config: PlanConfig | None = None) -> PlanResult:
@@ -260,49 +261,67 @@ def evaluate(graph: OpGraph, device: DeviceProfile, design: BranchDesign, config
         # A design may keep to one processor; its controls are then found among all of them.
         several = len({device.processor(p).family for p in design.processors}) > 1
         request = msgspec.structs.replace(request, processors=design.processors if several else tuple(device.processors))
-    checked = request.checked(device)
-    costs = Costs(LatencyPredictor(device), checked.precision)
-    segments = split_segments(graph, checked.meet or None)
-    predictor = _predictor(checked, graph)
-    return _compare(graph, device, checked, design, costs, segments, None, None, 1, None, predictor)
+    return _compare(_Asked.of(graph, device, request), design, _Search())
 
 
-def _predictor(config: PlanConfig, graph: OpGraph) -> AccuracyPredictor | None:
-    """The accuracy predictor that a request names, if it names one."""
-    return load_accuracy(Path(config.accuracy), graph.name) if config.accuracy else None
+@dataclass(frozen=True)
+class _Asked:
+    """A request with what it is answered from.
+
+    Args:
+        graph: The original network.
+        device: The device's profile.
+        config: The request, checked.
+        stages: The network's segments between its own meeting points, or those asked for.
+        costs: On the device, in the planned precisions.
+        predictor: Of accuracy, where the request names one.
+    """
+
+    graph: OpGraph
+    device: DeviceProfile
+    config: PlanConfig
+    stages: tuple[Segment, ...]
+    costs: Costs
+    predictor: AccuracyPredictor | None
+
+    @classmethod
+    def of(cls, graph: OpGraph, device: DeviceProfile, config: PlanConfig) -> "_Asked":
+        checked = config.checked(device)
+        predictor = load_accuracy(Path(checked.accuracy), graph.name) if checked.accuracy else None
+        costs = Costs(LatencyPredictor(device), checked.precision)
+        return cls(graph, device, checked, tuple(split_segments(graph, checked.meet or None)), costs, predictor)
 
 
-def _compare(
-    graph: OpGraph,
-    device: DeviceProfile,
-    config: PlanConfig,
-    design: BranchDesign,
-    costs: Costs,
-    segments: list[Segment],
-    optimal: bool | None,
-    gap: float | None,
-    evaluated: int,
-    space_log10: float | None,
-    predictor: AccuracyPredictor | None,
-) -> PlanResult:
-    run = timeline(graph, design, costs)
+@dataclass(frozen=True)
+class _Search:
+    """What is known of how a design was found; by default that it was not searched for."""
+
+    optimal: bool | None = None
+    gap: float | None = None
+    evaluated: int = 1
+    space_log10: float | None = None
+
+
+def _compare(asked: _Asked, design: BranchDesign, search: _Search) -> PlanResult:
+    """A design beside its controls."""
+    graph, config, costs, predictor = asked.graph, asked.config, asked.costs, asked.predictor
     low, high = macs_range(graph, config)
     result = PlanResult(
         graph,
-        device,
+        asked.device,
         config,
         design,
-        tuple(segments),
-        run,
+        asked.stages,
+        timeline(graph, design, costs),
         best_single(graph, costs, config.processors),
-        sequential_same_macs(graph, segments, costs, config.processors, ConstraintFilter.of(config), low, high),
+        sequential_same_macs(graph, asked.stages, costs, config.processors, Rules.of(config), (low, high)),
         best_single(scaled_graph(graph, design), costs, config.processors),
         operator_split_ms(graph, costs, config.processors),
         ideal_split_ms(graph, config.processors, costs.predictor, config.precision),
-        optimal,
-        gap,
-        evaluated,
-        space_log10,
+        search.optimal,
+        search.gap,
+        search.evaluated,
+        search.space_log10,
         accuracy_json(predictor, predictor.predict(graph, design)) if predictor is not None else None,
     )
     return replace(result, warnings=_warnings(result, low, high))

@@ -9,10 +9,12 @@ import torch
 
 from predictors.errors import StretchError
 from scheduler.bundle.preprocessing import Preprocessing
-from stretch import __version__
-from stretch.planning.design.branch_design import BranchDesign, design_to_toml, load_draft
-from stretch.planning.design.resolve import resolve_design
+from stretch.planning.design.branch_design import BranchDesign, design_to_toml
 from stretch.planning.plan import evaluate as evaluate_plan
+from stretch.planning.sentences import as_key, errors_spelled
+from stretch.stages.build import build_control
+from stretch.stages.bundle import write_bundle
+from stretch.stages.design import read_design
 from stretch.train.augment import Normalise, preprocessing
 from stretch.train.checkpoint import write_tensors
 from stretch.train.finished import open_run
@@ -20,7 +22,6 @@ from stretch.train.folder import write_text
 from stretch.train.loop import evaluate
 from stretch.train.prepare import Prepared, sample
 from stretch.train.supernet import Subnet, Supernet
-from stretch.transform.build import build
 from stretch.transform.model import BranchedModel
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def extract(
     ready, weights = run.ready, run.weights
     recipe = ready.recipe
     net = recipe.supernet
-    wanted = ready.designs[0] if design is None else _read(ready, design)
+    wanted = ready.designs[0] if design is None else read_design(design, ready.captured.graph, ready.profile)
     train_set, test_set = ready.images()
     normalise = Normalise(*train_set.moments(), torch.device("cpu"))
     plain = msgspec.structs.replace(recipe.train, channels_last=False)
@@ -107,20 +108,12 @@ def _copy_statistics(source: BranchedModel, target: BranchedModel) -> None:
         buffers[name].copy_(value)
 
 
-def _read(ready: Prepared, path: Path) -> BranchDesign:
-    profile = ready.profile
-    align = {name: profile.processor(name).width_slice for name in (*profile.processors, *profile.variants)}
-    return resolve_design(load_draft(path), ready.captured.graph, profile.id, align, next(iter(profile.processors)))
-
-
 def _bundle(
     ready: Prepared, design: BranchDesign, model: BranchedModel, out: Path, folder: Path, controls: bool, read: Preprocessing
 ) -> "Manifest":
-    from stretch.export.bundle import export_bundle
-    from stretch.export.facts import bundle_facts
-
-    profile = ready.profile
-    planned = evaluate_plan(ready.captured.graph, profile, design, ready.recipe.plan)
-    sequential = build(ready.captured, planned.sequential.design) if planned.sequential is not None and controls else None
-    facts = bundle_facts(planned, profile, "file", f"trained by nn-stretch, run {folder.name}", read)
-    return export_bundle(out, ready.captured, model, sequential, facts, __version__, controls=controls)
+    with errors_spelled(as_key):
+        planned = evaluate_plan(ready.captured.graph, ready.profile, design, ready.recipe.plan)
+    networks = (model, build_control(ready.captured, planned) if controls else None)
+    return write_bundle(
+        out, planned, ready.captured, networks, ("file", f"trained by nn-stretch, run {folder.name}"), read, controls=controls
+    )

@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -27,9 +27,8 @@ _SLICES = 3
 
 def random_designs(
     graph: OpGraph,
-    device: str,
+    profile: DeviceProfile,
     processors: tuple[str, ...],
-    align: Mapping[str, int],
     count: int,
     macs: tuple[float, float],
     *,
@@ -41,9 +40,8 @@ def random_designs(
 
     Args:
         graph: The original network.
-        device: Profile id.
-        processors: A branch each.
-        align: Width rounding by processor.
+        profile: The device.
+        processors: A branch each; all of the device's if empty.
         count: Designs to draw.
         macs: Range of multiply-accumulates over the original's.
         min_depth: Depth ratio, at least.
@@ -53,6 +51,8 @@ def random_designs(
     Raises:
         InfeasibleError: If too few designs are within the range.
     """
+    processors = processors or tuple(profile.processors)
+    align = {name: profile.processor(name).width_slice for name in processors}
     draw = random.Random(seed)
     stages = split_segments(graph)
     widths = {(s.name, p): legal_widths(s, align[p], min_width) for s in stages if s.branchable for p in processors}
@@ -65,7 +65,7 @@ def random_designs(
         scales = [(p, draw.randint(shallowest, stage.depth), draw.choice(widths[stage.name, p]), align[p]) for p in processors]
         return _branched(stage, scales, "project")
 
-    return _distinct(graph, lambda: BranchDesign(graph.name, device, tuple(part(s) for s in stages)), count, macs)
+    return _distinct(graph, lambda: BranchDesign(graph.name, profile.id, tuple(part(s) for s in stages)), count, macs)
 
 
 def designs_between(

@@ -1,10 +1,8 @@
 """A recipe made ready: model, design or pool, images, teacher."""
 
-import contextlib
 import copy
 import hashlib
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,14 +12,16 @@ import torch
 from torch import nn
 
 from predictors.devices import DeviceProfile, load_device
-from predictors.errors import InfeasibleError, StretchError, UsageError
+from predictors.errors import StretchError, UsageError
 from predictors.graph import OpGraph
-from stretch.capture import Captured, capture
-from stretch.models.load import is_file, load_model, names_code
-from stretch.planning.design.branch_design import BranchDesign, design_to_toml, load_draft
-from stretch.planning.design.resolve import resolve_design
+from stretch.capture import Captured
+from stretch.models.load import LoadedModel, names_code
+from stretch.planning.design.branch_design import BranchDesign, design_to_toml
 from stretch.planning.design.scale import scaled_graph
 from stretch.planning.plan import plan
+from stretch.planning.sentences import as_key, errors_spelled
+from stretch.stages.design import read_design
+from stretch.stages.network import read_network
 from stretch.train.datasets import load_data
 from stretch.train.head import replace_head
 from stretch.train.pool import fastest_designs, random_designs
@@ -137,13 +137,15 @@ def prepare(recipe: Recipe, folder: Path, *, trust_code: bool = False) -> Prepar
     profile = load_device(recipe.device)
     if names_code(recipe.model) and not trust_code:
         raise UsageError(f"the recipe's model `{recipe.model}` is Python code that would be executed", "add --trust-code if you trust it")
-    loaded = load_model(recipe.model, weights=recipe.weights, seed=recipe.train.seed, trust_code=trust_code)
+
+    def shape(loaded: LoadedModel) -> tuple[int, ...]:
+        size = recipe.data.size
+        return (1, loaded.input_shape[1], size, size) if size else loaded.input_shape
+
+    # designs name their model
+    network = read_network(recipe.model, shape, weights=recipe.weights, seed=recipe.train.seed, trust_code=trust_code, portable=True)
+    loaded, captured = network.loaded, network.captured
     warnings = list(loaded.warnings)
-    shape = loaded.input_shape
-    if recipe.data.size:
-        shape = (1, shape[1], recipe.data.size, recipe.data.size)
-    # designs name their model, and the folder of its file may be another tomorrow
-    captured = capture(loaded.module, shape, loaded.name.rpartition("/")[2] if is_file(loaded.name) else loaded.name)
     if recipe.classes:
         captured = replace_head(captured, recipe.classes, recipe.train.seed)
     taught = recipe.train.distill > 0 or recipe.train.features > 0
@@ -190,43 +192,25 @@ def sample(images: "Source", count: int, seed: int, device: torch.device) -> lis
 
 
 def _designs(recipe: Recipe, folder: Path, graph: OpGraph, profile: DeviceProfile) -> list[BranchDesign]:
-    align = {name: profile.processor(name).width_slice for name in (*profile.processors, *profile.variants)}
-    default = next(iter(profile.processors))
-
-    def read(name: str) -> BranchDesign:
-        return resolve_design(load_draft(folder / name), graph, profile.id, align, default)
-
     net = recipe.supernet
+    if net is None and recipe.design:
+        return [read_design(folder / recipe.design, graph, profile)]
     if net is None:
-        with _limits_by_key():
-            return [read(recipe.design) if recipe.design else plan(graph, profile, recipe.plan).design]
+        with errors_spelled(as_key):
+            return [plan(graph, profile, recipe.plan).design]
     if net.macs[0] > net.macs[1]:
         raise UsageError(f"supernet.macs goes from {net.macs[0]:g} to {net.macs[1]:g}", "write the smaller ratio first")
     if net.designs:
-        designs = [read(name) for name in net.designs]
+        designs = [read_design(folder / name, graph, profile) for name in net.designs]
         for name, design in zip(net.designs, designs, strict=True):
             ratio = scaled_graph(graph, design).macs / graph.macs
             if not net.macs[0] <= ratio <= net.macs[1]:
                 raise StretchError(f"the design {name} has {ratio:.3f} of the original's MACs", "widen supernet.macs, or change the design")
         return designs
     if net.draw == "fastest":
-        with _limits_by_key():
+        with errors_spelled(as_key):
             return fastest_designs(graph, profile, recipe.plan, net.pool, net.macs)
-    processors = recipe.plan.processors or tuple(profile.processors)
-    return random_designs(graph, profile.id, processors, align, net.pool, net.macs, seed=recipe.train.seed)
-
-
-@contextlib.contextmanager
-def _limits_by_key() -> Iterator[None]:
-    """Name the planner's limits as a recipe does, not as `stretch branch` does."""
-    try:
-        yield
-    except InfeasibleError as error:
-        message, hint = (
-            re.sub(r"--([a-z]+(?:-[a-z]+)*)", lambda found: f"plan.{found[1].replace('-', '_')}", text)
-            for text in (error.message, error.hint or "")
-        )
-        raise InfeasibleError(message, hint or None) from error
+    return random_designs(graph, profile, recipe.plan.processors, net.pool, net.macs, seed=recipe.train.seed)
 
 
 def _digest(content: bytes) -> str:

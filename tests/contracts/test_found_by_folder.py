@@ -1,4 +1,4 @@
-"""A delegate, a verb and a memory planner are one new file each: found in a copy of the packages into which it is dropped."""
+"""A delegate, a verb, a memory planner, a constraint and a search strategy are one new file each: found in a copy of the packages into which it is dropped."""
 
 import json
 import os
@@ -80,6 +80,36 @@ planners.register("alone")(plan_alone)
 '''
 
 
+CONSTRAINT = '''"""A bound of a file: no branch may take longer than a deadline."""
+
+from stretch.planning.constraints.base import Bound, register
+from stretch.planning.options import Option, Positive
+
+
+@register
+class Deadline(Bound):
+    """The slowest branch of a segment, ms."""
+
+    option = Option("branch_deadline", Positive | None, None, "Milliseconds that a branch may take, at most.")
+    words = "the slowest branch takes {:.3g} ms at best, at most {:g} is allowed"
+
+    def part(self, ways):
+        return ways.slowest_ms
+
+    def of(self, ways, segment_ms):
+        return 1.0
+'''
+
+STRATEGY = '''"""A strategy of a file: the upper half of the range of multiply-accumulates."""
+
+from stretch.planning.search.exact import search_exact
+
+
+def search(space, low, high, n_meet):
+    return search_exact(space, (low + high) // 2, high, n_meet)
+'''
+
+
 @pytest.fixture
 def copy(tmp_path):
     """A folder with the packages as they are, to be added to."""
@@ -136,6 +166,71 @@ def test_verb_in_a_new_file_is_in_the_help_and_runs(copy):
     (copy / "stretch/cli/greet.py").write_text(VERB)
     assert "  greet      Say where it lies.\n" in stretch(copy, "--help")
     assert json.loads(stretch(copy, "greet", "--json"))["file"] == str(copy / "stretch/cli/greet.py")
+
+
+def refused(copy: Path, *words: str) -> dict[str, object]:
+    """What the command line of the copy says where there is no design."""
+    code = "from stretch.cli import app; app()"
+    env = {**os.environ, "PYTHONPATH": str(copy)}
+    done = subprocess.run([sys.executable, "-c", code, *words], cwd=copy, env=env, capture_output=True, text=True)
+    assert done.returncode == 4, done.stdout + done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.torch
+def test_constraint_in_a_new_file_is_a_flag_is_obeyed_and_is_blamed(copy):
+    words = ("branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", "--dry-run", "--json")
+    words += ("--alpha", "1000", "--beta", "1000", "--macs", "0.7:1.4")
+    (copy / "stretch/planning/constraints/deadline.py").write_text(CONSTRAINT)
+    assert "--branch-deadline <float>" in stretch(copy, "branch", "--help")
+
+    def slowest(*more: str) -> float:
+        segments = json.loads(stretch(copy, *words, *more))["segments"]
+        branched = [segment["branches"] for segment in segments if len(segment["branches"]) > 1]
+        assert branched
+        return max(branch["predicted_ms"] + branch["contention_ms"] for branches in branched for branch in branches)
+
+    data = refused(copy, *words, "--branch-deadline", "0.00001")
+    (rule,) = data["rules"]
+    assert (rule["rule"], rule["value"]) == ("branch_deadline", 0.00001)
+    assert data["error"].endswith("the tightest is --branch-deadline 1e-05")
+    assert data["hint"] == f"the nearest value with a design is --branch-deadline {rule['nearest']:.6g}"
+    assert slowest("--branch-deadline", str(rule["nearest"])) <= rule["nearest"] < slowest()
+
+
+@pytest.mark.torch
+def test_constraint_in_a_new_file_is_a_key_of_recipes_and_an_argument_of_python(copy):
+    (copy / "stretch/planning/constraints/deadline.py").write_text(CONSTRAINT)
+    recipe = copy / "r.toml"
+    recipe.write_text('model = "tiny_resnet"\ndevice = "pixel6"\n[plan]\nbranch_deadline = 2.5\n')
+    code = (
+        "import sys, pathlib, stretch\n"
+        "from stretch.train.recipe import load_recipe\n"
+        "print(load_recipe(pathlib.Path(sys.argv[1])).plan == stretch.PlanConfig(branch_deadline=2.5))\n"
+        "print('branch_deadline: Milliseconds that a branch may take, at most.' in stretch.PlanConfig.__doc__)\n"
+        "try:\n    stretch.branch('tiny_resnet', 'pixel6', weights='none', dry_run=True, alpha=1000, branch_deadline=1e-5)\n"
+        "except stretch.InfeasibleError as error:\n    print(error.hint)\n"
+    )
+    same, told, hint = python(copy, code, str(recipe)).splitlines()
+    assert (same, told) == ("True", "True")
+    assert "`branch_deadline=" in hint
+
+
+@pytest.mark.torch
+def test_strategy_in_a_new_file_is_named_in_the_help_and_searches(copy):
+    (copy / "stretch/planning/strategies/largest.py").write_text(STRATEGY)
+    assert "How designs are searched: exact, grid or largest." in " ".join(stretch(copy, "branch", "--help").split())
+    words = ("branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", "--dry-run", "--json", "--alpha", "1000")
+    words += ("--beta", "1000", "--macs", "0.7:1.4")
+    large = json.loads(stretch(copy, *words, "--strategy", "largest"))
+    assert 1.05 <= large["macs_ratio"] <= 1.4
+    assert json.loads(stretch(copy, *words))["predicted"]["makespan_ms"] <= large["predicted"]["makespan_ms"]
+
+
+@pytest.mark.parametrize(("line", "grace_s"), [("", 1.0), ("GRACE_S = 7.0\n", 7.0)])
+def test_verb_in_a_new_file_says_itself_how_long_it_may_take_to_end(copy, line, grace_s):
+    (copy / "stretch/cli/greet.py").write_text(VERB.replace("\n\n\n@verb", f"\n\n{line}\n@verb"))
+    assert python(copy, "from stretch.cli import _grace_s; print(_grace_s(['greet']))") == f"{grace_s}\n"
 
 
 def test_memory_planner_in_a_new_file_plans_memory(copy):

@@ -60,7 +60,7 @@ def test_part_of_a_name_has_its_parameters_and_says_something_of_each(name):
     part = parts()[name]
     signature = part.split("```")[1].split(f"{name}", 1)[1]
     parameters = [p for p in inspect.signature(thing(name)).parameters if p != "self"]
-    assert re.findall(r"(?:^\s*|\(|, )(\w+):", signature, re.MULTILINE) == parameters
+    assert re.findall(r"(?:^\s*|\(|, )\*{0,2}(\w+):", signature, re.MULTILINE) == parameters
     rows = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", part, re.MULTILINE))
     if len(parameters) > 1:
         assert set(parameters) <= rows.keys()

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from predictors.errors import StretchError, UsageError
 from predictors.files import read_bytes
 from predictors.graph import OpGraph
+from stretch.planning.cost.ways import Ways
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.scale import design_segments, scaled_branches
-from stretch.planning.search.space import Options
+from stretch.planning.sentences import Mention, Sentence
 
 Floats = NDArray[np.float64]
 
@@ -65,7 +66,7 @@ class AccuracyPredictor(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         rows = segment_features(graph, design)
         return self.base + sum(float(np.dot(self._of(name), row)) for name, row in rows.items())
 
-    def gains(self, options: Options) -> Floats:
+    def gains(self, options: Ways) -> Floats:
         """What each option adds to the accuracy; zero for a segment that stays whole.
 
         Args:
@@ -86,7 +87,7 @@ class AccuracyPredictor(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         if segment not in self.weights:
             raise UsageError(
                 f"the accuracy predictor of `{self.model}` does not know the segment `{segment}`, only {', '.join(self.weights)}",
-                "plan with --merge never and the meeting points it was fitted with",
+                Sentence("plan with {} and the meeting points it was fitted with", Mention("merge", "never")),
             )
         return np.array(self.weights[segment])
 

@@ -11,11 +11,12 @@ from math import prod
 
 from predictors.devices import ITEM_BYTES
 from predictors.fusion import Kernel, KernelCost
+from predictors.host import HOST, host_among
 from predictors.predictor import LatencyPredictor
-from stretch.planning.design.branch_design import BranchScale, EntryKind, JoinKind, SegmentDesign
+from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.depth import drop_units
 from stretch.planning.design.scale import scale_branch
-from stretch.planning.network.segments import Segment
+from stretch.planning.network.segments import EntryKind, JoinKind, Segment
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,8 @@ class Costs:
 
     @property
     def host(self) -> str:
-        """Processor that waits for branches and joins them: the CPU (paper 003, algorithm 1)."""
-        return next((name for name in self.precision if name.partition("[")[0] == "cpu"), "cpu")
+        """Processor that waits for branches and joins them; it is there even where no branch uses it."""
+        return host_among(self.precision) or HOST
 
     def align(self, processor: str) -> int:
         """Channels that widths on this processor are multiples of."""

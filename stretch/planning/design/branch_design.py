@@ -2,15 +2,13 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 
 from predictors.errors import StretchError
 from predictors.files import read_toml
-
-JoinKind = Literal["none", "concat", "project", "sum"]
-EntryKind = Literal["none", "slice", "project"]
+from stretch.planning.network.segments import EntryKind, JoinKind
 
 DESIGN_VERSION = 1
 

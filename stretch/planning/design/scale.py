@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
+from predictors.host import host_among
 from predictors.kinds import Attr, integer
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.design.depth import drop_units
@@ -260,8 +261,8 @@ def scaled_graph(graph: OpGraph, design: BranchDesign) -> OpGraph:
 
 
 def host_processor(design: BranchDesign) -> str:
-    """The processor that waits and joins: the design's CPU, else its first processor."""
-    return next((p for p in design.processors if p.split("[")[0] == "cpu"), design.processors[0])
+    """The processor that waits and joins: the design's host, else its first processor."""
+    return host_among(design.processors) or design.processors[0]
 
 
 def _renamed(segment: str, processor: str, branch: OpGraph, source: str) -> tuple[list[Op], str]:

@@ -3,13 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
 from predictors.errors import StretchError, UnknownNameError
 from predictors.graph import Op, OpGraph
-from stretch.planning.design.branch_design import EntryKind, JoinKind
 from stretch.planning.network.channels import ChannelGroups, channel_groups
 from stretch.planning.network.meeting import find_meeting_points, find_stem_end
 from stretch.planning.network.units import Block, cut_points, find_blocks
+
+#: How branches meet, and how one begins.
+JoinKind = Literal["none", "concat", "project", "sum"]
+EntryKind = Literal["none", "slice", "project"]
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import ceil, floor
 
-from predictors.errors import InfeasibleError, UsageError
+from predictors.errors import TightRule, UsageError
 from predictors.graph import OpGraph
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import AccuracyPredictor
-from stretch.planning.search import SearchResult, search_exact
-from stretch.planning.search.exact import Toll
+from stretch.planning.search.exact import Toll, search_exact
+from stretch.planning.search.refusal import refusal
+from stretch.planning.search.result import SearchResult
 from stretch.planning.search.space import DesignSpace
+from stretch.planning.sentences import Mention, Sentence
 
 #: Prices tried: some doublings, then halvings of the interval.
 ROUNDS = 14
@@ -49,7 +51,10 @@ class Bounds:
         """
         assert self.config.params is not None
         if self.config.strategy != "exact":
-            raise UsageError("parameters can be bounded with the exact strategy only", "leave out --params or --strategy")
+            raise UsageError(
+                "parameters can be bounded with the exact strategy only",
+                Sentence("leave out {} or {}", Mention("params"), Mention("strategy")),
+            )
         low, high = (ratio * self.graph.params for ratio in self.config.params)
         if low <= fastest.params <= high:
             return fastest
@@ -66,10 +71,8 @@ class Bounds:
         ratio = nearest.params / self.graph.params
         first, last = self.config.params
         bounds = (first, ceil(ratio * 1000) / 1000) if nearest.params > high else (floor(ratio * 1000) / 1000, last)
-        raise InfeasibleError(
-            f"no design of `{self.graph.name}` has between {first:g} and {last:g} of its parameters",
-            f"the nearest value with a design is --params {bounds[0]:g}:{bounds[1]:g}",
-        )
+        what = f"no design of `{self.graph.name}` has between {first:g} and {last:g} of its parameters"
+        raise refusal(what, [TightRule("params", self.config.params, bounds)])
 
     def accurate_enough(self, fastest: SearchResult, predictor: AccuracyPredictor) -> SearchResult:
         """The fastest design found whose predicted accuracy reaches the floor.
@@ -94,10 +97,8 @@ class Bounds:
         if inside:
             return _bounded(min(inside, key=lambda r: r.ms), fastest)
         best = max(accuracy(found) for found in [fastest, *seen])
-        raise InfeasibleError(
-            f"no design of `{self.graph.name}` is predicted to reach {wanted:g} top-1",
-            f"the nearest value with a design is --min-accuracy {floor(best * 10000) / 10000:g}",
-        )
+        what = f"no design of `{self.graph.name}` is predicted to reach {wanted:g} top-1"
+        raise refusal(what, [TightRule("min_accuracy", wanted, floor(best * 10000) / 10000)])
 
     def most_accurate(self, fastest: SearchResult, predictor: AccuracyPredictor) -> SearchResult:
         """The design of the highest predicted accuracy found within the latency budget.

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from stretch.planning.cost.ways import Ways
 from stretch.planning.search.layers import Layer, shortest_path, undominated
 from stretch.planning.search.result import SearchResult
-from stretch.planning.search.space import DesignSpace, Options
+from stretch.planning.search.space import DesignSpace
 
 #: Time that is added to every option of a segment, ms.
-Toll = Callable[[Options], NDArray[np.float64]]
+Toll = Callable[[Ways], NDArray[np.float64]]
 
 
 def search_exact(space: DesignSpace, low: int, high: int, n_meet: int, toll: Toll | None = None) -> SearchResult | None:
@@ -69,7 +70,7 @@ class _States:
         return (covered * self.holders + holder) * self.levels + level
 
 
-def _layer(space: DesignSpace, options: list[Options], states: _States, toll: Toll | None) -> Layer:
+def _layer(space: DesignSpace, options: list[Ways], states: _States, toll: Toll | None) -> Layer:
     parts = []
     offset = 0
     for group in options:
@@ -104,7 +105,7 @@ def _covered(states: _States) -> Layer:
     return Layer(source, target, nothing, nothing.astype(float), nothing + _COVERED)
 
 
-def _pick(options: list[Options], number: int) -> tuple[Options, int]:
+def _pick(options: list[Ways], number: int) -> tuple[Ways, int]:
     for group in options:
         if number < len(group.macs):
             return group, number

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from stretch.planning.cost.branch import Costs
+from stretch.planning.cost.ways import Ways
 from stretch.planning.design.branch_design import SegmentDesign
-from stretch.planning.search.space import Options
 
 
 @dataclass(frozen=True)
@@ -17,10 +17,10 @@ class SearchResult:
         macs: Multiply-accumulates.
         optimal: Whether no design of the space is faster.
         gap: How much faster one might be, as a fraction.
-        evaluated: Options whose cost was computed.
+        evaluated: Ways whose cost was computed.
     """
 
-    picks: tuple[tuple[Options, int], ...]
+    picks: tuple[tuple[Ways, int], ...]
     ms: float
     macs: int
     optimal: bool

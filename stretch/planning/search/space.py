@@ -10,15 +10,13 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from stretch.planning.constraints import ConstraintFilter
 from stretch.planning.cost.branch import BranchCost, Costs
-from stretch.planning.design.branch_design import BranchScale, JoinKind, SegmentDesign
+from stretch.planning.cost.ways import Ints, Mask, Ways
 from stretch.planning.design.widths import legal_widths, partitions
-from stretch.planning.network.segments import Segment, join_kinds
+from stretch.planning.network.segments import JoinKind, Segment, join_kinds
+from stretch.planning.search.rules import Rules
 
 Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 T = TypeVar("T")
 
 
@@ -33,69 +31,6 @@ class Thinning:
 
     widths: int
     depths: int
-
-
-@dataclass(frozen=True)
-class Options:
-    """Ways to run one segment on one subset of the processors.
-
-    Arrays have one entry per combination of the branches' candidates, in the
-    order of `numpy.ravel_multi_index` over `candidates`.
-
-    Args:
-        segment: The original segment.
-        join: How branches meet; ``none`` for one branch.
-        candidates: Per branch, its possible scales.
-        macs: Multiply-accumulates, joins included.
-        params: Learned numbers.
-        ms: Time per processor that holds the tensor at the start (rows).
-        allowed: Whether every rule is met, in the same shape as `ms`.
-        depth: Sum of the branches' depth ratios.
-        exchange_ms: Communication per holder, as `ms`.
-        slowest_ms: Computation of the slowest branch, contention included.
-        fastest_ms: Computation of the fastest branch, contention included.
-        peak_bytes: Activation bytes alive at one time.
-        span: Segments of the space that it takes the place of; more than 1 where stages are merged.
-    """
-
-    segment: Segment
-    join: JoinKind
-    candidates: tuple[tuple[BranchCost, ...], ...]
-    macs: Ints
-    params: Ints
-    ms: Floats
-    allowed: Mask
-    depth: Floats
-    exchange_ms: Floats
-    slowest_ms: Floats
-    fastest_ms: Floats
-    peak_bytes: Ints
-    span: int = 1
-
-    @property
-    def processors(self) -> tuple[str, ...]:
-        """Processors of the branches, in order."""
-        return tuple(c[0].processor for c in self.candidates)
-
-    def chosen(self, index: int) -> list[BranchCost]:
-        """The branches of one combination."""
-        return [c[i] for c, i in zip(self.candidates, np.unravel_index(index, [len(c) for c in self.candidates]), strict=True)]
-
-    def out_width(self, index: int) -> int:
-        """Channels behind the join of one combination."""
-        return sum(b.width for b in self.chosen(index)) if self.join == "concat" else self.segment.width
-
-    def design(self, index: int, costs: Costs) -> SegmentDesign:
-        """The design of one combination."""
-        chosen = self.chosen(index)
-        aligns = [costs.align(b.processor) for b in chosen]
-        parts = [0] * len(chosen)
-        if self.join == "project":
-            parts = partitions(self.segment.width, [b.width for b in chosen], max(aligns))
-        branches = tuple(
-            BranchScale(b.processor, b.depth, b.width, b.entry, part, align) for b, part, align in zip(chosen, parts, aligns, strict=True)
-        )
-        return SegmentDesign(self.segment.name, self.segment.start, self.segment.end, branches, self.join)
 
 
 class DesignSpace:
@@ -120,7 +55,7 @@ class DesignSpace:
         segments: Sequence[Segment],
         processors: Sequence[str],
         costs: Costs,
-        rules: ConstraintFilter,
+        rules: Rules,
         join: JoinKind = "project",
         arriving: Sequence[int] | None = None,
     ) -> None:
@@ -132,7 +67,7 @@ class DesignSpace:
         self.rules = rules
         self.join = join
         self.arriving = tuple(arriving) if arriving is not None else tuple(s.in_width for s in self.segments)
-        self.options: list[list[Options]] = []
+        self.options: list[list[Ways]] = []
         for i, segment in enumerate(self.segments):
             following = self.segments[i + 1] if i + 1 < len(self.segments) else None
             kind: JoinKind = join if join in join_kinds(segment, following) else "project"
@@ -169,18 +104,18 @@ class DesignSpace:
         """The original segment on the fastest allowed processor, ms."""
         return min(self.costs.whole(segment, p).ms for p in self.processors)
 
-    def _whole(self, segment: Segment, processor: str, arriving: int) -> Options:
+    def _whole(self, segment: Segment, processor: str, arriving: int) -> Ways:
         cost = self.costs.branch(segment, processor, segment.depth, segment.width, arriving)
         elements = _pixels(segment, segment.start) * arriving
         entering = np.array([[self.costs.transfer(h, processor, elements)] for h in self.holders])
         ms = np.array([cost.ms])
-        options = Options(
+        options = Ways(
             segment, "none", ((cost,),), np.array([cost.macs]), np.array([cost.params]), entering + ms, np.ones((len(self.holders), 1), bool),
             np.ones(1), entering, ms, ms, np.array([cost.peak_bytes]),
         )  # fmt: skip
         return replace(options, allowed=self._allowed(options))
 
-    def merged(self, segment: Segment, first: int, span: int, branches: int, thinning: Thinning) -> list[Options]:
+    def merged(self, segment: Segment, first: int, span: int, branches: int, thinning: Thinning) -> list[Ways]:
         """Ways to run merged segments on every subset of a number of processors.
 
         Args:
@@ -196,15 +131,13 @@ class DesignSpace:
         here = [self._branched(segment, subset, kind, self.arriving[first], thinning) for subset in subsets]
         return [replace(o, span=span) for o in here if len(o.macs)]
 
-    def with_runs(self, more: Sequence[Sequence[Options]]) -> "DesignSpace":
+    def with_runs(self, more: Sequence[Sequence[Ways]]) -> "DesignSpace":
         """The same designs and those that use `more` options, listed by the segment at which they start."""
         other = copy(self)
         other.options = [[*options, *extra] for options, extra in zip(self.options, more, strict=True)]
         return other
 
-    def _branched(
-        self, segment: Segment, subset: tuple[str, ...], join: JoinKind, arriving: int, thinning: Thinning | None = None
-    ) -> Options:
+    def _branched(self, segment: Segment, subset: tuple[str, ...], join: JoinKind, arriving: int, thinning: Thinning | None = None) -> Ways:
         candidates = []
         depths = self.rules.depths(segment)
         for processor in subset:
@@ -240,24 +173,17 @@ class DesignSpace:
             moved = entering + np.stack(out_ms)
             ms.append((computed + moved).max(axis=0) + join_ms)
             exchange.append(moved.max(axis=0) + join_ms)
-        options = Options(
+        options = Ways(
             segment, join, tuple(candidates), macs, params, np.stack(ms), np.ones((len(self.holders), len(macs)), bool), depth,
             np.stack(exchange), slowest, fastest, peak,
         )  # fmt: skip
         return replace(options, allowed=self._allowed(options))
 
-    def _allowed(self, options: Options) -> Mask:
+    def _allowed(self, options: Ways) -> Mask:
         """Which combinations meet every rule, per holder."""
-        fits = self.rules.memory(options.peak_bytes)
-        if len(options.candidates) == 1:
-            return np.broadcast_to(fits, options.ms.shape)
-        segment_ms = self.fastest(options.segment)
-        fits = fits & self.rules.straggler(options.slowest_ms, segment_ms)
-        fits &= self.rules.balanced(options.fastest_ms, options.slowest_ms)
-        fits &= self.rules.capacity(options.macs, options.segment.graph.macs)
-        return self.rules.communication(options.exchange_ms, segment_ms) & fits
+        return self.rules.allowed(options, self.fastest(options.segment))
 
-    def under(self, rules: ConstraintFilter) -> "DesignSpace":
+    def under(self, rules: Rules) -> "DesignSpace":
         """The same designs under other rules; the floors on depth and width are taken as they are."""
         other = copy(self)
         other.rules = rules

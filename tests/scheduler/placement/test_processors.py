@@ -4,7 +4,7 @@ import pytest
 
 from scheduler.bundle.load import load_bundle
 from scheduler.delegates import CpuDelegate, delegates
-from scheduler.placement.processors import device_dispatch, drivers, host_of, is_cpu, is_integer_only, kind_of
+from scheduler.placement.processors import device_dispatch, drivers, host_of, is_integer_only
 
 
 @pytest.fixture
@@ -39,12 +39,6 @@ def test_processor_whose_delegates_run_int8_alone_has_no_floating_point(npu, nam
 )
 def test_work_reaches_a_processor_as_its_delegate_takes_it(npu, name, how):
     assert device_dispatch(name) == how
-
-
-def test_kind_is_the_name_without_its_number():
-    assert (kind_of("gpu[1]"), kind_of("gpu")) == ("gpu", "gpu")
-    assert is_cpu("cpu[1]")
-    assert not is_cpu("gpu")
 
 
 def test_host_is_the_processor_that_joins(bundle_dir):

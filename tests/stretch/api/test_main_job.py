@@ -119,6 +119,32 @@ def test_module_and_random_numbers_are_left_as_they_were_after_an_error(argument
     assert state_of(module) == before
 
 
+def test_options_of_the_planner_may_be_given_by_name():
+    by_name = {"alpha": 1000, "beta": 1000, "macs": (0.7, 1.4)}
+    first = branch("tiny_resnet", "pixel6", weights="none", dry_run=True, **by_name)
+    second = branch("tiny_resnet", "pixel6", weights="none", dry_run=True, config=PlanConfig(**by_name))
+    assert first.plan.config == second.plan.config
+    assert first.plan.design == second.plan.design
+    third = branch("tiny_resnet", "pixel6", weights="none", dry_run=True, config=PlanConfig(**by_name), n_meet=2)
+    assert (third.plan.config.n_meet, third.plan.config.alpha) == (2, 1000)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"alpah": 0.3}, UnknownNameError, "did you mean `alpha`?"),
+        ({"alpha": -1}, UsageError, "`alpha` is out of range"),
+        ({"merge": "sometimes"}, UsageError, "choose from never, auto, always"),
+        ({"alpha": 1e-6}, InfeasibleError, "`alpha="),
+    ],
+)
+def test_option_that_cannot_be_is_refused_by_its_argument(options, error, words):
+    with pytest.raises(error) as caught:
+        branch("tiny_resnet", "pixel6", weights="none", dry_run=True, **options)
+    assert words in f"{caught.value.message} {caught.value.hint}"
+    assert "--" not in f"{caught.value.message} {caught.value.hint}"
+
+
 @pytest.mark.parametrize("weights", ["none", "default"])
 def test_named_model_leaves_random_numbers_as_they_were(weights, tmp_path):
     before = snapshot.of_random_state()

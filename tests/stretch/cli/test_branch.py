@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from predictors.errors import UsageError
 from stretch.cli import app
-from stretch.cli.branch import _folder_name, _input_shape, _precision, _range
+from stretch.cli.branch import _folder_name, _input_shape
 
 LOOSE = ["--alpha", "1000", "--beta", "1000", "--macs", "0.7:1.4", "--weights", "none"]
 
@@ -73,6 +72,25 @@ def test_wrong_flag_is_named_with_its_exit_code(flags, code, named):
 
 
 @pytest.mark.torch
+@pytest.mark.parametrize(
+    ("words", "rules"),
+    [
+        ((), {"alpha": [0.2, 0.676]}),
+        (("--alpha", "1000", "--beta", "1000", "--macs", "0.7:1.4", "--n-meet", "9"), {"n_meet": [9, 3]}),
+    ],
+)
+def test_refusal_names_flags_and_its_json_has_the_rule_and_the_values(words, rules):
+    result = invoke("tiny_resnet", "--device", "pixel6", "--dry-run", "--weights", "none", "--json", *words)
+    assert result.exit_code == 4
+    data = json.loads(result.stdout)
+    assert {each["rule"]: [each["value"], each["nearest"]] for each in data["rules"]} == rules
+    ((name, (asked, nearest)),) = rules.items()
+    flag = "--" + name.replace("_", "-")
+    assert data["error"].endswith(f"the tightest is {flag} {asked}")
+    assert data["hint"] == f"the nearest value with a design is {flag} {nearest}"
+
+
+@pytest.mark.torch
 @pytest.mark.parametrize("flag", ["--balance", "--segment-macs"])
 def test_rule_that_a_refusal_names_can_be_given_on_the_command_line(flag):
     loose = ["--alpha", "1000", "--beta", "1000", "--macs", "0.5:2", "--weights", "none", "--dry-run", "--json"]
@@ -99,13 +117,6 @@ def test_folder_is_named_after_model_and_device(model, device, name):
 @pytest.mark.parametrize("text", ["3x32x48", "3,32,48", "3×32×48"])
 def test_input_size_may_be_written_in_three_ways(text):
     assert _input_shape(text) == (1, 3, 32, 48)
-
-
-def test_values_of_flags_are_parsed():
-    assert _range("--macs", "0.9:1.1") == (0.9, 1.1)
-    assert _precision("cpu=int8, gpu=fp16") == {"cpu": "int8", "gpu": "fp16"}
-    with pytest.raises(UsageError):
-        _precision("=int8")
 
 
 @pytest.mark.torch

@@ -40,6 +40,8 @@ def completed(home, *words):
         (("stretch", "branch", "--dev"), {"--device"}),
         (("stretch", "run", "--trust"), {"--trust-code"}),
         (("stretch", "branch", "tiny_resnet", "--device", ""), {"host", "mi9", "pixel6"}),
+        (("stretch", "branch", "tiny_resnet", "--merge", "a"), {"auto", "always"}),
+        (("stretch", "branch", "tiny_resnet", "--strategy", ""), {"exact", "grid"}),
         (("stretch", "explain", "bundle", "-d", "pix"), {"pixel6"}),
         (("stretch", "branch", "tiny_re"), {"tiny_regnet", "tiny_resnet"}),
         (("stretch", "predict", "resnet56_cifar"), {"resnet56_cifar10", "resnet56_cifar100"}),

@@ -5,10 +5,10 @@ import msgspec
 from predictors.devices import load_device
 from predictors.predictor import LatencyPredictor
 from stretch.planning.config import PlanConfig
-from stretch.planning.constraints import ConstraintFilter
 from stretch.planning.cost.branch import Costs
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.network.segments import split_segments
+from stretch.planning.search.rules import Rules
 from stretch.planning.search.space import DesignSpace
 from tests.predictors.networks import small_resnet
 
@@ -21,7 +21,7 @@ def make_space(graph=None, device="mi9", processors=("cpu", "gpu"), join="projec
     config = PlanConfig(processors=processors, **(LOOSE | changes)).checked(profile)
     costs = Costs(LatencyPredictor(profile), config.precision)
     graph = graph or small_resnet()
-    return DesignSpace(split_segments(graph), config.processors, costs, ConstraintFilter.of(config), join)
+    return DesignSpace(split_segments(graph), config.processors, costs, Rules.of(config), join)
 
 
 def as_design(graph, segments):

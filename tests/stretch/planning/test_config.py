@@ -39,7 +39,7 @@ def test_precision_may_be_given_by_family_or_by_core_set():
         ({"n_meet": 0}, "n_meet"),
         ({"macs": (1.1, 1.0)}, "the MACs range 1.1:1 is empty"),
         ({"params": (1.1, 1.0)}, "the parameter range 1.1:1 is empty"),
-        ({"objective": "energy"}, "Invalid enum value 'energy'"),
+        ({"objective": "energy"}, "`objective` cannot be `energy`"),
         ({"objective": "accuracy"}, "needs a predictor"),
         ({"min_accuracy": 0.9}, "needs a predictor"),
         ({"objective": "accuracy", "accuracy": "a.json"}, "needs a bound on latency"),

@@ -215,7 +215,7 @@ def test_unknown_meeting_point_is_refused():
 def test_grid_that_misses_every_design_points_to_the_exact_search():
     with pytest.raises(InfeasibleError) as caught:
         plan(resnet50(), load_device("pixel6"), PlanConfig(strategy="grid", macs=(0.9999, 1.0001)))
-    assert caught.value.hint == "use --strategy exact"
+    assert caught.value.hint == 'use `strategy="exact"`'
 
 
 def test_bounded_parameters_need_the_exact_strategy():

@@ -4,6 +4,7 @@ torch = pytest.importorskip("torch")
 from safetensors.torch import load_file  # noqa: E402 - torch may be missing
 
 from predictors.errors import StretchError  # noqa: E402
+from scheduler.placement.choice import choose_processors  # noqa: E402
 from scheduler.runtime.session import Session  # noqa: E402
 from stretch.train.extract import extract  # noqa: E402
 from stretch.train.recipe import load_recipe  # noqa: E402
@@ -32,6 +33,8 @@ def test_subnet_taken_out_has_the_accuracy_it_had_inside(tmp_path):
 def test_bundle_of_a_trained_network_runs_and_computes_what_torch_does(tmp_path):
     done = extract(trained(tmp_path, network), tmp_path / "out", controls=False)
     assert done.bundle is not None
+    choose_processors(done.manifest, priority="latency")
+    assert done.manifest.little_cores
     x = torch.randn(1, 3, 16, 16)
     with torch.no_grad():
         expected = done.model(x)

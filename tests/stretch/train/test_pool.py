@@ -12,13 +12,12 @@ pytest.importorskip("torch")
 from stretch.train.pool import designs_between, fastest_designs, random_designs
 
 pytestmark = pytest.mark.torch
-ALIGN = {"cpu": 8, "gpu": 4, "dsp": 8}
 
 
 @pytest.mark.parametrize("processors", [("cpu", "gpu"), ("cpu", "gpu", "dsp")])
 def test_drawn_designs_differ_and_cost_what_was_asked_for(captured, processors):
     graph = captured("tiny_resnet").graph
-    designs = random_designs(graph, "mi9", processors, ALIGN, 4, (0.9, 1.1))
+    designs = random_designs(graph, load_device("mi9"), processors, 4, (0.9, 1.1))
     assert len(set(designs)) == 4
     for design in designs:
         assert 0.9 <= scaled_graph(graph, design).macs / graph.macs <= 1.1
@@ -27,19 +26,19 @@ def test_drawn_designs_differ_and_cost_what_was_asked_for(captured, processors):
 
 def test_equal_seeds_draw_equal_designs(captured):
     graph = captured("tiny_resnet").graph
-    one, two, other = (random_designs(graph, "mi9", ("cpu", "gpu"), ALIGN, 2, (0.9, 1.1), seed=s) for s in (1, 1, 2))
+    one, two, other = (random_designs(graph, load_device("mi9"), ("cpu", "gpu"), 2, (0.9, 1.1), seed=s) for s in (1, 1, 2))
     assert one == two != other
 
 
 def test_range_without_designs_is_refused(captured, monkeypatch):
     monkeypatch.setattr("stretch.train.pool._TRIES", 50)
     with pytest.raises(InfeasibleError, match="0 of 2 designs"):
-        random_designs(captured("tiny_resnet").graph, "mi9", ("cpu", "gpu"), ALIGN, 2, (9.0, 9.1))
+        random_designs(captured("tiny_resnet").graph, load_device("mi9"), ("cpu", "gpu"), 2, (9.0, 9.1))
 
 
 def test_designs_between_stay_within_the_pool(captured):
     graph = captured("tiny_resnet").graph
-    pool = random_designs(graph, "mi9", ("cpu", "gpu"), ALIGN, 4, (0.8, 1.2), seed=3)
+    pool = random_designs(graph, load_device("mi9"), ("cpu", "gpu"), 4, (0.8, 1.2), seed=3)
     found = designs_between(graph, pool, 5, (0.8, 1.2), seed=1)
     assert len(set(found)) == 5
     assert found == designs_between(graph, pool, 5, (0.8, 1.2), seed=1)

@@ -62,7 +62,7 @@ def test_images_for_statistics_are_prepared_as_in_training(tmp_path):
 
 
 def test_limits_without_a_design_are_named_as_a_recipe_writes_them(tmp_path):
-    with pytest.raises(InfeasibleError, match=r"plan\.") as error:
+    with pytest.raises(InfeasibleError, match=r"`plan\.\w+ = ") as error:
         ready(network(tmp_path), "design=", "plan.beta=0.001")
     assert "plan." in error.value.hint
     assert "--" not in error.value.message + error.value.hint

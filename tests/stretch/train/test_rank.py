@@ -3,7 +3,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from predictors.errors import StretchError  # noqa: E402 - torch may be missing
+from predictors.devices import load_device  # noqa: E402 - torch may be missing
+from predictors.errors import StretchError  # noqa: E402
 from stretch.planning.cost.accuracy import FEATURES, segment_features  # noqa: E402
 from stretch.train.pool import random_designs  # noqa: E402
 from stretch.train.rank import LEAST, fit, rank  # noqa: E402
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.torch
 @pytest.fixture(scope="module")
 def drawn(captured):
     graph = captured("tiny_resnet").graph
-    return graph, random_designs(graph, "mi9", ("cpu", "gpu"), {"cpu": 4, "gpu": 4}, 30, (0.7, 1.3), seed=1)
+    return graph, random_designs(graph, load_device("mi9"), ("cpu", "gpu"), 30, (0.7, 1.3), seed=1)
 
 
 def test_linear_truth_is_found_and_ranked_on_designs_left_out(drawn):

@@ -4,7 +4,7 @@ import pytest
 from predictors.errors import StretchError, UsageError
 from stretch.planning.cost.accuracy import FEATURES, AccuracyPredictor, load_accuracy, save_accuracy, segment_features
 from stretch.planning.design.branch_design import BranchDesign
-from stretch.planning.search import search_exact
+from stretch.planning.search.exact import search_exact
 from tests.stretch.planning.spaces import make_space, small_resnet
 
 GRAPH = small_resnet()

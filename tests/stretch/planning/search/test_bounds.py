@@ -2,8 +2,8 @@ import pytest
 
 from predictors.errors import InfeasibleError
 from stretch.planning.config import PlanConfig
-from stretch.planning.search import search_exact
 from stretch.planning.search.bounds import Bounds, accuracy_of
+from stretch.planning.search.exact import search_exact
 from tests.stretch.planning.cost.test_accuracy import predictor
 from tests.stretch.planning.spaces import make_space, small_resnet
 
@@ -38,7 +38,7 @@ def test_floor_beyond_reach_names_the_highest_accuracy_that_is_not():
     made, fastest = bounds(min_accuracy=0.9999)
     with pytest.raises(InfeasibleError, match=r"0\.9999 top-1") as caught:
         made.accurate_enough(fastest, predictor(base=0.5))
-    reachable = float(caught.value.hint.split()[-1])
+    reachable = caught.value.rules[0].nearest
     made, fastest = bounds(min_accuracy=reachable)
     assert accuracy_of(made.accurate_enough(fastest, predictor(base=0.5)), predictor(base=0.5)) >= reachable
 

@@ -54,11 +54,11 @@ def test_plan_with_sum_joins_is_optimal_in_its_space():
 
 
 def test_concat_joins_refuse_what_they_are_not_planned_with():
-    with pytest.raises(UsageError, match="without --strategy and --params"):
+    with pytest.raises(UsageError, match="without `strategy` and `params`"):
         plan(resnet50(), load_device("pixel6"), PlanConfig(join="concat", strategy="grid"))
 
 
 def test_range_that_concat_misses_points_to_project():
     with pytest.raises(InfeasibleError) as caught:
         plan(resnet50(), load_device("pixel6"), PlanConfig(join="concat", macs=(0.99999, 1.00001)))
-    assert caught.value.hint == "use --join project"
+    assert caught.value.hint == 'use `join="project"`'

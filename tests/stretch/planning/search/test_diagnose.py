@@ -11,18 +11,6 @@ from stretch.planning.plan import plan
 from tests.predictors.networks import Net, resnet50, small_resnet
 
 PIXEL6 = load_device("pixel6")
-FIELDS = {
-    "--alpha": "alpha", "--beta": "beta", "--balance": "balance", "--segment-macs": "segment_macs", "--min-depth": "min_depth",
-    "--min-width": "min_width", "--n-meet": "n_meet", "--latency-budget": "latency_budget", "--peak-memory": "peak_memory",
-}  # fmt: skip
-
-
-def value(flag, text):
-    if ":" in text:
-        low, high = text.split(":")
-        return {flag.removeprefix("--"): (float(low), float(high))}
-    number = float(text)
-    return {FIELDS[flag]: round(number) if flag in ("--n-meet", "--peak-memory") else number}
 
 
 def refusal(graph, **request):
@@ -33,33 +21,33 @@ def refusal(graph, **request):
 
 
 @pytest.mark.parametrize(
-    ("request_", "flag"),
+    ("request_", "rule"),
     [
-        ({"alpha": 0.02}, "--alpha"),
-        ({"beta": 0.3}, "--beta"),
-        pytest.param({"macs": (1.6, 1.7)}, "--macs", marks=pytest.mark.slow),
-        ({"n_meet": 5}, "--n-meet"),
-        ({"latency_budget": 10.0}, "--latency-budget"),
-        pytest.param({"params": (0.5, 0.6)}, "--params", marks=pytest.mark.slow),
-        ({"peak_memory": 100_000}, "--peak-memory"),
-        pytest.param({"min_depth": 1.0, "min_width": 1.0}, "--min-", marks=pytest.mark.slow),
+        ({"alpha": 0.02}, "alpha"),
+        ({"beta": 0.3}, "beta"),
+        pytest.param({"macs": (1.6, 1.7)}, "macs", marks=pytest.mark.slow),
+        ({"n_meet": 5}, "n_meet"),
+        ({"latency_budget": 10.0}, "latency_budget"),
+        pytest.param({"params": (0.5, 0.6)}, "params", marks=pytest.mark.slow),
+        ({"peak_memory": 100_000}, "peak_memory"),
+        pytest.param({"min_depth": 1.0, "min_width": 1.0}, "min_", marks=pytest.mark.slow),
     ],
 )
-def test_named_value_is_feasible_when_used(request_, flag):
+def test_named_value_is_feasible_when_used(request_, rule):
     graph = resnet50()
     error = refusal(graph, **request_)
-    found = re.search(r"the nearest value with a design is (--\S+) (\S+)$", error.hint)
-    assert found, error.hint
-    assert found[1].startswith(flag)
-    result = plan(graph, PIXEL6, PlanConfig(**(request_ | value(found[1], found[2]))))
+    (tight,) = error.rules
+    assert tight.rule.startswith(rule)
+    assert tight.value == request_[tight.rule]
+    assert re.search(rf"the nearest value with a design is `{tight.rule}=\(?[\d.]+", error.hint)
+    result = plan(graph, PIXEL6, PlanConfig(**(request_ | {tight.rule: tight.nearest})))
     assert result.design.n_meet >= 1
 
 
 def test_named_alpha_is_the_tightest_that_works():
     graph = resnet50()
-    hint = refusal(graph, alpha=0.02).hint
-    nearest = float(hint.split()[-1])
-    refusal(graph, alpha=nearest * 0.995)
+    (tight,) = refusal(graph, alpha=0.02).rules
+    refusal(graph, alpha=tight.nearest * 0.995)
 
 
 def test_network_without_stages_to_branch_is_refused():
@@ -72,16 +60,14 @@ def test_network_without_stages_to_branch_is_refused():
 
 def test_segments_too_short_for_their_communication_name_alpha():
     error = refusal(small_resnet())
-    assert "--alpha 0.2" in error.message
+    assert "alpha=0.2" in error.message
 
 
 def test_two_rules_that_must_both_give_way_are_named_with_values_that_work_together():
     request = {"alpha": 0.01, "beta": 0.1}
     graph = resnet50()
     error = refusal(graph, **request)
-    pairs = re.findall(r"(--\S+) (\S+)", error.hint)
     assert "the tightest are" in error.message
-    assert len(pairs) == 2
-    for flag, text in pairs:
-        request |= value(flag, text)
-    assert plan(graph, PIXEL6, PlanConfig(**request)).design.n_meet >= 1
+    assert {each.rule: each.value for each in error.rules} == request
+    nearest = {each.rule: each.nearest for each in error.rules}
+    assert plan(graph, PIXEL6, PlanConfig(**nearest)).design.n_meet >= 1

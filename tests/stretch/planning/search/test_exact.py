@@ -7,7 +7,7 @@ import pytest
 
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.search.exact import search_exact
-from stretch.planning.search.grid import search_grid
+from stretch.planning.strategies.grid import search as search_grid
 from tests.predictors.networks import small_resnet
 from tests.stretch.planning.spaces import as_design, make_space
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stretch.planning.constraints import ConstraintFilter
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
+from stretch.planning.search.rules import Rules
 from tests.predictors.networks import small_resnet
 from tests.stretch.planning.spaces import as_design, make_space
 
@@ -73,7 +73,7 @@ def test_allowed_options_are_exactly_those_that_meet_every_rule():
 
 def test_other_rules_change_what_is_allowed_and_nothing_else():
     space = make_space(GRAPH)
-    strict = space.under(ConstraintFilter(1e-6, 10, 0.01, 0.5, 0.5, 0.9))
+    strict = space.under(Rules({"alpha": 1e-6}))
     branched = [o for options in strict.options for o in options if len(o.candidates) > 1]
     assert branched
     assert not any(o.allowed.any() for o in branched)

@@ -1,9 +1,10 @@
-"""Strategies are found by name."""
+"""Strategies are found by their folder."""
 
 import pytest
 
 from predictors.errors import UsageError
-from stretch.planning.search import STRATEGIES, search
+from stretch.planning.config import STRATEGIES
+from stretch.planning.strategies import search
 from tests.predictors.networks import small_resnet
 from tests.stretch.planning.spaces import make_space
 

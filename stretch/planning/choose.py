@@ -4,19 +4,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, floor
 
-from predictors.errors import InfeasibleError, UsageError
+from predictors.errors import InfeasibleError, TightRule, UsageError
 from predictors.graph import OpGraph
 from stretch.planning.config import PlanConfig
-from stretch.planning.constraints import ConstraintFilter
 from stretch.planning.cost.accuracy import AccuracyPredictor
 from stretch.planning.cost.branch import Costs
-from stretch.planning.design.branch_design import JoinKind
-from stretch.planning.design.merging import merge_stages
-from stretch.planning.network.segments import Segment
-from stretch.planning.search import SearchResult, search, search_concat, search_exact
+from stretch.planning.network.segments import JoinKind, Segment
 from stretch.planning.search.bounds import Bounds
+from stretch.planning.search.concat import search_concat
 from stretch.planning.search.diagnose import explain_infeasible
+from stretch.planning.search.exact import search_exact
+from stretch.planning.search.merging import merge_stages
+from stretch.planning.search.refusal import refusal
+from stretch.planning.search.result import SearchResult
+from stretch.planning.search.rules import Rules
 from stretch.planning.search.space import DesignSpace
+from stretch.planning.sentences import Mention, Sentence
+from stretch.planning.strategies import search
 
 
 @dataclass(frozen=True)
@@ -59,12 +63,7 @@ def choose(
         InfeasibleError: If there is none; names the tightest rule.
         UsageError: If the request cannot be planned for.
     """
-    if predictor is not None and (config.strategy != "exact" or config.join == "concat"):
-        raise UsageError(
-            "accuracy is planned for by the exact search and joins other than `concat` only", "leave out --strategy and --join"
-        )
-    if config.join == "concat" and (config.strategy != "exact" or config.params is not None):
-        raise UsageError("`concat` joins are planned without --strategy and --params", "leave them out, or use --join project")
+    _check(config, predictor)
     space = _space(config, costs, stages, _join(config))
     if config.merge == "always":
         space = merge_stages(graph, space)
@@ -86,12 +85,30 @@ def choose(
     if predictor is not None and config.objective == "accuracy":
         found = bounds.most_accurate(found, predictor)
     if config.latency_budget is not None and found.ms > config.latency_budget:
-        raise InfeasibleError(
-            f"the fastest design of `{graph.name}` on {costs.predictor.device.id} takes {found.ms:.4g} ms, "
-            f"more than --latency-budget {config.latency_budget:g}",
-            f"the nearest value with a design is --latency-budget {ceil(found.ms * 1000) / 1000:g}",
-        )
+        what = Sentence(
+            "the fastest design of `{}` on {} takes {} ms, more than {}",
+            graph.name, costs.predictor.device.id, f"{found.ms:.4g}", Mention("latency_budget", config.latency_budget),
+        )  # fmt: skip
+        raise refusal(what, [TightRule("latency_budget", config.latency_budget, ceil(found.ms * 1000) / 1000)])
     return Choice(found, space, n_meet)
+
+
+def _check(config: PlanConfig, predictor: AccuracyPredictor | None) -> None:
+    """Refuse what no search can do.
+
+    Raises:
+        UsageError: If the request asks for it.
+    """
+    if predictor is not None and (config.strategy != "exact" or config.join == "concat"):
+        raise UsageError(
+            "accuracy is planned for by the exact search and joins other than `concat` only",
+            Sentence("leave out {} and {}", Mention("strategy"), Mention("join")),
+        )
+    if config.join == "concat" and (config.strategy != "exact" or config.params is not None):
+        raise UsageError(
+            Sentence("`concat` joins are planned without {} and {}", Mention("strategy"), Mention("params")),
+            Sentence("leave them out, or use {}", Mention("join", "project")),
+        )
 
 
 def _join(config: PlanConfig) -> JoinKind:
@@ -102,7 +119,7 @@ def _join(config: PlanConfig) -> JoinKind:
 def _space(
     config: PlanConfig, costs: Costs, segments: Sequence[Segment], join: JoinKind, arriving: Sequence[int] | None = None
 ) -> DesignSpace:
-    return DesignSpace(segments, config.processors, costs, ConstraintFilter.of(config), join, arriving)
+    return DesignSpace(segments, config.processors, costs, Rules.of(config), join, arriving)
 
 
 def _search(graph: OpGraph, config: PlanConfig, costs: Costs, space: DesignSpace, n_meet: int) -> SearchResult | None:
@@ -122,10 +139,12 @@ def _search(graph: OpGraph, config: PlanConfig, costs: Costs, space: DesignSpace
     if found is None and search_exact(space, low, high, n_meet) is not None:
         if config.join == "concat":
             raise InfeasibleError(
-                f"no design of `{graph.name}` with `concat` joins was found in the range of multiply-accumulates", "use --join project"
+                f"no design of `{graph.name}` with `concat` joins was found in the range of multiply-accumulates",
+                Sentence("use {}", Mention("join", "project")),
             )
         raise InfeasibleError(
-            f"the strategy `{config.strategy}` finds no design of `{graph.name}`, though there is one", "use --strategy exact"
+            f"the strategy `{config.strategy}` finds no design of `{graph.name}`, though there is one",
+            Sentence("use {}", Mention("strategy", "exact")),
         )
     return found
 
@@ -135,7 +154,8 @@ def _refusal(graph: OpGraph, config: PlanConfig, costs: Costs, stages: Sequence[
     if config.merge == "never" and search_exact(merge_stages(graph, space), *macs_range(graph, config), config.n_meet) is not None:
         return InfeasibleError(
             f"no design of `{graph.name}` meets the constraints while each stage is a segment of its own",
-            "let stages merge with --merge auto",
+            Sentence("let stages merge with {}", Mention("merge", "auto")),
+            [TightRule("merge", "never", "auto")],
         )
 
     def build(request: PlanConfig) -> DesignSpace:

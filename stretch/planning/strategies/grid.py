@@ -8,8 +8,9 @@ from itertools import product
 
 import numpy as np
 
+from stretch.planning.cost.ways import Ways
 from stretch.planning.search.result import SearchResult
-from stretch.planning.search.space import DesignSpace, Options
+from stretch.planning.search.space import DesignSpace
 
 #: Ratios that are tried; the authors' release tries depths from 0.66 and ten widths from 0.5.
 DEPTHS = (0.5, 0.66, 0.83, 1.0)
@@ -19,7 +20,7 @@ COARSE_DEPTHS = (0.5, 0.75, 1.0)
 COARSE_WIDTHS = (0.375, 0.5, 0.625, 0.75, 1.0)
 
 
-def search_grid(space: DesignSpace, low: int, high: int, n_meet: int) -> SearchResult | None:
+def search(space: DesignSpace, low: int, high: int, n_meet: int) -> SearchResult | None:
     """The fastest design of uniform ratios between `low` and `high` multiply-accumulates.
 
     Args:
@@ -53,11 +54,11 @@ def search_grid(space: DesignSpace, low: int, high: int, n_meet: int) -> SearchR
     return SearchResult(best.picks, best.ms, best.macs, optimal=False, gap=best.gap, evaluated=evaluated)
 
 
-def _all_processors(space: DesignSpace, options: list[Options]) -> Options | None:
+def _all_processors(space: DesignSpace, options: list[Ways]) -> Ways | None:
     return next((group for group in options if len(group.candidates) == len(space.processors)), None)
 
 
-def _nearest(group: Options, branch: int, depth: float, width: float) -> int:
+def _nearest(group: Ways, branch: int, depth: float, width: float) -> int:
     """The candidate of a branch whose ratios are nearest to those asked for."""
     segment = group.segment
     return min(
@@ -69,8 +70,8 @@ def _nearest(group: Options, branch: int, depth: float, width: float) -> int:
 
 
 def _follow(
-    space: DesignSpace, branched: list[Options | None], nearest: list[list[list[int]] | None], choice: tuple[int, ...]
-) -> tuple[tuple[tuple[Options, int], ...], float, int]:
+    space: DesignSpace, branched: list[Ways | None], nearest: list[list[list[int]] | None], choice: tuple[int, ...]
+) -> tuple[tuple[tuple[Ways, int], ...], float, int]:
     """The design of one grid point: each segment branched if allowed, else whole where that is fastest."""
     holder, ms, macs = space.holders.index(space.costs.host), 0.0, 0
     picks = []

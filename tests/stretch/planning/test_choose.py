@@ -8,10 +8,10 @@ import pytest
 from predictors.devices import load_device
 from predictors.errors import InfeasibleError, UsageError
 from stretch.planning.config import PlanConfig
-from stretch.planning.design.merging import merge_stages
 from stretch.planning.network.segments import split_segments
 from stretch.planning.plan import evaluate, plan
 from stretch.planning.search.exact import search_exact
+from stretch.planning.search.merging import merge_stages
 from tests.predictors.networks import resnet50, small_resnet
 from tests.stretch.planning.spaces import LOOSE, make_space
 
@@ -64,12 +64,12 @@ def test_stages_that_can_branch_alone_are_left_alone():
 def test_merging_is_refused_where_it_is_forbidden_and_the_hint_helps():
     with pytest.raises(InfeasibleError) as caught:
         planned(merge="never")
-    assert caught.value.hint == "let stages merge with --merge auto"
+    assert caught.value.hint == 'let stages merge with `merge="auto"`'
 
 
 def test_meeting_points_that_were_asked_for_are_not_merged():
     ends = tuple(s.end for s in split_segments(GRAPH) if s.branchable)
-    with pytest.raises(InfeasibleError, match="--alpha"):
+    with pytest.raises(InfeasibleError, match="alpha"):
         planned(meet=ends)
 
 
@@ -112,8 +112,8 @@ def test_other_searches_meet_where_the_exact_one_would(request_):
 def test_number_of_meeting_points_that_merging_takes_away_is_named():
     with pytest.raises(InfeasibleError) as caught:
         planned(n_meet=2)
-    assert "--n-meet 2" in caught.value.message
-    assert caught.value.hint == "the nearest value with a design is --n-meet 1"
+    assert "n_meet=2" in caught.value.message
+    assert caught.value.hint == "the nearest value with a design is `n_meet=1`"
 
 
 def test_design_with_merged_stages_is_evaluated_like_a_planned_one():
@@ -125,5 +125,5 @@ def test_design_with_merged_stages_is_evaluated_like_a_planned_one():
 
 
 def test_concat_joins_are_not_planned_on_the_grid():
-    with pytest.raises(UsageError, match="--strategy"):
+    with pytest.raises(UsageError, match="strategy"):
         plan(GRAPH, PIXEL6, PlanConfig(join="concat", strategy="grid"))

@@ -5,13 +5,12 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from predictors.graph import OpGraph
+from stretch.planning.choose import Choice, macs_range
 from stretch.planning.config import PlanConfig
-from stretch.planning.search import search_exact
-from stretch.planning.search.choose import Choice, macs_range
-from stretch.planning.search.space import DesignSpace, Options
+from stretch.planning.search.exact import search_exact
+from stretch.planning.search.space import DesignSpace
+from stretch.planning.sentences import Mention, Sentence
 
 
 @dataclass(frozen=True)
@@ -30,18 +29,20 @@ class Unused:
     best_ms: float
     rule: str
 
-    def __str__(self) -> str:
-        """One sentence."""
+    @property
+    def sentence(self) -> str:
+        """Why, for people."""
         reasons = []
         if self.ms is not None:
             reasons.append(f"the fastest design that uses it is predicted to take {self.ms:.2f} ms, {self.best_ms:.2f} ms without")
         if self.rule:
             reasons.append(self.rule)
-        return f"the {self.processor} is not used: {'; '.join(reasons) or 'no design within the constraints uses it'}"
+        reasons = reasons or ["no design within the constraints uses it"]
+        return Sentence(f"the {{}} is not used: {'; '.join('{}' for _ in reasons)}", self.processor, *reasons)
 
     def to_json(self) -> dict[str, Any]:
         """For the command line's JSON."""
-        return {"processor": self.processor, "ms": self.ms, "best_ms": self.best_ms, "rule": self.rule or None, "reason": str(self)}
+        return {"processor": self.processor, "ms": self.ms, "best_ms": self.best_ms, "rule": self.rule or None, "reason": self.sentence}
 
 
 def unused_processors(graph: OpGraph, config: PlanConfig, choice: Choice, used: Sequence[str]) -> tuple[Unused, ...]:
@@ -57,7 +58,7 @@ def unused_processors(graph: OpGraph, config: PlanConfig, choice: Choice, used: 
     # Other searches choose from other designs: theirs cannot be compared with the fastest of these.
     comparable = config.strategy == "exact" and config.join != "concat" and config.params is None and config.objective == "latency"
     return tuple(
-        Unused(name, _fastest_with(graph, config, choice, name) if comparable else None, choice.found.ms, _rule(choice.space, name, config))
+        Unused(name, _fastest_with(graph, config, choice, name) if comparable else None, choice.found.ms, _rule(choice.space, name))
         for name in idle
     )
 
@@ -81,36 +82,17 @@ def _fastest_with(graph: OpGraph, config: PlanConfig, choice: Choice, processor:
     return min(found, default=None)
 
 
-def _rule(space: DesignSpace, processor: str, config: PlanConfig) -> str:
+def _rule(space: DesignSpace, processor: str) -> str:
     """The rule that every branch on a processor breaks, in words."""
-    groups = [o for options in space.options for o in options if processor in o.processors and len(o.candidates) > 1]
+    groups = [ways for options in space.options for ways in options if processor in ways.processors and ways.branched]
     if not groups:
         return "no segment can branch to it"
     if any(group.allowed.any() for group in groups):
         return ""
-    nearest = _nearest(space, groups)
-    limits = {
-        "--alpha": (config.alpha, "an exchange takes {:.2g} of the segment at best, at most {:g} is allowed"),
-        "--beta": (
-            config.beta,
-            "the slowest branch takes {:.2g} times the segment on the fastest processor at best, at most {:g} is allowed",
-        ),
-        "--balance": (config.balance, "the fastest branch takes {:.2g} of the slowest at best, at least {:g} is asked for"),
-        "--segment-macs": (config.segment_macs, "a branched segment has {:.2g} of the original's MACs at best, at least {:g} is asked for"),
-    }
-    for flag, (limit, words) in limits.items():
-        value = nearest[flag]
-        if (value > limit) if flag in ("--alpha", "--beta") else (value < limit):
-            return f"no branch on it meets {flag}: {words.format(value, limit)}"
-    return f"no branch on it meets {', '.join(limits)} all at once"
-
-
-def _nearest(space: DesignSpace, groups: Sequence[Options]) -> dict[str, float]:
-    """How near any combination comes to each rule by itself."""
     base = [space.fastest(group.segment) for group in groups]
-    return {
-        "--alpha": min(float(np.min(g.exchange_ms)) / ms for g, ms in zip(groups, base, strict=True)),
-        "--beta": min(float(np.min(g.slowest_ms)) / ms for g, ms in zip(groups, base, strict=True)),
-        "--balance": max(float(np.max(g.fastest_ms / g.slowest_ms)) for g in groups),
-        "--segment-macs": max(float(np.max(g.macs)) / g.segment.graph.macs for g in groups),
-    }
+    for constraint, value in space.rules.asked:
+        why = constraint.missed(value, groups, base)
+        if why is not None:
+            return Sentence("no branch on it meets {}: {}", Mention(constraint.option.name), why)
+    single = [Mention(each.option.name) for each, value in space.rules.asked if each.mask(value, groups[0], base[0]) is not None]
+    return Sentence(f"no branch on it meets {', '.join('{}' for _ in single)} all at once", *single)

@@ -10,13 +10,13 @@ import pytest
 
 from predictors.devices import load_device
 from predictors.predictor import LatencyPredictor
+from stretch.planning.choose import choose
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
 from stretch.planning.network.segments import split_segments
 from stretch.planning.plan import evaluate, plan
-from stretch.planning.search import search_exact
-from stretch.planning.search.choose import choose
-from stretch.planning.search.unused import unused_processors
+from stretch.planning.search.exact import search_exact
+from stretch.planning.unused import unused_processors
 from tests.predictors.networks import small_resnet
 from tests.stretch.planning.spaces import LOOSE
 
@@ -53,7 +53,7 @@ def test_time_of_the_fastest_design_with_it_is_that_of_an_exhaustive_search():
     for each in told:
         assert each.ms == pytest.approx(exhaustive(config, choice, each.processor))
         assert each.ms >= each.best_ms == choice.found.ms
-        assert f"the {each.processor} is not used: the fastest design that uses it is predicted to take {each.ms:.2f} ms" in str(each)
+        assert f"the {each.processor} is not used: the fastest design that uses it is predicted to take {each.ms:.2f} ms" in each.sentence
         assert each.rule == ""
 
 
@@ -86,8 +86,8 @@ def slower(quantity, factor):
 @pytest.mark.parametrize(
     ("device", "flag", "measure"),
     [
-        (slow_link(1000), "--alpha", lambda g, base: g.exchange_ms.min() / base),
-        (slow_start(1000), "--beta", lambda g, base: g.slowest_ms.min() / base),
+        (slow_link(1000), "alpha", lambda g, base: g.exchange_ms.min() / base),
+        (slow_start(1000), "beta", lambda g, base: g.slowest_ms.min() / base),
     ],
 )
 def test_rule_that_keeps_it_out_is_named_with_the_nearest_value(device, flag, measure):
@@ -95,7 +95,7 @@ def test_rule_that_keeps_it_out_is_named_with_the_nearest_value(device, flag, me
     each = next(each for each in told if each.processor == "dsp")
     groups = [o for options in choice.space.options for o in options if "dsp" in o.processors and len(o.candidates) > 1]
     nearest = min(measure(group, choice.space.fastest(group.segment)) for group in groups)
-    assert f"no branch on it meets {flag}: " in each.rule
+    assert f"no branch on it meets `{flag}`: " in each.rule
     assert f" {nearest:.2g} " in each.rule
     assert "at most 10 is allowed" in each.rule
 

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from itertools import combinations
 
 from predictors.graph import OpGraph
+from stretch.planning.cost.ways import Ways
 from stretch.planning.network.segments import Segment, cut_segment
-from stretch.planning.search.space import DesignSpace, Options, Thinning
+from stretch.planning.search.space import DesignSpace, Thinning
 
 #: Most widths and depths of a branch of merged stages, by the number of processors: combinations are a power of it.
 STEPS = {2: Thinning(9, 8), 3: Thinning(6, 6)}
@@ -28,7 +29,7 @@ def merge_stages(graph: OpGraph, space: DesignSpace) -> DesignSpace:
     """
     stages = space.segments
     thinning = STEPS.get(len(space.processors), FEWEST)
-    more: list[list[Options]] = [[] for _ in stages]
+    more: list[list[Ways]] = [[] for _ in stages]
     for first, last in combinations(range(len(stages)), 2):
         run = stages[first : last + 1]
         if not all(stage.branchable for stage in run):

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stretch.planning.constraints import ConstraintFilter
 from stretch.planning.cost.makespan import timeline
-from stretch.planning.design.merging import merge_stages
 from stretch.planning.design.scale import scaled_graph
 from stretch.planning.network.segments import split_segments
 from stretch.planning.search.exact import search_exact
+from stretch.planning.search.merging import merge_stages
+from stretch.planning.search.rules import Rules
 from tests.predictors.networks import efficientnet, small_resnet
 from tests.stretch.planning.spaces import as_design, make_space
 
@@ -140,7 +140,7 @@ def test_most_meetings_counts_segments_that_can_branch_in_one_design(processors)
     _, space, merged = spaces("bottleneck", processors, min_width=0.25)
     assert space.most_meetings == most_branched(space)
     assert merged.most_meetings == most_branched(merged) == space.most_meetings + 1
-    nothing = merged.under(ConstraintFilter(1e-6, 10, 0.01, 0.5, 0.5, 0.9))
+    nothing = merged.under(Rules({"alpha": 1e-6}))
     assert nothing.most_meetings == 0
 
 

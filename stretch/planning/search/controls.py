@@ -14,13 +14,13 @@ import numpy as np
 from predictors.devices import ITEM_BYTES
 from predictors.fusion import Kernel
 from predictors.graph import OpGraph
-from stretch.planning.constraints import ConstraintFilter
 from stretch.planning.cost.branch import BranchCost, Costs
 from stretch.planning.cost.makespan import single_ms, timeline
-from stretch.planning.design.branch_design import BranchDesign, BranchScale, JoinKind, SegmentDesign
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.design.widths import legal_widths
-from stretch.planning.network.segments import Segment, join_kinds
+from stretch.planning.network.segments import JoinKind, Segment, join_kinds
 from stretch.planning.search.layers import Layer, shortest_path
+from stretch.planning.search.rules import Rules
 
 #: Largest width ratio of the sequential control: fewer, wider blocks.
 WIDEST = 1.5
@@ -97,9 +97,8 @@ def sequential_same_macs(
     segments: Sequence[Segment],
     costs: Costs,
     processors: Sequence[str],
-    rules: ConstraintFilter,
-    low: int,
-    high: int,
+    rules: Rules,
+    macs: tuple[int, int],
 ) -> Sequential | None:
     """The fastest sequential model whose segments are rescaled under the same floors.
 
@@ -112,8 +111,7 @@ def sequential_same_macs(
         costs: Costs on the device.
         processors: The allowed processors.
         rules: The constraints; those on communication do not apply.
-        low: Fewest multiply-accumulates.
-        high: Most multiply-accumulates.
+        macs: Fewest and most multiply-accumulates.
 
     Returns:
         The model, or None if there is none in the range.
@@ -127,16 +125,16 @@ def sequential_same_macs(
         if original.ms > CATCH_UP * ranked[0].ms:
             break
         known = costs.at(original.processor, original.precision)
-        found = _rescale(graph, segments, known, original, rules, low, high)
+        found = _rescale(graph, segments, known, original, rules, macs)
         if found is not None and (best is None or found.single.ms < best.single.ms):
             best = found
     return best
 
 
 def _rescale(
-    graph: OpGraph, segments: Sequence[Segment], costs: Costs, original: Single, rules: ConstraintFilter, low: int, high: int
+    graph: OpGraph, segments: Sequence[Segment], costs: Costs, original: Single, rules: Rules, macs: tuple[int, int]
 ) -> Sequential | None:
-    processor = original.processor
+    processor, least = original.processor, rules.values["segment_macs"]
     align = costs.align(processor)
     arriving = [{segments[0].in_width: 0}]
     layers: list[Layer] = []
@@ -156,7 +154,7 @@ def _rescale(
             for width in widths:
                 for depth in depths:
                     cost = costs.branch(segment, processor, depth, width, channels)
-                    if segment.branchable and cost.macs < rules.segment_macs * segment.graph.macs:
+                    if segment.branchable and cost.macs < least * segment.graph.macs:
                         continue
                     here.append(cost)
                     source.append(state)
@@ -171,7 +169,7 @@ def _rescale(
         choices.append(here)
         arriving.append(leaving)
     states = max(len(a) for a in arriving)
-    path = shortest_path(layers, states, 0, np.zeros(states), low, high)
+    path = shortest_path(layers, states, 0, np.zeros(states), *macs)
     if path is None:
         return None
     parts = []
@@ -185,9 +183,9 @@ def _rescale(
     return Sequential(design, replace(original, ms=run.makespan_ms), run.macs, path.optimal)
 
 
-def _widths(segment: Segment, align: int, rules: ConstraintFilter) -> list[int]:
+def _widths(segment: Segment, align: int, rules: Rules) -> list[int]:
     """Up to 25 widths from the floor to `WIDEST`, the original among them."""
-    legal = legal_widths(segment, align, rules.min_width, WIDEST)
+    legal = [w for w in legal_widths(segment, align, ceiling=WIDEST) if rules.offers_width(segment, w)]
     if len(legal) <= 25:
         return legal
     targets = np.linspace(legal[0], legal[-1], 25)

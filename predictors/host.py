@@ -1,0 +1,24 @@
+"""Which processor is the host: the one that the scheduler itself runs on, which waits for the others and joins their branches.
+
+It is the CPU (paper 003, algorithm 1), in whichever core set.
+"""
+
+from collections.abc import Iterable
+
+#: The kind of processor that is the host.
+HOST = "cpu"
+
+
+def kind_of(processor: str) -> str:
+    """The kind of a processor: ``gpu`` of ``gpu[1]``."""
+    return processor.partition("[")[0]
+
+
+def is_host(processor: str) -> bool:
+    """Whether it is the host's own: cores of a CPU."""
+    return kind_of(processor) == HOST
+
+
+def host_among(processors: Iterable[str]) -> str | None:
+    """The first of some processors that is the host's own; None if none is."""
+    return next((name for name in processors if is_host(name)), None)

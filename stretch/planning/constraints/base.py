@@ -1,0 +1,149 @@
+"""What a constraint is."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from predictors.registry import Registry
+from stretch.planning.options import Option
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from stretch.planning.cost.ways import Ways
+    from stretch.planning.network.segments import Segment
+
+#: Room for rounding where a time is compared with a share of another.
+ROUNDING = 1e-12
+
+#: A bound on a ratio that rules nothing out: from above, and from below.
+ENDLESS, NOTHING = 1e6, 1e-6
+
+
+@dataclass(frozen=True)
+class Limit:
+    """One number of a constraint that may be too tight.
+
+    Args:
+        value: The number now.
+        loosest: A number that rules nothing out.
+        ladder: The numbers to choose from, tight to loose; None where any will do.
+        put: The constraint's value with another number in place of this one.
+    """
+
+    value: float
+    loosest: float
+    ladder: tuple[float, ...] | None = None
+    put: Callable[[Any, float], Any] = lambda value, number: number
+
+
+class Constraint(ABC):
+    """A rule of designs.
+
+    Its value is that of its option in a request; where that is None, the rule
+    is not asked for, and no method is called with it.
+    """
+
+    #: How it is asked for.
+    option: ClassVar[Option]
+    #: Whether it decides which depths and widths are offered, so that another value needs another space.
+    offers: ClassVar[bool] = False
+    #: Whether segments that stay whole must keep to it.
+    whole: ClassVar[bool] = False
+
+    def offers_depth(self, value: Any, segment: "Segment", depth: int) -> bool:
+        """Whether a branch of a segment may keep so many blocks."""
+        return True
+
+    def offers_width(self, value: Any, segment: "Segment", width: float) -> bool:
+        """Whether a branch of a segment may have so many channels."""
+        return True
+
+    def mask(self, value: Any, ways: "Ways", segment_ms: float) -> "NDArray[np.bool_] | None":
+        """Which combinations keep to it.
+
+        Args:
+            value: Of its option.
+            ways: Combinations of the branches of one segment.
+            segment_ms: The original segment on the fastest allowed processor, ms.
+
+        Returns:
+            One entry per combination, or a row of them per processor that may hold the tensor
+            before; None where it says nothing of single segments.
+        """
+        return None
+
+    @abstractmethod
+    def limits(self, value: Any, ways: "Sequence[Ways]") -> "list[Limit]":
+        """The numbers that a refusal may blame.
+
+        Args:
+            value: Of its option.
+            ways: All ways to run the segments.
+        """
+
+    def missed(self, value: Any, ways: "Sequence[Ways]", segment_ms: Sequence[float]) -> str | None:
+        """Why none of some ways keeps to it, as the end of a sentence; None if one does.
+
+        Args:
+            value: Of its option.
+            ways: Ways to run segments.
+            segment_ms: For each, the original segment on the fastest allowed processor, ms.
+        """
+        return None
+
+
+class Bound(Constraint):
+    """A rule that a part stays within a share of a whole."""
+
+    #: Whether the share is the most, not the least.
+    at_most: ClassVar[bool] = True
+    #: The end of a sentence about the best share that there is: the first number that share, the second the value.
+    words: ClassVar[str]
+
+    @abstractmethod
+    def part(self, ways: "Ways") -> "NDArray[np.float64]":
+        """What is compared, per combination."""
+
+    @abstractmethod
+    def of(self, ways: "Ways", segment_ms: float) -> "NDArray[np.float64] | float":
+        """What it is compared with."""
+
+    def mask(self, value: float, ways: "Ways", segment_ms: float) -> "NDArray[np.bool_]":
+        """Which combinations keep to it."""
+        part, allowed = self.part(ways), value * self.of(ways, segment_ms)
+        return part <= allowed + ROUNDING if self.at_most else part >= allowed - ROUNDING
+
+    def limits(self, value: float, ways: "Sequence[Ways]") -> list[Limit]:
+        """The share."""
+        return [Limit(value, ENDLESS if self.at_most else NOTHING)]
+
+    def missed(self, value: float, ways: "Sequence[Ways]", segment_ms: Sequence[float]) -> str | None:
+        """The best share, where it is not good enough."""
+        shares = [self.part(each) / self.of(each, ms) for each, ms in zip(ways, segment_ms, strict=True)]
+        if self.at_most:
+            best = min(float(share.min()) for share in shares)
+            return self.words.format(best, value) if best > value else None
+        best = max(float(share.max()) for share in shares)
+        return self.words.format(best, value) if best < value else None
+
+
+#: Constraints by the name of their option.
+constraints: Registry[Constraint] = Registry("constraint")
+
+#: The order in which rules are looked at where one is to be blamed; others follow by name.
+FIRST = ("alpha", "beta", "balance", "segment_macs", "macs", "min_depth", "min_width", "n_meet", "peak_memory")
+
+
+def all_constraints() -> list[Constraint]:
+    """Every constraint."""
+    names = [*(name for name in FIRST if name in constraints), *(name for name in constraints if name not in FIRST)]
+    return [constraints.get(name) for name in names]
+
+
+def register(constraint: type[Constraint]) -> type[Constraint]:
+    """Decorator that makes a constraint known under the name of its option."""
+    constraints.register(constraint.option.name)(constraint())
+    return constraint

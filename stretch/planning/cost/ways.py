@@ -1,0 +1,83 @@
+"""Ways to run one segment, as arrays with one entry per combination of its branches."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stretch.planning.cost.branch import BranchCost, Costs
+from stretch.planning.design.branch_design import BranchScale, JoinKind, SegmentDesign
+from stretch.planning.design.widths import partitions
+from stretch.planning.network.segments import Segment
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Ways:
+    """Ways to run one segment on one subset of the processors.
+
+    Arrays have one entry per combination of the branches' candidates, in the
+    order of `numpy.ravel_multi_index` over `candidates`.
+
+    Args:
+        segment: The original segment.
+        join: How branches meet; ``none`` for one branch.
+        candidates: Per branch, its possible scales.
+        macs: Multiply-accumulates, joins included.
+        params: Learned numbers.
+        ms: Time per processor that holds the tensor at the start (rows).
+        allowed: Whether every rule is met, in the same shape as `ms`.
+        depth: Sum of the branches' depth ratios.
+        exchange_ms: Communication per holder, as `ms`.
+        slowest_ms: Computation of the slowest branch, contention included.
+        fastest_ms: Computation of the fastest branch, contention included.
+        peak_bytes: Activation bytes alive at one time.
+        span: Segments of the space that it takes the place of; more than 1 where stages are merged.
+    """
+
+    segment: Segment
+    join: JoinKind
+    candidates: tuple[tuple[BranchCost, ...], ...]
+    macs: Ints
+    params: Ints
+    ms: Floats
+    allowed: Mask
+    depth: Floats
+    exchange_ms: Floats
+    slowest_ms: Floats
+    fastest_ms: Floats
+    peak_bytes: Ints
+    span: int = 1
+
+    @property
+    def processors(self) -> tuple[str, ...]:
+        """Processors of the branches, in order."""
+        return tuple(c[0].processor for c in self.candidates)
+
+    @property
+    def branched(self) -> bool:
+        """Whether several branches run side by side."""
+        return len(self.candidates) > 1
+
+    def chosen(self, index: int) -> list[BranchCost]:
+        """The branches of one combination."""
+        return [c[i] for c, i in zip(self.candidates, np.unravel_index(index, [len(c) for c in self.candidates]), strict=True)]
+
+    def out_width(self, index: int) -> int:
+        """Channels behind the join of one combination."""
+        return sum(b.width for b in self.chosen(index)) if self.join == "concat" else self.segment.width
+
+    def design(self, index: int, costs: Costs) -> SegmentDesign:
+        """The design of one combination."""
+        chosen = self.chosen(index)
+        aligns = [costs.align(b.processor) for b in chosen]
+        parts = [0] * len(chosen)
+        if self.join == "project":
+            parts = partitions(self.segment.width, [b.width for b in chosen], max(aligns))
+        branches = tuple(
+            BranchScale(b.processor, b.depth, b.width, b.entry, part, align) for b, part, align in zip(chosen, parts, aligns, strict=True)
+        )
+        return SegmentDesign(self.segment.name, self.segment.start, self.segment.end, branches, self.join)

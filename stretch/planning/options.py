@@ -1,0 +1,143 @@
+"""What an option of the planner is: told once, for the command line, recipes, Python and the docs."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import msgspec
+
+from predictors.errors import UsageError
+from stretch.planning.sentences import Mention, Sentence, as_flag, as_word
+
+#: A ratio of a part to the whole.
+Ratio = Annotated[float, msgspec.Meta(ge=1e-6, le=1)]
+#: Bounds are ratios and milliseconds: none is beyond these, and numbers of operators times them stay whole numbers of 64 bits.
+Positive = Annotated[float, msgspec.Meta(ge=1e-6, le=1e6)]
+#: Both ends of a range.
+Range = tuple[Positive, Positive]
+
+
+@dataclass(frozen=True)
+class Option:
+    """One thing that may be asked of the planner.
+
+    Its name is the argument of `stretch.PlanConfig` and the key of a recipe's
+    ``[plan]``, and with dashes the flag of `stretch branch`. How the flag is
+    written follows from the kind: a number, a word, names (``cpu,gpu``), a range
+    (``0.97:1.03``) or pairs (``cpu=int8,gpu=fp16``).
+
+    Args:
+        name: Of the option.
+        kind: Its type with its bounds, as msgspec checks them.
+        default: What it is where nothing is said; None where nothing is asked for.
+        help: One or two sentences for the command line.
+        doc: The same for Python and recipes, where that is to be told otherwise.
+        example: A flag's value, said where one is not understood.
+        file: Whether it names a file.
+    """
+
+    name: str
+    kind: Any
+    default: Any
+    help: str
+    doc: str = ""
+    example: str = ""
+    file: bool = False
+
+    @property
+    def flag(self) -> str:
+        """Its flag."""
+        return as_flag(Mention(self.name))
+
+    @property
+    def told(self) -> str:
+        """What Python's docs say."""
+        return self.doc or self.help
+
+    @property
+    def bare(self) -> Any:
+        """Its kind without bounds, and without None."""
+        kind = self.kind
+        if get_origin(kind) in (Union, UnionType):
+            kind = next(each for each in get_args(kind) if each is not NoneType)
+        return get_args(kind)[0] if get_origin(kind) is Annotated else kind
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The words to choose from; empty where it is no choice."""
+        return get_args(self.bare) if get_origin(self.bare) is Literal else ()
+
+    @property
+    def word(self) -> type:
+        """What the command line's parser makes of the flag's word."""
+        if self.file:
+            return Path
+        return self.bare if self.bare in (int, float, bool) else str
+
+    @property
+    def shown(self) -> Any:
+        """The default as the command line writes it; None for none."""
+        return self.default if self.word in (int, float, bool) else as_word(self.default) if self.default else None
+
+    @property
+    def least(self) -> int | None:
+        """The smallest whole number allowed, for the help."""
+        bounds = [each for part in (self.kind, *get_args(self.kind)) for each in getattr(part, "__metadata__", ())]
+        meta = next((each for each in bounds if isinstance(each, msgspec.Meta)), None)
+        if self.bare is not int or meta is None:
+            return None
+        return meta.ge if meta.ge is not None else None if meta.gt is None else meta.gt + 1
+
+    def read(self, word: Any) -> Any:
+        """The value that a flag's word stands for.
+
+        Args:
+            word: As the command line's parser gives it; None where the flag was not given.
+
+        Raises:
+            UsageError: If it is not written as it should be, or out of range.
+        """
+        if word is None:
+            return self.default
+        try:
+            value = self._parsed(word)
+        except ValueError as error:
+            raise UsageError(f"{self.flag} {word} is not understood", f"write it as {self.flag} {self.example}") from error
+        return self.checked(value)
+
+    def checked(self, value: Any) -> Any:
+        """The value, of its kind and within its bounds.
+
+        Raises:
+            UsageError: If it is not.
+        """
+        try:
+            return msgspec.convert(value, self.kind)
+        except msgspec.ValidationError as error:
+            if self.choices:
+                raise UsageError(
+                    Sentence("{} cannot be `{}`", Mention(self.name), str(value)), f"choose from {', '.join(self.choices)}"
+                ) from error
+            reason = str(error).partition(" - at ")[0].lower()
+            raise UsageError(Sentence("{} is out of range: {}", Mention(self.name), reason)) from error
+
+    def _parsed(self, word: Any) -> Any:
+        if self.file:
+            return str(word)
+        kind = get_origin(self.bare) or self.bare
+        if kind is dict:
+            pairs = [part.partition("=") for part in _names(word)]
+            if not all(name and value for name, _, value in pairs):
+                raise ValueError(word)
+            return {name: value for name, _, value in pairs}
+        if kind is tuple and get_args(self.bare)[-1] is ...:
+            return _names(word)
+        if kind is tuple:
+            low, high = (float(part) for part in word.split(":"))
+            return low, high
+        return word
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())

@@ -1,0 +1,31 @@
+"""The error for a request that no design meets, as data first and in words last."""
+
+from collections.abc import Sequence
+
+from predictors.errors import InfeasibleError, TightRule
+from stretch.planning.sentences import Mention, Sentence
+
+
+def refusal(what: str | Sentence, rules: Sequence[TightRule]) -> InfeasibleError:
+    """The error whose hint names the nearest values with a design.
+
+    Args:
+        what: The sentence that says what there is not.
+        rules: The tightest rules; where there are several, they give way together.
+    """
+    noun, verb = ("value", "is") if len(rules) == 1 else ("values", "are")
+    hint = Sentence(
+        f"the nearest {noun} with a design {verb} {{}}", _listed([Mention(each.rule, each.nearest) for each in rules], " with ")
+    )
+    return InfeasibleError(what, hint, rules)
+
+
+def tightest(model: str, rules: Sequence[TightRule]) -> InfeasibleError:
+    """The error that blames the tightest of a request's rules."""
+    named = _listed([Mention(each.rule, each.value) for each in rules], " and ")
+    verb = "is" if len(rules) == 1 else "are"
+    return refusal(Sentence(f"no design of `{{}}` meets the constraints; the tightest {verb} {{}}", model, named), rules)
+
+
+def _listed(mentions: Sequence[Mention], between: str) -> Sentence:
+    return Sentence(between.join("{}" for _ in mentions), *mentions)

@@ -1,0 +1,78 @@
+"""All constraints of one request together."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stretch.planning.config import PlanConfig
+from stretch.planning.constraints import Constraint, all_constraints
+from stretch.planning.cost.ways import Mask, Ways
+from stretch.planning.network.segments import Segment
+
+#: Width ratios are offered in steps of 1/32; legal widths nearest to them are tried.
+WIDTH_STEPS = 32
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The constraints of one request.
+
+    Args:
+        values: What is asked for, by the name of the option; rules that are not asked for are left out.
+    """
+
+    values: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, request: PlanConfig) -> "Rules":
+        """The rules of a checked request."""
+        found = {each.option.name: getattr(request, each.option.name) for each in all_constraints()}
+        return cls({name: value for name, value in found.items() if value is not None})
+
+    @property
+    def asked(self) -> list[tuple[Constraint, Any]]:
+        """The constraints that are asked for, each with its value."""
+        return [(each, self.values[each.option.name]) for each in all_constraints() if each.option.name in self.values]
+
+    @property
+    def floors(self) -> dict[str, Any]:
+        """What decides which depths and widths there are."""
+        return {each.option.name: value for each, value in self.asked if each.offers}
+
+    def depths(self, segment: Segment) -> list[int]:
+        """Depths a branch may have, ascending."""
+        every = range(max(1, segment.min_depth), segment.depth + 1)
+        return [depth for depth in every if all(each.offers_depth(value, segment, depth) for each, value in self.asked)]
+
+    def offers_width(self, segment: Segment, width: float) -> bool:
+        """Whether a branch may have so many channels."""
+        return all(each.offers_width(value, segment, width) for each, value in self.asked)
+
+    def widths(self, segment: Segment, legal: Sequence[int]) -> list[int]:
+        """Widths a branch may have, ascending: of the legal ones, those nearest to an even grid of ratios.
+
+        Args:
+            segment: The segment.
+            legal: Widths that the processor's slice and the segment's groups allow.
+        """
+        allowed = [width for width in legal if self.offers_width(segment, width)]
+        if len(allowed) <= WIDTH_STEPS // 2 + 1:
+            return allowed
+        targets = [segment.width * i / WIDTH_STEPS for i in range(1, WIDTH_STEPS + 1)]
+        near = {min(allowed, key=lambda w: abs(w - t)) for t in targets if self.offers_width(segment, t)}
+        return sorted(near | {allowed[0]})
+
+    def allowed(self, ways: Ways, segment_ms: float) -> Mask:
+        """Which combinations keep to every rule, per processor that may hold the tensor before.
+
+        Args:
+            ways: Combinations of the branches of one segment.
+            segment_ms: The original segment on the fastest allowed processor, ms.
+        """
+        kept = np.ones(ways.ms.shape, bool)
+        for constraint, value in self.asked:
+            if (ways.branched or constraint.whole) and (mask := constraint.mask(value, ways, segment_ms)) is not None:
+                kept &= mask
+        return kept

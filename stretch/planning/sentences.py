@@ -1,0 +1,132 @@
+"""Sentences that speak of a request's options: the planner says which, and each edge spells them as its user wrote them.
+
+The same request is made with flags (`stretch branch`), with keys (a recipe) and with
+arguments (Python). So an error or a warning of the planner does not contain
+``--alpha 0.2``: it contains a `Mention` of the option ``alpha`` with the value 0.2.
+"""
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from predictors.errors import StretchError
+
+
+@dataclass(frozen=True)
+class Mention:
+    """An option in a sentence.
+
+    Args:
+        option: Its name, as `stretch.PlanConfig` has it, or an argument of `stretch.branch`.
+        value: The value that is spoken of; None for the option as such.
+    """
+
+    option: str
+    value: Any = None
+
+
+#: How one edge writes an option.
+Spelling = Callable[[Mention], str]
+
+
+class Sentence(str):
+    """A sentence with mentions of options.
+
+    As a string it spells them as Python does.
+
+    Args:
+        template: The sentence, with ``{}`` in place of every part.
+        parts: Words, and mentions.
+    """
+
+    __slots__ = ("parts", "template")
+
+    template: str
+    parts: tuple["str | Mention", ...]
+
+    def __new__(cls, template: str, *parts: "str | Mention") -> "Sentence":
+        """The sentence, spelled for Python."""
+        made = super().__new__(cls, _filled(template, parts, as_argument))
+        made.template, made.parts = template, parts
+        return made
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        """What a copy is made of."""
+        return (self.template, *self.parts)
+
+
+def spelled(text: str, spelling: Spelling) -> str:
+    """A text as one edge writes it; one without mentions stays as it is."""
+    if not isinstance(text, Sentence):
+        return text
+    # mentions within parts are spelled alike
+    return _filled(text.template, text.parts, spelling)
+
+
+def respelled(data: Any, spelling: Spelling) -> Any:
+    """Lists and dictionaries with every sentence in them as one edge writes it."""
+    if isinstance(data, dict):
+        return {key: respelled(value, spelling) for key, value in data.items()}
+    if isinstance(data, list):
+        return [respelled(each, spelling) for each in data]
+    return spelled(data, spelling) if isinstance(data, str) else data
+
+
+def _filled(template: str, parts: "tuple[str | Mention, ...]", spelling: Spelling) -> str:
+    return template.format(*(spelling(part) if isinstance(part, Mention) else spelled(part, spelling) for part in parts))
+
+
+@contextmanager
+def errors_spelled(spelling: Spelling) -> Iterator[None]:
+    """Let errors that pass through speak of options as one edge writes them."""
+    try:
+        yield
+    except StretchError as error:
+        raise error_spelled(error, spelling) from error
+
+
+def error_spelled(error: StretchError, spelling: Spelling) -> StretchError:
+    """The same error as one edge writes it."""
+    other = copy.copy(error)
+    other.message = spelled(error.message, spelling)
+    other.hint = None if error.hint is None else spelled(error.hint, spelling)
+    other.args = (other.message,)
+    return other
+
+
+def as_argument(mention: Mention) -> str:
+    """As Python has it: ```alpha=0.2```."""
+    return f"`{mention.option}`" if mention.value is None else f"`{mention.option}={_literal(mention.value, '()')}`"
+
+
+def as_flag(mention: Mention) -> str:
+    """As the command line has it: ``--alpha 0.2``."""
+    flag = "--" + mention.option.replace("_", "-")
+    return flag if mention.value is None else f"{flag} {as_word(mention.value)}"
+
+
+def as_key(mention: Mention) -> str:
+    """As a recipe has it: ```plan.alpha = 0.2```."""
+    return f"`plan.{mention.option}`" if mention.value is None else f"`plan.{mention.option} = {_literal(mention.value, '[]')}`"
+
+
+def as_word(value: Any) -> str:
+    """A value as one word of the command line: ``0.2``, ``0.97:1.03``, ``cpu,gpu``, ``cpu=int8,gpu=fp16``."""
+    if isinstance(value, dict):
+        return ",".join(f"{name}={each}" for name, each in value.items())
+    if isinstance(value, tuple):
+        return (":" if any(isinstance(each, float) for each in value) else ",").join(map(as_word, value))
+    return number(value) if isinstance(value, int | float) else str(value)
+
+
+def number(value: float) -> str:
+    """A number as it is read, in at most six digits where it is no large whole one."""
+    return f"{value:.6g}" if abs(value) < 1e6 else str(round(value))
+
+
+def _literal(value: Any, brackets: str) -> str:
+    if isinstance(value, tuple):
+        return brackets[0] + ", ".join(_literal(each, brackets) for each in value) + brackets[1]
+    return number(value) if isinstance(value, int | float) else f'"{value}"'

@@ -1,0 +1,49 @@
+"""Last stage: a bundle, with all that is known of the plan, whoever writes it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from scheduler.bundle.manifest import Manifest
+from scheduler.bundle.preprocessing import Preprocessing
+from stretch import __version__
+from stretch.capture import Captured
+from stretch.export.bundle import export_bundle
+from stretch.export.facts import bundle_facts
+from stretch.planning.plan import PlanResult
+from stretch.transform import BranchedModel
+
+
+def write_bundle(
+    folder: Path,
+    planned: PlanResult,
+    original: Captured,
+    networks: tuple[BranchedModel, BranchedModel | None],
+    weights: tuple[str, str],
+    preprocessing: Preprocessing | None,
+    *,
+    controls: bool = True,
+    step: Callable[[str], None] | None = None,
+) -> Manifest:
+    """Write a bundle, each file checked against torch.
+
+    Args:
+        folder: Of the bundle; an earlier bundle there is replaced in one step.
+        planned: The design with its prediction.
+        original: The original network.
+        networks: The branched network, and its sequential control if there is one.
+        weights: Source (``default``, ``random``, ``file``, ``given`` or ``trained``) and which.
+        preprocessing: What a picture goes through before the model reads it; None: ImageNet's.
+        controls: Whether the bundle has the sequential controls.
+        step: Called with a few words for what comes next.
+
+    Raises:
+        StretchError: If a file differs from torch, or the folder cannot be written.
+    """
+    facts = bundle_facts(planned, planned.device, *weights, preprocessing)
+    model, sequential = networks
+
+    def tell(what: str) -> None:
+        if step is not None:
+            step(f"export {what}")
+
+    return export_bundle(folder, original, model, sequential, facts, __version__, controls=controls, step=tell)

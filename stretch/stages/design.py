@@ -1,0 +1,47 @@
+"""Second stage: the design, searched for or read."""
+
+from pathlib import Path
+
+from predictors.devices import DeviceProfile
+from predictors.graph import OpGraph
+from stretch.planning.config import PlanConfig
+from stretch.planning.design.branch_design import BranchDesign, DesignDraft, load_draft
+from stretch.planning.design.resolve import resolve_design
+from stretch.planning.plan import PlanResult, evaluate, plan
+
+
+def read_design(design: Path | DesignDraft, graph: OpGraph, profile: DeviceProfile) -> BranchDesign:
+    """A design as a person writes it, completed for a network on a device.
+
+    Args:
+        design: As read, or its file.
+        graph: The original network.
+        profile: Of the device; its first processor runs what the design does not mention.
+
+    Raises:
+        StretchError: If the file cannot be read, or the design does not fit the network.
+        UnknownNameError: If a segment, cut point or processor does not exist.
+    """
+    draft = load_draft(design) if isinstance(design, Path) else design
+    align = {name: profile.processor(name).width_slice for name in (*profile.processors, *profile.variants)}
+    return resolve_design(draft, graph, profile.id, align, next(iter(profile.processors)))
+
+
+def decide_design(
+    graph: OpGraph, profile: DeviceProfile, config: PlanConfig | None = None, design: Path | DesignDraft | None = None
+) -> PlanResult:
+    """The design to build, with its prediction and what it is compared with.
+
+    Args:
+        graph: The original network.
+        profile: Of the device.
+        config: Constraints of the search; with a design, precisions and floors of the controls.
+        design: A design to take instead of searching for one.
+
+    Raises:
+        InfeasibleError: If no design meets the constraints.
+        StretchError: Or one of its kinds, as `read_design` and `plan` raise them.
+    """
+    if design is None:
+        return plan(graph, profile, config)
+    return evaluate(graph, profile, read_design(design, graph, profile), config)

@@ -1,0 +1,85 @@
+"""An option told once is read from a flag and checked."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from predictors.errors import UsageError
+from stretch.planning.config import PLAN_OPTIONS
+from stretch.planning.options import Option, Range, Ratio
+from stretch.planning.sentences import as_word
+
+BY_NAME = {option.name: option for option in PLAN_OPTIONS}
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "value"),
+    [
+        ("macs", "0.9:1.1", (0.9, 1.1)),
+        ("precision", "cpu=int8, gpu=fp16", {"cpu": "int8", "gpu": "fp16"}),
+        ("processors", "cpu, gpu", ("cpu", "gpu")),
+        ("alpha", 0.3, 0.3),
+        ("accuracy", Path("some/file.json"), "some/file.json"),
+        ("merge", "always", "always"),
+        ("peak_memory", None, None),
+        ("precision", None, {}),
+        ("accuracy", None, ""),
+    ],
+)
+def test_word_of_a_flag_becomes_the_value(name, word, value):
+    assert BY_NAME[name].read(word) == value
+
+
+@pytest.mark.parametrize(("name", "word"), [("macs", "wide"), ("macs", "1:2:3"), ("precision", "cpu"), ("precision", "=int8")])
+def test_word_that_is_not_understood_is_refused_with_an_example(name, word):
+    option = BY_NAME[name]
+    with pytest.raises(UsageError) as caught:
+        option.read(word)
+    assert caught.value.message == f"{option.flag} {word} is not understood"
+    assert option.read(caught.value.hint.split()[-1]) is not None
+
+
+@pytest.mark.parametrize(("name", "word"), [("alpha", -1.0), ("macs", "nan:1"), ("min_width", 1.5), ("n_meet", 0), ("peak_memory", 0)])
+def test_value_out_of_range_is_refused_by_the_name_of_its_option(name, word):
+    with pytest.raises(UsageError, match=f"`{name}` is out of range"):
+        BY_NAME[name].read(word)
+
+
+def test_choice_that_does_not_exist_is_refused_with_those_that_do():
+    with pytest.raises(UsageError) as caught:
+        BY_NAME["merge"].read("sometimes")
+    assert caught.value.hint == "choose from never, auto, always"
+
+
+@given(st.tuples(st.integers(1, 999), st.integers(1, 999)))
+def test_range_that_is_written_is_read_back(ends):
+    value = (ends[0] / 100, ends[1] / 100)
+    assert BY_NAME["macs"].read(as_word(value)) == value
+
+
+@pytest.mark.parametrize("option", PLAN_OPTIONS, ids=lambda option: option.name)
+def test_default_is_of_its_kind_and_is_what_the_flag_says_it_is(option):
+    assert option.checked(option.default) == option.default
+    assert option.read(option.shown) == option.default
+
+
+@pytest.mark.parametrize(
+    ("kind", "word", "least", "choices"),
+    [
+        (Ratio | None, float, None, ()),
+        (Annotated[int, msgspec.Meta(ge=1)], int, 1, ()),
+        (Annotated[int, msgspec.Meta(gt=0)] | None, int, 1, ()),
+        (int, int, None, ()),
+        (bool, bool, None, ()),
+        (Literal["a", "b"], str, None, ("a", "b")),
+        (Range | None, str, None, ()),
+        (tuple[str, ...], str, None, ()),
+    ],
+)
+def test_flag_follows_from_the_kind(kind, word, least, choices):
+    option = Option("some", kind, None, "Something.")
+    assert (option.word, option.least, option.choices) == (word, least, choices)

@@ -1,0 +1,67 @@
+"""Options in sentences, as each edge writes them."""
+
+import copy
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from predictors.errors import InfeasibleError, TightRule, UsageError
+from stretch.planning.sentences import Mention, Sentence, as_argument, as_flag, as_key, as_word, errors_spelled, respelled, spelled
+
+
+@pytest.mark.parametrize(
+    ("mention", "argument", "flag", "key"),
+    [
+        (Mention("alpha", 0.2), "`alpha=0.2`", "--alpha 0.2", "`plan.alpha = 0.2`"),
+        (Mention("n_meet", 3), "`n_meet=3`", "--n-meet 3", "`plan.n_meet = 3`"),
+        (Mention("params"), "`params`", "--params", "`plan.params`"),
+        (Mention("macs", (0.97, 4.0)), "`macs=(0.97, 4)`", "--macs 0.97:4", "`plan.macs = [0.97, 4]`"),
+        (Mention("meet", ("a", "b")), '`meet=("a", "b")`', "--meet a,b", '`plan.meet = ["a", "b"]`'),
+        (Mention("merge", "auto"), '`merge="auto"`', "--merge auto", '`plan.merge = "auto"`'),
+        (Mention("peak_memory", 3615000), "`peak_memory=3615000`", "--peak-memory 3615000", "`plan.peak_memory = 3615000`"),
+    ],
+)
+def test_option_is_written_as_its_user_writes_it(mention, argument, flag, key):
+    sentence = Sentence("use {}", mention)
+    assert str(sentence) == spelled(sentence, as_argument) == f"use {argument}"
+    assert spelled(sentence, as_flag) == f"use {flag}"
+    assert spelled(sentence, as_key) == f"use {key}"
+
+
+def test_pairs_are_one_word():
+    assert as_word({"cpu": "int8", "gpu": "fp16"}) == "cpu=int8,gpu=fp16"
+
+
+@given(st.text())
+def test_what_others_wrote_is_never_taken_for_a_mention(text):
+    assert spelled(Sentence("`{}` and {}", text, Mention("alpha")), as_flag) == f"`{text}` and --alpha"
+    assert spelled(text, as_flag) == text
+
+
+def test_sentence_within_a_sentence_is_spelled_alike():
+    inner = Sentence("give {}", Mention("alpha"))
+    assert spelled(Sentence("it fails: {}", inner), as_flag) == "it fails: give --alpha"
+
+
+@pytest.mark.parametrize("same", [copy.copy, copy.deepcopy, lambda sentence: pickle.loads(pickle.dumps(sentence))])
+def test_copy_can_still_be_spelled_otherwise(same):
+    assert spelled(same(Sentence("give {}", Mention("alpha", 1.0))), as_flag) == "give --alpha 1"
+
+
+def test_sentences_in_data_are_spelled_wherever_they_are():
+    sentence = Sentence("give {}", Mention("alpha"))
+    found = respelled({"a": [sentence, 1, None], "b": {"c": sentence}}, as_flag)
+    assert found == {"a": ["give --alpha", 1, None], "b": {"c": "give --alpha"}}
+    assert type(found["a"][0]) is str
+
+
+def test_error_that_passes_an_edge_keeps_its_kind_and_its_data():
+    rules = (TightRule("alpha", 0.1, 0.2),)
+    with pytest.raises(InfeasibleError, match=r"plan\.alpha") as caught, errors_spelled(as_key):
+        raise InfeasibleError(Sentence("{}", Mention("alpha")), "no mention", rules)
+    assert (caught.value.rules, caught.value.hint, str(caught.value)) == (rules, "no mention", "`plan.alpha`")
+    with pytest.raises(UsageError) as caught, errors_spelled(as_key):
+        raise UsageError("plain")
+    assert (caught.value.message, caught.value.hint) == ("plain", None)
