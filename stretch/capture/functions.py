@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
-from predictors.kinds import Attr
+from predictors.shapes import Attr
 from stretch.capture.settings import (
     Refusal,
     adaptive_pool,

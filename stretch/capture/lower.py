@@ -7,7 +7,7 @@ from torch import fx, nn
 
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
-from predictors.kinds import Attr
+from predictors.shapes import Attr
 from stretch.capture.functions import FUNCTIONS, METHODS
 from stretch.capture.modules import lower_module
 from stretch.capture.settings import Refusal

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from predictors.kinds import Attr
+from predictors.shapes import Attr
 from stretch.capture.settings import (
     Refusal,
     adaptive_pool,

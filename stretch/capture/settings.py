@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from predictors.kinds import Attr
+from predictors.shapes import Attr
 
 
 class Refusal(Exception):

@@ -10,13 +10,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from predictors.kinds import ACTIVATIONS, Attr
+from predictors.kinds import POINTWISE
+from predictors.operators import kind_of, kinds
+from predictors.shapes import Attr
 from stretch.capture.settings import Refusal
 
 Shape = tuple[int, ...]
 
 #: Kinds that compute the same on channels that lie last.
-ANY_ORDER = frozenset((*ACTIVATIONS, "add", "mul", "add_scalar", "mul_scalar", "scale", "shift", "dropout", "stochastic_depth", "identity"))
+ANY_ORDER = frozenset(name for name in kinds if name in ("add", "mul") or kind_of(name).identity or POINTWISE in kind_of(name).traits) - {
+    "prelu"
+}
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from predictors.graph import Op, OpGraph
-from predictors.kinds import integer, ints, kind_of, number
+from predictors.operators import kind_of
+from predictors.shapes import integer, ints, number
 
 #: HardSwish needs 14, Gelu 20; what newer ones add we do not use.
 OPSET = 20

@@ -8,7 +8,7 @@ from onnx import NodeProto, helper, numpy_helper
 
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
-from predictors.kinds import Attr
+from predictors.shapes import Attr
 from scheduler.formats.onnx_file import graph_shapes, load_onnx
 
 #: Carry the scales of an int8 subgraph, or stand at the edges of an fp16 one.

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from predictors.graph import Op
-from predictors.kinds import Attr, Shape, integer, ints, number
+from predictors.shapes import Attr, Shape, integer, ints, number
 
 
 class Add(nn.Module):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from predictors.kinds import Shape
+from predictors.shapes import Shape
 from stretch.export.tflite.writer import Piece, Quant
 
 Array = NDArray[Any]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from predictors.graph import Op
-from predictors.kinds import number
+from predictors.shapes import number
 from stretch.export.tflite.builder import Builder, Value
 from stretch.export.tflite.source import Source
 from stretch.export.tflite.writer import Quant

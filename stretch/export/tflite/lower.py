@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from predictors.errors import StretchError
 from predictors.graph import Op
-from predictors.kinds import kind_of
+from predictors.operators import kind_of
 from scheduler.formats.tflite_checks import MAX_FACTORS
 from stretch.export.tflite import elementwise, shapes, weights
 from stretch.export.tflite.builder import Builder, Value, to_nhwc

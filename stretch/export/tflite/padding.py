@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from predictors.kinds import Attrs, Shape, ints
+from predictors.shapes import Attrs, Shape, ints
 
 _SAME, _VALID = 0, 1
 

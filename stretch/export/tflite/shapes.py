@@ -6,7 +6,7 @@ import numpy as np
 
 from predictors.errors import StretchError
 from predictors.graph import Op
-from predictors.kinds import integer, ints
+from predictors.shapes import integer, ints
 from stretch.export.tflite.builder import Array, Builder, Value, to_nhwc
 from stretch.export.tflite.elementwise import Lower
 from stretch.export.tflite.padding import Window, window

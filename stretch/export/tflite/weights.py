@@ -6,7 +6,7 @@ import numpy as np
 
 from predictors.errors import StretchError
 from predictors.graph import Op
-from predictors.kinds import integer, ints, number
+from predictors.shapes import integer, ints, number
 from stretch.export.tflite.builder import TOP, Array, Builder, Value, to_nhwc
 from stretch.export.tflite.padding import window
 from stretch.export.tflite.source import Rounded, Source

@@ -5,12 +5,12 @@ import numpy as np
 from hypothesis import strategies as st
 
 from predictors.graph import Op, OpGraph
-from predictors.kinds import KINDS
+from predictors.operators import kind_of, kinds
 from scheduler.bundle.manifest import SubgraphEntry, Tensor
 from scheduler.bundle.tflite_file import METADATA, SCHEMA, Plan, nhwc
 
 #: Every kind that computes something.
-KIND_NAMES = sorted(name for name, kind in KINDS.items() if name != "input" and not kind.identity)
+KIND_NAMES = sorted(name for name in kinds if name != "input" and not kind_of(name).identity)
 
 sizes = st.integers(1, 9)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st  # noqa: E402
 from torch import nn  # noqa: E402
 
 from predictors.graph import Op, OpGraph  # noqa: E402
-from predictors.kinds import KINDS  # noqa: E402
+from predictors.operators import kind_of, kinds  # noqa: E402
 from stretch.capture import capture  # noqa: E402
 from stretch.export import onnx as export_onnx  # noqa: E402
 from stretch.export.onnx import NODE_TAGS, save_onnx, to_numpy, to_onnx  # noqa: E402
@@ -50,7 +50,7 @@ def windows(draw, kind):
 
 @st.composite
 def operators(draw):
-    kind = draw(st.sampled_from(sorted(set(KINDS) - {"input"})))
+    kind = draw(st.sampled_from(sorted(set(kinds) - {"input"})))
     if kind in ("conv", "max_pool", "avg_pool"):
         attrs = windows(draw, kind)
     else:
@@ -72,7 +72,7 @@ def operators(draw):
             "dropout": {"p": 0.1},
             "stochastic_depth": {"p": 0.1, "mode": "row"},
         }.get(kind, {})
-    count = draw(st.integers(2, 3)) if kind in ("add", "concat") else KINDS[kind].min_inputs
+    count = draw(st.integers(2, 3)) if kind in ("add", "concat") else kind_of(kind).min_inputs
     return Op("op", kind, ("input",) * count, attrs)
 
 

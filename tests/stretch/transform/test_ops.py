@@ -4,7 +4,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402 - torch may be missing
 
 from predictors.graph import Op  # noqa: E402
-from predictors.kinds import KINDS  # noqa: E402
+from predictors.operators import kind_of, kinds  # noqa: E402
 from stretch.capture import capture  # noqa: E402
 from stretch.transform.ops import Add, PaddedConv2d, StochasticDepth, make_module  # noqa: E402
 
@@ -34,10 +34,10 @@ ATTRS = {
 }
 
 
-@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"input"}))
+@pytest.mark.parametrize("kind", sorted(set(kinds) - {"input"}))
 def test_module_of_every_kind_traces_back_to_its_operator(kind):
     shape = (1, 4) if kind in ("linear", "unflatten") else (1, 4, 9, 9)
-    count = max(1, KINDS[kind].min_inputs)
+    count = max(1, kind_of(kind).min_inputs)
     op = Op("op", kind, ("input",) * count, ATTRS.get(kind, {}))
 
     class Net(nn.Module):

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 
 from predictors.graph import Op, OpGraph
-from predictors.kinds import ACTIVATIONS
 from stretch.export.tflite.elementwise import LOWER, MISH_TOP, SIGNED_UNIT, UNIT
 from stretch.export.tflite.source import Source
 from tests.stretch.export.tflite.rounded import codes, quant_of, run
 
 pytest.importorskip("ai_edge_litert")
+
+ACTIVATIONS = ("relu", "relu6", "hard_swish", "hard_sigmoid", "silu", "sigmoid", "tanh", "gelu", "elu", "leaky_relu", "mish")
 
 #: Numbers where an activation could go wrong: far out, around zero, at its bends.
 HARD = np.array([-1e4, -100, -88, -20, -6, -3, -1, -1e-3, 0, 1e-3, 1, 3, 6, 20, 88, 89, 100, 1e4], np.float32)

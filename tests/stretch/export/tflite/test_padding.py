@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictors.kinds import KINDS
+from predictors.operators import kind_of
 from stretch.export.tflite.padding import window
 from tests.scheduler.delegates.graphs import windows
 
@@ -28,7 +28,7 @@ def in_tflite(place, axis, size, count, kernel, stride, dilation):
 def test_windows_read_the_same_pixels(kind, data):
     side, attrs = data.draw(windows(kind))
     image = (1, 6, *side)
-    result = KINDS[kind].shape([image], attrs)
+    result = kind_of(kind).shape([image], attrs)
     place = window(attrs, image, result)
     for axis in (0, 1):
         steps = (attrs["kernel"][axis], attrs["stride"][axis], attrs.get("dilation", (1, 1))[axis])
@@ -42,5 +42,5 @@ def test_windows_read_the_same_pixels(kind, data):
 def test_symmetric_padding_needs_an_operator_only_where_same_is_another_rule(size, stride, rule, explicit):
     attrs = {"kernel": (3, 3), "stride": (stride, stride), "padding": (1, 1, 1, 1)}
     image = (1, 4, size, size)
-    place = window(attrs, image, KINDS["max_pool"].shape([image], attrs))
+    place = window(attrs, image, kind_of("max_pool").shape([image], attrs))
     assert (place.padding, place.explicit) == (rule, explicit)
