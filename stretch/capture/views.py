@@ -10,17 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from predictors.kinds import POINTWISE
-from predictors.operators import kind_of, kinds
 from predictors.shapes import Attr
-from stretch.capture.settings import Refusal
+from stretch.operators.forms import forms
+from stretch.operators.settings import Refusal
 
 Shape = tuple[int, ...]
 
 #: Kinds that compute the same on channels that lie last.
-ANY_ORDER = frozenset(name for name in kinds if name in ("add", "mul") or kind_of(name).identity or POINTWISE in kind_of(name).traits) - {
-    "prelu"
-}
+ANY_ORDER = frozenset(name for name in forms if forms.get(name).any_order)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """What a subgraph's ONNX file holds, ready to be written in another format: operators, weights, scales."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,8 @@ from predictors.errors import StretchError
 from predictors.graph import OpGraph
 from scheduler.formats.tflite_checks import LEAST_SCALE
 from stretch.export.read import QUANTISERS, graph_of
-from stretch.export.tflite.writer import Quant
+from stretch.formats.tflite.source import Rounded, Source
+from stretch.formats.tflite.writer import Quant
 from stretch.quantize.fold import fold_batch_norms
 
 Array = NDArray[Any]
@@ -29,36 +29,6 @@ KEYS = {
     "Mul": ("weight",),
     "Add": ("bias",),
 }
-
-
-@dataclass(frozen=True)
-class Rounded:
-    """Weights in int8: real = scale of the output channel · integer.
-
-    Args:
-        values: int8, output channels first.
-        scales: One for each output channel, or one for all.
-    """
-
-    values: Array
-    scales: Array
-
-
-@dataclass
-class Source:
-    """One subgraph.
-
-    Args:
-        graph: Its operators, batch-norms folded where something takes them up.
-        weights: Float32 by operator and key.
-        scales: Of tensors that are rounded, by the operator that writes them.
-        integers: Weights as they were rounded, by operator.
-    """
-
-    graph: OpGraph
-    weights: dict[str, dict[str, Array]]
-    scales: dict[str, Quant] = field(default_factory=dict)
-    integers: dict[str, Rounded] = field(default_factory=dict)
 
 
 def read_source(path: Path) -> Source:

@@ -14,10 +14,10 @@ from predictors.operators import kind_of, kinds  # noqa: E402
 from stretch.capture import capture  # noqa: E402
 from stretch.export import onnx as export_onnx  # noqa: E402
 from stretch.export.onnx import NODE_TAGS, save_onnx, to_numpy, to_onnx  # noqa: E402
+from stretch.operators.forms import make_module  # noqa: E402
 from stretch.planning.design.scale import scaled_graph  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from stretch.transform.model import op_weights  # noqa: E402
-from stretch.transform.ops import make_module  # noqa: E402
 from tests import onnx_runtime  # noqa: E402
 from tests.stretch.designs import identity_design, random_designs  # noqa: E402
 

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.operators import kind_of
-from stretch.export.tflite.padding import window
+from stretch.formats.tflite.padding import window
 from tests.scheduler.delegates.graphs import windows
 
 

@@ -6,7 +6,7 @@ from torch import nn  # noqa: E402 - torch may be missing
 from predictors.graph import Op  # noqa: E402
 from predictors.operators import kind_of, kinds  # noqa: E402
 from stretch.capture import capture  # noqa: E402
-from stretch.transform.ops import Add, PaddedConv2d, StochasticDepth, make_module  # noqa: E402
+from stretch.operators.forms import forms, make_module  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -52,26 +52,17 @@ def test_module_of_every_kind_traces_back_to_its_operator(kind):
     assert (traced.kind, dict(traced.attrs)) == (kind, dict(op.attrs))
 
 
-def test_convolution_with_unequal_padding_pads_each_side_its_own():
-    attrs = {"out_channels": 2, "kernel": (3, 3), "stride": (2, 2), "padding": (0, 0, 1, 1), "dilation": (1, 1), "groups": 1, "bias": False}
-    module = make_module(Op("op", "conv", ("x",), attrs), [(1, 2, 8, 8)])
-    assert isinstance(module, PaddedConv2d)
-    x = torch.randn(1, 2, 8, 8)
-    expected = nn.functional.conv2d(nn.functional.pad(x, (0, 1, 0, 1)), module.weight, stride=2)
-    assert torch.equal(module(x), expected)
+def test_every_kind_but_the_input_has_a_form():
+    assert set(forms) == set(kinds) - {"input"}
 
 
-def test_sum_of_three_inputs_adds_them_all():
-    a, b, c = torch.randn(3, 1, 2, 2, 2)
-    assert torch.equal(Add()(a, b, c), a + b + c)
+def test_only_identities_have_no_form_in_files():
+    missing = {name for name in forms if forms.get(name).onnx is None}
+    assert missing == {name for name in forms if forms.get(name).tflite is None} == {name for name in kinds if kind_of(name).identity}
 
 
-@pytest.mark.parametrize("mode", ["row", "batch"])
-def test_stochastic_depth_drops_whole_samples_and_keeps_the_expectation(mode):
-    torch.manual_seed(0)
-    module = StochasticDepth(0.25, mode).train()
-    x = torch.ones(4000, 2)
-    out = torch.cat([module(x[i : i + 4]) for i in range(0, 4000, 4)])
-    assert sorted(out.unique().tolist()) == pytest.approx([0, 4 / 3])
-    assert out.mean().item() == pytest.approx(1.0, abs=0.06)
-    assert torch.equal(module.eval()(x), x)
+@pytest.mark.parametrize("kind", sorted(set(kinds) - {"input"}))
+def test_weights_that_a_form_stores_are_those_of_its_kind(kind):
+    """A batch norm without factors is stored with ones, so only what a kind has must be stored."""
+    shape = (1, 4) if kind in ("linear", "unflatten") else (1, 4, 9, 9)
+    assert tuple(kind_of(kind).weights([shape], ATTRS.get(kind, {}))) == forms.get(kind).stored

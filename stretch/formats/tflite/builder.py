@@ -7,13 +7,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from predictors.graph import Op
 from predictors.shapes import Shape
-from stretch.export.tflite.writer import Piece, Quant
+from stretch.formats.tflite.writer import Piece, Quant
 
 Array = NDArray[Any]
 
 #: Largest int8 of a symmetric scale: −128 stays unused, as TFLite asks of weights.
 TOP = 127
+
+#: Scales that TFLite's int8 operators of a known range insist on.
+UNIT = Quant(1 / 256, -128)
+SIGNED_UNIT = Quant(1 / 128, 0)
 
 
 @dataclass
@@ -62,6 +67,10 @@ class Builder:
         self.half = half
         #: Whether the operator that is written now computes in int8.
         self.rounded = False
+
+    def scale(self, op: Op) -> Quant | None:
+        """Scale of an operator's result, where it is written in int8 now."""
+        return self.scales.get(op.name) if self.rounded else None
 
     def input(self, name: str, shape: Shape) -> Value:
         """The float tensor that the caller provides."""
@@ -150,6 +159,10 @@ class Builder:
             index = self.piece.tensor(name, shape, "float32")
         self.piece.op(code, indices, index, **settings)
         return Value(name, shape, quant, integer=index) if self.rounded else Value(name, shape, None, real=index)
+
+    def reshaped(self, name: str, value: Value, shape: Shape) -> Value:
+        """Write an operator that gives the elements of a value another shape."""
+        return self.moved("RESHAPE", name, value, shape, [self.indices(f"{name}.shape", shape)], new_shape=list(shape))
 
     def moved(self, code: str, name: str, value: Value, shape: Shape, extra: Sequence[int] = (), **settings: Any) -> Value:
         """Write an operator that only moves or selects elements, whose result has the scale of what it reads."""

@@ -2,7 +2,11 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from predictors.graph import Op
 from predictors.shapes import Attrs, Shape, ints
+from stretch.formats.tflite.builder import TOP, Builder, Value
 
 _SAME, _VALID = 0, 1
 
@@ -54,3 +58,20 @@ def window(attrs: Attrs, image: Shape, result: Shape) -> Window:
     if same:
         return Window(_SAME, (0, 0), (0, 0))
     return Window(_VALID, (padding[0], padding[1]), (after[0], after[1]))
+
+
+def pad(b: Builder, op: Op, x: Value, before: tuple[int, int], after: tuple[int, int], value: float = 0.0) -> Value:
+    """Rows and columns around an image, of zeros or of one other number."""
+    n, h, w, c = x.shape
+    shape = (n, before[0] + h + after[0], before[1] + w + after[1], c)
+    name = f"{op.name}.padded"
+    widths = b.indices(f"{name}.widths", [[0, 0], [before[0], after[0]], [before[1], after[1]], [0, 0]])
+    if value == 0:
+        return b.moved("PAD", name, x, shape, [widths])
+    if b.rounded:
+        assert x.quant is not None
+        lowest = np.array([-128 if value < 0 else TOP], np.int8)
+        filler = b.piece.constant(f"{name}.value", lowest, [x.quant.scale], zero_point=x.quant.zero_point)
+    else:
+        filler = b.piece.constant(f"{name}.value", np.array([value], np.float32))
+    return b.moved("PADV2", name, x, shape, [widths, filler])

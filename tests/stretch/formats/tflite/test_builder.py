@@ -1,7 +1,7 @@
 import numpy as np
 
-from stretch.export.tflite.builder import Builder, Value, to_nhwc
-from stretch.export.tflite.writer import Piece, Quant, Writer
+from stretch.formats.tflite.builder import Builder, Value, to_nhwc
+from stretch.formats.tflite.writer import Piece, Quant, Writer
 
 FINE, COARSE = Quant(0.25, 0), Quant(0.5, -128)
 

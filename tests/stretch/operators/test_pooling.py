@@ -5,10 +5,16 @@ from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from scheduler.delegates.reference import ReferenceDelegate
 from stretch.export.onnx import save_onnx, to_onnx
-from stretch.export.tflite.source import Source
+from stretch.formats.tflite.source import Source
 from tests.stretch.export.tflite.rounded import codes, quant_of, run
 
 pytest.importorskip("ai_edge_litert")
+pytest.importorskip("torch")
+from torch import nn
+
+from stretch.capture import capture
+from stretch.operators.pooling import adaptive_pool
+from stretch.operators.settings import Refusal
 
 POOL = {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1, 1, 1), "ceil_mode": False}
 
@@ -67,23 +73,6 @@ def test_plain_mean_needs_no_factor():
     assert [code for code, _ in codes(Source(graph, {}))] == ["AVERAGE_POOL_2D"]
 
 
-def test_concatenated_parts_of_different_scales_are_re_quantised(tmp_path):
-    """One part is a hundred times the other: in the other's scale either would be lost."""
-    x = np.random.default_rng(0).standard_normal((1, 4, 6, 6)).astype(np.float32)
-    graph = graph_of(Op("small", "mul_scalar", ("x",), {"value": 0.01}), Op("y", "concat", ("x", "small")))
-    values = reals(graph, tmp_path, x)
-    source = source_in_int8(graph, values)
-    assert [code for code, _ in codes(source)] == ["QUANTIZE", "MUL", "QUANTIZE", "CONCATENATION", "DEQUANTIZE"]
-    assert np.abs(run(source, tmp_path, x) - values["y"]).max() <= 2 * source.scales["y"].scale
-
-
-def test_shuffle_needs_one_transposition_of_groups(tmp_path):
-    graph = graph_of(Op("y", "channel_shuffle", ("x",), {"groups": 2}))
-    x = np.random.default_rng(0).standard_normal((1, 4, 6, 6)).astype(np.float32)
-    assert [code for code, _ in codes(Source(graph, {}))] == ["RESHAPE", "TRANSPOSE", "RESHAPE"]
-    assert np.array_equal(run(Source(graph, {}), tmp_path, x), x[:, [0, 2, 1, 3]])
-
-
 @pytest.mark.parametrize("keep", [False, True])
 def test_global_pools_keep_or_drop_their_pixel(tmp_path, keep):
     x = np.random.default_rng(0).standard_normal((1, 4, 6, 6)).astype(np.float32)
@@ -97,3 +86,24 @@ def test_upsampling_repeats_pixels(tmp_path):
     graph = graph_of(Op("y", "upsample", ("x",), {"scale": (2, 3)}))
     x = np.random.default_rng(0).standard_normal((1, 4, 6, 6)).astype(np.float32)
     assert np.array_equal(run(Source(graph, {}), tmp_path, x), x.repeat(2, axis=2).repeat(3, axis=3))
+
+
+def test_adaptive_pooling_to_equal_windows_is_plain_pooling():
+    assert adaptive_pool("avg", (1, 4, 8, 6), (4, 3)) == (
+        "avg_pool",
+        {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0, 0, 0), "ceil_mode": False, "count_include_pad": True},
+    )
+    assert adaptive_pool("max", (1, 4, 8, 6), (None, 6)) == ("identity", {})
+
+
+def test_adaptive_pooling_to_unequal_windows_is_refused():
+    with pytest.raises(Refusal, match="unequal windows"):
+        adaptive_pool("avg", (1, 4, 8, 8), 3)
+
+
+@pytest.mark.parametrize(
+    ("module", "problem"), [(nn.MaxPool2d(2, return_indices=True), "indices"), (nn.AvgPool2d(2, divisor_override=5), "own divisor")]
+)
+def test_pooling_that_is_not_supported_is_refused(module, problem):
+    with pytest.raises(StretchError, match=problem):
+        capture(nn.Sequential(module), (1, 4, 8, 8))

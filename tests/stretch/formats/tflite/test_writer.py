@@ -3,8 +3,8 @@ import pytest
 
 from predictors.errors import StretchError
 from scheduler.formats.tflite_schema import TFLITE
-from stretch.export.tflite import writer as module
-from stretch.export.tflite.writer import Piece, Quant, Writer
+from stretch.formats.tflite import writer as module
+from stretch.formats.tflite.writer import Piece, Quant, Writer
 
 
 def small(dtype="float32"):
