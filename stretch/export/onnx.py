@@ -10,6 +10,7 @@ from onnx import TensorProto, helper
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from predictors.operators import kind_of
+from scheduler.formats.onnx_operators import state
 from stretch.formats.onnx import Arrays, OnnxWriter
 from stretch.operators.forms import forms
 
@@ -29,7 +30,8 @@ def to_onnx(graph: OpGraph, weights: Arrays, properties: Mapping[str, str] | Non
 
     Operators that are identities at inference leave no node, unless one is the
     output. Each node carries the tags of its operator as `metadata_props`
-    (`NODE_TAGS`), written last since few tools keep them.
+    (`NODE_TAGS`), and the last node of each operator its kind and attributes
+    (`scheduler.formats.onnx_operators`), written last since few tools keep them.
 
     Args:
         graph: The operators.
@@ -56,6 +58,7 @@ def to_onnx(graph: OpGraph, weights: Arrays, properties: Mapping[str, str] | Non
         else:
             _write(writer, op, ins)
         name_of[op.name] = op.name
+        state(writer.nodes[-1], op.kind, op.attrs)
         for node in writer.nodes[before:]:
             for prop, tag in NODE_TAGS.items():
                 if tag in op.tags:
