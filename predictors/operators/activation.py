@@ -14,6 +14,6 @@ def _slopes(ins: Sequence[Shape], attrs: Attrs) -> dict[str, Shape]:
 
 for name in ("relu", "relu6"):
     kinds.register(name)(Kind(channels=same_channels, rows=same_rows, elementwise=True, traits=frozenset({POINTWISE, RECTIFIER})))
-for name in ("hard_swish", "hard_sigmoid", "silu", "sigmoid", "tanh", "gelu", "elu", "leaky_relu", "mish"):
+for name in ("hard_swish", "hard_sigmoid", "silu", "sigmoid", "tanh", "gelu", "elu", "leaky_relu", "mish", "clamp"):
     kinds.register(name)(Kind(channels=same_channels, rows=same_rows, elementwise=True, traits=frozenset({POINTWISE})))
 kinds.register("prelu")(Kind(weights=_slopes, channels=same_channels, rows=same_rows, elementwise=True, traits=frozenset({POINTWISE})))

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from predictors.graph import Op
-from predictors.shapes import Shape, number
+from predictors.shapes import Attr, Shape, number
 from stretch.formats.onnx import OnnxWriter
 from stretch.formats.tflite.builder import SIGNED_UNIT, UNIT, Builder, Value
 from stretch.formats.tflite.source import Source
@@ -42,28 +42,74 @@ functions(torch.relu, torch.relu_, F.relu, F.relu_, methods=("relu", "relu_"))(p
 functions(F.relu6)(plain_function("relu6"))
 
 
-def _check_bounds(low: Any, high: Any) -> None:
-    if (low, high) != (0.0, 6.0):
-        raise Refusal(f"clamping to {low} … {high} is not supported, only 0 … 6")
+#: The widest bounds of single precision: they cut nothing off.
+LOWEST, HIGHEST = float(np.finfo(np.float32).min), float(np.finfo(np.float32).max)
+
+
+def _clamped(low: Any, high: Any) -> tuple[str, dict[str, Attr]]:
+    """Kind and attributes of what clips to two bounds; an absent one cuts nothing off."""
+    if any(not isinstance(bound, int | float | None) for bound in (low, high)):
+        raise Refusal("it clamps to tensors, not to numbers")
+    bounds = (LOWEST if low is None else low, HIGHEST if high is None else high)
+    if not bounds[0] <= bounds[1]:
+        raise Refusal(f"clamping to {low} … {high} is not supported, the bounds must be in order")
+    bounds = (max(LOWEST, bounds[0]), min(HIGHEST, bounds[1]))
+    known = {(0.0, 6.0): "relu6", (0.0, HIGHEST): "relu"}.get(bounds)
+    return (known, {}) if known is not None else ("clamp", {"low": float(bounds[0]), "high": float(bounds[1])})
+
+
+class Clamp(nn.Module):
+    """Its input cut off at two bounds."""
+
+    def __init__(self, low: float, high: float) -> None:
+        super().__init__()
+        self.low, self.high = low, high
+
+    def extra_repr(self) -> str:
+        """The bounds."""
+        return f"{self.low}, {self.high}"
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Cut off what lies beyond."""
+        return x.clamp(self.low, self.high)
 
 
 @modules("Hardtanh")
 def _hardtanh_module(m: nn.Hardtanh, shape: Shape) -> list[Lowered]:
-    _check_bounds(m.min_val, m.max_val)
-    return [("", "relu6", {}, {})]
+    return [("", *_clamped(m.min_val, m.max_val), {})]
+
+
+@modules("Clamp")
+def _clamp_module(m: Clamp, shape: Shape) -> list[Lowered]:
+    return [("", *_clamped(m.low, m.high), {})]
 
 
 @functions(F.hardtanh)
 def _hardtanh(call: Call, x: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Chain:
-    _check_bounds(min_val, max_val)
-    return [x], "relu6", {}
+    return [x], *_clamped(min_val, max_val)
 
 
-@functions(torch.clamp, methods=("clamp", "clamp_"))
+@functions(torch.clamp, torch.clip, methods=("clamp", "clamp_", "clip", "clip_"))
 def _clamp(call: Call, x: Any, min: Any = None, max: Any = None) -> Chain:
-    if (min, max) == (0, None):
-        return [x], "relu", {}
-    return _hardtanh(call, x, min, max)
+    return [x], *_clamped(min, max)
+
+
+def _clamp_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
+    w.node("Clip", op, [ins[0], *[w.number(op, key, number(op.attrs, key)) for key in ("low", "high")]])
+
+
+def _clamp_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
+    """min(max(x, low), high)."""
+    low = number(op.attrs, "low")
+    above = b.apply("MAXIMUM", f"{op.name}.above", [ins[0], np.array(low)])
+    made = b.apply("MINIMUM", op.name, [above, np.array(number(op.attrs, "high"))])
+    made.nonnegative = low >= 0
+    return made
+
+
+forms.register("clamp")(
+    Form(lambda ins, a: Clamp(number(a, "low"), number(a, "high")), _clamp_onnx, _clamp_tflite, int8=False, any_order=True)
+)
 
 
 def _hard_sigmoid_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:

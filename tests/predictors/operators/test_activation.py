@@ -5,7 +5,7 @@ import pytest
 from predictors.kinds import POINTWISE, RECTIFIER
 from predictors.operators import kind_of, kinds
 
-NAMES = ("relu", "relu6", "hard_swish", "hard_sigmoid", "silu", "sigmoid", "tanh", "gelu", "elu", "leaky_relu", "mish", "prelu")
+NAMES = ("relu", "relu6", "hard_swish", "hard_sigmoid", "silu", "sigmoid", "tanh", "gelu", "elu", "leaky_relu", "mish", "clamp", "prelu")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -49,6 +49,7 @@ def attributes(draw, kind):
         "gelu": {"approximate": draw(st.sampled_from(["none", "tanh"]))},
         "elu": {"alpha": draw(st.sampled_from([1.0, 0.7]))},
         "leaky_relu": {"slope": 0.2},
+        "clamp": {"low": draw(st.sampled_from([-1.0, 0.0, 0.5])), "high": draw(st.sampled_from([1.0, 6.0]))},
         "global_avg_pool": {"keepdims": draw(st.booleans())},
         "global_max_pool": {"keepdims": draw(st.booleans())},
         "pad": {"padding": draw(st.tuples(*[st.integers(0, 3)] * 4))},

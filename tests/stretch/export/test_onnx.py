@@ -60,6 +60,7 @@ def operators(draw):
             "gelu": {"approximate": draw(st.sampled_from(["none", "tanh"]))},
             "elu": {"alpha": 0.7},
             "leaky_relu": {"slope": 0.2},
+            "clamp": {"low": -1.5, "high": 2.0},
             "global_avg_pool": {"keepdims": draw(st.booleans())},
             "global_max_pool": {"keepdims": draw(st.booleans())},
             "pad": {"padding": (1, 0, 2, 3)},

@@ -18,6 +18,7 @@ ATTRS = {
     "gelu": {"approximate": "tanh"},
     "elu": {"alpha": 0.5},
     "leaky_relu": {"slope": 0.1},
+    "clamp": {"low": -1.0, "high": 2.5},
     "max_pool": WINDOW,
     "avg_pool": {k: v for k, v in WINDOW.items() if k != "dilation"} | {"count_include_pad": False},
     "global_avg_pool": {"keepdims": False},
