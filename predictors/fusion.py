@@ -14,7 +14,7 @@ import msgspec
 
 from predictors.errors import StretchError, UnknownNameError
 from predictors.graph import Op, OpGraph
-from predictors.kinds import KINDS, Shape, integer, ints
+from predictors.operators import kind_of, kinds
 
 RULE_FOLDER = Path(__file__).parent / "fusion_rules"
 
@@ -42,7 +42,8 @@ class FusionRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         source: Where the rules come from.
         free: Kinds for which nothing is launched.
         rules: Chains; the first that starts with an operator's kind is used.
-        sets: Named sets of kinds, so that rules stay short.
+        sets: Named sets of kinds, so that rules stay short. Where a kind may stand,
+            a set or a trait that kinds have (``pointwise``) may stand for all of them.
     """
 
     id: str
@@ -52,8 +53,14 @@ class FusionRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sets: dict[str, tuple[str, ...]] = {}
 
     def kinds(self, names: tuple[str, ...]) -> frozenset[str]:
-        """Operator kinds that a list of kinds and set names stands for."""
-        return frozenset(kind for name in names for kind in self.sets.get(name, (name,)))
+        """Operator kinds that a list of kinds, set names and traits stands for."""
+        listed = [each for name in names for each in self.sets.get(name, (name,))]
+        return frozenset(kind for each in listed for kind in _with_trait(each) or (each,))
+
+
+def _with_trait(trait: str) -> list[str]:
+    """Kinds that have a trait (`predictors.kinds`)."""
+    return [name for name in kinds if trait in kind_of(name).traits]
 
 
 class KernelCost(NamedTuple):
@@ -116,9 +123,9 @@ def load_rules(backend: str) -> FusionRules:
     except (msgspec.MsgspecError, ValueError) as error:
         raise StretchError(f"{path.name} is not a set of fusion rules: {error}") from error
     listed = rules.kinds(rules.free).union(*(rules.kinds(names) for rule in rules.rules for names in (rule.start, *rule.then)))
-    unknown = sorted(listed - set(KINDS))
+    unknown = sorted(listed - set(kinds))
     if unknown:
-        raise StretchError(f"{path.name} names `{unknown[0]}`, which is neither an operator kind nor one of its sets")
+        raise StretchError(f"{path.name} names `{unknown[0]}`, which is neither an operator kind, a trait of some, nor one of its sets")
     return rules
 
 
@@ -179,36 +186,12 @@ def fuse(graph: OpGraph, backend: str) -> list[Kernel]:
 
 def _kernel(graph: OpGraph, chain: list[Op], members: list[str]) -> Kernel:
     # A convolution may follow a pad or precede element-wise steps: it is the main operator.
-    main = next((op for op in chain if op.kind in ("conv", "linear")), chain[0])
+    main = next((op for op in chain if not kind_of(op.kind).weightless), chain[0])
     inside = set(members)
     outside = {name for op in chain for name in op.inputs if name not in inside}
     reads = sum(prod(graph.by_name[name].shape) for name in outside)
-    # Batch-norm weights are folded into the convolution before it runs.
-    weights = sum(prod(shape) for op in chain if op.kind != "batch_norm" for shape in graph.op_weights(op).values())
+    # Weights that are folded into the convolution are so before it runs.
+    weights = sum(prod(shape) for op in chain if not kind_of(op.kind).folds for shape in graph.op_weights(op).values())
     macs = sum(graph.op_macs(op) for op in chain)
-    cost = KernelCost(*_work(graph, main), reads, prod(chain[-1].shape), weights)
-    return Kernel(main.name, tuple(members), cost, macs)
-
-
-def _work(graph: OpGraph, op: Op) -> tuple[str, int, int, int, int, int]:
-    """Kind, input and output channels of a group, groups, taps and pixels."""
-    before, after = (graph.input_shapes(op) or [op.shape])[0], op.shape
-    if op.kind == "conv":
-        groups, taps = integer(op.attrs, "groups"), prod(ints(op.attrs, "kernel"))
-        cin, cout = before[1] // groups, after[1] // groups
-        dense = "conv1x1" if taps == 1 else "conv"
-        kind = dense if groups == 1 else ("depthwise" if cin == 1 else "grouped")
-        return kind, cin, cout, groups, taps, _pixels(after)
-    if op.kind == "linear":
-        return "linear", before[-1], after[-1], 1, 1, prod(after[:-1])
-    channels = after[1] if len(after) > 1 else 1
-    if op.kind in ("max_pool", "avg_pool"):
-        return "pool", 1, 1, channels, prod(ints(op.attrs, "kernel")), _pixels(after)
-    if op.kind.startswith("global_"):
-        return "reduce", 1, 1, channels, _pixels(before) // before[0], after[0]
-    kind = "copy" if op.kind in ("concat", "slice", "pad", "channel_shuffle", "upsample") else "elementwise"
-    return kind, 1, 1, channels, 1, _pixels(after)
-
-
-def _pixels(shape: Shape) -> int:
-    return shape[0] * prod(shape[2:])
+    work = kind_of(main.kind).work(graph.input_shapes(main), main.attrs, main.shape)
+    return Kernel(main.name, tuple(members), KernelCost(*work, reads, prod(chain[-1].shape), weights), macs)

@@ -7,7 +7,9 @@ from functools import cached_property
 import msgspec
 
 from predictors.errors import StretchError
-from predictors.kinds import Attr, Shape, kind_of
+from predictors.operators import kind_of
+from predictors.rows import Band, Rows, height
+from predictors.shapes import Attr, Shape
 
 MAX_OPS = 100_000
 
@@ -18,7 +20,7 @@ class Op:
 
     Args:
         name: Unique in its graph.
-        kind: A name of `predictors.kinds`, such as ``conv``.
+        kind: A name of `predictors.operators`, such as ``conv``.
         inputs: Names of the operators whose outputs are read, in order.
         attrs: What the kind needs, such as ``kernel`` and ``stride``.
         shape: Output shape, batch first; derived, see `OpGraph.build`.
@@ -115,6 +117,17 @@ class OpGraph:
     def op_weights(self, op: Op) -> dict[str, Shape]:
         """Shape of each weight of one operator, by name (``weight``, ``bias``, ``running_mean`` …)."""
         return kind_of(op.kind).weights(self.input_shapes(op), op.attrs)
+
+    def op_rows(self, op: Op, start: int, stop: int) -> Band:
+        """What computes rows `start` up to `stop` of one operator's output: the rows it reads of each input, and how.
+
+        Raises:
+            StretchError: If its output has no such rows.
+        """
+        has = height(op.shape)
+        if not 0 <= start < stop <= has:
+            raise StretchError(f"operator `{op.name}` has {has} rows, not rows {start} to {stop}")
+        return kind_of(op.kind).rows(self.input_shapes(op), op.attrs, Rows(start, stop))
 
     @cached_property
     def macs(self) -> int:

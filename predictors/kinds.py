@@ -1,18 +1,90 @@
-"""Kinds of operators: output shape, multiply-accumulates and weights of each.
+"""What is known of a kind of operator, told without torch; the kinds themselves are in `predictors.operators`.
 
 A cost twin beside every operator means cost is known without running anything.
 Layout is NCHW throughout; padding is (top, left, bottom, right).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import ceil, floor, prod
+from math import prod
+from typing import NamedTuple
 
-from predictors.errors import UnknownNameError
+from predictors.channels import ChannelRule, Narrowed, freeze_all
+from predictors.registry import Registry
+from predictors.rows import RowRule, all_rows
+from predictors.shapes import Attrs, Shape
 
-Shape = tuple[int, ...]
-Attr = bool | int | float | str | tuple[int, ...]
-Attrs = Mapping[str, Attr]
+
+class Work(NamedTuple):
+    """What a kernel computes, apart from the tensors that it moves.
+
+    Args:
+        kind: One of `predictors.devices.KERNEL_KINDS`.
+        in_channels: Input channels of one group.
+        out_channels: Output channels of one group.
+        groups: Groups; 1 for a dense kernel.
+        taps: Positions of the convolution or pooling window.
+        pixels: Output positions, batch included.
+    """
+
+    kind: str
+    in_channels: int
+    out_channels: int
+    groups: int
+    taps: int
+    pixels: int
+
+
+def per_channel(kind: str) -> "WorkRule":
+    """A kernel of this kind that does a step for each element of its result."""
+
+    def work(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> Work:
+        return Work(kind, 1, 1, out[1] if len(out) > 1 else 1, 1, pixels(out))
+
+    return work
+
+
+def pixels(shape: Shape) -> int:
+    """Positions of a tensor, batch included."""
+    return shape[0] * prod(shape[2:])
+
+
+def same_shape(ins: Sequence[Shape], attrs: Attrs) -> Shape:
+    """The shape of the first input."""
+    return ins[0]
+
+
+def no_macs(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> int:
+    """No products are summed."""
+    return 0
+
+
+def no_weights(ins: Sequence[Shape], attrs: Attrs) -> dict[str, Shape]:
+    """Nothing is learned."""
+    return {}
+
+
+def unscaled(attrs: Attrs, narrowed: Narrowed) -> Attrs:
+    """Attributes that do not speak of channels."""
+    return attrs
+
+
+def never(attrs: Attrs) -> bool:
+    """No."""
+    return False
+
+
+WorkRule = Callable[[Sequence[Shape], Attrs, Shape], Work]
+
+#: A kernel that computes each element of its result from those at the same place.
+elementwise_work = per_channel("elementwise")
+
+#: Of a kind for which no runtime launches anything: a view of its input, or nothing at inference.
+UNLAUNCHED = "unlaunched"
+#: Of a kind that clips at zero, which convolutions of every runtime apply to their own result.
+RECTIFIER = "rectifier"
+#: Of a kind with one input whose result at a place depends on the input at that place and its channel's weights.
+POINTWISE = "pointwise"
 
 
 @dataclass(frozen=True)
@@ -22,249 +94,36 @@ class Kind:
     Args:
         shape: Output shape from input shapes and attributes.
         macs: Multiply-accumulates from input shapes, attributes, output shape.
-        weights: Shape of each weight, by name.
+        weights: Shape of each weight, by name, output channels first.
+        channels: How its output's channels are tied to those it reads (`predictors.channels`).
+        rows: Which rows it reads for a band of rows of its output (`predictors.rows`).
+        work: What its kernel computes, where it is not fused into another.
+        scaled: Its attributes where it has other numbers of channels.
+        dense: Whether, given its attributes, its ``weight`` has a column for each channel that it reads.
         min_inputs: Fewest inputs.
         weightless: It neither computes with weights nor mixes channels, so a
             meeting point may be pushed past it.
         elementwise: Output element i depends only on input elements i.
         identity: At inference it returns its input.
+        folds: Runtimes fold its weights into those of the operator before it.
+        traits: What it is to fusion rules: `UNLAUNCHED`, `RECTIFIER`, `POINTWISE`.
     """
 
-    shape: Callable[[Sequence[Shape], Attrs], Shape]
-    macs: Callable[[Sequence[Shape], Attrs, Shape], int]
-    weights: Callable[[Sequence[Shape], Attrs], dict[str, Shape]]
+    shape: Callable[[Sequence[Shape], Attrs], Shape] = same_shape
+    macs: Callable[[Sequence[Shape], Attrs, Shape], int] = no_macs
+    weights: Callable[[Sequence[Shape], Attrs], dict[str, Shape]] = no_weights
+    channels: ChannelRule = freeze_all
+    rows: RowRule = all_rows
+    work: WorkRule = elementwise_work
+    scaled: Callable[[Attrs, Narrowed], Attrs] = unscaled
+    dense: Callable[[Attrs], bool] = never
     min_inputs: int = 1
     weightless: bool = True
     elementwise: bool = False
     identity: bool = False
+    folds: bool = False
+    traits: frozenset[str] = frozenset()
 
 
-def ints(attrs: Attrs, key: str) -> tuple[int, ...]:
-    """The tuple of ints `attrs[key]`; raises TypeError if it is something else."""
-    value = attrs[key]
-    if not isinstance(value, tuple):
-        raise TypeError(f"`{key}` is {value!r}, not a list of numbers")
-    return value
-
-
-def integer(attrs: Attrs, key: str, default: int | None = None) -> int:
-    """The int `attrs[key]`; raises TypeError if it is something else."""
-    value = attrs.get(key, default) if default is not None else attrs[key]
-    if not isinstance(value, int):
-        raise TypeError(f"`{key}` is {value!r}, not a whole number")
-    return value
-
-
-def number(attrs: Attrs, key: str) -> float:
-    """The float `attrs[key]`; raises TypeError if it is something else."""
-    value = attrs[key]
-    if not isinstance(value, int | float):
-        raise TypeError(f"`{key}` is {value!r}, not a number")
-    return float(value)
-
-
-def _no_macs(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> int:
-    return 0
-
-
-def _no_weights(ins: Sequence[Shape], attrs: Attrs) -> dict[str, Shape]:
-    return {}
-
-
-def _same(ins: Sequence[Shape], attrs: Attrs) -> Shape:
-    return ins[0]
-
-
-def _rank4(shape: Shape) -> Shape:
-    if len(shape) != 4:
-        raise ValueError(f"it needs an N×C×H×W tensor, it reads {shape}")
-    return shape
-
-
-def _window(ins: Sequence[Shape], attrs: Attrs, channels: int) -> Shape:
-    n, _, h, w = _rank4(ins[0])
-    kernel, stride = ints(attrs, "kernel"), ints(attrs, "stride")
-    top, left, bottom, right = ints(attrs, "padding")
-    dilation = ints(attrs, "dilation") if "dilation" in attrs else (1, 1)
-    rounding = ceil if attrs.get("ceil_mode") else floor
-    out = []
-    for size, k, s, d, before, after in (
-        (h, kernel[0], stride[0], dilation[0], top, bottom),
-        (w, kernel[1], stride[1], dilation[1], left, right),
-    ):
-        o = rounding((size + before + after - d * (k - 1) - 1) / s) + 1
-        # A window that starts in the far padding is dropped, as torch and ONNX do.
-        if attrs.get("ceil_mode") and (o - 1) * s >= size + before:
-            o -= 1
-        out.append(o)
-    return (n, channels, out[0], out[1])
-
-
-def _conv_shape(ins: Sequence[Shape], attrs: Attrs) -> Shape:
-    channels, groups, out = _rank4(ins[0])[1], integer(attrs, "groups"), integer(attrs, "out_channels")
-    if channels % groups or out % groups:
-        raise ValueError(f"{groups} groups divide neither {channels} inputs nor {out} outputs")
-    return _window(ins, attrs, out)
-
-
-def _conv_weights(ins: Sequence[Shape], attrs: Attrs) -> dict[str, Shape]:
-    out, kernel = integer(attrs, "out_channels"), ints(attrs, "kernel")
-    weights: dict[str, Shape] = {"weight": (out, ins[0][1] // integer(attrs, "groups"), *kernel)}
-    if attrs["bias"]:
-        weights["bias"] = (out,)
-    return weights
-
-
-def _conv_macs(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> int:
-    return prod(out) * (ins[0][1] // integer(attrs, "groups")) * prod(ints(attrs, "kernel"))
-
-
-def _linear_weights(ins: Sequence[Shape], attrs: Attrs) -> dict[str, Shape]:
-    out = integer(attrs, "out_features")
-    weights: dict[str, Shape] = {"weight": (out, ins[0][-1])}
-    if attrs["bias"]:
-        weights["bias"] = (out,)
-    return weights
-
-
-def _linear_macs(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> int:
-    return prod(out) * ins[0][-1]
-
-
-def _norm_weights(ins: Sequence[Shape], attrs: Attrs) -> dict[str, Shape]:
-    c = (ins[0][1],)
-    weights: dict[str, Shape] = {"weight": c, "bias": c} if attrs["affine"] else {}
-    return weights | {"running_mean": c, "running_var": c}
-
-
-def _channel_weights(ins: Sequence[Shape], attrs: Attrs) -> dict[str, Shape]:
-    return {"weight": (ins[0][1],)}
-
-
-def _channel_bias(ins: Sequence[Shape], attrs: Attrs) -> dict[str, Shape]:
-    return {"bias": (ins[0][1],)}
-
-
-def _layer_norm_weights(ins: Sequence[Shape], attrs: Attrs) -> dict[str, Shape]:
-    c = (ins[0][1],)
-    return {"weight": c, "bias": c} if attrs["affine"] else {}
-
-
-def _shuffle_shape(ins: Sequence[Shape], attrs: Attrs) -> Shape:
-    groups = integer(attrs, "groups")
-    if ins[0][1] % groups:
-        raise ValueError(f"{groups} groups do not divide {ins[0][1]} channels")
-    return ins[0]
-
-
-def _upsample_shape(ins: Sequence[Shape], attrs: Attrs) -> Shape:
-    n, c, h, w = _rank4(ins[0])
-    down, across = ints(attrs, "scale")
-    return (n, c, h * down, w * across)
-
-
-def _broadcast(ins: Sequence[Shape], attrs: Attrs) -> Shape:
-    if len({len(s) for s in ins}) != 1:
-        raise ValueError(f"its inputs {ins[0]} and {ins[1]} have different ranks")
-    out = []
-    for sizes in zip(*ins, strict=True):
-        wide = max(sizes)
-        if any(s not in (1, wide) for s in sizes):
-            raise ValueError(f"its inputs {' and '.join(map(str, ins))} differ")
-        out.append(wide)
-    return tuple(out)
-
-
-def _concat_shape(ins: Sequence[Shape], attrs: Attrs) -> Shape:
-    first = ins[0]
-    for other in ins[1:]:
-        if len(other) != len(first) or other[:1] + other[2:] != first[:1] + first[2:]:
-            raise ValueError(f"its inputs {first} and {other} differ in more than channels")
-    return (first[0], sum(s[1] for s in ins), *first[2:])
-
-
-def _flatten_shape(ins: Sequence[Shape], attrs: Attrs) -> Shape:
-    return (ins[0][0], prod(ins[0][1:]))
-
-
-def _unflatten_shape(ins: Sequence[Shape], attrs: Attrs) -> Shape:
-    if len(ins[0]) != 2:
-        raise ValueError(f"it needs an N×C tensor, it reads {ins[0]}")
-    return (*ins[0], 1, 1)
-
-
-def _global_shape(ins: Sequence[Shape], attrs: Attrs) -> Shape:
-    n, c, _, _ = _rank4(ins[0])
-    return (n, c, 1, 1) if attrs["keepdims"] else (n, c)
-
-
-def _pad_shape(ins: Sequence[Shape], attrs: Attrs) -> Shape:
-    n, c, h, w = _rank4(ins[0])
-    top, left, bottom, right = ints(attrs, "padding")
-    return (n, c, h + top + bottom, w + left + right)
-
-
-def _slice_shape(ins: Sequence[Shape], attrs: Attrs) -> Shape:
-    start, stop = integer(attrs, "start"), integer(attrs, "stop")
-    if not 0 <= start < stop <= ins[0][1]:
-        raise ValueError(f"channels {start} to {stop} are not in {ins[0]}")
-    return (ins[0][0], stop - start, *ins[0][2:])
-
-
-def _input_shape(ins: Sequence[Shape], attrs: Attrs) -> Shape:
-    return ints(attrs, "shape")
-
-
-def _pool(ins: Sequence[Shape], attrs: Attrs) -> Shape:
-    return _window(ins, attrs, _rank4(ins[0])[1])
-
-
-_ELEMENTWISE = Kind(_same, _no_macs, _no_weights, elementwise=True)
-_IDENTITY = Kind(_same, _no_macs, _no_weights, elementwise=True, identity=True)
-
-#: Activations: one input, element by element, no attribute but those named in `predictors.kinds`.
-ACTIVATIONS = ("relu", "relu6", "hard_swish", "hard_sigmoid", "silu", "sigmoid", "tanh", "gelu", "elu", "leaky_relu", "mish")
-
-KINDS: dict[str, Kind] = {
-    "input": Kind(_input_shape, _no_macs, _no_weights, min_inputs=0),
-    "conv": Kind(_conv_shape, _conv_macs, _conv_weights, weightless=False),
-    "linear": Kind(lambda ins, a: (*ins[0][:-1], integer(a, "out_features")), _linear_macs, _linear_weights, weightless=False),
-    "batch_norm": Kind(_same, _no_macs, _norm_weights, elementwise=True),
-    **dict.fromkeys(ACTIVATIONS, _ELEMENTWISE),
-    "prelu": Kind(_same, _no_macs, _channel_weights, elementwise=True),
-    "scale": Kind(_same, _no_macs, _channel_weights, elementwise=True),
-    "shift": Kind(_same, _no_macs, _channel_bias, elementwise=True),
-    "add_scalar": _ELEMENTWISE,
-    "mul_scalar": _ELEMENTWISE,
-    # Every output channel depends on all channels of its pixel.
-    "layer_norm": Kind(_same, _no_macs, _layer_norm_weights),
-    "softmax": Kind(_same, _no_macs, _no_weights),
-    "log_softmax": Kind(_same, _no_macs, _no_weights),
-    "add": Kind(_broadcast, _no_macs, _no_weights, min_inputs=2),
-    "mul": Kind(_broadcast, _no_macs, _no_weights, min_inputs=2),
-    "concat": Kind(_concat_shape, _no_macs, _no_weights, min_inputs=2),
-    "max_pool": Kind(_pool, _no_macs, _no_weights),
-    "avg_pool": Kind(_pool, _no_macs, _no_weights),
-    "global_avg_pool": Kind(_global_shape, _no_macs, _no_weights),
-    "global_max_pool": Kind(_global_shape, _no_macs, _no_weights),
-    "flatten": Kind(_flatten_shape, _no_macs, _no_weights),
-    "unflatten": Kind(_unflatten_shape, _no_macs, _no_weights),
-    "pad": Kind(_pad_shape, _no_macs, _no_weights),
-    "slice": Kind(_slice_shape, _no_macs, _no_weights),
-    "channel_shuffle": Kind(_shuffle_shape, _no_macs, _no_weights),
-    "upsample": Kind(_upsample_shape, _no_macs, _no_weights),
-    "dropout": _IDENTITY,
-    "stochastic_depth": _IDENTITY,
-    "identity": _IDENTITY,
-}
-
-
-def kind_of(name: str) -> Kind:
-    """The kind called `name`.
-
-    Raises:
-        UnknownNameError: If there is no such kind.
-    """
-    if name not in KINDS:
-        raise UnknownNameError.among("operator kind", name, KINDS)
-    return KINDS[name]
+#: Kinds by name; those of this package are registered once `predictors.operators` is imported.
+kinds: Registry[Kind] = Registry("operator kind")

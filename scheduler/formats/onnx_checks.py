@@ -76,19 +76,26 @@ def check_onnx(proto: Any, model: Path) -> Demand:
         raise StretchError(f"{model} cannot be run: {error.message}", _AGAIN) from error
 
 
+def tensor_shapes(proto: Any, model: Path) -> dict[str, Shape]:
+    """Shape of every tensor of a model, weights included, worked out from its inputs.
+
+    Args:
+        proto: The `onnx.ModelProto`.
+        model: Its file, for messages and for the sizes of weights beside it.
+
+    Raises:
+        StretchError: As `check_onnx`, but for what it would take to run.
+    """
+    try:
+        inputs, weights, costs = _worked_out(proto, model)
+    except StretchError as error:
+        raise StretchError(f"{model} cannot be read: {error.message}", _AGAIN) from error
+    return inputs | weights | {name: cost.shape for name, cost in costs.items()}
+
+
 def _check(proto: Any, model: Path) -> Demand:
     graph = proto.graph
-    need(not proto.functions and not proto.training_info, "it defines functions or training steps")
-    need(not graph.sparse_initializer, "it has sparse weights")
-    need(not graph.quantization_annotation, "it has quantisation annotations")
-    need(max(len(graph.node), len(graph.initializer)) <= MAX_PARTS, f"it has more than {MAX_PARTS} operators or weights")
-    for what, names in (("weights", [t.name for t in graph.initializer]), ("inputs", [v.name for v in graph.input])):
-        _check_unique(what, names)
-    _check_unique("outputs", [value.name for value in graph.output])
-    shapes = {tensor.name: _weight(tensor, model) for tensor in graph.initializer}
-    inputs = {value.name: _stated(value) for value in graph.input if value.name not in shapes}
-    values = {tensor.name: _short(tensor) for tensor in graph.initializer if math.prod(tensor.dims) <= SHORT}
-    costs = _costs(graph, shapes | inputs, values)
+    inputs, _, costs = _worked_out(proto, model)
     known = inputs | {name: cost.shape for name, cost in costs.items()}
     for value in graph.output:
         need(value.name in known, f"nothing writes its output `{value.name}`")
@@ -100,6 +107,22 @@ def _check(proto: Any, model: Path) -> Demand:
     need(work <= MAX_WORK, f"it takes {work:.1e} multiply-accumulates, {MAX_WORK:.1e} are allowed")
     need(alive <= MAX_ALIVE, f"it keeps {alive:.1e} elements at one time, {MAX_ALIVE:.1e} are allowed")
     return Demand(work, alive)
+
+
+def _worked_out(proto: Any, model: Path) -> tuple[dict[str, Shape], dict[str, Shape], dict[str, Cost]]:
+    """Shapes of the inputs and of the weights, and what each operator makes, by the name of its result."""
+    graph = proto.graph
+    need(not proto.functions and not proto.training_info, "it defines functions or training steps")
+    need(not graph.sparse_initializer, "it has sparse weights")
+    need(not graph.quantization_annotation, "it has quantisation annotations")
+    need(max(len(graph.node), len(graph.initializer)) <= MAX_PARTS, f"it has more than {MAX_PARTS} operators or weights")
+    for what, names in (("weights", [t.name for t in graph.initializer]), ("inputs", [v.name for v in graph.input])):
+        _check_unique(what, names)
+    _check_unique("outputs", [value.name for value in graph.output])
+    shapes = {tensor.name: _weight(tensor, model) for tensor in graph.initializer}
+    inputs = {value.name: _stated(value) for value in graph.input if value.name not in shapes}
+    values = {tensor.name: _short(tensor) for tensor in graph.initializer if math.prod(tensor.dims) <= SHORT}
+    return inputs, shapes, _costs(graph, shapes | inputs, values)
 
 
 def _check_unique(what: str, names: list[str]) -> None:

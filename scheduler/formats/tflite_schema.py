@@ -52,6 +52,7 @@ OPERATORS = {
     "EXP": OperatorKind(47, None, "x"),
     "LOG_SOFTMAX": OperatorKind(50, "LogSoftmaxOptions", "x"),
     "PRELU": OperatorKind(54, None, "xx"),
+    "MAXIMUM": OperatorKind(55, "MaximumMinimumOptions", "xx"),
     "MINIMUM": OperatorKind(57, "MaximumMinimumOptions", "xx"),
     "PADV2": OperatorKind(60, "PadV2Options", "xix"),
     "SLICE": OperatorKind(65, "SliceOptions", "xii"),

@@ -7,14 +7,12 @@ from torch import fx, nn
 
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
-from predictors.kinds import Attr
-from stretch.capture.functions import FUNCTIONS, METHODS
-from stretch.capture.modules import lower_module
-from stretch.capture.settings import Refusal
+from predictors.shapes import Attr
 from stretch.capture.values import Values
 from stretch.capture.views import ANY_ORDER, View, see
+from stretch.operators.capturing import FUNCTIONS, LAST_FUNCTIONS, METHODS, Call, Own, defined_on_last, lower_module
+from stretch.operators.settings import Refusal
 
-Own = dict[str, torch.Tensor]
 #: (kind, attributes, weights, suffix of the name)
 Step = tuple[str, dict[str, Attr], Own, str]
 
@@ -101,8 +99,8 @@ class Lowering:
         last = sources[0].form == "last"
         module = self._traced.get_submodule(str(node.target))
         steps: list[Step] = [(kind, attrs, own, suffix) for suffix, kind, attrs, own in lower_module(module, sources[0].shape, last)]
-        if last and isinstance(module, nn.LayerNorm | nn.Linear):
-            # These are defined on channels that lie last; lowering saw to it.
+        if last and defined_on_last(module):
+            # Lowering saw to it.
             return self._emit(node, steps, sources, str(node.target).replace(".", "_"), "last")
         return self._emit(node, steps, sources, str(node.target).replace(".", "_"), self._form(steps, sources, node))
 
@@ -135,15 +133,15 @@ class Lowering:
         shape = self._values.shapes[node]
         if last and len(shape) == 4:
             shape = _channels_first(shape)
-            if target not in _LAST_ONLY:
+            if target not in LAST_FUNCTIONS:
                 args = [_permuted(a) for a in args]
-        result = rule(shapes, shape, *args, **kwargs)
+        result = rule(Call(shapes, shape), *args, **kwargs)
         chain = result if isinstance(result, list) else [result]
         sources = [self._view(node, n) for n in chain[0][0]]
         steps: list[Step] = [
             (kind, attrs, rest[0] if rest else {}, "" if i == 0 else str(i)) for i, (_, kind, attrs, *rest) in enumerate(chain)
         ]
-        if target in _LAST_ONLY and len(shape) == 4:
+        if target in LAST_FUNCTIONS and len(shape) == 4:
             if not last:
                 raise Refusal(f"`{target}` over the last dimension of a feature map is not supported, only over channels")
             return self._emit(node, steps, sources, node.name, "last")
@@ -211,10 +209,6 @@ class Lowering:
                 raise StretchError(
                     f"cannot capture node `{node.name}`: its shape is {view.shape}, inferred was {graph.by_name[view.op].shape}"
                 )
-
-
-#: Functions that are defined on channels that lie last.
-_LAST_ONLY = ("layer_norm", "linear")
 
 
 def _channels_first(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -12,8 +12,8 @@ import torch
 from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from stretch.capture.modules import lowers
 from stretch.capture.values import InPlaceProxy
+from stretch.operators.capturing import lowers
 
 #: Folders whose code is not that of the network.
 _OTHERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent))

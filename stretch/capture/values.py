@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from stretch.capture.settings import Refusal
+from stretch.operators.settings import Refusal
 
 
 class InPlaceProxy(fx.Proxy):

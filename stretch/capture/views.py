@@ -10,13 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from predictors.kinds import ACTIVATIONS, Attr
-from stretch.capture.settings import Refusal
+from predictors.shapes import Attr
+from stretch.operators.forms import forms
+from stretch.operators.settings import Refusal
 
 Shape = tuple[int, ...]
 
 #: Kinds that compute the same on channels that lie last.
-ANY_ORDER = frozenset((*ACTIVATIONS, "add", "mul", "add_scalar", "mul_scalar", "scale", "shift", "dropout", "stochastic_depth", "identity"))
+ANY_ORDER = frozenset(name for name in forms if forms.get(name).any_order)
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ def _on_device(bundle: "Bundle", device: str, out: Output, step: Any) -> tuple[s
     """Kernels that the device's backends launch, with predicted times."""
     from predictors.devices import load_device
     from predictors.predictor import LatencyPredictor
-    from stretch.export.read import read_graph
+    from scheduler.formats.onnx_operators import read_graph
     from stretch.export.repredict import runs_in
 
     profile = load_device(device)

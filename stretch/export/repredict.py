@@ -12,9 +12,9 @@ from predictors.errors import StretchError
 from predictors.graph import OpGraph
 from predictors.predictor import Estimate, LatencyPredictor
 from scheduler.bundle.manifest import Alternative, Manifest, SubgraphEntry
+from scheduler.formats.onnx_operators import read_graph
 from scheduler.runtime.trace import Trace
 from scheduler.simulate.predicted import predicted_trace
-from stretch.export.read import read_graph
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.compare import NO_CLEAR_WINNER, Branch, PredictedRun, recommend, single_run
 from stretch.planning.cost.makespan import ideal_split_ms

@@ -11,7 +11,16 @@ import onnx
 from numpy.typing import NDArray
 from onnx import NodeProto, helper, numpy_helper
 
+from predictors.shapes import Attr
+from scheduler.formats.onnx_operators import state, stated
+
 Array = NDArray[Any]
+
+#: A convolution of single pixels, with a bias.
+_ONE_PIXEL: dict[str, Attr] = {
+    **{"kernel": (1, 1), "stride": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1)},
+    "bias": True,
+}
 
 
 def fold_batch_norms(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -40,6 +49,7 @@ def fold_batch_norms(model: onnx.ModelProto) -> onnx.ModelProto:
         if before is not None and _foldable(before, node.input[0], graph, weights):
             _fold(before, factor, offset, weights)
             before.output[0] = node.output[0]
+            _restate(before, bias=True)
         elif rank.get(node.input[0]) == 4:
             kept.append(_depthwise(node, factor, offset, weights))
         else:
@@ -91,7 +101,15 @@ def _depthwise(node: NodeProto, factor: Array, offset: Array, weights: dict[str,
     ]
     made = helper.make_node("Conv", reads, [node.output[0]], name=node.name, kernel_shape=[1, 1], group=len(factor))
     made.metadata_props.extend(node.metadata_props)
+    state(made, "conv", _ONE_PIXEL | {"out_channels": len(factor), "groups": len(factor)})
     return made
+
+
+def _restate(node: NodeProto, **attrs: Attr) -> None:
+    """Let a node that states an operator state these attributes with it."""
+    known = stated(node)
+    if known is not None:
+        state(node, known[0], known[1] | attrs)
 
 
 def _add(weights: dict[str, onnx.TensorProto], name: str, value: Array) -> str:

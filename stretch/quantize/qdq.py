@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from predictors.errors import StretchError
 from scheduler.formats.int8_edges import edges
+from scheduler.formats.onnx_operators import state
 from stretch.quantize.fold import fold_batch_norms
 
 Array = NDArray[Any]
@@ -54,7 +55,8 @@ def quantise(model: onnx.ModelProto, samples: Sequence[Array]) -> onnx.ModelProt
     class Reader(_Samples, CalibrationDataReader):  # type: ignore[misc]
         """The samples as the class that the quantiser asks for."""
 
-    prepared = onnx.shape_inference.infer_shapes(_entered(fold_batch_norms(model)))
+    folded = _entered(fold_batch_norms(model))
+    prepared = onnx.shape_inference.infer_shapes(folded)
     entry = prepared.metadata_props.add()
     entry.key, entry.value = _PREPARED
     reader = Reader(prepared.graph.input[0].name, samples)
@@ -71,7 +73,7 @@ def quantise(model: onnx.ModelProto, samples: Sequence[Array]) -> onnx.ModelProt
     except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise StretchError(f"`{model.graph.name}` cannot be quantised: {reason}", "keep its processor in fp32") from error
-    _restore_properties(made, model)
+    _restore_properties(made, folded)
     edges(made)
     return made
 
@@ -83,14 +85,22 @@ def _entered(model: onnx.ModelProto) -> onnx.ModelProto:
     if any(node.op_type in ("Relu", "Clip") and name in node.input for node in graph.node):
         for node in graph.node:
             node.input[:] = [f"{name}.entry" if each == name else each for each in node.input]
-        graph.node.insert(0, onnx.helper.make_node("Identity", [name], [f"{name}.entry"], name=f"{name}.entry"))
+        entry = onnx.helper.make_node("Identity", [name], [f"{name}.entry"], name=f"{name}.entry")
+        entry.metadata_props.extend(_belonging(graph.node[0]))
+        state(entry, "identity", {})
+        graph.node.insert(0, entry)
     return model
+
+
+def _belonging(node: onnx.NodeProto) -> list[Any]:
+    """What a node states about its processor and subgraph."""
+    return [p for p in node.metadata_props if p.key in ("stretch.processor", "stretch.subgraph")]
 
 
 def _restore_properties(made: onnx.ModelProto, model: onnx.ModelProto) -> None:
     """Put the attributes back that the quantiser loses; its new nodes belong where their model does."""
     kept = {node.name: list(node.metadata_props) for node in model.graph.node}
-    everywhere = [p for p in next(iter(kept.values()), []) if p.key in ("stretch.processor", "stretch.subgraph")]
+    everywhere = _belonging(model.graph.node[0])
     for node in made.graph.node:
         del node.metadata_props[:]
         node.metadata_props.extend(kept.get(node.name, everywhere))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 
 from predictors.errors import StretchError
-from predictors.kinds import integer
+from predictors.operators import kind_of
 from stretch.capture import Captured
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.design.scale import ENTRY_CONV, ENTRY_NORM, JOIN_CONV, ScaledBranch, safe_name, scaled_branches
@@ -108,7 +108,7 @@ class Sharing:
             if op.kind == "input" or op.name not in self.captured.weights:
                 continue
             rows = kept_channels(channels, source, op.name, chosen, None).index
-            dense = op.kind in ("conv", "linear") and integer(op.attrs, "groups", 1) == 1
+            dense = kind_of(op.kind).dense(op.attrs)
             for key, tensor in self.captured.weights[op.name].items():
                 if key in _LEARNED:
                     reads = kept_channels(channels, source, op.inputs[0], chosen, None).index if dense and key == "weight" else None

@@ -6,9 +6,11 @@ import torch
 from torch import nn
 
 from predictors.graph import OpGraph
+from stretch.operators.elementwise import Add
+from stretch.operators.forms import make_module
+from stretch.operators.move import Concat
 from stretch.planning.design.branch_design import BranchDesign, SegmentDesign
 from stretch.planning.design.scale import ScaledBranch, safe_name, scaled_branches, scaled_graph
-from stretch.transform.ops import Add, Concat, make_module
 
 
 class Branch(nn.Module):

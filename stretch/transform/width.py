@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from predictors.graph import OpGraph
-from predictors.kinds import integer
+from predictors.operators import kind_of
 from stretch.capture import Captured
 from stretch.planning.design.scale import ScaledBranch
 from stretch.planning.network.channels import ChannelGroups
@@ -40,7 +40,7 @@ def importance(source: OpGraph, channels: ChannelGroups, weights: dict[str, dict
     """
     scores: dict[int, torch.Tensor] = {}
     for op in source.ops:
-        if op.kind not in ("conv", "linear"):
+        if kind_of(op.kind).weightless:
             continue
         norm = weights[op.name]["weight"].detach().abs().flatten(1).sum(1).float()
         at = 0
@@ -134,7 +134,7 @@ def inherit(
         if op.kind == "input" or op.name not in captured.weights:
             continue
         rows = kept_channels(channels, source, op.name, chosen, arriving).index
-        dense = op.kind in ("conv", "linear") and integer(op.attrs, "groups", 1) == 1
+        dense = kind_of(op.kind).dense(op.attrs)
         cut: dict[str, torch.Tensor] = {}
         for key, tensor in captured.weights[(matches or {}).get(op.name, op.name)].items():
             value = tensor.detach()[rows]

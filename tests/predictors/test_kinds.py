@@ -1,16 +1,15 @@
-"""Shapes and costs of operators, with torch and written-out loops as oracles."""
-
-from math import prod
+"""What holds for every kind of operator."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from predictors.devices import KERNEL_KINDS
 from predictors.errors import UnknownNameError
-from predictors.kinds import ACTIVATIONS, KINDS, integer, ints, kind_of, number
-
-pair = st.tuples(st.integers(1, 5), st.integers(1, 5))
-strides = st.tuples(st.integers(1, 3), st.integers(1, 3))
+from predictors.graph import Op, OpGraph
+from predictors.kinds import Kind, per_channel, pixels
+from predictors.operators import kind_of, kinds
+from tests.scheduler.delegates.graphs import KIND_NAMES, graphs
 
 
 def test_unknown_kind_names_the_closest():
@@ -19,125 +18,52 @@ def test_unknown_kind_names_the_closest():
     assert caught.value.hint == "did you mean `max_pool`?"
 
 
-@pytest.mark.parametrize(
-    ("read", "attrs", "message"),
-    [
-        (ints, {"a": 3}, "not a list of numbers"),
-        (integer, {"a": (3,)}, "not a whole number"),
-        (number, {"a": "x"}, "not a number"),
-    ],
-)
-def test_attribute_of_the_wrong_type_is_refused(read, attrs, message):
-    with pytest.raises(TypeError, match=message):
-        read(attrs, "a")
+def test_kind_that_says_nothing_of_itself_is_safe():
+    """Its channels are frozen, all its rows are read, and it costs what moving its tensors costs."""
+    kind = Kind()
+    assert kind.work([(2, 6, 4, 8)], {}, (2, 6, 4, 8)) == ("elementwise", 1, 1, 6, 1, 64)
+    assert (kind.macs([], {}, ()), kind.weights([], {}), kind.dense({}), kind.traits) == (0, {}, False, frozenset())
 
 
-@pytest.mark.torch
-@given(
-    st.integers(1, 2), st.integers(1, 3), st.integers(1, 4), st.integers(1, 4), st.integers(3, 17), st.integers(3, 17),
-    pair, strides, st.tuples(st.integers(0, 2), st.integers(0, 2)), st.tuples(st.integers(1, 2), st.integers(1, 2)), st.booleans(),
-)  # fmt: skip
-def test_convolution_agrees_with_torch(batch, groups, cin, cout, height, width, kernel, stride, padding, dilation, bias):
-    import torch
-
-    if height + 2 * padding[0] < dilation[0] * (kernel[0] - 1) + 1 or width + 2 * padding[1] < dilation[1] * (kernel[1] - 1) + 1:
-        return
-    module = torch.nn.Conv2d(groups * cin, groups * cout, kernel, stride, padding, dilation, groups, bias)
-    shape = (batch, groups * cin, height, width)
-    attrs = {
-        "out_channels": groups * cout, "kernel": kernel, "stride": stride, "padding": (*padding, *padding), "dilation": dilation,
-        "groups": groups, "bias": bias,
-    }  # fmt: skip
-    conv = kind_of("conv")
-    out = conv.shape([shape], attrs)
-    assert out == tuple(module(torch.zeros(shape)).shape)
-    assert conv.weights([shape], attrs) == {name: tuple(p.shape) for name, p in module.named_parameters()}
-    assert conv.macs([shape], attrs, out) == prod(out) * module.weight[0].numel()
+def test_positions_count_every_image_of_a_batch():
+    assert pixels((2, 6, 4, 8)) == 64
+    assert per_channel("copy")([], {}, (3, 5)) == ("copy", 1, 1, 5, 1, 3)
 
 
-@pytest.mark.torch
-@given(st.sampled_from(["max_pool", "avg_pool"]), st.integers(1, 20), st.integers(1, 20), pair, strides, st.booleans(), st.data())
-def test_pooling_agrees_with_torch_also_in_ceil_mode(kind, height, width, kernel, stride, ceil_mode, data):
-    import torch
-
-    padding = (data.draw(st.integers(0, kernel[0] // 2)), data.draw(st.integers(0, kernel[1] // 2)))
-    if height + 2 * padding[0] < kernel[0] or width + 2 * padding[1] < kernel[1]:
-        return
-    pool = torch.nn.functional.max_pool2d if kind == "max_pool" else torch.nn.functional.avg_pool2d
-    expected = pool(torch.zeros(1, 3, height, width), kernel, stride, padding, ceil_mode=ceil_mode)
-    attrs = {"kernel": kernel, "stride": stride, "padding": (*padding, *padding), "ceil_mode": ceil_mode}
-    assert kind_of(kind).shape([(1, 3, height, width)], attrs) == tuple(expected.shape)
+@given(st.sampled_from(KIND_NAMES), st.data())
+def test_kernel_of_any_operator_is_of_a_known_kind_and_covers_its_result(name, data):
+    graph, _, _ = data.draw(graphs(name))
+    op = graph.by_name["y"]
+    work = kind_of(name).work(graph.input_shapes(op), op.attrs, op.shape)
+    assert work.kind in KERNEL_KINDS
+    assert min(work[1:]) >= 1
+    assert work.pixels * work.out_channels * work.groups == max(1, _elements(op.shape))
 
 
-@pytest.mark.torch
-@given(st.lists(st.integers(1, 3), min_size=1, max_size=3), st.integers(1, 9), st.integers(1, 9), st.booleans())
-def test_linear_agrees_with_torch(leading, cin, cout, bias):
-    import torch
-
-    module = torch.nn.Linear(cin, cout, bias)
-    shape, attrs = (*leading, cin), {"out_features": cout, "bias": bias}
-    linear = kind_of("linear")
-    out = linear.shape([shape], attrs)
-    assert out == tuple(module(torch.zeros(shape)).shape)
-    assert linear.weights([shape], attrs) == {name: tuple(p.shape) for name, p in module.named_parameters()}
-    assert linear.macs([shape], attrs, out) == prod(leading) * cin * cout
+def _elements(shape):
+    count = 1
+    for size in shape:
+        count *= size
+    return count
 
 
-@pytest.mark.torch
-@given(st.integers(1, 5), st.booleans())
-def test_batch_norm_has_the_weights_of_torch(channels, affine):
-    import torch
+@given(st.sampled_from(KIND_NAMES), st.data())
+def test_operator_that_is_scaled_to_its_own_width_is_itself(name, data):
+    from predictors.channels import Narrowed
 
-    module = torch.nn.BatchNorm2d(channels, affine=affine)
-    expected = {name: tuple(p.shape) for name, p in module.state_dict().items() if name != "num_batches_tracked"}
-    assert kind_of("batch_norm").weights([(1, channels, 2, 2)], {"affine": affine}) == expected
-
-
-@pytest.mark.torch
-@given(st.lists(st.tuples(st.sampled_from([1, 3]), st.sampled_from([1, 4])), min_size=2, max_size=2))
-def test_addition_broadcasts_as_torch_does(sizes):
-    import torch
-
-    shapes = [(1, a, b, 1) for a, b in sizes]
-    assert kind_of("add").shape(shapes, {}) == torch.broadcast_shapes(*shapes)
+    graph, _, _ = data.draw(graphs(name))
+    op = graph.by_name["y"]
+    channels = graph.input_shapes(op)[0][1]
+    same = Narrowed(channels, channels, op.shape[1], lambda channel: channel)
+    assert dict(kind_of(name).scaled(op.attrs, same)) == dict(op.attrs)
 
 
-def test_addition_of_shapes_that_do_not_broadcast_is_refused():
-    with pytest.raises(ValueError, match="differ"):
-        kind_of("add").shape([(1, 3, 4, 4), (1, 2, 4, 4)], {})
-    with pytest.raises(ValueError, match="ranks"):
-        kind_of("mul").shape([(1, 3), (1, 3, 1, 1)], {})
+@pytest.mark.parametrize("name", sorted(kinds))
+def test_kind_is_found_by_its_name(name):
+    assert kind_of(name) is kinds.get(name)
 
 
-def test_concatenation_adds_channels_and_refuses_other_differences():
-    assert kind_of("concat").shape([(1, 3, 4, 4), (1, 5, 4, 4)], {}) == (1, 8, 4, 4)
-    with pytest.raises(ValueError, match="more than channels"):
-        kind_of("concat").shape([(1, 3, 4, 4), (1, 5, 4, 2)], {})
-
-
-def test_shapes_of_the_operators_without_weights():
-    shape = (1, 6, 4, 8)
-    assert kind_of("flatten").shape([shape], {}) == (1, 192)
-    assert kind_of("global_avg_pool").shape([shape], {"keepdims": True}) == (1, 6, 1, 1)
-    assert kind_of("global_max_pool").shape([shape], {"keepdims": False}) == (1, 6)
-    assert kind_of("pad").shape([shape], {"padding": (1, 2, 3, 4)}) == (1, 6, 8, 14)
-    assert kind_of("slice").shape([shape], {"start": 2, "stop": 5}) == (1, 3, 4, 8)
-
-
-@pytest.mark.parametrize(("start", "stop"), [(-1, 3), (3, 3), (2, 7)])
-def test_slice_outside_the_channels_is_refused(start, stop):
-    with pytest.raises(ValueError, match="are not in"):
-        kind_of("slice").shape([(1, 6, 4, 8)], {"start": start, "stop": stop})
-
-
-@pytest.mark.parametrize("name", [*ACTIVATIONS, "batch_norm", "dropout", "identity", "stochastic_depth"])
-def test_elementwise_kinds_keep_the_shape_and_cost_no_products(name):
-    kind = KINDS[name]
-    assert kind.elementwise
-    assert kind.weightless
-    assert kind.shape([(1, 6, 4, 8)], {}) == (1, 6, 4, 8)
-    assert kind.macs([(1, 6, 4, 8)], {}, (1, 6, 4, 8)) == 0
-
-
-def test_only_identities_are_identities():
-    assert {name for name, kind in KINDS.items() if kind.identity} == {"dropout", "stochastic_depth", "identity"}
+def test_graph_refuses_rows_that_an_operator_does_not_have():
+    graph = OpGraph.build("g", [Op("x", "input", attrs={"shape": (1, 3, 8, 8)}), Op("y", "relu", ("x",))], "y")
+    with pytest.raises(Exception, match="has 8 rows, not rows 4 to 9"):
+        graph.op_rows(graph.by_name["y"], 4, 9)

@@ -10,8 +10,19 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from scheduler.bundle.manifest import SCHEMA, FileEntry, JoinEntry, Manifest, ModelInfo, SubgraphEntry, Tensor, WeightsInfo
+from scheduler.formats.onnx_operators import state
 
 SIDE = 8
+
+
+#: Of a 3×3 convolution without bias.
+CONV = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1, 1, 1), "dilation": (1, 1), "groups": 1, "bias": False}
+
+
+def stating(kind, node, attrs=None):
+    """A node that states which operator it is, as those that are exported do."""
+    state(node, kind, attrs or {})
+    return node
 
 
 @dataclass
@@ -39,8 +50,12 @@ class Builder:
         weight = numpy_helper.from_array(self.rng.normal(0, 0.3, (channels, c, 3, 3)).astype(np.float32), f"{name}.w")
         window = {"kernel_shape": [3, 3], "strides": [1, 1], "pads": [1, 1, 1, 1], "dilations": [1, 1], "group": 1}
         nodes = [
-            helper.make_node("Conv", [read, f"{name}.w"], [f"{name}.c"], name=f"{name}/conv", **window),
-            helper.make_node("Relu", [f"{name}.c"], [write], name=f"{name}/relu"),
+            stating(
+                "conv",
+                helper.make_node("Conv", [read, f"{name}.w"], [f"{name}.c"], name=f"{name}/conv", **window),
+                CONV | {"out_channels": channels},
+            ),
+            stating("relu", helper.make_node("Relu", [f"{name}.c"], [write], name=f"{name}/relu")),
         ]
         self._subgraph(name, segment, processor, read, write, (n, channels, h, w), nodes, [weight], n * channels * h * w * c * 9)
 
@@ -49,9 +64,15 @@ class Builder:
         n, c, _, _ = self.shapes[read]
         weight = numpy_helper.from_array(self.rng.normal(0, 0.5, (classes, c)).astype(np.float32), f"{name}.w")
         nodes = [
-            helper.make_node("GlobalAveragePool", [read], [f"{name}.p"], name=f"{name}/pool"),
-            helper.make_node("Flatten", [f"{name}.p"], [f"{name}.f"], name=f"{name}/flatten"),
-            helper.make_node("Gemm", [f"{name}.f", f"{name}.w"], [write], name=f"{name}/linear", transB=1),
+            stating(
+                "global_avg_pool", helper.make_node("GlobalAveragePool", [read], [f"{name}.p"], name=f"{name}/pool"), {"keepdims": True}
+            ),
+            stating("flatten", helper.make_node("Flatten", [f"{name}.p"], [f"{name}.f"], name=f"{name}/flatten")),
+            stating(
+                "linear",
+                helper.make_node("Gemm", [f"{name}.f", f"{name}.w"], [write], name=f"{name}/linear", transB=1),
+                {"out_features": classes, "bias": False},
+            ),
         ]
         self._subgraph(name, segment, processor, read, write, (n, classes), nodes, [weight], n * classes * c)
 
@@ -61,7 +82,7 @@ class Builder:
         channels = sum(s[1] for s in shapes) if kind == "concat" else shapes[0][1]
         self.shapes[write] = (shapes[0][0], channels, *shapes[0][2:])
         node = helper.make_node("Concat", reads, [write], axis=1) if kind == "concat" else helper.make_node("Sum", reads, [write])
-        self.nodes.append(node)
+        self.nodes.append(stating("concat" if kind == "concat" else "add", node))
         self.joins.append(JoinEntry(name, segment, kind, tuple(reads), write))
 
     def _subgraph(self, name, segment, processor, read, write, shape, nodes, weights, macs):

@@ -20,7 +20,7 @@ from stretch.export.staging import check_target, copy_files, file_entry, staged,
 from stretch.export.tflite.compare import compare
 from stretch.export.tflite.lower import join_to_tflite, to_tflite
 from stretch.export.tflite.source import read_source
-from stretch.export.tflite.writer import Writer
+from stretch.formats.tflite.writer import Writer
 from stretch.quantize.compare import Loss
 
 Array = NDArray[Any]

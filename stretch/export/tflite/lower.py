@@ -4,32 +4,13 @@ from collections.abc import Mapping
 
 from predictors.errors import StretchError
 from predictors.graph import Op
-from predictors.kinds import kind_of
+from predictors.operators import kind_of
 from scheduler.formats.tflite_checks import MAX_FACTORS
-from stretch.export.tflite import elementwise, shapes, weights
-from stretch.export.tflite.builder import Builder, Value, to_nhwc
-from stretch.export.tflite.elementwise import RELU, RELU6, Lower
-from stretch.export.tflite.source import Source
-from stretch.export.tflite.writer import Piece, Writer
-
-LOWER: dict[str, Lower] = {
-    "conv": weights.conv,
-    "linear": weights.linear,
-    "batch_norm": weights.batch_norm,
-    "layer_norm": weights.layer_norm,
-    "prelu": weights.prelu,
-    "scale": weights.per_channel,
-    "shift": weights.per_channel,
-    **elementwise.LOWER,
-    **shapes.LOWER,
-}
-
-#: Kinds that TFLite computes in int8 as `LOWER` writes them; others compute in reals between two conversions.
-ROUNDED = frozenset(LOWER) - {"batch_norm", "layer_norm", "prelu", "gelu", "elu", "mish", "log_softmax"}
-
-#: Operators that apply an activation to their own result.
-FUSING = {"conv", "linear", "add", "mul"}
-ACTIVATIONS = {"relu": RELU, "relu6": RELU6}
+from stretch.formats.tflite.builder import Builder, Value, to_nhwc
+from stretch.formats.tflite.source import Source
+from stretch.formats.tflite.weights import growth
+from stretch.formats.tflite.writer import Piece, Writer
+from stretch.operators.forms import forms
 
 
 def to_tflite(writer: Writer, name: str, source: Source, *, half: bool = False) -> Piece:
@@ -68,7 +49,7 @@ def to_tflite(writer: Writer, name: str, source: Source, *, half: bool = False) 
         values[op.name] = _lowered(builder, source, op, ins)
         after = _activation(source, op)
         if after is not None:
-            piece.operators[-1]["builtin_options"]["fused_activation_function"] = ACTIVATIONS[after.kind]
+            piece.operators[-1]["builtin_options"]["fused_activation_function"] = forms.get(after.kind).activation
             values[op.name].nonnegative = True
             fused[after.name] = op.name
     builder.rounded = False
@@ -120,14 +101,16 @@ def _renamed(value: Value, name: str, source: Source) -> Value:
 
 
 def _lowered(builder: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
-    if op.kind not in LOWER:
-        raise StretchError(f"operator `{op.name}` ({op.kind}) has no form in TFLite", f"kinds that have one: {', '.join(sorted(LOWER))}")
+    form = forms.get(op.kind)
+    if form.tflite is None:
+        known = ", ".join(name for name in forms if forms.get(name).tflite is not None)
+        raise StretchError(f"operator `{op.name}` ({op.kind}) has no form in TFLite", f"kinds that have one: {known}")
     scale = source.scales.get(op.name)
-    several = op.kind in ("add", "mul") and len(ins) > 2  # parts of the result have no scale of their own
-    builder.rounded = op.kind in ROUNDED and scale is not None and all(value.quant for value in ins) and not several
-    if builder.rounded and op.kind in ("conv", "linear"):
-        builder.rounded = weights.growth(source, op, ins[0], scale) <= MAX_FACTORS["weights"]
-    made = LOWER[op.kind](builder, source, op, ins)
+    several = form.pairwise and len(ins) > 2  # parts of the result have no scale of their own
+    builder.rounded = form.int8 and scale is not None and all(value.quant for value in ins) and not several
+    if builder.rounded and not kind_of(op.kind).weightless:
+        builder.rounded = growth(source, op, ins[0], scale) <= MAX_FACTORS["weights"]
+    made = form.tflite(builder, source, op, ins)
     made.name = op.name
     if builder.rounded and made.quant != scale:
         made = Value(
@@ -143,7 +126,7 @@ def _activation(source: Source, op: Op) -> Op | None:
     """The activation that alone reads an operator's result and that the operator applies itself, in reals."""
     graph = source.graph
     readers = graph.consumers[op.name]
-    if op.kind not in FUSING or len(readers) != 1 or op.name == graph.output or op.name in source.scales:
+    if not forms.get(op.kind).activates or len(readers) != 1 or op.name == graph.output or op.name in source.scales:
         return None
     reader = graph.by_name[readers[0]]
-    return reader if reader.kind in ACTIVATIONS else None
+    return reader if forms.get(reader.kind).activation is not None else None

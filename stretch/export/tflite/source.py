@@ -1,7 +1,6 @@
 """What a subgraph's ONNX file holds, ready to be written in another format: operators, weights, scales."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,54 +10,14 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from predictors.errors import StretchError
-from predictors.graph import OpGraph
+from scheduler.formats.onnx_operators import QUANTISERS, graph_of, operators
 from scheduler.formats.tflite_checks import LEAST_SCALE
-from stretch.export.read import QUANTISERS, graph_of
-from stretch.export.tflite.writer import Quant
+from stretch.formats.tflite.source import Rounded, Source
+from stretch.formats.tflite.writer import Quant
+from stretch.operators.forms import forms
 from stretch.quantize.fold import fold_batch_norms
 
 Array = NDArray[Any]
-
-#: Weights of an operator by its inputs after the first.
-KEYS = {
-    "Conv": ("weight", "bias"),
-    "Gemm": ("weight", "bias"),
-    "BatchNormalization": ("weight", "bias", "running_mean", "running_var"),
-    "LayerNormalization": ("weight", "bias"),
-    "PRelu": ("weight",),
-    "Mul": ("weight",),
-    "Add": ("bias",),
-}
-
-
-@dataclass(frozen=True)
-class Rounded:
-    """Weights in int8: real = scale of the output channel · integer.
-
-    Args:
-        values: int8, output channels first.
-        scales: One for each output channel, or one for all.
-    """
-
-    values: Array
-    scales: Array
-
-
-@dataclass
-class Source:
-    """One subgraph.
-
-    Args:
-        graph: Its operators, batch-norms folded where something takes them up.
-        weights: Float32 by operator and key.
-        scales: Of tensors that are rounded, by the operator that writes them.
-        integers: Weights as they were rounded, by operator.
-    """
-
-    graph: OpGraph
-    weights: dict[str, dict[str, Array]]
-    scales: dict[str, Quant] = field(default_factory=dict)
-    integers: dict[str, Rounded] = field(default_factory=dict)
 
 
 def read_source(path: Path) -> Source:
@@ -77,7 +36,7 @@ def read_source(path: Path) -> Source:
     if not any(node.op_type in QUANTISERS for node in model.graph.node):
         folded = fold_batch_norms(model)
         graph = graph_of(folded, path)
-        return Source(graph, _weights(folded, graph))
+        return Source(graph, _weights(folded))
     real, scales, integers = _reals(model, path)
     graph = graph_of(real, path)
     rounded = {
@@ -85,18 +44,17 @@ def read_source(path: Path) -> Source:
         for node in real.graph.node
         if node.op_type in ("Conv", "Gemm") and node.input[1] in integers
     }
-    return Source(graph, _weights(real, graph), scales, rounded)
+    return Source(graph, _weights(real), scales, rounded)
 
 
-def _weights(model: onnx.ModelProto, graph: OpGraph) -> dict[str, dict[str, Array]]:
+def _weights(model: onnx.ModelProto) -> dict[str, dict[str, Array]]:
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     found: dict[str, dict[str, Array]] = {}
-    for node in model.graph.node:
-        keys = KEYS.get(node.op_type, ())
-        own = {key: numpy_helper.to_array(constants[name]) for key, name in zip(keys, node.input[1:], strict=False) if name in constants}
-        name = node.output[0].removesuffix(".normed")  # a layer norm between two transpositions
-        if own and name in graph.by_name:
-            found[name] = own
+    for part in operators(model):
+        keys = forms.get(part.op.kind).stored
+        own = {key: numpy_helper.to_array(constants[name]) for key, name in zip(keys, part.weights, strict=False)}
+        if own:
+            found[part.op.name] = own
     return found
 
 

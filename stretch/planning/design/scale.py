@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from predictors.channels import Narrowed
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from predictors.host import host_among
-from predictors.kinds import Attr, integer
+from predictors.operators import kind_of
+from predictors.shapes import Attr
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.design.depth import drop_units
 from stretch.planning.design.widths import legal_widths, partitions, per_unit, scaled_units, trunk_widths
@@ -72,26 +74,16 @@ def _kept(segment: Segment, source: OpGraph, channels: ChannelGroups, scale: Bra
 
 
 def _scale_op(op: Op, source: OpGraph, channels: ChannelGroups, kept: dict[int, int]) -> Op:
-    attrs: dict[str, Attr] = dict(op.attrs)
-    if op.kind == "conv":
-        groups = integer(op.attrs, "groups")
-        attrs["out_channels"] = channels.channels(op.name, kept)
-        if groups > 1:
-            before = source.input_shapes(op)[0][1]
-            attrs["groups"] = groups * channels.channels(op.inputs[0], kept) // before
-    elif op.kind == "linear":
-        attrs["out_features"] = channels.channels(op.name, kept)
-    elif op.kind == "slice":
-        start, before, new = integer(op.attrs, "start"), 0, 0
-        for group, size in channels.layouts[op.inputs[0]]:
-            if before + channels.units[group] * size > start:
-                break
-            before += channels.units[group] * size
-            new += kept[group] * size
-        # Inside a piece only where its group is frozen, so that the rest of the way is as it was.
-        attrs["start"] = new + start - before
-        attrs["stop"] = attrs["start"] + channels.channels(op.name, kept)
-    return Op(op.name, op.kind, op.inputs, attrs, tags=op.tags)
+    if not op.inputs:
+        return op
+    first = op.inputs[0]
+    narrowed = Narrowed(
+        before=source.input_shapes(op)[0][1],
+        after=channels.channels(first, kept),
+        out=channels.channels(op.name, kept),
+        position=lambda channel: channels.position(first, channel, kept),
+    )
+    return Op(op.name, op.kind, op.inputs, kind_of(op.kind).scaled(op.attrs, narrowed), tags=op.tags)
 
 
 def trunk_parts(design: SegmentDesign, width: int) -> list[int]:

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from math import gcd, lcm
 
+from predictors.channels import Layout
 from predictors.errors import StretchError
-from stretch.planning.network.channels import ChannelGroups, Layout
+from stretch.planning.network.channels import ChannelGroups
 from stretch.planning.network.segments import Segment
 
 #: Width ratios that are tried where a branch's trunk is a concatenation of several groups.

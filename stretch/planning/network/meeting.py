@@ -3,7 +3,7 @@
 from itertools import groupby
 
 from predictors.graph import Op, OpGraph
-from predictors.kinds import kind_of
+from predictors.operators import kind_of
 from stretch.planning.network.units import cut_points, is_block, push_past_weightless, regions, resolution
 
 #: A net whose blocks all have one shape is divided into this many equal parts.

@@ -4,7 +4,8 @@ import itertools
 from dataclasses import dataclass
 
 from predictors.graph import Op, OpGraph
-from predictors.kinds import ints, kind_of
+from predictors.operators import kind_of
+from predictors.shapes import ints
 
 Resolution = tuple[int, int]
 

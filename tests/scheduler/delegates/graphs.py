@@ -5,12 +5,12 @@ import numpy as np
 from hypothesis import strategies as st
 
 from predictors.graph import Op, OpGraph
-from predictors.kinds import KINDS
+from predictors.operators import kind_of, kinds
 from scheduler.bundle.manifest import SubgraphEntry, Tensor
 from scheduler.bundle.tflite_file import METADATA, SCHEMA, Plan, nhwc
 
 #: Every kind that computes something.
-KIND_NAMES = sorted(name for name, kind in KINDS.items() if name != "input" and not kind.identity)
+KIND_NAMES = sorted(name for name in kinds if name != "input" and not kind_of(name).identity)
 
 sizes = st.integers(1, 9)
 
@@ -49,6 +49,7 @@ def attributes(draw, kind):
         "gelu": {"approximate": draw(st.sampled_from(["none", "tanh"]))},
         "elu": {"alpha": draw(st.sampled_from([1.0, 0.7]))},
         "leaky_relu": {"slope": 0.2},
+        "clamp": {"low": draw(st.sampled_from([-1.0, 0.0, 0.5])), "high": draw(st.sampled_from([1.0, 6.0]))},
         "global_avg_pool": {"keepdims": draw(st.booleans())},
         "global_max_pool": {"keepdims": draw(st.booleans())},
         "pad": {"padding": draw(st.tuples(*[st.integers(0, 3)] * 4))},
@@ -109,7 +110,7 @@ def plan_of(graph, name="case", **changes):
 def tflite_bytes(graph, source, plan=None, half=False):
     """A TFLite file of one signature, called ``case``."""
     from stretch.export.tflite.lower import to_tflite
-    from stretch.export.tflite.writer import Writer
+    from stretch.formats.tflite.writer import Writer
 
     writer = Writer(graph.name)
     to_tflite(writer, "case", source, half=half)

@@ -17,7 +17,7 @@ from stretch.export.precision import export_precision, planned_precision
 from stretch.quantize.compare import loss
 from stretch.quantize.images import synthetic_images
 from stretch.quantize.replay import replay, runner
-from tests.scheduler.bundles import two_branches
+from tests.scheduler.bundles import stating, two_branches
 
 IMAGES = synthetic_images((1, 3, 8, 8), 16)
 
@@ -179,7 +179,7 @@ def spoilt(floats, tmp_path):
         )
         output = nodes[-1].output[0]
         nodes[-1].output[0] = "wide"
-        nodes.append(onnx.helper.make_node("Mul", ["wide", "mask"], [output], name="mask"))
+        nodes.append(stating("scale", onnx.helper.make_node("Mul", ["wide", "mask"], [output], name="mask")))
 
     change(bundle, "s1.dsp.onnx", swamp)
     return bundle

@@ -9,9 +9,9 @@ import pytest
 from predictors.devices import load_device
 from predictors.predictor import LatencyPredictor
 from scheduler.bundle.load import load_bundle
+from scheduler.formats.onnx_operators import read_graph
 from scheduler.simulate.predicted import predicted_trace
 from stretch.export.precision import export_precision
-from stretch.export.read import read_graph
 from stretch.export.repredict import repredict, runs_in
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.compare import NO_CLEAR_WINNER

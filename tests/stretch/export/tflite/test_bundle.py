@@ -19,7 +19,7 @@ from stretch.export.tflite.bundle import FILE, export_tflite
 from stretch.quantize.compare import loss
 from stretch.quantize.images import synthetic_images
 from stretch.quantize.replay import replay, runner
-from tests.scheduler.bundles import Builder, file_entry, two_branches
+from tests.scheduler.bundles import Builder, file_entry, stating, two_branches
 
 pytest.importorskip("ai_edge_litert")
 
@@ -149,8 +149,9 @@ def test_operator_that_tflite_lacks_is_named_with_its_subgraph_and_leaves_nothin
     pool = helper.make_node(
         "MaxPool", ["p"], ["t"], name="pool", kernel_shape=[2, 2], strides=[1, 1], pads=[1, 1, 1, 1], dilations=[2, 2], ceil_mode=0
     )
+    window = {"kernel": (2, 2), "stride": (1, 1), "padding": (1, 1, 1, 1), "dilation": (2, 2), "ceil_mode": False}
     model.graph.node[-1].output[0] = "p"
-    model.graph.node.append(pool)
+    model.graph.node.append(stating("max_pool", pool, window))
     onnx.save(model, path / "stem.onnx")
     manifest = load_manifest(path)
     files = dict(manifest.files) | {"stem.onnx": file_entry(path / "stem.onnx")}

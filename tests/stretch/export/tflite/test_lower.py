@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -5,13 +7,12 @@ from hypothesis import strategies as st
 
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
-from predictors.kinds import KINDS
 from scheduler.delegates.litert import LiteRtDelegate
 from scheduler.delegates.reference import ReferenceDelegate
-from stretch.export.tflite import lower
-from stretch.export.tflite.lower import LOWER, ROUNDED, join_to_tflite, to_tflite
-from stretch.export.tflite.source import Source
-from stretch.export.tflite.writer import Quant, Writer
+from stretch.export.tflite.lower import join_to_tflite, to_tflite
+from stretch.formats.tflite.source import Source
+from stretch.formats.tflite.writer import Quant, Writer
+from stretch.operators.forms import forms
 from tests.scheduler.delegates import graphs
 from tests.stretch.export.tflite.rounded import codes, rounded_source, run, snr_db
 
@@ -21,10 +22,6 @@ CHECKS = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 #: Least signal over noise of eight bits in and eight bits out, decibels; the first three round inside as well.
 LEAST_DB = {"hard_swish": 20, "hard_sigmoid": 20, "softmax": 10}
-
-
-def test_every_kind_that_computes_has_a_form():
-    assert {name for name, kind in KINDS.items() if name != "input" and not kind.identity} == LOWER.keys()
 
 
 def agrees_in_int8(folder, kind, case):
@@ -53,7 +50,7 @@ def test_int8_form_of_a_kind_is_near_its_reals_for_many_shapes(tmp_path, kind, d
     agrees_in_int8(tmp_path, kind, data.draw(graphs.graphs(kind)))
 
 
-@pytest.mark.parametrize("kind", sorted(ROUNDED))
+@pytest.mark.parametrize("kind", [name for name in graphs.KIND_NAMES if forms.get(name).int8])
 @settings(max_examples=2, suppress_health_check=CHECKS)
 @given(data=st.data())
 def test_between_the_conversions_at_the_border_nothing_is_real(tmp_path, kind, data):
@@ -112,7 +109,7 @@ def test_subgraph_that_passes_its_input_on_copies_it(tmp_path):
 
 
 def test_operator_without_a_form_is_named(monkeypatch):
-    monkeypatch.delitem(lower.LOWER, "gelu")
+    monkeypatch.setitem(forms._items, "gelu", replace(forms.get("gelu"), tflite=None))
     with pytest.raises(StretchError, match=r"operator `y` \(gelu\) has no form in TFLite"):
         to_tflite(Writer("m"), "s", Source(chain(Op("y", "gelu", ("x",), {"approximate": "none"})), {}))
 

@@ -5,8 +5,8 @@ torch = pytest.importorskip("torch")
 from hypothesis import given  # noqa: E402 - torch may be missing
 from hypothesis import strategies as st  # noqa: E402
 
+from stretch.operators.convolution import PaddedConv2d  # noqa: E402
 from stretch.transform.calibrate.pixels import chosen_pixels, patches, pixels_for, rows_of  # noqa: E402
-from stretch.transform.ops import PaddedConv2d  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

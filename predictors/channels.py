@@ -1,0 +1,156 @@
+"""How the channels of an operator are tied to those it reads, and what becomes of its attributes when they are fewer.
+
+A *layout* is a tensor's channels as a row of pieces; a piece is a whole *group*
+seen with some channels per unit. A group is a set of units that are scaled as
+one. A kind's rule gives the layout of its output from those of its inputs; where
+it does not know what happens to single channels it freezes the groups it
+touches, which is always safe.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import gcd
+
+from predictors.shapes import Attrs, Shape
+
+Piece = tuple[int, int]
+Layout = tuple[Piece, ...]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a rule may look at.
+
+    Args:
+        inputs: Shapes of what the operator reads.
+        attrs: Its attributes.
+        shape: Of its output.
+    """
+
+    inputs: Sequence[Shape]
+    attrs: Attrs
+    shape: Shape
+
+
+@dataclass(frozen=True)
+class Narrowed:
+    """Channels of an operator in a scaled copy.
+
+    Args:
+        before: Channels that the original reads.
+        after: Channels that the copy reads.
+        out: Channels that the copy writes.
+        position: Where a channel that the original reads stands in what the copy reads.
+    """
+
+    before: int
+    after: int
+    out: int
+    position: Callable[[int], int]
+
+
+class Groups:
+    """Union-find over groups, with a factor where units were coarsened.
+
+    Attributes:
+        units: Number of units of each group.
+        frozen: Whether each group must keep them all.
+    """
+
+    def __init__(self) -> None:
+        self._parent: list[int] = []
+        self._factor: list[int] = []
+        self.units: list[int] = []
+        self.frozen: list[bool] = []
+
+    def new(self, units: int, frozen: bool = False) -> int:
+        """A group of this many units; gives its number."""
+        group = len(self._parent)
+        self._parent.append(group)
+        self._factor.append(1)
+        self.units.append(units)
+        self.frozen.append(frozen)
+        return group
+
+    def find(self, piece: Piece) -> Piece:
+        """The piece in terms of the group that its own was made part of."""
+        group, per = piece
+        while self._parent[group] != group:
+            per *= self._factor[group]
+            group = self._parent[group]
+        return group, per
+
+    def size(self, piece: Piece) -> int:
+        """Channels of a piece."""
+        group, per = self.find(piece)
+        return self.units[group] * per
+
+    def coarsen(self, group: int, units: int) -> None:
+        """Let `group` have only `units` units, each that much larger."""
+        factor = self.units[group] // units
+        if factor == 1:
+            return
+        self._parent[group] = self.new(units, self.frozen[group])
+        self._factor[group] = factor
+
+    def unify(self, a: Piece, b: Piece) -> bool:
+        """Make both pieces one group; False if their sizes differ."""
+        (ga, pa), (gb, pb) = self.find(a), self.find(b)
+        if self.units[ga] * pa != self.units[gb] * pb:
+            return False
+        if ga == gb:
+            return True
+        common = gcd(self.units[ga], self.units[gb])
+        self.coarsen(ga, common)
+        self.coarsen(gb, common)
+        (ga, pa), (gb, pb) = self.find(a), self.find(b)
+        # Equal sizes and equal units: the channels per unit are equal too.
+        self._parent[ga] = gb
+        self._factor[ga] = 1
+        self.frozen[gb] = self.frozen[gb] or self.frozen[ga]
+        return True
+
+    def freeze(self, layout: Layout) -> None:
+        """Let every group of a layout keep all its units."""
+        for piece in layout:
+            self.frozen[self.find(piece)[0]] = True
+
+
+ChannelRule = Callable[[Groups, Seen, Sequence[Layout]], Layout]
+
+
+def fresh(groups: Groups, seen: Seen, ins: Sequence[Layout]) -> Layout:
+    """Channels of their own: any of them may be left out."""
+    return ((groups.new(seen.shape[1]), 1),)
+
+
+def same_channels(groups: Groups, seen: Seen, ins: Sequence[Layout]) -> Layout:
+    """The channels of the first input."""
+    return ins[0]
+
+
+def freeze_all(groups: Groups, seen: Seen, ins: Sequence[Layout]) -> Layout:
+    """Nothing is known: neither what is read nor what is written may be scaled."""
+    for layout in ins:
+        groups.freeze(layout)
+    return ((groups.new(seen.shape[1] if len(seen.shape) > 1 else 1, frozen=True), 1),)
+
+
+def side_by_side(groups: Groups, seen: Seen, ins: Sequence[Layout]) -> Layout:
+    """The channels of one input behind those of the other."""
+    return tuple(piece for layout in ins for piece in layout)
+
+
+def tied(groups: Groups, seen: Seen, ins: Sequence[Layout]) -> Layout:
+    """Channel i of every input is one with channel i of the others; what has one channel for all keeps it."""
+    wide = [layout for layout, shape in zip(ins, seen.inputs, strict=True) if shape[1] == seen.shape[1]]
+    for layout, shape in zip(ins, seen.inputs, strict=True):
+        if shape[1] != seen.shape[1]:
+            groups.freeze(layout)
+    first = wide[0]
+    for other in wide[1:]:
+        pairs = list(zip(first, other, strict=False))
+        if len(first) != len(other) or not all(groups.unify(a, b) for a, b in pairs):
+            groups.freeze(first)
+            groups.freeze(other)
+    return first

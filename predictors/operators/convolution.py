@@ -1,0 +1,78 @@
+"""Convolutions: dense, grouped and depthwise."""
+
+from collections.abc import Sequence
+from math import gcd, prod
+
+from predictors.channels import Groups, Layout, Narrowed, Seen, freeze_all, fresh
+from predictors.kinds import Kind, Work, kinds, pixels
+from predictors.rows import window_rows
+from predictors.shapes import Attrs, Shape, integer, ints, rank4
+from predictors.windows import window_shape
+
+
+def _shape(ins: Sequence[Shape], attrs: Attrs) -> Shape:
+    channels, groups, out = rank4(ins[0])[1], integer(attrs, "groups"), integer(attrs, "out_channels")
+    if channels % groups or out % groups:
+        raise ValueError(f"{groups} groups divide neither {channels} inputs nor {out} outputs")
+    return window_shape(ins[0], attrs, out)
+
+
+def _weights(ins: Sequence[Shape], attrs: Attrs) -> dict[str, Shape]:
+    out, kernel = integer(attrs, "out_channels"), ints(attrs, "kernel")
+    weights: dict[str, Shape] = {"weight": (out, ins[0][1] // integer(attrs, "groups"), *kernel)}
+    if attrs["bias"]:
+        weights["bias"] = (out,)
+    return weights
+
+
+def _macs(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> int:
+    return prod(out) * (ins[0][1] // integer(attrs, "groups")) * prod(ints(attrs, "kernel"))
+
+
+def _work(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> Work:
+    groups, taps = integer(attrs, "groups"), prod(ints(attrs, "kernel"))
+    cin, cout = ins[0][1] // groups, out[1] // groups
+    dense = "conv1x1" if taps == 1 else "conv"
+    kind = dense if groups == 1 else ("depthwise" if cin == 1 else "grouped")
+    return Work(kind, cin, cout, groups, taps, pixels(out))
+
+
+def _channels(found: Groups, seen: Seen, ins: Sequence[Layout]) -> Layout:
+    """Dense: its own; depthwise: those it reads; grouped: units coarsened to whole convolution groups."""
+    groups, out = integer(seen.attrs, "groups"), integer(seen.attrs, "out_channels")
+    if groups == 1:
+        return fresh(found, seen, ins)
+    channels = seen.inputs[0][1]
+    if groups == channels:
+        return tuple((group, per * (out // channels)) for group, per in ins[0])
+    if len(ins[0]) > 1:
+        return freeze_all(found, seen, ins)
+    group, _ = found.find(ins[0][0])
+    units = gcd(found.units[group], groups)
+    found.coarsen(group, units)
+    group, _ = found.find(ins[0][0])
+    return ((group, out // units),)
+
+
+def _scaled(attrs: Attrs, narrowed: Narrowed) -> Attrs:
+    groups = integer(attrs, "groups")
+    return {
+        **attrs,
+        "out_channels": narrowed.out,
+        "groups": groups * narrowed.after // narrowed.before if groups > 1 else groups,
+    }
+
+
+kinds.register("conv")(
+    Kind(
+        _shape,
+        _macs,
+        _weights,
+        channels=_channels,
+        rows=window_rows,
+        work=_work,
+        scaled=_scaled,
+        dense=lambda attrs: integer(attrs, "groups") == 1,
+        weightless=False,
+    )
+)

@@ -1,0 +1,33 @@
+"""Pooling: over windows, and over the whole image."""
+
+from collections.abc import Sequence
+from math import prod
+
+from predictors.channels import same_channels
+from predictors.kinds import Kind, Work, kinds, pixels
+from predictors.rows import window_rows
+from predictors.shapes import Attrs, Shape, ints, rank4
+from predictors.windows import window_shape
+
+
+def _window(ins: Sequence[Shape], attrs: Attrs) -> Shape:
+    return window_shape(ins[0], attrs, rank4(ins[0])[1])
+
+
+def _global(ins: Sequence[Shape], attrs: Attrs) -> Shape:
+    n, c, _, _ = rank4(ins[0])
+    return (n, c, 1, 1) if attrs["keepdims"] else (n, c)
+
+
+def _window_work(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> Work:
+    return Work("pool", 1, 1, out[1], prod(ints(attrs, "kernel")), pixels(out))
+
+
+def _global_work(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> Work:
+    return Work("reduce", 1, 1, out[1], pixels(ins[0]) // ins[0][0], out[0])
+
+
+for name in ("max_pool", "avg_pool"):
+    kinds.register(name)(Kind(_window, channels=same_channels, rows=window_rows, work=_window_work))
+for name in ("global_avg_pool", "global_max_pool"):
+    kinds.register(name)(Kind(_global, channels=same_channels, work=_global_work))

@@ -1,0 +1,86 @@
+"""Which rows of its inputs an operator reads for a band of rows of its output.
+
+Bands of one image can be computed apart from each other, by different
+processors, and the results are those of the whole image to the last bit. Rows
+that two bands read are the *halo*, computed twice where an operator wrote them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from predictors.shapes import Attrs, Shape, ints
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows `start` up to `stop`, the last one left out."""
+
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        """How many."""
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class Band:
+    """What computes a band of an operator's output.
+
+    Args:
+        reads: The rows that are needed of each input.
+        attrs: Attributes with which the operator reads them: it pads only where the image ends.
+        skip: Rows of what it then computes that lie before the band.
+    """
+
+    reads: tuple[Rows, ...]
+    attrs: Attrs = field(default_factory=dict)
+    skip: int = 0
+
+
+#: From shapes of the inputs, attributes and rows of the output.
+RowRule = Callable[[Sequence[Shape], Attrs, Rows], Band]
+
+
+def height(shape: Shape) -> int:
+    """Rows of a tensor; one without height has one."""
+    return shape[2] if len(shape) == 4 else 1
+
+
+def all_rows(ins: Sequence[Shape], attrs: Attrs, rows: Rows) -> Band:
+    """Rows are mixed: everything is read and computed."""
+    return Band(tuple(Rows(0, height(shape)) for shape in ins), attrs, rows.start)
+
+
+def same_rows(ins: Sequence[Shape], attrs: Attrs, rows: Rows) -> Band:
+    """Row i reads row i of each input, or the only row of one that is broadcast."""
+    tallest = max(map(height, ins), default=1)
+    return Band(tuple(rows if height(shape) == tallest else Rows(0, height(shape)) for shape in ins), attrs)
+
+
+def window_rows(ins: Sequence[Shape], attrs: Attrs, rows: Rows) -> Band:
+    """A window of ``kernel`` rows that moves by ``stride``, over an image with ``padding``."""
+    (size,) = map(height, ins)
+    kernel, stride = ints(attrs, "kernel")[0], ints(attrs, "stride")[0]
+    dilation = ints(attrs, "dilation")[0] if "dilation" in attrs else 1
+    top, left, bottom, right = ints(attrs, "padding")
+    first = rows.start * stride - top
+    # what `ceil_mode` adds beyond the padding is no row
+    end = min((rows.stop - 1) * stride - top + dilation * (kernel - 1) + 1, size + bottom)
+    above, below = max(0, min(end, 0) - first), max(0, end - max(first, size))
+    reads = Rows(min(max(first, 0), size), min(max(end, 0), size))
+    return Band((reads,), {**attrs, "padding": (above, left, below, right)})
+
+
+def padded_rows(ins: Sequence[Shape], attrs: Attrs, rows: Rows) -> Band:
+    """Row i reads row i − top, and none where that lies in the padding."""
+    alone = {**attrs, "kernel": (1, 1), "stride": (1, 1)}
+    band = window_rows(ins, alone, rows)
+    return Band(band.reads, {**attrs, "padding": band.attrs["padding"]})
+
+
+def enlarged_rows(ins: Sequence[Shape], attrs: Attrs, rows: Rows) -> Band:
+    """Row i reads row ⌊i / scale⌋; of the first one all copies are made."""
+    scale = ints(attrs, "scale")[0]
+    start = rows.start // scale
+    return Band((Rows(start, -(-rows.stop // scale)),), attrs, rows.start - start * scale)

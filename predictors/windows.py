@@ -1,0 +1,31 @@
+"""Windows that slide over an image: the size of what they give."""
+
+from math import ceil, floor
+
+from predictors.shapes import Attrs, Shape, ints, rank4
+
+
+def window_shape(image: Shape, attrs: Attrs, channels: int) -> Shape:
+    """Shape of what a window gives that slides over an image.
+
+    Args:
+        image: N×C×H×W.
+        attrs: ``kernel``, ``stride``, ``padding`` (top, left, bottom, right), maybe ``dilation`` and ``ceil_mode``.
+        channels: Of the result.
+    """
+    n, _, h, w = rank4(image)
+    kernel, stride = ints(attrs, "kernel"), ints(attrs, "stride")
+    top, left, bottom, right = ints(attrs, "padding")
+    dilation = ints(attrs, "dilation") if "dilation" in attrs else (1, 1)
+    rounding = ceil if attrs.get("ceil_mode") else floor
+    out = []
+    for size, k, s, d, before, after in (
+        (h, kernel[0], stride[0], dilation[0], top, bottom),
+        (w, kernel[1], stride[1], dilation[1], left, right),
+    ):
+        o = rounding((size + before + after - d * (k - 1) - 1) / s) + 1
+        # A window that starts in the far padding is dropped, as torch and ONNX do.
+        if attrs.get("ceil_mode") and (o - 1) * s >= size + before:
+            o -= 1
+        out.append(o)
+    return (n, channels, out[0], out[1])

@@ -1,0 +1,1 @@
+"""TFLite files, written without a converter."""

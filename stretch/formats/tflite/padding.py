@@ -1,0 +1,77 @@
+"""Explicit padding where TFLite knows two rules: SAME and VALID."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from predictors.graph import Op
+from predictors.shapes import Attrs, Shape, ints
+from stretch.formats.tflite.builder import TOP, Builder, Value
+
+_SAME, _VALID = 0, 1
+
+
+@dataclass(frozen=True)
+class Window:
+    """How a window of explicit padding slides in TFLite.
+
+    Args:
+        padding: ``Padding`` of the schema: 0 is SAME, 1 is VALID.
+        before: Rows and columns to add above and left beforehand; none for SAME.
+        after: The same below and right.
+    """
+
+    padding: int
+    before: tuple[int, int]
+    after: tuple[int, int]
+
+    @property
+    def explicit(self) -> bool:
+        """Whether an operator of its own has to pad."""
+        return any((*self.before, *self.after))
+
+
+def window(attrs: Attrs, image: Shape, result: Shape) -> Window:
+    """The rule that gives the same windows as `attrs`, after explicit padding where neither does.
+
+    SAME pads to ⌈size / stride⌉ windows, the odd row or column below and right:
+    symmetric padding of an even stride is another one. What no window reads,
+    or reads beyond the padding (``ceil_mode``), is left out or added.
+
+    Args:
+        attrs: ``kernel``, ``stride``, ``padding`` (top, left, bottom, right) and maybe ``dilation``.
+        image: N×C×H×W.
+        result: The same, after the window.
+    """
+    kernel, stride, padding = ints(attrs, "kernel"), ints(attrs, "stride"), ints(attrs, "padding")
+    dilation = ints(attrs, "dilation") if "dilation" in attrs else (1, 1)
+    same = True
+    after = []
+    for axis in (0, 1):
+        size, count = image[axis + 2], result[axis + 2]
+        reach = (count - 1) * stride[axis] + dilation[axis] * (kernel[axis] - 1) + 1
+        total = max(reach - size, 0)
+        same = same and count == -(-size // stride[axis]) and padding[axis] == total // 2
+        after.append(max(0, reach - size - padding[axis]))
+    if not any((*padding[:2], *after)):
+        return Window(_VALID, (0, 0), (0, 0))
+    if same:
+        return Window(_SAME, (0, 0), (0, 0))
+    return Window(_VALID, (padding[0], padding[1]), (after[0], after[1]))
+
+
+def pad(b: Builder, op: Op, x: Value, before: tuple[int, int], after: tuple[int, int], value: float = 0.0) -> Value:
+    """Rows and columns around an image, of zeros or of one other number."""
+    n, h, w, c = x.shape
+    shape = (n, before[0] + h + after[0], before[1] + w + after[1], c)
+    name = f"{op.name}.padded"
+    widths = b.indices(f"{name}.widths", [[0, 0], [before[0], after[0]], [before[1], after[1]], [0, 0]])
+    if value == 0:
+        return b.moved("PAD", name, x, shape, [widths])
+    if b.rounded:
+        assert x.quant is not None
+        lowest = np.array([-128 if value < 0 else TOP], np.int8)
+        filler = b.piece.constant(f"{name}.value", lowest, [x.quant.scale], zero_point=x.quant.zero_point)
+    else:
+        filler = b.piece.constant(f"{name}.value", np.array([value], np.float32))
+    return b.moved("PADV2", name, x, shape, [widths, filler])

@@ -1,0 +1,151 @@
+"""Convolutions in torch, ONNX and TFLite."""
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from predictors.graph import Op
+from predictors.shapes import Attr, Attrs, Shape, integer, ints
+from stretch.formats.onnx import OnnxWriter
+from stretch.formats.tflite.builder import Builder, Value, to_nhwc
+from stretch.formats.tflite.padding import pad, window
+from stretch.formats.tflite.source import Source
+from stretch.formats.tflite.weights import matrix
+from stretch.operators.capturing import Call, Chain, Lowered, constant, functions, modules
+from stretch.operators.forms import Form, forms
+from stretch.operators.settings import Refusal, pair, window_padding
+
+
+class PaddedConv2d(nn.Conv2d):
+    """A convolution whose padding differs between sides; `pads` is (top, left, bottom, right)."""
+
+    def __init__(self, *args: Any, pads: tuple[int, ...], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.pads = pads
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Pad, then convolve."""
+        top, left, bottom, right = self.pads
+        return super().forward(F.pad(input, (left, right, top, bottom)))
+
+
+def pointwise(out: int, bias: bool) -> dict[str, Attr]:
+    """Attributes of a 1×1 convolution."""
+    return {"out_channels": out, "kernel": (1, 1), "stride": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1), "groups": 1, "bias": bias}
+
+
+@modules("Conv2d", "Conv2dSame", "PaddedConv2d")
+def _module(m: nn.Conv2d, shape: Shape) -> list[Lowered]:
+    if m.padding_mode != "zeros":
+        raise Refusal(f"padding mode `{m.padding_mode}` is not supported")
+    attrs: dict[str, Attr] = {
+        "out_channels": m.out_channels,
+        "kernel": pair(m.kernel_size),
+        "stride": pair(m.stride),
+        "padding": _padding(m, shape),
+        "dilation": pair(m.dilation),
+        "groups": m.groups,
+        "bias": m.bias is not None,
+    }
+    return [("", "conv", attrs, {"weight": m.weight} | ({"bias": m.bias} if m.bias is not None else {}))]
+
+
+def _padding(m: nn.Conv2d, shape: Shape) -> tuple[int, ...]:
+    kernel, stride, dilation = pair(m.kernel_size), pair(m.stride), pair(m.dilation)
+    pads = getattr(m, "pads", None)
+    if pads is not None:
+        return tuple(pads)
+    if type(m).__name__ == "Conv2dSame":
+        return _same_padding(shape, kernel, stride, dilation)
+    if m.padding == "same":
+        total = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
+        return (total[0] // 2, total[1] // 2, total[0] - total[0] // 2, total[1] - total[1] // 2)
+    return window_padding((0, 0) if m.padding == "valid" else m.padding)
+
+
+def _same_padding(shape: Shape, kernel: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...]) -> tuple[int, ...]:
+    """TensorFlow's SAME padding at this input size, more at the bottom and right."""
+    total = [
+        max((math.ceil(n / s) - 1) * s + (k - 1) * d + 1 - n, 0) for n, k, s, d in zip(shape[2:], kernel, stride, dilation, strict=True)
+    ]
+    return (total[0] // 2, total[1] // 2, total[0] - total[0] // 2, total[1] - total[1] // 2)
+
+
+@functions(F.conv2d, torch.conv2d)
+def _function(
+    call: Call, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+) -> Chain:
+    if isinstance(padding, str):
+        raise Refusal(f"padding `{padding}` of a convolution function is not supported, only numbers")
+    own = {"weight": constant(weight, "weight")} | ({} if bias is None else {"bias": constant(bias, "bias")})
+    attrs: dict[str, Attr] = {
+        "out_channels": call.out[1],
+        "kernel": tuple(int(n) for n in own["weight"].shape[2:]),
+        "stride": pair(stride),
+        "padding": window_padding(padding),
+        "dilation": pair(dilation),
+        "groups": int(groups),
+        "bias": bias is not None,
+    }
+    return [x], "conv", attrs, own
+
+
+def _make(ins: list[Shape], a: Attrs) -> nn.Module:
+    top, left, bottom, right = ints(a, "padding")
+    common: dict[str, Any] = {
+        "in_channels": ins[0][1],
+        "out_channels": integer(a, "out_channels"),
+        "kernel_size": ints(a, "kernel"),
+        "stride": ints(a, "stride"),
+        "dilation": ints(a, "dilation"),
+        "groups": integer(a, "groups"),
+        "bias": bool(a["bias"]),
+    }
+    if (top, left) == (bottom, right):
+        return nn.Conv2d(**common, padding=(top, left))
+    return PaddedConv2d(**common, pads=(top, left, bottom, right))
+
+
+def _onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
+    a = op.attrs
+    w.node(
+        "Conv",
+        op,
+        [ins[0], w.weight(op, "weight"), *([w.weight(op, "bias")] if a["bias"] else [])],
+        kernel_shape=ints(a, "kernel"),
+        strides=ints(a, "stride"),
+        pads=ints(a, "padding"),
+        dilations=ints(a, "dilation"),
+        group=a["groups"],
+    )
+
+
+def _tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
+    """Depthwise where every channel is a group, grouped otherwise."""
+    a = op.attrs
+    image = source.graph.input_shapes(op)[0]
+    groups, stride, dilation = integer(a, "groups"), ints(a, "stride"), ints(a, "dilation")
+    place = window(a, image, op.shape)
+    x = pad(b, op, ins[0], place.before, place.after) if place.explicit else ins[0]
+    settings = {
+        "padding": place.padding,
+        "stride_h": stride[0],
+        "stride_w": stride[1],
+        "dilation_h_factor": dilation[0],
+        "dilation_w_factor": dilation[1],
+    }
+    depthwise = groups == image[1] and groups > 1
+    # OIHW to OHWI; depthwise O1HW to 1HWO, whose output channels stand in the same order.
+    order = (1, 2, 3, 0) if depthwise else (0, 2, 3, 1)
+    inputs = matrix(b, source, op, x, order, 3 if depthwise else 0)
+    if depthwise:
+        multiplier = op.shape[1] // groups
+        return b.write("DEPTHWISE_CONV_2D", op.name, inputs, to_nhwc(op.shape), b.scale(op), depth_multiplier=multiplier, **settings)
+    version = 6 if groups > 1 else None
+    return b.write("CONV_2D", op.name, inputs, to_nhwc(op.shape), b.scale(op), version=version, **settings)
+
+
+forms.register("conv")(Form(_make, _onnx, _tflite, stored=("weight", "bias"), activates=True))

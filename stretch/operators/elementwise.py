@@ -1,0 +1,213 @@
+"""Sums and products in torch, ONNX and TFLite: of tensors, with a number, and with a learned number per channel."""
+
+import operator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx, nn
+
+from predictors.graph import Op
+from predictors.shapes import Shape, number
+from stretch.formats.onnx import OnnxWriter
+from stretch.formats.tflite.builder import Builder, Value
+from stretch.formats.tflite.source import Source
+from stretch.operators.capturing import Call, Chain, FunctionRule, functions, modules, plain_module
+from stretch.operators.forms import Form, Maker, OnnxRule, TfliteRule, forms, onnx_node
+from stretch.operators.settings import Refusal
+
+
+class Add(nn.Module):
+    """Sum of its inputs."""
+
+    def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
+        """Add the inputs from left to right."""
+        total = tensors[0]
+        for tensor in tensors[1:]:
+            total = total + tensor
+        return total
+
+
+class Mul(nn.Module):
+    """Product of two inputs, element by element."""
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        """Multiply the inputs."""
+        return a * b
+
+
+class ChannelScale(nn.Module):
+    """Each channel times a learned number."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(channels))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Scale along dimension 1."""
+        return x * self.weight.reshape(-1, *[1] * (x.dim() - 2))
+
+
+class ChannelShift(nn.Module):
+    """Each channel plus a learned number."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(channels))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Shift along dimension 1."""
+        return x + self.bias.reshape(-1, *[1] * (x.dim() - 2))
+
+
+class AddScalar(nn.Module):
+    """Its input plus a number."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.value = value
+
+    def extra_repr(self) -> str:
+        """The number."""
+        return f"{self.value}"
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Add the number."""
+        return x + self.value
+
+
+class MulScalar(nn.Module):
+    """Its input times a number."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.value = value
+
+    def extra_repr(self) -> str:
+        """The number."""
+        return f"{self.value}"
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Multiply by the number."""
+        return x * self.value
+
+
+modules("Add")(plain_module("add"))
+modules("Mul")(plain_module("mul"))
+modules("ChannelScale")(lambda m, shape: [("", "scale", {}, {"weight": m.weight})])
+modules("ChannelShift")(lambda m, shape: [("", "shift", {}, {"bias": m.bias})])
+modules("AddScalar")(lambda m, shape: [("", "add_scalar", {"value": m.value}, {})])
+modules("MulScalar")(lambda m, shape: [("", "mul_scalar", {"value": m.value}, {})])
+
+
+def _binary(kind: str) -> FunctionRule:
+    def rule(call: Call, a: Any, b: Any, *, alpha: int = 1) -> Chain:
+        if alpha != 1:
+            raise Refusal("it scales one side")
+        for side, other in ((a, b), (b, a)):
+            if isinstance(side, bool) or not isinstance(side, int | float | torch.Tensor | fx.Node):
+                raise Refusal(f"it combines a tensor with {side!r}")
+            if isinstance(side, int | float):
+                if side == (0 if kind == "add" else 1):
+                    return [other], "identity", {}
+                return [other], f"{kind}_scalar", {"value": float(side)}
+            if isinstance(side, torch.Tensor):
+                return _with_constant(kind, other, side, call.out)
+            if len(call.shapes[side]) != len(call.out):
+                raise Refusal("it broadcasts over missing dimensions")
+        return [a, b], kind, {}
+
+    return rule
+
+
+def _with_constant(kind: str, x: Any, constant: torch.Tensor, out: Shape) -> Chain:
+    """A tensor with one that does not depend on the input: a number, or a learned number per channel."""
+    if constant.numel() == 1 and not constant.requires_grad:
+        return [x], f"{kind}_scalar", {"value": float(constant)}
+    sizes = (*[1] * (len(out) - constant.dim()), *constant.shape)
+    if len(sizes) != len(out) or constant.numel() not in (1, out[1]) or sizes[1] != constant.numel():
+        raise Refusal(f"it combines a tensor with parameters of shape {tuple(constant.shape)}, not with one number per channel")
+    per_channel = constant.reshape(-1).expand(out[1])
+    return ([x], "scale", {}, {"weight": per_channel}) if kind == "mul" else ([x], "shift", {}, {"bias": per_channel})
+
+
+_add = functions(operator.add, operator.iadd, torch.add, methods=("add", "add_"))(_binary("add"))
+_mul = functions(operator.mul, operator.imul, torch.mul, methods=("mul", "mul_"))(_binary("mul"))
+
+
+@functions(operator.sub, operator.isub, torch.sub, methods=("sub",))
+def _subtract(call: Call, a: Any, b: Any) -> Chain:
+    if not isinstance(b, fx.Node):
+        return _add(call, a, -b)
+    if isinstance(a, fx.Node):
+        raise Refusal("it subtracts one tensor from another")
+    return [([b], "mul_scalar", {"value": -1.0}), _add(call, b, a)]
+
+
+@functions(operator.truediv, operator.itruediv, torch.div, methods=("div",))
+def _divide(call: Call, a: Any, b: Any) -> Chain:
+    if not isinstance(a, fx.Node) or isinstance(b, fx.Node) or not torch.all(torch.as_tensor(b) != 0):
+        raise Refusal("it divides by something else than a number")
+    return _mul(call, a, 1 / b)
+
+
+@functions(operator.neg, torch.neg, methods=("neg",))
+def _negate(call: Call, x: Any) -> Chain:
+    return [x], "mul_scalar", {"value": -1.0}
+
+
+def _add_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
+    w.node("Add" if len(ins) == 2 else "Sum", op, ins)
+
+
+def _combine(code: str) -> TfliteRule:
+    """Of two inputs or, one after the other, of more; shapes broadcast in NHWC as they do in NCHW."""
+
+    def lower(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
+        made, *others = ins
+        for i, other in enumerate(others):
+            name = op.name if i == len(others) - 1 else f"{op.name}.part{i}"
+            shape = tuple(max(sizes) for sizes in zip(made.shape, other.shape, strict=True))
+            made = b.apply(code, name, [made, other], shape, b.scale(op))
+        made.nonnegative = all(value.nonnegative for value in ins)
+        return made
+
+    return lower
+
+
+forms.register("add")(Form(lambda ins, a: Add(), _add_onnx, _combine("ADD"), pairwise=True, activates=True, any_order=True))
+forms.register("mul")(Form(lambda ins, a: Mul(), onnx_node("Mul"), _combine("MUL"), pairwise=True, activates=True, any_order=True))
+
+
+def _with_number(onnx: str, tflite: str) -> tuple[OnnxRule, TfliteRule]:
+    """Both forms of an operator with one number, whose nodes and operators have these names."""
+
+    def write(w: OnnxWriter, op: Op, ins: list[str]) -> None:
+        w.node(onnx, op, [ins[0], w.number(op, "value", number(op.attrs, "value"))])
+
+    def lower(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
+        return b.apply(tflite, op.name, [ins[0], np.array(number(op.attrs, "value"))], quant=b.scale(op))
+
+    return write, lower
+
+
+def _with_learned(key: str, onnx: str, tflite: str) -> tuple[OnnxRule, TfliteRule]:
+    """Both forms of an operator with one learned number a channel; channels stand last in TFLite, where they broadcast."""
+
+    def write(w: OnnxWriter, op: Op, ins: list[str]) -> None:
+        w.node(onnx, op, [ins[0], w.per_channel(op, key)])
+
+    def lower(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
+        return b.apply(tflite, op.name, [ins[0], source.weights[op.name][key].reshape(-1)], quant=b.scale(op))
+
+    return write, lower
+
+
+def _register(kind: str, make: Maker, rules: tuple[OnnxRule, TfliteRule], *stored: str) -> None:
+    forms.register(kind)(Form(make, *rules, stored=stored, any_order=True))
+
+
+_register("add_scalar", lambda ins, a: AddScalar(number(a, "value")), _with_number("Add", "ADD"))
+_register("mul_scalar", lambda ins, a: MulScalar(number(a, "value")), _with_number("Mul", "MUL"))
+_register("scale", lambda ins, a: ChannelScale(ins[0][1]), _with_learned("weight", "Mul", "MUL"), "weight")
+_register("shift", lambda ins, a: ChannelShift(ins[0][1]), _with_learned("bias", "Add", "ADD"), "bias")

@@ -1,0 +1,275 @@
+"""Operators that only move, select or repeat elements, in torch, ONNX and TFLite.
+
+Slices, shuffles and new axes are also seen by `stretch.capture.views`, which knows tensors in another order of dimensions.
+"""
+
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from predictors.graph import Op
+from predictors.shapes import Attr, Attrs, Shape, integer, ints
+from stretch.formats.onnx import OnnxWriter
+from stretch.formats.tflite.builder import Builder, Value, to_nhwc
+from stretch.formats.tflite.padding import pad
+from stretch.formats.tflite.source import Source
+from stretch.operators.capturing import Call, Chain, Lowered, functions, modules, plain_module
+from stretch.operators.forms import Form, forms, onnx_node
+from stretch.operators.settings import Refusal, pair
+
+
+class Concat(nn.Module):
+    """Inputs side by side along channels."""
+
+    def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
+        """Concatenate the inputs."""
+        return torch.cat(tensors, dim=1)
+
+
+class ChannelSlice(nn.Module):
+    """Channels `start` up to `stop` of its input."""
+
+    def __init__(self, start: int, stop: int) -> None:
+        super().__init__()
+        self.start, self.stop = start, stop
+
+    def extra_repr(self) -> str:
+        """The range."""
+        return f"{self.start}:{self.stop}"
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Cut the channels out."""
+        return x[:, self.start : self.stop]
+
+
+class ChannelShuffle(nn.Module):
+    """Channels of `groups` groups interleaved: the first of each group, then the second of each, and so on."""
+
+    def __init__(self, groups: int) -> None:
+        super().__init__()
+        self.groups = groups
+
+    def extra_repr(self) -> str:
+        """Number of groups."""
+        return f"groups={self.groups}"
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Interleave the channels."""
+        n, c, h, w = x.shape
+        return x.view(n, self.groups, c // self.groups, h, w).transpose(1, 2).reshape(n, c, h, w)
+
+
+class Unflatten(nn.Module):
+    """A vector as a map of one pixel."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """N×C to N×C×1×1."""
+        return x[:, :, None, None]
+
+
+modules("Concat")(plain_module("concat"))
+modules("ChannelSlice")(lambda m, shape: [("", "slice", {"start": m.start, "stop": m.stop}, {})])
+modules("ChannelShuffle")(lambda m, shape: [("", "channel_shuffle", {"groups": m.groups}, {})])
+
+
+@functions(torch.cat, torch.concat)
+def _concat(call: Call, tensors: Any, dim: int = 0, axis: int | None = None) -> Chain:
+    dim = axis if axis is not None else dim
+    if dim % len(call.out) != 1:
+        raise Refusal(f"concatenation along dimension {dim} is not supported, only along channels")
+    return list(tensors), "concat" if len(tensors) > 1 else "identity", {}
+
+
+@modules("Flatten")
+def _flatten_module(m: nn.Flatten, shape: Shape) -> list[Lowered]:
+    last = m.end_dim if m.end_dim >= 0 else len(shape) + m.end_dim
+    if m.start_dim != 1 or last != len(shape) - 1:
+        raise Refusal(f"flattening dimensions {m.start_dim} to {m.end_dim} is not supported")
+    return [("", "flatten", {}, {})]
+
+
+@functions(torch.flatten, methods=("flatten",))
+def _flatten(call: Call, x: Any, start_dim: int = 0, end_dim: int = -1) -> Chain:
+    rank = len(call.shapes[x])
+    if start_dim % rank != 1 or end_dim % rank != rank - 1:
+        raise Refusal(f"flattening dimensions {start_dim} to {end_dim} is not supported")
+    return [x], "flatten", {}
+
+
+@functions(torch.reshape, methods=("view", "reshape"))
+def _reshape(call: Call, x: Any, *size: Any) -> Chain:
+    before = call.shapes[x]
+    if before == call.out:
+        return [x], "identity", {}
+    if len(call.out) == 2 and call.out == (before[0], prod(before[1:])):
+        return [x], "flatten", {}
+    raise Refusal(f"reshaping {before} to {call.out} is not supported")
+
+
+@functions(torch.squeeze, methods=("squeeze",))
+def _squeeze(call: Call, x: Any, *dims: Any, dim: Any = None) -> Chain:
+    before = call.shapes[x]
+    if len(call.out) == 2 and call.out == (before[0], prod(before[1:])):
+        return [x], "flatten", {}
+    raise Refusal(f"squeezing {before} to {call.out} is not supported")
+
+
+@modules("Unflatten")
+def _unflatten_module(m: Any, shape: Shape) -> list[Lowered]:
+    dim, sizes = getattr(m, "dim", 1), tuple(getattr(m, "unflattened_size", (shape[1], 1, 1)))
+    if len(shape) != 2 or dim % 2 != 1 or sizes not in ((shape[1], 1, 1), (-1, 1, 1)):
+        raise Refusal(f"reshaping dimension {dim} to {sizes} is not supported")
+    return [("", "unflatten", {}, {})]
+
+
+@modules("ZeroPad2d")
+def _pad_module(m: nn.ZeroPad2d, shape: Shape) -> list[Lowered]:
+    left, right, top, bottom = m.padding
+    return [("", "pad", {"padding": (top, left, bottom, right)}, {})]
+
+
+@functions(F.pad)
+def _pad(call: Call, x: Any, pad: Any, mode: str = "constant", value: float | None = None) -> Chain:
+    if mode != "constant" or value not in (None, 0, 0.0) or len(pad) not in (2, 4) or min(pad) < 0:
+        raise Refusal(f"padding {tuple(pad)} with mode `{mode}` and value {value} is not supported")
+    left, right, top, bottom = (*pad, 0, 0)[:4]
+    return [x], "pad", {"padding": (top, left, bottom, right)}
+
+
+def _enlargement(shape: Shape, size: Any, scale: Any, mode: str) -> dict[str, Attr]:
+    """Attributes of an enlargement by whole factors, nearest neighbour.
+
+    Raises:
+        Refusal: If it interpolates, or its factor is no whole number.
+    """
+    if mode != "nearest" or len(shape) != 4:
+        raise Refusal(f"resizing with mode `{mode}` is not supported, only `nearest` by whole factors")
+    if size is not None:
+        factors = [wanted / has for wanted, has in zip(pair(size), shape[2:], strict=True)]
+    else:
+        factors = list(scale) if isinstance(scale, tuple | list) else [scale, scale]
+    if any(factor != int(factor) or factor < 1 for factor in factors):
+        raise Refusal(f"resizing by {factors[0]:g}×{factors[1]:g} is not supported, only by whole factors")
+    return {"scale": (int(factors[0]), int(factors[1]))}
+
+
+@modules("Upsample", "UpsamplingNearest2d")
+def _upsample_module(m: nn.Upsample, shape: Shape) -> list[Lowered]:
+    return [("", "upsample", _enlargement(shape, m.size, m.scale_factor, m.mode), {})]
+
+
+@functions(F.interpolate)
+def _interpolate(call: Call, x: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest", **_: Any) -> Chain:
+    return [x], "upsample", _enlargement(call.shapes[x], size, scale_factor, mode)
+
+
+def _make_pad(ins: list[Shape], a: Attrs) -> nn.Module:
+    top, left, bottom, right = ints(a, "padding")
+    return nn.ZeroPad2d((left, right, top, bottom))
+
+
+def _make_upsample(ins: list[Shape], a: Attrs) -> nn.Module:
+    down, across = ints(a, "scale")
+    return nn.Upsample(scale_factor=(float(down), float(across)), mode="nearest")
+
+
+def _shuffle_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
+    groups = integer(op.attrs, "groups")
+    n, c, height, width = op.shape
+    split = w.indices(op, "split", [n, groups, c // groups, height, width])
+    whole = w.indices(op, "whole", op.shape)
+    w.node("Reshape", op, [ins[0], split], output=f"{op.name}.groups")
+    w.node("Transpose", op, [f"{op.name}.groups"], output=f"{op.name}.swapped", perm=[0, 2, 1, 3, 4])
+    w.node("Reshape", op, [f"{op.name}.swapped", whole])
+
+
+def _upsample_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
+    scales = w.constant(f"{op.name}.scales", np.array([1, 1, *ints(op.attrs, "scale")], np.float32))
+    attributes = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    w.node("Resize", op, [ins[0], "", scales], **attributes)
+
+
+def _pad_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
+    top, left, bottom, right = ints(op.attrs, "padding")
+    w.node("Pad", op, [ins[0], w.indices(op, "pads", [0, 0, top, left, 0, 0, bottom, right])])
+
+
+def _slice_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
+    bounds = (("start", integer(op.attrs, "start")), ("stop", integer(op.attrs, "stop")), ("axis", 1))
+    w.node("Slice", op, [ins[0], *[w.indices(op, key, [value]) for key, value in bounds]])
+
+
+def _unflatten_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
+    w.node("Unsqueeze", op, [ins[0], w.indices(op, "axes", [2, 3])])
+
+
+def _flatten_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
+    """One row an image, channels outermost as in NCHW, unless only matrices read it: they take the order into their weights."""
+    x = ins[0]
+    if len(x.shape) == 4 and x.shape[1] * x.shape[2] > 1 and x.shape[3] > 1:
+        n, h, w, c = x.shape
+        readers = [source.graph.by_name[name] for name in source.graph.consumers[op.name]]
+        if op.name != source.graph.output and readers and all(reader.kind == "linear" for reader in readers):
+            row = b.reshaped(op.name, x, (n, h * w * c))
+            row.flattened = (h, w, c)
+            return row
+        x = b.moved("TRANSPOSE", f"{op.name}.nchw", x, (n, c, h, w), [b.indices(f"{op.name}.order", [0, 3, 1, 2])])
+    return b.reshaped(op.name, x, (x.shape[0], prod(x.shape[1:])))
+
+
+def _unflatten_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
+    """One pixel for each row."""
+    return b.reshaped(op.name, ins[0], to_nhwc(op.shape))
+
+
+def _pad_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
+    """Zeros around an image."""
+    top, left, bottom, right = ints(op.attrs, "padding")
+    return pad(b, op, ins[0], (top, left), (bottom, right))
+
+
+def _slice_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
+    """Channels stand last."""
+    x, start = ins[0], integer(op.attrs, "start")
+    shape = to_nhwc(op.shape)
+    begin = [0] * (len(shape) - 1) + [start]
+    return b.moved("SLICE", op.name, x, shape, [b.indices(f"{op.name}.begin", begin), b.indices(f"{op.name}.size", shape)])
+
+
+def _shuffle_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
+    """Groups and the channels in them change places."""
+    x, groups = ins[0], integer(op.attrs, "groups")
+    n, h, w, c = x.shape
+    split = b.reshaped(f"{op.name}.groups", x, (n * h * w, groups, c // groups))
+    order = b.indices(f"{op.name}.order", [0, 2, 1])
+    turned = b.moved("TRANSPOSE", f"{op.name}.turned", split, (n * h * w, c // groups, groups), [order])
+    return b.reshaped(op.name, turned, x.shape)
+
+
+def _upsample_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
+    """Nearest neighbour: pixel i reads pixel ⌊i / scale⌋."""
+    shape = to_nhwc(op.shape)
+    size = b.indices(f"{op.name}.size", shape[1:3])
+    return b.moved("RESIZE_NEAREST_NEIGHBOR", op.name, ins[0], shape, [size])
+
+
+def _concat_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
+    """Side by side along the channels; int8 inputs are re-quantised to the scale of the result."""
+    shape, quant = to_nhwc(op.shape), b.scale(op)
+    indices = [b.integer(value, quant) if b.rounded else b.real(value) for value in ins]
+    made = b.write("CONCATENATION", op.name, indices, shape, quant, axis=len(shape) - 1)
+    made.nonnegative = all(value.nonnegative for value in ins)
+    return made
+
+
+forms.register("concat")(Form(lambda ins, a: Concat(), onnx_node("Concat", axis=1), _concat_tflite))
+forms.register("slice")(Form(lambda ins, a: ChannelSlice(integer(a, "start"), integer(a, "stop")), _slice_onnx, _slice_tflite))
+forms.register("pad")(Form(_make_pad, _pad_onnx, _pad_tflite))
+forms.register("channel_shuffle")(Form(lambda ins, a: ChannelShuffle(integer(a, "groups")), _shuffle_onnx, _shuffle_tflite))
+forms.register("upsample")(Form(_make_upsample, _upsample_onnx, _upsample_tflite))
+forms.register("flatten")(Form(lambda ins, a: nn.Flatten(), onnx_node("Flatten", axis=1), _flatten_tflite))
+forms.register("unflatten")(Form(lambda ins, a: Unflatten(), _unflatten_onnx, _unflatten_tflite))

@@ -1,0 +1,203 @@
+"""Normalisations in torch, ONNX and TFLite."""
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from predictors.graph import Op
+from predictors.shapes import Attr, Attrs, Shape, number
+from stretch.formats.onnx import OnnxWriter
+from stretch.formats.tflite.builder import UNIT, Builder, Value
+from stretch.formats.tflite.source import Source
+from stretch.operators.capturing import Call, Chain, Lowered, ModuleRule, functions, lower_module, modules
+from stretch.operators.forms import Form, bounded, forms, onnx_node, tflite_op
+from stretch.operators.settings import Refusal
+
+
+class ChannelNorm(nn.Module):
+    """Layer normalisation over the channels of each pixel."""
+
+    def __init__(self, channels: int, eps: float, affine: bool) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(channels)) if affine else None
+        self.bias = nn.Parameter(torch.zeros(channels)) if affine else None
+        self.channels = channels
+
+    def extra_repr(self) -> str:
+        """Channels and epsilon."""
+        return f"{self.channels}, eps={self.eps}, affine={self.weight is not None}"
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Normalise along dimension 1."""
+        last = F.layer_norm(x.movedim(1, -1), (self.channels,), self.weight, self.bias, self.eps)
+        return last.movedim(-1, 1)
+
+
+@modules("BatchNorm2d")
+def _batch_norm(m: Any, shape: Shape) -> list[Lowered]:
+    if m.running_mean is None:
+        raise Refusal("batch normalisation without running statistics is not supported")
+    if m.momentum is None:
+        raise Refusal("batch normalisation with a cumulative average (momentum None) is not supported")
+    weights = {"weight": m.weight, "bias": m.bias} if m.weight is not None else {}
+    weights |= {"running_mean": m.running_mean, "running_var": m.running_var}
+    return [("", "batch_norm", {"eps": float(m.eps), "momentum": float(m.momentum), "affine": m.weight is not None}, weights)]
+
+
+@modules("BatchNorm1d")
+def _batch_norm_1d(m: nn.BatchNorm1d, shape: Shape) -> list[Lowered]:
+    if len(shape) != 2:
+        raise Refusal(f"one-dimensional batch normalisation over {len(shape)} dimensions is not supported")
+    return _batch_norm(m, shape)
+
+
+@modules("BatchNormAct2d")
+def _norm_act(m: Any, shape: Shape) -> list[Lowered]:
+    """Timm's batch-norm that carries its activation."""
+    lowered = _batch_norm(m, shape)
+    for suffix in ("drop", "act"):
+        part = getattr(m, suffix)
+        if not isinstance(part, nn.Identity):
+            lowered += [(suffix, kind, attrs, own) for _, kind, attrs, own in lower_module(part, shape)]
+    return lowered
+
+
+def _over_channels(
+    shape: Shape, normalised: Any, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float
+) -> tuple[str, dict[str, Attr], dict[str, torch.Tensor]]:
+    """Layer normalisation over channels: kind, attributes, weights.
+
+    Raises:
+        Refusal: If it is over more than channels, or has a bias without a weight.
+    """
+    if tuple(normalised) != (shape[1],):
+        raise Refusal(f"layer normalisation over {tuple(normalised)} is not supported, only over channels")
+    if weight is None and bias is not None:
+        raise Refusal("layer normalisation with a bias alone is not supported")
+    own = {} if weight is None else {"weight": weight, "bias": bias if bias is not None else torch.zeros_like(weight)}
+    return "layer_norm", {"eps": float(eps), "affine": weight is not None}, own
+
+
+def _layer_norm_last(m: nn.LayerNorm, shape: Shape) -> list[Lowered]:
+    kind, attrs, own = _over_channels(shape, m.normalized_shape, m.weight, m.bias, m.eps)
+    return [("", kind, attrs, own)]
+
+
+@modules("LayerNorm", last=_layer_norm_last)
+def _layer_norm(m: nn.LayerNorm, shape: Shape) -> list[Lowered]:
+    if len(shape) != 2:
+        raise Refusal("layer normalisation over the last dimension of a feature map is not supported, only over channels")
+    return _layer_norm_last(m, shape)
+
+
+@modules("ChannelNorm")
+def _channel_norm(m: ChannelNorm, shape: Shape) -> list[Lowered]:
+    kind, attrs, own = _over_channels(shape, (m.channels,), m.weight, m.bias, m.eps)
+    return [("", kind, attrs, own)]
+
+
+@functions(F.layer_norm, last=True)
+def _layer_norm_function(call: Call, x: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Chain:
+    kind, attrs, own = _over_channels(call.out, normalized_shape, weight, bias, eps)
+    return [x], kind, attrs, own
+
+
+def _check_softmax(shape: Shape, dim: int | None) -> None:
+    if (dim is None and len(shape) != 2) or (dim is not None and dim % len(shape) != 1):
+        raise Refusal(f"a softmax over dimension {dim} is not supported, only over channels")
+
+
+def _softmax_module(kind: str) -> ModuleRule:
+    def rule(m: Any, shape: Shape) -> list[Lowered]:
+        _check_softmax(shape, m.dim)
+        return [("", kind, {}, {})]
+
+    return rule
+
+
+def _softmax_function(kind: str) -> Any:
+    def rule(call: Call, x: Any, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Chain:
+        if dtype is not None:
+            raise Refusal("it changes the type of its input")
+        _check_softmax(call.out, dim)
+        return [x], kind, {}
+
+    return rule
+
+
+modules("Softmax")(_softmax_module("softmax"))
+modules("LogSoftmax")(_softmax_module("log_softmax"))
+functions(F.softmax, torch.softmax, methods=("softmax",))(_softmax_function("softmax"))
+functions(F.log_softmax, torch.log_softmax, methods=("log_softmax",))(_softmax_function("log_softmax"))
+
+
+def _make_batch_norm(ins: list[Shape], a: Attrs) -> nn.Module:
+    norm = nn.BatchNorm1d if len(ins[0]) == 2 else nn.BatchNorm2d
+    return norm(ins[0][1], eps=number(a, "eps"), momentum=number(a, "momentum"), affine=bool(a["affine"]))
+
+
+def _onnx_batch_norm(w: OnnxWriter, op: Op, ins: list[str]) -> None:
+    affine = [w.weight(op, "weight", 1.0), w.weight(op, "bias", 0.0)]
+    statistics = [w.weight(op, "running_mean"), w.weight(op, "running_var")]
+    w.node("BatchNormalization", op, [ins[0], *affine, *statistics], epsilon=number(op.attrs, "eps"))
+
+
+def _onnx_layer_norm(w: OnnxWriter, op: Op, ins: list[str]) -> None:
+    """ONNX normalises the last dimensions, so channels go last for as long as it takes."""
+    rank = len(op.shape)
+    affine = [w.weight(op, "weight", 1.0), w.weight(op, "bias", 0.0)]
+    epsilon = number(op.attrs, "eps")
+    if rank == 2:
+        w.node("LayerNormalization", op, [ins[0], *affine], axis=-1, epsilon=epsilon)
+        return
+    w.node("Transpose", op, ins, output=f"{op.name}.last", perm=[0, *range(2, rank), 1])
+    w.node("LayerNormalization", op, [f"{op.name}.last", *affine], output=f"{op.name}.normed", axis=-1, epsilon=epsilon)
+    w.node("Transpose", op, [f"{op.name}.normed"], perm=[0, rank - 1, *range(1, rank - 1)])
+
+
+def _tflite_batch_norm(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
+    """A batch-norm that no convolution before it takes up: a factor and an offset a channel."""
+    own = {key: value.astype(np.float64) for key, value in source.weights[op.name].items()}
+    factor = own.get("weight", 1.0) / np.sqrt(own["running_var"] + number(op.attrs, "eps"))
+    scaled = b.apply("MUL", f"{op.name}.scaled", [ins[0], factor], quant=b.scale(op))
+    return b.apply("ADD", op.name, [scaled, own.get("bias", 0.0) - factor * own["running_mean"]], quant=b.scale(op))
+
+
+def _tflite_layer_norm(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
+    """Channels stand last, so their mean and their spread are those of the last axis."""
+    name, own, shape = op.name, source.weights.get(op.name, {}), ins[0].shape
+    axes = b.indices(f"{name}.axes", [len(shape) - 1])
+    one = (*shape[:-1], 1)
+    mean = b.apply("MEAN", f"{name}.mean", [ins[0]], one, extra=[axes], keep_dims=True)
+    centred = b.apply("SUB", f"{name}.centred", [ins[0], mean])
+    square = b.apply("MUL", f"{name}.square", [centred, centred])
+    variance = b.apply("MEAN", f"{name}.variance", [square], one, extra=[axes], keep_dims=True)
+    raised = b.apply("ADD", f"{name}.raised", [variance, np.array(number(op.attrs, "eps"))])
+    rate = b.apply("RSQRT", f"{name}.rate", [raised])
+    y = b.apply("MUL", f"{name}.normed", [centred, rate])
+    if "weight" in own:
+        y = b.apply("MUL", f"{name}.scaled", [y, own["weight"]])
+        y = b.apply("ADD", name, [y, own["bias"]])
+    return y
+
+
+forms.register("batch_norm")(
+    Form(_make_batch_norm, _onnx_batch_norm, _tflite_batch_norm, stored=("weight", "bias", "running_mean", "running_var"), int8=False)
+)
+forms.register("layer_norm")(
+    Form(
+        lambda ins, a: ChannelNorm(ins[0][1], number(a, "eps"), bool(a["affine"])),
+        _onnx_layer_norm,
+        _tflite_layer_norm,
+        stored=("weight", "bias"),
+        int8=False,
+    )
+)
+forms.register("softmax")(Form(lambda ins, a: nn.Softmax(dim=1), onnx_node("Softmax", axis=1), bounded("SOFTMAX", UNIT, beta=1.0)))
+forms.register("log_softmax")(
+    Form(lambda ins, a: nn.LogSoftmax(dim=1), onnx_node("LogSoftmax", axis=1), tflite_op("LOG_SOFTMAX"), int8=False)
+)

@@ -1,0 +1,257 @@
+"""Pooling in torch, ONNX and TFLite: over windows, and over the whole image."""
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from predictors.errors import StretchError
+from predictors.graph import Op
+from predictors.shapes import Attr, Attrs, Shape, ints
+from stretch.formats.onnx import OnnxWriter
+from stretch.formats.tflite.builder import Array, Builder, Value, to_nhwc
+from stretch.formats.tflite.padding import Window, pad, window
+from stretch.formats.tflite.source import Source
+from stretch.operators.capturing import Call, Chain, FunctionRule, Lowered, functions, modules
+from stretch.operators.forms import Form, OnnxRule, TfliteRule, forms
+from stretch.operators.settings import Refusal, pair, pooling_window
+
+#: Below every finite number: padding that never wins a maximum.
+LOWEST = float(np.finfo(np.float32).min)
+
+
+class GlobalPool(nn.Module):
+    """Mean or maximum over height and width; `kind` is the operator's."""
+
+    def __init__(self, kind: str, keepdims: bool) -> None:
+        super().__init__()
+        self.kind, self.keepdims = kind, keepdims
+
+    def extra_repr(self) -> str:
+        """Kind and shape."""
+        return f"{self.kind}, keepdims={self.keepdims}"
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Pool."""
+        pool = F.adaptive_avg_pool2d if self.kind == "global_avg_pool" else F.adaptive_max_pool2d
+        pooled = pool(x, 1)
+        return pooled if self.keepdims else pooled.flatten(1)
+
+
+def _refuse_indices(return_indices: bool) -> None:
+    if return_indices:
+        raise Refusal("pooling that returns indices is not supported")
+
+
+def _refuse_divisor(divisor: int | None) -> None:
+    if divisor is not None:
+        raise Refusal("average pooling with its own divisor is not supported")
+
+
+@modules("MaxPool2d")
+def _max_module(m: nn.MaxPool2d, shape: Shape) -> list[Lowered]:
+    _refuse_indices(m.return_indices)
+    return [("", "max_pool", pooling_window(m.kernel_size, m.stride, m.padding, m.ceil_mode) | {"dilation": pair(m.dilation)}, {})]
+
+
+@functions(F.max_pool2d, torch.max_pool2d)
+def _max(
+    call: Call,
+    x: Any,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Chain:
+    _refuse_indices(return_indices)
+    return [x], "max_pool", pooling_window(kernel_size, stride, padding, ceil_mode) | {"dilation": pair(dilation)}
+
+
+@modules("AvgPool2d")
+def _mean_module(m: nn.AvgPool2d, shape: Shape) -> list[Lowered]:
+    _refuse_divisor(m.divisor_override)
+    attrs = pooling_window(m.kernel_size, m.stride, m.padding, m.ceil_mode) | {"count_include_pad": bool(m.count_include_pad)}
+    return [("", "avg_pool", attrs, {})]
+
+
+@functions(F.avg_pool2d)
+def _mean(
+    call: Call,
+    x: Any,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Chain:
+    _refuse_divisor(divisor_override)
+    return [x], "avg_pool", pooling_window(kernel_size, stride, padding, ceil_mode) | {"count_include_pad": bool(count_include_pad)}
+
+
+def adaptive_pool(how: str, shape: Shape, size: Any) -> tuple[str, dict[str, Attr]]:
+    """Adaptive pooling as plain pooling, where the windows are equal.
+
+    Raises:
+        Refusal: If the output size does not divide the input size.
+    """
+    wanted = (size, size) if isinstance(size, int) or size is None else tuple(size)
+    h, w = (n if want is None else int(want) for n, want in zip(shape[2:], wanted, strict=True))
+    if (h, w) == (1, 1):
+        return f"global_{how}_pool", {"keepdims": True}
+    if shape[2] % h or shape[3] % w:
+        raise Refusal(f"adaptive pooling of {shape[2]}×{shape[3]} to {h}×{w} has unequal windows")
+    kernel = (shape[2] // h, shape[3] // w)
+    if kernel == (1, 1):
+        return "identity", {}
+    attrs: dict[str, Attr] = {"kernel": kernel, "stride": kernel, "padding": (0, 0, 0, 0), "ceil_mode": False}
+    return f"{how}_pool", attrs | ({"count_include_pad": True} if how == "avg" else {"dilation": (1, 1)})
+
+
+@modules("AdaptiveAvgPool2d", "AdaptiveMaxPool2d")
+def _adaptive_module(m: Any, shape: Shape) -> list[Lowered]:
+    return [("", *adaptive_pool("max" if isinstance(m, nn.AdaptiveMaxPool2d) else "avg", shape, m.output_size), {})]
+
+
+def _adaptive(how: str) -> FunctionRule:
+    def rule(call: Call, x: Any, output_size: Any, return_indices: bool = False) -> Chain:
+        _refuse_indices(return_indices)
+        return [x], *adaptive_pool(how, call.shapes[x], output_size)
+
+    return rule
+
+
+functions(F.adaptive_avg_pool2d)(_adaptive("avg"))
+functions(F.adaptive_max_pool2d)(_adaptive("max"))
+modules("GlobalPool")(lambda m, shape: [("", m.kind, {"keepdims": m.keepdims}, {})])
+
+
+@functions(torch.mean, methods=("mean",))
+def _mean_over_image(call: Call, x: Any, dim: Any = None, keepdim: bool = False) -> Chain:
+    rank = len(call.shapes[x])
+    dims = sorted(d % rank for d in ((dim,) if isinstance(dim, int) else dim or ()))
+    if rank != 4 or dims != [2, 3]:
+        raise Refusal(f"a mean over dimensions {dim} is not supported, only over height and width")
+    return [x], "global_avg_pool", {"keepdims": bool(keepdim)}
+
+
+def _make_max(ins: list[Shape], a: Attrs) -> nn.Module:
+    return nn.MaxPool2d(ints(a, "kernel"), ints(a, "stride"), ints(a, "padding")[:2], ints(a, "dilation"), ceil_mode=bool(a["ceil_mode"]))
+
+
+def _make_mean(ins: list[Shape], a: Attrs) -> nn.Module:
+    return nn.AvgPool2d(
+        ints(a, "kernel"),
+        ints(a, "stride"),
+        ints(a, "padding")[:2],
+        ceil_mode=bool(a["ceil_mode"]),
+        count_include_pad=bool(a["count_include_pad"]),
+    )
+
+
+def _onnx(kind: str) -> OnnxRule:
+    def write(w: OnnxWriter, op: Op, ins: list[str]) -> None:
+        a = op.attrs
+        extra = {"dilations": ints(a, "dilation")} if kind == "MaxPool" else {"count_include_pad": int(bool(a["count_include_pad"]))}
+        common = {
+            "kernel_shape": ints(a, "kernel"),
+            "strides": ints(a, "stride"),
+            "pads": ints(a, "padding"),
+            "ceil_mode": int(bool(a["ceil_mode"])),
+        }
+        w.node(kind, op, ins, **common, **extra)
+
+    return write
+
+
+def _global_onnx(kind: str) -> OnnxRule:
+    def write(w: OnnxWriter, op: Op, ins: list[str]) -> None:
+        if op.attrs["keepdims"]:
+            w.node(kind, op, ins)
+        else:
+            w.node(kind, op, ins, output=f"{op.name}.pooled")
+            w.node("Flatten", op, [f"{op.name}.pooled"], axis=1)
+
+    return write
+
+
+def _max_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
+    """Padding never wins; where no element is below 0, zeros do not either, and they are padded faster."""
+    if tuple(ints(op.attrs, "dilation")) != (1, 1):
+        raise StretchError(f"operator `{op.name}` (max_pool) is dilated, which TFLite does not have", "keep this model in ONNX")
+    place = window(op.attrs, source.graph.input_shapes(op)[0], op.shape)
+    x = ins[0]
+    if place.explicit:
+        x = pad(b, op, x, place.before, place.after, 0.0 if x.nonnegative else LOWEST)
+    return _pool(b, "MAX_POOL_2D", op.name, x, op, place)
+
+
+def _mean_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
+    """TFLite divides by what lies inside the image; any other count is a factor for each window."""
+    image = source.graph.input_shapes(op)[0]
+    place = window(op.attrs, image, op.shape)
+    factor = _count_factor(op, image, place)
+    x = pad(b, op, ins[0], place.before, place.after) if place.explicit else ins[0]
+    if (factor == 1).all():
+        return _pool(b, "AVERAGE_POOL_2D", op.name, x, op, place)
+    pooled = _pool(b, "AVERAGE_POOL_2D", f"{op.name}.pooled", x, op, place)
+    made = b.apply("MUL", op.name, [pooled, factor[None, :, :, None]], quant=b.scale(op))
+    made.nonnegative = ins[0].nonnegative
+    return made
+
+
+def _pool(b: Builder, code: str, name: str, x: Value, op: Op, place: Window) -> Value:
+    kernel, stride = ints(op.attrs, "kernel"), ints(op.attrs, "stride")
+    settings = {
+        "filter_height": kernel[0],
+        "filter_width": kernel[1],
+        "stride_h": stride[0],
+        "stride_w": stride[1],
+        "padding": place.padding,
+    }
+    return b.moved(code, name, x, to_nhwc(op.shape), **settings)
+
+
+def _count_factor(op: Op, image: Shape, place: Window) -> Array:
+    """What TFLite divides by over what `op` divides by, for each window: height × width."""
+    kernel, stride, padding = (ints(op.attrs, key) for key in ("kernel", "stride", "padding"))
+    counts = bool(op.attrs["count_include_pad"])
+    ratio = []
+    for axis in (0, 1):
+        size, starts = image[axis + 2], np.arange(op.shape[axis + 2]) * stride[axis] - padding[axis]
+        inside = np.minimum(starts + kernel[axis], size) - np.maximum(starts, 0)
+        # what `ceil_mode` adds beyond the padding never counts
+        counted = np.minimum(starts + kernel[axis], size + padding[axis + 2]) - starts if counts else inside
+        ratio.append((inside if place.padding == 0 else kernel[axis]) / counted)
+    return np.outer(ratio[0], ratio[1])
+
+
+def _global_tflite(code: str) -> TfliteRule:
+    """Over all pixels."""
+
+    def lower(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
+        keep = bool(op.attrs["keepdims"])
+        x = ins[0]
+        shape = (x.shape[0], 1, 1, x.shape[3]) if keep else (x.shape[0], x.shape[3])
+        axes = b.indices(f"{op.name}.axes", [1, 2])
+        if code == "REDUCE_MAX":
+            return b.moved(code, op.name, x, shape, [axes], keep_dims=keep)
+        made = b.apply(code, op.name, [x], shape, b.scale(op), [axes], keep_dims=keep)
+        made.nonnegative = x.nonnegative
+        return made
+
+    return lower
+
+
+forms.register("max_pool")(Form(_make_max, _onnx("MaxPool"), _max_tflite))
+forms.register("avg_pool")(Form(_make_mean, _onnx("AveragePool"), _mean_tflite))
+forms.register("global_avg_pool")(
+    Form(lambda ins, a: GlobalPool("global_avg_pool", bool(a["keepdims"])), _global_onnx("GlobalAveragePool"), _global_tflite("MEAN"))
+)
+forms.register("global_max_pool")(
+    Form(lambda ins, a: GlobalPool("global_max_pool", bool(a["keepdims"])), _global_onnx("GlobalMaxPool"), _global_tflite("REDUCE_MAX"))
+)

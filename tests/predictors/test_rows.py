@@ -1,0 +1,121 @@
+"""Bands of rows: what an operator computes from the rows that its kind states is what it computes from all."""
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from predictors.graph import Op, OpGraph
+from predictors.rows import Rows, all_rows, enlarged_rows, height, padded_rows, same_rows, window_rows
+from tests.scheduler.delegates.graphs import KIND_NAMES, graphs
+
+WINDOW = {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1, 1, 1)}
+IMAGE = [(1, 4, 9, 9)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "reads", "above", "below"), [(Rows(0, 2), Rows(0, 4), 1, 0), (Rows(2, 3), Rows(3, 6), 0, 0), (Rows(3, 5), Rows(5, 9), 0, 1)]
+)
+def test_window_reads_its_halo_and_pads_only_where_the_image_ends(rows, reads, above, below):
+    band = window_rows(IMAGE, WINDOW, rows)
+    assert band.reads == (reads,)
+    assert band.attrs["padding"] == (above, 1, below, 1)
+
+
+def test_window_within_the_padding_reads_no_row():
+    band = window_rows(IMAGE, WINDOW | {"padding": (6, 1, 0, 1)}, Rows(0, 1))
+    assert band.reads == (Rows(0, 0),)
+    assert band.attrs["padding"] == (3, 1, 0, 1)
+
+
+def test_broadcast_input_is_read_whole():
+    assert same_rows([(1, 4, 9, 9), (1, 4, 1, 1)], {}, Rows(2, 5)).reads == (Rows(2, 5), Rows(0, 1))
+
+
+def test_what_mixes_rows_reads_all_and_keeps_the_band():
+    band = all_rows(IMAGE, {"a": 1}, Rows(2, 5))
+    assert (band.reads, band.skip, dict(band.attrs)) == ((Rows(0, 9),), 2, {"a": 1})
+
+
+def test_padding_is_no_row_of_the_input():
+    band = padded_rows(IMAGE, {"padding": (2, 0, 3, 0)}, Rows(1, 4))
+    assert (band.reads, band.attrs) == ((Rows(0, 2),), {"padding": (1, 0, 0, 0)})
+
+
+def test_copies_of_the_first_row_that_lie_before_the_band_are_skipped():
+    band = enlarged_rows(IMAGE, {"scale": (3, 1)}, Rows(4, 7))
+    assert (band.reads, band.skip) == ((Rows(1, 3),), 1)
+
+
+def test_vector_has_one_row():
+    assert (height((1, 9)), height((1, 4, 5, 6)), len(Rows(2, 5))) == (1, 5, 3)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("kind", KIND_NAMES)
+@settings(max_examples=12)
+@given(data=st.data())
+def test_band_computed_from_its_rows_is_the_band_of_the_whole(kind, data):
+    torch = pytest.importorskip("torch")
+    from stretch.operators.forms import make_module
+
+    graph, weights, x = data.draw(graphs(kind))
+    op = graph.by_name["y"]
+    start = data.draw(st.integers(0, height(op.shape) - 1))
+    stop = data.draw(st.integers(start + 1, height(op.shape)))
+    band = graph.op_rows(op, start, stop)
+    values = _values(graph, weights, x)
+    parts = [
+        values[name][:, :, rows.start : rows.stop] if values[name].ndim == 4 else values[name]
+        for name, rows in zip(op.inputs, band.reads, strict=True)
+    ]
+    assume(all(0 not in part.shape for part in parts))
+    if kind in ("max_pool", "avg_pool"):
+        made = _pooled(kind, band.attrs, torch.from_numpy(parts[0])).numpy()
+    else:
+        got = _loaded(make_module(Op("y", kind, op.inputs, band.attrs), [part.shape for part in parts]), weights.get("y", {}))
+        with torch.inference_mode():
+            made = got(*[torch.from_numpy(np.ascontiguousarray(part)) for part in parts]).numpy()
+    if made.ndim == 4:
+        made = made[:, :, band.skip : band.skip + stop - start]
+        np.testing.assert_allclose(made, values["y"][:, :, start:stop], rtol=1e-5, atol=1e-5)
+    else:
+        np.testing.assert_allclose(made, values["y"], rtol=1e-5, atol=1e-5)
+
+
+def _pooled(kind, attrs, x):
+    """Pooling whose sides are padded differently, which torch's modules do not know: padded beforehand, means as sum over count."""
+    import torch
+    import torch.nn.functional as F
+
+    top, left, bottom, right = attrs["padding"]
+    pads, window = (left, right, top, bottom), (attrs["kernel"], attrs["stride"], 0)
+    if kind == "max_pool":
+        return F.max_pool2d(F.pad(x, pads, value=-torch.inf), *window, ceil_mode=attrs["ceil_mode"])
+    total = F.avg_pool2d(F.pad(x, pads), *window, ceil_mode=attrs["ceil_mode"], divisor_override=1)
+    counted = F.pad(torch.ones_like(x), pads, value=float(attrs["count_include_pad"]))
+    return total / F.avg_pool2d(counted, *window, ceil_mode=attrs["ceil_mode"], divisor_override=1)
+
+
+def _loaded(module, weights):
+    import torch
+
+    own = dict(module.named_parameters()) | dict(module.named_buffers())
+    with torch.no_grad():
+        for key, value in weights.items():
+            own[key].copy_(torch.from_numpy(value))
+    return module.eval()
+
+
+def _values(graph: OpGraph, weights, x):
+    """What every operator computes, whole."""
+    import torch
+
+    from stretch.operators.forms import make_module
+
+    found = {graph.input.name: x}
+    with torch.inference_mode():
+        for op in graph.ops[1:]:
+            module = _loaded(make_module(op, graph.input_shapes(op)), weights.get(op.name, {}))
+            found[op.name] = module(*[torch.from_numpy(np.ascontiguousarray(found[name])) for name in op.inputs]).numpy()
+    return found

@@ -1,0 +1,169 @@
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from predictors.devices import load_device
+from predictors.errors import StretchError
+from predictors.predictor import LatencyPredictor
+from scheduler.formats.onnx_operators import ATTRIBUTES, KIND, operators, read_graph, state, stated
+
+IDENTITIES = ("dropout", "stochastic_depth", "identity")
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", ["tiny_resnet", "tiny_regnet", "tiny_mobilenet", "tiny_efficientnet"])
+def test_what_the_exporter_wrote_comes_back_but_for_identities(tmp_path, name):
+    from stretch.capture import capture
+    from stretch.export.onnx import save_onnx, to_numpy, to_onnx
+    from stretch.models.load import load_model
+
+    loaded = load_model(name, weights="none")
+    captured = capture(loaded.module, loaded.input_shape, name)
+    save_onnx(to_onnx(captured.graph, to_numpy(captured.weights)), tmp_path / "m.onnx")
+    graph = read_graph(tmp_path / "m.onnx")
+    kept = [op for op in captured.graph.ops if op.kind not in IDENTITIES]
+    assert [(op.name, op.kind, op.shape) for op in graph.ops] == [(op.name, op.kind, op.shape) for op in kept]
+    assert [dict(op.attrs) for op in graph.ops] == [dict(op.attrs) for op in kept]
+    assert (graph.macs, graph.params) == (captured.graph.macs, captured.graph.params)
+    predictor = LatencyPredictor(load_device("pixel6"))
+    for processor in ("cpu", "gpu"):
+        assert predictor.predict(graph, processor).ms == pytest.approx(predictor.predict(captured.graph, processor).ms)
+
+
+def model(path, nodes, weights=()):
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4, 2, 2]) for name in ("x", "y")]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:], list(weights))
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), str(path))
+    return path
+
+
+def stating(node, kind, **attrs):
+    state(node, kind, attrs)
+    return node
+
+
+def sigmoid_and_product(**first):
+    sigmoid = helper.make_node("Sigmoid", ["x"], ["gate"], name="n")
+    return [stating(sigmoid, **first) if first else sigmoid, helper.make_node("Mul", ["x", "gate"], ["y"], name="m")]
+
+
+def test_nodes_that_state_nothing_are_part_of_the_operator_that_follows(tmp_path):
+    sigmoid, product = sigmoid_and_product()
+    graph = read_graph(model(tmp_path / "m.onnx", [sigmoid, stating(product, "silu")]))
+    assert [(op.kind, op.inputs) for op in graph.ops] == [("input", ()), ("silu", ("x",))]
+
+
+def test_operators_that_state_themselves_stay_apart(tmp_path):
+    sigmoid, product = sigmoid_and_product(kind="sigmoid")
+    graph = read_graph(model(tmp_path / "m.onnx", [sigmoid, stating(product, "mul")]))
+    assert [(op.kind, op.inputs) for op in graph.ops] == [("input", ()), ("sigmoid", ("x",)), ("mul", ("x", "gate"))]
+
+
+def test_tensor_that_an_operator_reads_twice_is_read_twice(tmp_path):
+    graph = read_graph(model(tmp_path / "m.onnx", [stating(helper.make_node("Add", ["x", "x"], ["y"]), "add")]))
+    assert graph.by_name["y"].inputs == ("x", "x")
+
+
+def test_node_that_belongs_to_no_operator_is_refused(tmp_path):
+    sigmoid, product = sigmoid_and_product(kind="sigmoid")
+    with pytest.raises(StretchError, match="writes `y` does not say which operator") as caught:
+        read_graph(model(tmp_path / "m.onnx", [sigmoid, product]))
+    assert "stretch branch" in caught.value.hint
+
+
+CONV = {"out_channels": 4, "kernel": (1, 1), "stride": (1, 1), "padding": (0,) * 4, "dilation": (1, 1), "groups": 1, "bias": False}
+POOL = {"kernel": (1, 1), "stride": (1, 1), "padding": (0,) * 4, "ceil_mode": False, "count_include_pad": True}
+
+
+def conv_node(**attributes):
+    return helper.make_node("Conv", ["x", "w"], ["y"], name="n", **attributes)
+
+
+@pytest.mark.parametrize(
+    ("node", "kind", "attrs", "problem"),
+    [
+        (helper.make_node("Relu", ["x"], ["y"]), "reluu", {}, "operator kind `reluu`"),
+        (helper.make_node("Relu", ["x"], ["y"]), "flatten", {}, r"states that it is a flatten of shape \[1, 16\], its node Relu makes"),
+        (helper.make_node("Relu", ["x"], ["y"]), "conv", CONV, r"weight of shape \[4, 4, 1, 1\], its nodes read none"),
+        (helper.make_node("Relu", ["x"], ["y"]), "conv", {}, "lacks or has a wrong attribute"),
+        (conv_node(), "conv", CONV | {"out_channels": 5}, "of shape"),
+        (conv_node(), "conv", CONV | {"groups": 2}, r"weight of shape \[4, 2, 1, 1\]"),
+        (conv_node(), "conv", CONV | {"bias": True}, r"weight of shape \[4\]"),
+        (conv_node(strides=[1, 1]), "conv", CONV | {"stride": (2, 1), "padding": (0, 0, 2, 0)}, r"with stride \(2, 1\), its node Conv has"),
+        (
+            helper.make_node("AveragePool", ["x"], ["y"], kernel_shape=[1, 1]),
+            "avg_pool",
+            POOL | {"kernel": (3, 1), "padding": (1, 0, 1, 0)},
+            "with kernel",
+        ),
+    ],
+)
+def test_operator_that_its_nodes_are_not_is_refused(tmp_path, node, kind, attrs, problem):
+    weight = helper.make_tensor("w", TensorProto.FLOAT, [4, 4, 1, 1], [0.0] * 16)
+    with pytest.raises(StretchError, match=problem):
+        read_graph(model(tmp_path / "m.onnx", [stating(node, kind, **attrs)], [weight]))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"kernel": [1, "x"]}', '{"kernel": null}', "null"])
+def test_attributes_that_are_none_are_refused(tmp_path, text):
+    node = helper.make_node("Relu", ["x"], ["y"], name="n")
+    for key, value in ((KIND, "relu"), (ATTRIBUTES, text)):
+        entry = node.metadata_props.add()
+        entry.key, entry.value = key, value
+    with pytest.raises(StretchError, match="node `n` states attributes that no operator has"):
+        read_graph(model(tmp_path / "m.onnx", [node]))
+
+
+def test_what_is_stated_anew_replaces_what_was():
+    node = stating(helper.make_node("Conv", ["x", "w"], ["y"]), "conv", **CONV)
+    state(node, "conv", CONV | {"bias": True})
+    assert stated(node) == ("conv", CONV | {"bias": True})
+    assert [entry.key for entry in node.metadata_props] == [KIND, ATTRIBUTES]
+
+
+def test_file_with_a_node_that_is_never_written_is_refused(tmp_path):
+    with pytest.raises(StretchError, match="nn-stretch does not write this operator"):
+        read_graph(model(tmp_path / "m.onnx", [stating(helper.make_node("Sin", ["x"], ["y"], name="n"), "relu")]))
+
+
+def test_weights_of_an_operator_are_those_that_its_nodes_read(tmp_path):
+    weight = helper.make_tensor("w", TensorProto.FLOAT, [4, 4, 1, 1], [0.0] * 16)
+    (part,) = operators(onnx.load(model(tmp_path / "m.onnx", [stating(conv_node(), "conv", **CONV)], [weight])))
+    assert (part.op.name, part.op.inputs, part.weights) == ("y", ("x",), ("w",))
+
+
+def conv_net(eps):
+    """A batch-norm that nothing takes up, and a convolution."""
+    from predictors.graph import Op, OpGraph
+
+    window = {"kernel": (3, 3), "stride": (1, 1), "padding": (1,) * 4, "dilation": (1, 1), "groups": 1, "out_channels": 3, "bias": True}
+    ops = [
+        Op("x", "input", attrs={"shape": (1, 4, 5, 5)}),
+        Op("b", "batch_norm", ("x",), {"eps": eps, "momentum": 0.1, "affine": True}),
+        Op("r", "relu", ("b",)),
+        Op("y", "conv", ("r",), window),
+    ]
+    return OpGraph.build("net", ops, "y")
+
+
+@pytest.mark.parametrize("precision", ["fp16", "int8"])
+def test_subgraph_in_a_lower_precision_comes_back_as_if_in_reals(tmp_path, precision):
+    from stretch.export.onnx import to_onnx
+    from stretch.quantize.half import to_half
+    from stretch.quantize.qdq import quantise
+
+    graph = conv_net(1e-5)
+    random = np.random.default_rng(0)
+    weights = {
+        op.name: {key: np.abs(random.normal(size=s)).astype(np.float32) for key, s in graph.op_weights(op).items()} for op in graph.ops
+    }
+    floats = to_onnx(graph, {name: own for name, own in weights.items() if own})
+    samples = [random.normal(size=(1, 4, 5, 5)).astype(np.float32) for _ in range(8)]
+    onnx.save(to_half(floats) if precision == "fp16" else quantise(floats, samples), str(tmp_path / "m.onnx"))
+    back = read_graph(tmp_path / "m.onnx")
+    # the lone batch-norm has become a depthwise convolution, and int8 takes activations into scales
+    kinds = [op.kind for op in back.ops if op.kind != "relu"]
+    assert kinds == ["input", "conv", "conv"]
+    assert (back.input.name, back.output) == ("x", "y")
+    assert back.by_name["y"].attrs["padding"] == (1, 1, 1, 1)

@@ -1,0 +1,69 @@
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402 - torch may be missing
+
+from predictors.graph import Op  # noqa: E402
+from predictors.operators import kind_of, kinds  # noqa: E402
+from stretch.capture import capture  # noqa: E402
+from stretch.operators.forms import forms, make_module  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+WINDOW = {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1, 1, 1), "dilation": (1, 1), "ceil_mode": True}
+ATTRS = {
+    "conv": {"out_channels": 6, "kernel": (3, 2), "stride": (1, 2), "padding": (1, 0, 1, 0), "dilation": (1, 1), "groups": 2, "bias": True},
+    "linear": {"out_features": 5, "bias": True},
+    "batch_norm": {"eps": 1e-3, "momentum": 0.01, "affine": True},
+    "gelu": {"approximate": "tanh"},
+    "elu": {"alpha": 0.5},
+    "leaky_relu": {"slope": 0.1},
+    "clamp": {"low": -1.0, "high": 2.5},
+    "max_pool": WINDOW,
+    "avg_pool": {k: v for k, v in WINDOW.items() if k != "dilation"} | {"count_include_pad": False},
+    "global_avg_pool": {"keepdims": False},
+    "global_max_pool": {"keepdims": True},
+    "pad": {"padding": (1, 2, 3, 4)},
+    "slice": {"start": 1, "stop": 3},
+    "channel_shuffle": {"groups": 2},
+    "upsample": {"scale": (2, 3)},
+    "layer_norm": {"eps": 1e-6, "affine": True},
+    "add_scalar": {"value": 3.0},
+    "mul_scalar": {"value": -0.5},
+    "dropout": {"p": 0.3},
+    "stochastic_depth": {"p": 0.2, "mode": "row"},
+}
+
+
+@pytest.mark.parametrize("kind", sorted(set(kinds) - {"input"}))
+def test_module_of_every_kind_traces_back_to_its_operator(kind):
+    shape = (1, 4) if kind in ("linear", "unflatten") else (1, 4, 9, 9)
+    count = max(1, kind_of(kind).min_inputs)
+    op = Op("op", kind, ("input",) * count, ATTRS.get(kind, {}))
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.op = make_module(op, [shape] * count)
+
+        def forward(self, x):
+            return self.op(*[x] * count)
+
+    traced = capture(Net(), shape).graph.by_name["op"]
+    assert (traced.kind, dict(traced.attrs)) == (kind, dict(op.attrs))
+
+
+def test_every_kind_but_the_input_has_a_form():
+    assert set(forms) == set(kinds) - {"input"}
+
+
+def test_only_identities_have_no_form_in_files():
+    missing = {name for name in forms if forms.get(name).onnx is None}
+    assert missing == {name for name in forms if forms.get(name).tflite is None} == {name for name in kinds if kind_of(name).identity}
+
+
+@pytest.mark.parametrize("kind", sorted(set(kinds) - {"input"}))
+def test_weights_that_a_form_stores_are_those_of_its_kind(kind):
+    """A batch norm without factors is stored with ones, so only what a kind has must be stored."""
+    shape = (1, 4) if kind in ("linear", "unflatten") else (1, 4, 9, 9)
+    assert tuple(kind_of(kind).weights([shape], ATTRS.get(kind, {}))) == forms.get(kind).stored

@@ -1,0 +1,54 @@
+import numpy as np
+import pytest
+
+from predictors.graph import Op, OpGraph
+from scheduler.delegates.reference import ReferenceDelegate
+from stretch.export.onnx import save_onnx, to_onnx
+from stretch.formats.tflite.source import Source
+from tests.scheduler.delegates import graphs
+from tests.stretch.export.tflite.rounded import codes, quant_of, run
+
+pytest.importorskip("ai_edge_litert")
+
+
+def graph_of(*ops, shape=(1, 4, 6, 6)):
+    return OpGraph.build("case", [Op("x", "input", attrs={"shape": shape}), *ops], ops[-1].name)
+
+
+def reals(graph, folder, x):
+    save_onnx(to_onnx(graph, {}), folder / "op.onnx")
+    return ReferenceDelegate().compile(folder / "op.onnx").evaluate([x])
+
+
+def source_in_int8(graph, values):
+    return Source(graph, {}, {op.name: quant_of(values[op.name]) for op in graph.ops})
+
+
+def test_concatenated_parts_of_different_scales_are_re_quantised(tmp_path):
+    """One part is a hundred times the other: in the other's scale either would be lost."""
+    x = np.random.default_rng(0).standard_normal((1, 4, 6, 6)).astype(np.float32)
+    graph = graph_of(Op("small", "mul_scalar", ("x",), {"value": 0.01}), Op("y", "concat", ("x", "small")))
+    values = reals(graph, tmp_path, x)
+    source = source_in_int8(graph, values)
+    assert [code for code, _ in codes(source)] == ["QUANTIZE", "MUL", "QUANTIZE", "CONCATENATION", "DEQUANTIZE"]
+    assert np.abs(run(source, tmp_path, x) - values["y"]).max() <= 2 * source.scales["y"].scale
+
+
+def test_shuffle_needs_one_transposition_of_groups(tmp_path):
+    graph = graph_of(Op("y", "channel_shuffle", ("x",), {"groups": 2}))
+    x = np.random.default_rng(0).standard_normal((1, 4, 6, 6)).astype(np.float32)
+    assert [code for code, _ in codes(Source(graph, {}))] == ["RESHAPE", "TRANSPOSE", "RESHAPE"]
+    assert np.array_equal(run(Source(graph, {}), tmp_path, x), x[:, [0, 2, 1, 3]])
+
+
+def test_matrix_takes_up_the_order_of_a_flattened_image(tmp_path):
+    graph = graph_of(Op("f", "flatten", ("x",)), Op("y", "linear", ("f",), {"out_features": 7, "bias": True}))
+    weights = graphs.weights_of(graph, np.random.default_rng(0))
+    assert [code for code, _ in codes(Source(graph, weights))] == ["RESHAPE", "FULLY_CONNECTED"]
+
+
+def test_flattened_image_that_leaves_the_subgraph_is_in_the_order_of_nchw(tmp_path):
+    graph = graph_of(Op("y", "flatten", ("x",)))
+    x = np.random.default_rng(0).standard_normal((1, 4, 6, 6)).astype(np.float32)
+    assert [code for code, _ in codes(Source(graph, {}))] == ["TRANSPOSE", "RESHAPE"]
+    assert np.array_equal(run(Source(graph, {}), tmp_path, x), x.reshape(1, -1))
