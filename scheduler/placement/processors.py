@@ -2,7 +2,7 @@
 
 from scheduler.bundle.manifest import Manifest
 from scheduler.delegates import Delegate, delegates
-from scheduler.runtime.plan import Dispatch
+from scheduler.placement.place import Dispatch
 
 
 def kind_of(processor: str) -> str:

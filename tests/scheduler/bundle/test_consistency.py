@@ -30,9 +30,9 @@ def test_a_bundle_as_written_has_no_problem(manifest):
         (lambda m: m["tensors"].append(m["tensors"][0]), "tensor `x` is there twice"),
         (lambda m: m["subgraphs"][1].update(name="stem"), "`stem` is there twice"),
         (lambda m: m["subgraphs"][0].update(name="input"), "may be called `input`"),
-        (lambda m: m["subgraphs"][0].update(output="lost"), "`lost`, which is not described"),
-        (lambda m: m.update(input="lost"), "`lost` is not described"),
-        (lambda m: m["subgraphs"][0].update(output="t1"), "written by stem, s1.join"),
+        (lambda m: m["subgraphs"][0].update(outputs=["lost"]), "`lost`, which is not described"),
+        (lambda m: m.update(inputs=["lost"]), "`lost` is not described"),
+        (lambda m: m["subgraphs"][0].update(outputs=["t1"]), "written by stem, s1.join"),
         (lambda m: tensor(m, "t0").update(producer="head"), "states the producer `head`"),
         (lambda m: tensor(m, "t0").update(consumers=["s1.cpu"]), "states the consumers s1.cpu"),
         (lambda m: tensor(m, "x").update(producer="stem"), "is written by input"),
@@ -64,5 +64,5 @@ def test_phwc4_tensors_cannot_be_put_side_by_side(manifest):
 
 
 def test_circle_is_found(manifest):
-    manifest["subgraphs"][0]["input"] = "t2"
+    manifest["subgraphs"][0]["inputs"] = ["t2"]
     assert any("not in topological order" in problem for problem in problems(manifest))

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from predictors.errors import MissingBackendError, StretchError, UnknownNameError, UsageError
+from predictors.errors import MissingBackendError, StretchError, UsageError
 from scheduler.bundle.load import load_bundle
 from scheduler.checks.verify import random_input
 from scheduler.delegates import Delegate, delegates
@@ -150,12 +150,11 @@ def test_closed_session_says_so(bundle_dir):
 def test_tensors_that_cross_subgraphs_can_be_looked_at(bundle_dir):
     manifest = load_bundle(bundle_dir).manifest
     with Session(bundle_dir) as session:
-        y = session(numbers())
-        assert np.array_equal(session.tensor(manifest.output), y)
-        branches = [session.tensor(name) for name in manifest.joins[0].inputs]
-        assert np.array_equal(session.tensor(manifest.joins[0].output), np.concatenate(branches, axis=1))
-        with pytest.raises(UnknownNameError, match="nothing"):
-            session.tensor("nothing")
+        tensors = session.tensors(numbers())
+        assert np.array_equal(tensors[manifest.output], session(numbers()))
+        assert set(tensors) == {tensor.name for tensor in manifest.tensors}
+        branches = [tensors[name] for name in manifest.joins[0].inputs]
+        assert np.array_equal(tensors[manifest.joins[0].output], np.concatenate(branches, axis=1))
 
 
 def test_a_run_is_needed_before_there_is_a_trace(bundle_dir):
