@@ -48,13 +48,13 @@ def graph_problems(manifest: Manifest) -> Iterator[str]:
     yield from _order_problems(manifest, reads, writes)
     for join in manifest.joins:
         yield from _join_problems(join, [tensors[i] for i in join.inputs], tensors[join.output])
-    for what, names, shape in (
+    for what, ends, shape in (
         ("input", manifest.inputs, manifest.model.input_shape),
         ("output", manifest.outputs, manifest.model.output_shape),
     ):
-        tensor = names[0]
+        tensor = ends[0]
         if tensors[tensor].shape != shape:
-            yield f"the model's {'first ' if len(names) > 1 else ''}{what} has shape {list(shape)}, its tensor `{tensor}` {list(tensors[tensor].shape)}"
+            yield f"the model's {'first ' if len(ends) > 1 else ''}{what} has shape {list(shape)}, its tensor `{tensor}` {list(tensors[tensor].shape)}"
 
 
 def _end_problems(manifest: Manifest) -> Iterator[str]:

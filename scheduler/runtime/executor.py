@@ -1,10 +1,10 @@
 """Drives the state machine one inference at a time, for latency: with threads, command queues and the calling thread."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import perf_counter_ns
+from typing import TypeVar
 
 from predictors.errors import StretchError
 from scheduler.cores import pinned
@@ -36,7 +36,8 @@ from scheduler.runtime.record import Recorder
 from scheduler.runtime.trace import Span, Trace
 from scheduler.runtime.transitions import Node, Transitions
 from scheduler.runtime.watch import TIME_LIMIT_S
-from scheduler.runtime.workers import Completion
+
+T = TypeVar("T")
 
 #: Name under which the answer to `InputReady` is remembered; no step may be called so.
 INPUT = "input"
@@ -90,6 +91,8 @@ class Executor:
         self._queues = Queues(limit_s, self._places.__getitem__)
         for name, place in placements.items():
             self._add(name, place)
+        #: The code of each subgraph where it runs now.
+        self._now = {name: self._calls[name, place] for name, place in placements.items()}
         self._table: Transitions[Actions] = Transitions(self._actions)
         self._idle: Node[Actions]
         self._recorded: int
@@ -109,13 +112,7 @@ class Executor:
                 else has come to rest by then, so that the next run starts afresh;
                 after a hang there is no next one.
         """
-        with self._running(), pinned(self._inline_cores):
-            start = perf_counter_ns()
-            if keep is None and self._recorder is None:
-                self._carry_out()
-            else:
-                self._carry_out_watched(keep)
-            end = perf_counter_ns()
+        start, end = self._begun(lambda: self._timed(keep))
         spans = tuple(span for record in self._done for span in self._spans(*record))
         return Trace(spans, start, end, os.getloadavg()[0], dict(self._replaced))
 
@@ -129,14 +126,7 @@ class Executor:
             StretchError: If its delegate fails.
         """
         place = self._places[name]
-        run = self._calls[name, place].run
-        with self._running():
-            if place.dispatch == "blocking":
-                self._queues.submitter(place.queue, name, run)()
-                event = self._wait()
-            else:
-                with pinned(place.cores[:1]):
-                    event = self._run_inline(name, run)
+        event = self._begun(lambda: self._alone(name, place))
         if isinstance(event, StepReturned):
             self._place(name, event.placement)
             return self.run_alone(name)
@@ -166,7 +156,7 @@ class Executor:
         """End the threads, which finish what they are doing unless it hangs, and let go of everything compiled."""
         self._queues.close()
         # Calls hold memory, files and processes, and this object is part of cycles.
-        self._calls = {}
+        self._calls, self._now = {}, {}
         del self._table, self._idle
 
     def _add(self, name: str, place: Placement) -> None:
@@ -188,6 +178,7 @@ class Executor:
 
     def _moved(self, name: str, place: Placement) -> None:
         self._places[name] = place
+        self._now[name] = self._calls[name, place]
         self._replaced[name] = place.reason
         self._inline_cores = _inline_cores(self._places)
 
@@ -254,9 +245,9 @@ class Executor:
     def _hand(self, instruction: Instruction) -> Hand:
         match instruction:
             case Submit(_, name, queue):
-                return self._queues.submitter(queue, name, self._call(name).run)
+                return self._queues.submitter(queue, name, self._now[name].run)
             case Enqueue(_, name):
-                call = self._call(name)
+                call = self._now[name]
                 assert isinstance(call, AsyncInvocation)  # looked at when it was added
                 return partial(self._queues.enqueue, name, call)
         raise ValueError(f"{instruction} is not handed to others")
@@ -264,7 +255,7 @@ class Executor:
     def _act(self, instruction: Instruction) -> Act:
         match instruction:
             case RunInline(_, name):
-                return partial(self._run_inline, name, self._call(name).run)
+                return partial(self._run_inline, name, self._now[name].run)
             case Wait():
                 return self._wait
             case Join(_, name):
@@ -275,12 +266,18 @@ class Executor:
                 return partial(self._raise, step, error)
         raise ValueError(f"{instruction} does not occupy the calling thread")
 
-    def _call(self, name: str) -> Invocation:
-        """A subgraph's code where it runs now."""
-        return self._calls[name, self._places[name]]
-
     def _run_inline(self, name: str, run: Hand) -> str | Event:
-        return self._told(self._queues.run(name, run))
+        running = self._queues.running
+        start = perf_counter_ns()
+        running[CALLER] = (name, start)
+        try:
+            run()
+        except Exception as error:
+            running[CALLER] = None
+            return self._lost(name, error)
+        running[CALLER] = None
+        self._done.append((name, start, perf_counter_ns()))
+        return name
 
     def _join(self, name: str) -> str | Event:
         start = perf_counter_ns()
@@ -294,11 +291,7 @@ class Executor:
         return name
 
     def _wait(self) -> str | Event:
-        return self._told(self._queues.wait())
-
-    def _told(self, completion: Completion) -> str | Event:
-        """How a step went, as the table or the state machine takes it."""
-        name, error, start, end = completion
+        name, error, start, end = self._queues.wait()
         if error is not None:
             return self._lost(name, error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}"))
         self._done.append((name, start, end))
@@ -321,32 +314,50 @@ class Executor:
     def _async_calls(self) -> tuple[AsyncInvocation, ...]:
         return tuple(call for call in self._calls.values() if isinstance(call, AsyncInvocation))
 
-    @contextmanager
-    def _running(self) -> Iterator[None]:
-        """From what the last run left behind to the end of this one."""
+    def _begun(self, work: Callable[[], T]) -> T:
+        """Do a run, from what the last one left behind to its own end."""
         queues = self._queues
         stale = queues.disturbed
-        queues.begin(self._async_calls())
+        queues.begin(self._async_calls)
         if stale:
             self._begin_anew()
         self._done.clear()
         self._errors.clear()
         try:
-            yield
+            found = work()
             queues.end()
         except KeyboardInterrupt:
             queues.raise_hang()
             raise
         finally:
-            if queues.disturbed and queues.settle(REST_S, self._async_calls()):
+            if queues.disturbed and queues.settle(REST_S, self._async_calls):
                 self._begin_anew()
+        return found
+
+    def _timed(self, keep: dict[str, Array] | None) -> tuple[int, int]:
+        """One inference: when it began and ended."""
+        with pinned(self._inline_cores):
+            start = perf_counter_ns()
+            if keep is None and self._recorder is None:
+                self._carry_out()
+            else:
+                self._carry_out_watched(keep)
+            return start, perf_counter_ns()
+
+    def _alone(self, name: str, place: Placement) -> str | Event:
+        run = self._now[name].run
+        if place.dispatch == "blocking":
+            self._queues.submitter(place.queue, name, run)()
+            return self._wait()
+        with pinned(place.cores[:1]):
+            return self._run_inline(name, run)
 
     def _spans(self, name: str, start: int, end: int) -> list[Span]:
         """A step, and the conversions at its border."""
         if name not in self.plan.subgraphs:
             return [Span(name, self.plan.joins[name].processor, "calling thread", "join", start, end)]
         place = self._places[name]
-        call = self._calls[name, place]
+        call = self._now[name]
         if isinstance(call, AsyncInvocation):
             start, end = call.times() or (start, end)
         return subgraph_spans(self.plan.subgraphs[name], place.queue, call, start, end)

@@ -35,7 +35,8 @@ class Queues:
         self._place_of = place_of
         self._completions: SimpleQueue[Completion] = SimpleQueue()
         self._watch = Watch(limit_s, self._overdue)
-        self._running = self._watch.running
+        #: What runs now, by thread; who runs a step on the calling thread says so here.
+        self.running = self._watch.running
         self._workers: dict[str, Worker] = {}
         self._enqueued: dict[str, tuple[AsyncInvocation, int]] = {}
         self._marks = count()
@@ -49,7 +50,7 @@ class Queues:
     def open(self, place: Placement) -> None:
         """Have a thread for a placement whose calls block; one a queue, created once."""
         if place.dispatch == "blocking" and place.queue not in self._workers:
-            self._workers[place.queue] = Worker(place.queue, place.thread_cores, self._completions, self._running)
+            self._workers[place.queue] = Worker(place.queue, place.thread_cores, self._completions, self.running)
 
     def submitter(self, queue: str, name: str, run: Callable[[], None]) -> Callable[[], None]:
         """What hands a step to the thread of its queue, with nothing left to look up."""
@@ -58,26 +59,14 @@ class Queues:
     def enqueue(self, name: str, call: AsyncInvocation) -> None:
         """Put a step into its processor's command queue; a refusal is found by `wait`."""
         start = perf_counter_ns()
-        self._running[CALLER] = (name, start)
+        self.running[CALLER] = (name, start)
         try:
             call.enqueue()
         except Exception as error:
             self._completions.put((name, error, start, perf_counter_ns()))
         else:
             self._enqueued[name] = (call, start)
-        self._running[CALLER] = None
-
-    def run(self, name: str, run: Callable[[], None]) -> Completion:
-        """Run a step on the calling thread."""
-        error: Exception | None = None
-        start = perf_counter_ns()
-        self._running[CALLER] = (name, start)
-        try:
-            run()
-        except Exception as raised:
-            error = raised
-        self._running[CALLER] = None
-        return name, error, start, perf_counter_ns()
+        self.running[CALLER] = None
 
     def wait(self) -> Completion:
         """How a step went that was handed to others: the first that has ended.
@@ -90,11 +79,11 @@ class Queues:
             raise self._hang
         return found
 
-    def begin(self, calls: Iterable[AsyncInvocation]) -> None:
+    def begin(self, calls: Callable[[], Iterable[AsyncInvocation]]) -> None:
         """A run begins; what the last one left behind has come to rest.
 
         Args:
-            calls: Everything that may be in a command queue.
+            calls: Gives everything that may be in a command queue.
 
         Raises:
             StretchError: If something hangs, or does not come to rest.
@@ -113,7 +102,7 @@ class Queues:
             time.sleep(REST_S)
         self.disturbed = False
 
-    def settle(self, seconds: float, calls: Iterable[AsyncInvocation]) -> bool:
+    def settle(self, seconds: float, calls: Callable[[], Iterable[AsyncInvocation]]) -> bool:
         """Wait for whatever an interrupted or failed run left behind, then forget it; False if that takes longer.
 
         An interrupt may fall between any two statements, so this counts
@@ -128,7 +117,7 @@ class Queues:
             marks.add(mark)
             worker.submit(mark, _nothing)
         # A wait may hang as well, and cannot be told how long it may take.
-        waiter = threading.Thread(target=_wait_for_all, args=(tuple(calls),), name="nn-stretch rest", daemon=True)
+        waiter = threading.Thread(target=_wait_for_all, args=(tuple(calls()),), name="nn-stretch rest", daemon=True)
         waiter.start()
         try:
             while marks:
@@ -139,7 +128,7 @@ class Queues:
         if waiter.is_alive():
             return False
         self._enqueued.clear()
-        self._running[CALLER] = None
+        self.running[CALLER] = None
         self.disturbed = False
         return True
 
@@ -161,12 +150,12 @@ class Queues:
             return self._completions.get_nowait()
         name, (call, start) = next(iter(self._enqueued.items()))
         error: Exception | None = None
-        self._running[CALLER] = (name, perf_counter_ns())
+        self.running[CALLER] = (name, perf_counter_ns())
         try:
             call.wait()
         except Exception as raised:
             error = raised
-        self._running[CALLER] = None
+        self.running[CALLER] = None
         del self._enqueued[name]
         return name, error, start, perf_counter_ns()
 
@@ -175,7 +164,7 @@ class Queues:
         name, start = call
         failure = hang_failure(name, self._place_of(name), self._limit_s)
         with self._telling:
-            if self._running.get(thread) is not call:
+            if self.running.get(thread) is not call:
                 return
             self._hang = failure
             note_hang(failure)

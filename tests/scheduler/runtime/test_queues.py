@@ -37,11 +37,6 @@ def test_thread_of_a_queue_is_created_once(queues):
     assert threading.active_count() == before
 
 
-def test_call_on_the_calling_thread_reports_what_it_raises(queues):
-    assert queues.run("a", fail)[1].args == ("broken",)
-    assert queues.run("b", lambda: None)[1] is None
-
-
 def test_enqueued_call_is_waited_for_in_turn_and_a_refusal_is_found(queues):
     class Refusing(NullInvocation):
         def enqueue(self):
@@ -55,11 +50,11 @@ def test_enqueued_call_is_waited_for_in_turn_and_a_refusal_is_found(queues):
 
 def test_completions_of_an_interrupted_run_are_forgotten(queues):
     free, seen = threading.Event(), np.zeros(1)
-    queues.begin(())
+    queues.begin(tuple)
     queues.submitter("cpu1", "left behind", lambda: (free.wait(60), seen.fill(1)))()
-    assert not queues.settle(0.01, ())
+    assert not queues.settle(0.01, tuple)
     free.set()
-    queues.begin(())  # waits for it
+    queues.begin(tuple)  # waits for it
     assert seen[0] == 1
     queues.submitter("cpu1", "next", lambda: None)()
     assert queues.wait()[0] == "next"
@@ -70,12 +65,12 @@ def test_completions_of_an_interrupted_run_are_forgotten(queues):
 def test_hang_is_raised_wherever_somebody_waits_and_nothing_begins_after_it():
     queues, free = Queues(0.05, lambda name: PLACE), threading.Event()
     queues.open(PLACE)
-    queues.begin(())
+    queues.begin(tuple)
     queues.submitter("cpu1", "a", lambda: free.wait(60))()
     with pytest.raises(StretchError, match=r"subgraph `a` did not end within 0.05 s"):
         queues.wait()
     with pytest.raises(StretchError, match="did not end"):
-        queues.begin(())
-    assert not queues.settle(REST_S, ())
+        queues.begin(tuple)
+    assert not queues.settle(REST_S, tuple)
     free.set()
     queues.close()
