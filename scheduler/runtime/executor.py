@@ -157,7 +157,7 @@ class Executor:
         self._queues.close()
         # Calls hold memory, files and processes, and this object is part of cycles.
         self._calls, self._now = {}, {}
-        del self._table, self._idle
+        del self._table, self._idle, self._code
 
     def _add(self, name: str, place: Placement) -> None:
         """Have a subgraph's code ready for a placement: (subgraph, placement) is what finds it."""
