@@ -39,7 +39,7 @@ def exchanges(session: Session) -> int:
     """Meeting points: boundaries of segments at which processors join or take over from each other."""
     processors: dict[str, set[str]] = {}
     for subgraph in session.plan.subgraphs.values():
-        processors.setdefault(subgraph.segment, set()).add(subgraph.placement.processor)
+        processors.setdefault(subgraph.segment, set()).add(subgraph.processor)
     segments = list(processors.values())
     return sum(len(before | after) > 1 for before, after in pairwise(segments))
 

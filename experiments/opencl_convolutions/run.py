@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from experiments.opencl_networks.networks import NETWORKS, Runner, difference, note_on_fit, onnxruntime, save_network
 from experiments.records import Value, write_record
 from predictors.errors import StretchError
+from scheduler.cores import available_cores, pinned
 from scheduler.delegates.opencl.compiled import OpenCLCompiled
 from scheduler.delegates.opencl.delegate import OpenCLDelegate
 from scheduler.delegates.opencl.device import open_device
@@ -26,7 +27,6 @@ from scheduler.delegates.opencl.programs import programs_of
 from scheduler.delegates.opencl.schedule import Options, Schedules
 from scheduler.delegates.opencl.simplify import simplify
 from scheduler.delegates.opencl.tuner import alone
-from scheduler.placement.cores import available_cores, pinned
 
 HERE = Path(__file__).parent
 

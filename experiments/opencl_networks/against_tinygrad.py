@@ -15,7 +15,7 @@ from experiments.opencl_networks.networks import forget_own_tuning, onnxruntime,
 from experiments.opencl_networks.run import p90
 from experiments.records import Value, write_record
 from predictors.errors import StretchError
-from scheduler.placement.cores import available_cores, pinned
+from scheduler.cores import available_cores, pinned
 
 HERE = Path(__file__).parent
 NETWORKS = ("resnet50", "mobilenet_v2")

@@ -17,7 +17,7 @@ from experiments.records import Value, write_record
 from predictors.errors import StretchError
 from scheduler.bundle.load import Bundle, load_bundle
 from scheduler.checks.verify import random_input
-from scheduler.placement.cores import available_cores, pinned
+from scheduler.cores import available_cores, pinned
 from scheduler.runtime.session import Session
 
 HERE = Path(__file__).parent
@@ -141,7 +141,7 @@ def measure(
         for subgraph, spent in alone[name].items():
             planned, median = session.plan.subgraphs[subgraph], statistics.median(spent)
             slowest[planned.segment] = max(slowest.get(planned.segment, 0.0), median)
-            processor = planned.placement.processor
+            processor = planned.processor
             per_processor[processor] = per_processor.get(processor, 0.0) + median
         ideal, made = sum(slowest.values()), statistics.median(times[name])
         busy = ", ".join(f"{processor} {ms:.1f}" for processor, ms in per_processor.items())

@@ -21,7 +21,7 @@ from experiments.opencl_networks.networks import (
     save_network,
 )
 from experiments.records import About, Value, write_record
-from scheduler.placement.cores import available_cores, pinned
+from scheduler.cores import available_cores, pinned
 
 HERE = Path(__file__).parent
 #: Runs behind a row of the kernels.

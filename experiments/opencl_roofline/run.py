@@ -13,9 +13,9 @@ from experiments.opencl_networks.networks import Runner, forget_own_tuning, onnx
 from experiments.opencl_roofline.peaks import KERNEL_RUNS, PRODUCT_RUNS, counters, peaks
 from experiments.records import About, Facts, Value, write_record
 from predictors.errors import StretchError
+from scheduler.cores import available_cores, pinned
 from scheduler.delegates.opencl.device import open_device
 from scheduler.delegates.opencl.launch import Launch
-from scheduler.placement.cores import available_cores, pinned
 
 HERE = Path(__file__).parent
 #: Runs behind a row of the launches.

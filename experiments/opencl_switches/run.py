@@ -10,7 +10,7 @@ from typing import Any
 from experiments.opencl_networks.networks import Runner, difference, opencl, save_network
 from experiments.records import Value, write_record
 from predictors.errors import StretchError
-from scheduler.placement.cores import available_cores, pinned
+from scheduler.cores import available_cores, pinned
 
 HERE = Path(__file__).parent
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from experiments.opencl_networks.networks import NETWORKS, save_network
+from scheduler.cores import available_cores, pinned
 from scheduler.delegates.opencl.device import OpenDevice, open_device
 from scheduler.delegates.opencl.fuse import fuse
 from scheduler.delegates.opencl.graph import Graph, read_graph
@@ -18,7 +19,6 @@ from scheduler.delegates.opencl.lower import lower
 from scheduler.delegates.opencl.schedule import Options, Parameters, Problem, Schedules
 from scheduler.delegates.opencl.simplify import simplify
 from scheduler.delegates.opencl.tuner import ScheduleTuner, alone
-from scheduler.placement.cores import available_cores, pinned
 
 #: Networks that no constant of the cost model was fitted to.
 HELD_OUT = ("resnet18", "googlenet", "mobilenet_v3_large", "shufflenet_v2_x1_0", "regnet_y_800mf", "squeezenet1_1", "densenet121")

@@ -15,12 +15,12 @@ from pathlib import Path
 from experiments.opencl_networks.networks import NETWORKS, Runner, save_network
 from experiments.opencl_networks.run import interleaved
 from experiments.records import Value, write_record
+from scheduler.cores import available_cores, pinned
 from scheduler.delegates.opencl import OpenCLDelegate
 from scheduler.delegates.opencl.compiled import OpenCLCompiled
 from scheduler.delegates.opencl.device import open_device
 from scheduler.delegates.opencl.schedule import Options
 from scheduler.delegates.opencl.tuner import BETTER, ScheduleTuner, Tuned, device_kind, entries, node_times, tuned_key
-from scheduler.placement.cores import available_cores, pinned
 from scheduler.tuning.cache import write_entries
 from scheduler.tuning.shipped import ANY_DRIVER, shipped_path
 

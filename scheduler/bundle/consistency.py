@@ -30,14 +30,17 @@ def graph_problems(manifest: Manifest) -> Iterator[str]:
             return
     if reserved := {"input", "output"}.intersection(steps):
         yield f"no subgraph or join may be called `{reserved.pop()}`"
-    reads = {s.name: (s.input,) for s in manifest.subgraphs} | {j.name: j.inputs for j in manifest.joins}
-    writes = {s.name: s.output for s in manifest.subgraphs} | {j.name: j.output for j in manifest.joins}
+    reads = {s.name: s.inputs for s in manifest.subgraphs} | {j.name: j.inputs for j in manifest.joins}
+    writes = {s.name: s.outputs for s in manifest.subgraphs} | {j.name: (j.output,) for j in manifest.joins}
+    if problem := next(_end_problems(manifest), None):
+        yield problem
+        return
     for step in steps:
-        for name in (*reads[step], writes[step]):
+        for name in (*reads[step], *writes[step]):
             if name not in tensors:
                 yield f"`{step}` uses the tensor `{name}`, which is not described"
                 return
-    for name in (manifest.input, manifest.output):
+    for name in (*manifest.inputs, *manifest.outputs):
         if name not in tensors:
             yield f"the tensor `{name}` is not described"
             return
@@ -45,19 +48,32 @@ def graph_problems(manifest: Manifest) -> Iterator[str]:
     yield from _order_problems(manifest, reads, writes)
     for join in manifest.joins:
         yield from _join_problems(join, [tensors[i] for i in join.inputs], tensors[join.output])
-    for what, tensor, shape in (
-        ("input", manifest.input, manifest.model.input_shape),
-        ("output", manifest.output, manifest.model.output_shape),
+    for what, ends, shape in (
+        ("input", manifest.inputs, manifest.model.input_shape),
+        ("output", manifest.outputs, manifest.model.output_shape),
     ):
+        tensor = ends[0]
         if tensors[tensor].shape != shape:
-            yield f"the model's {what} has shape {list(shape)}, its tensor `{tensor}` {list(tensors[tensor].shape)}"
+            yield f"the model's {'first ' if len(ends) > 1 else ''}{what} has shape {list(shape)}, its tensor `{tensor}` {list(tensors[tensor].shape)}"
 
 
-def _tensor_problems(manifest: Manifest, reads: dict[str, tuple[str, ...]], writes: dict[str, str]) -> Iterator[str]:
-    writers: dict[str, list[str]] = {manifest.input: ["input"]}
-    for step, tensor_name in writes.items():
-        writers.setdefault(tensor_name, []).append(step)
-    readers: dict[str, set[str]] = {manifest.output: {"output"}}
+def _end_problems(manifest: Manifest) -> Iterator[str]:
+    """The model and each subgraph read and write something, and nothing twice."""
+    ends = [("the model", manifest.inputs, manifest.outputs)] + [(f"`{s.name}`", s.inputs, s.outputs) for s in manifest.subgraphs]
+    for who, *pair in ends:
+        for verb, names in zip(("reads", "writes"), pair, strict=True):
+            if not names:
+                yield f"{who} {verb} no tensor"
+            if twice := next((n for n, count in Counter(names).items() if count > 1), None):
+                yield f"{who} {verb} the tensor `{twice}` twice"
+
+
+def _tensor_problems(manifest: Manifest, reads: dict[str, tuple[str, ...]], writes: dict[str, tuple[str, ...]]) -> Iterator[str]:
+    writers: dict[str, list[str]] = {name: ["input"] for name in manifest.inputs}
+    for step, names in writes.items():
+        for tensor_name in names:
+            writers.setdefault(tensor_name, []).append(step)
+    readers: dict[str, set[str]] = {name: {"output"} for name in manifest.outputs}
     for step, names in reads.items():
         for tensor_name in names:
             readers.setdefault(tensor_name, set()).add(step)
@@ -73,16 +89,16 @@ def _tensor_problems(manifest: Manifest, reads: dict[str, tuple[str, ...]], writ
             yield f"tensor `{tensor.name}` states the consumers {', '.join(tensor.consumers) or 'none'} and is read by {', '.join(sorted(read)) or 'nothing'}"
 
 
-def _order_problems(manifest: Manifest, reads: dict[str, tuple[str, ...]], writes: dict[str, str]) -> Iterator[str]:
+def _order_problems(manifest: Manifest, reads: dict[str, tuple[str, ...]], writes: dict[str, tuple[str, ...]]) -> Iterator[str]:
     """Each list must be in topological order; both together must have no circle."""
-    there = {manifest.input}
+    there = set(manifest.inputs)
     left = {"subgraphs": deque(s.name for s in manifest.subgraphs), "joins": deque(j.name for j in manifest.joins)}
     moved = True
     while moved:
         moved = False
         for steps in left.values():
             while steps and all(tensor in there for tensor in reads[steps[0]]):
-                there.add(writes[steps.popleft()])
+                there.update(writes[steps.popleft()])
                 moved = True
     for what, steps in left.items():
         if steps:

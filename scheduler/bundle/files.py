@@ -1,7 +1,7 @@
 """Whether a bundle's files are there, as they were written, and what the manifest says they are."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -119,11 +119,15 @@ def _stray_location(proto: Any, name: str, manifest: Manifest) -> str:
 def _end_problems(path: Path, proto: Any, name: str, manifest: Manifest) -> Iterator[str]:
     """Inputs and outputs of a file must be the tensors that the manifest states: buffers are made for those."""
     tensors = {tensor.name: tensor.shape for tensor in manifest.tensors}
-    stated = [(entry.input, entry.output) for entry in manifest.subgraphs if entry.file == name]
-    stated += [(manifest.input, manifest.output)] * (name == manifest.whole)
+    stated = [(entry.inputs, entry.outputs) for entry in manifest.subgraphs if entry.file == name]
+    stated += [(manifest.inputs, manifest.outputs)] * (name == manifest.whole)
     ends = graph_shapes(proto, path / name)
     for pair in stated:
-        for what, end, has in zip(("input", "output"), pair, ends, strict=True):
-            if has != {end: tensors.get(end)}:
-                found = ", ".join(f"`{each}` {list(shape)}" for each, shape in has.items()) or "nothing"
-                yield f"{path / name} does not fit the bundle: its {what} is {found}, the manifest states `{end}` {list(tensors.get(end, ()))}"
+        for what, names, has in zip(("input", "output"), pair, ends, strict=True):
+            if has != {each: tensors.get(each) for each in names}:
+                found, asked = _listed(has), _listed({each: tensors.get(each, ()) for each in names})
+                yield f"{path / name} does not fit the bundle: its {what} is {found}, the manifest states {asked}"
+
+
+def _listed(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    return ", ".join(f"`{name}` {list(shape)}" for name, shape in shapes.items()) or "nothing"

@@ -64,8 +64,8 @@ def load_bundle(path: str | Path, *, check_hashes: bool = False) -> Bundle:
         check_hashes: Also compare each file's SHA-256, about a second a gigabyte.
 
     Raises:
-        StretchError: If the folder is no bundle, its schema is newer than this
-            code, a file is missing, outside of the folder, of the wrong size or
+        StretchError: If the folder is no bundle, its schema is newer or older than
+            this code's, a file is missing, outside of the folder, of the wrong size or
             content, or tensors, subgraphs and joins do not fit together.
     """
     bundle = read_bundle(Path(path))
@@ -78,7 +78,7 @@ def read_bundle(path: Path) -> Bundle:
     """Read a bundle's description alone; nothing says yet that its files are there.
 
     Raises:
-        StretchError: If it is missing, damaged, too large or of a newer schema.
+        StretchError: If it is missing, damaged, too large or of another schema.
     """
     try:
         held = Held(path)
@@ -133,8 +133,11 @@ def read_manifest(path: Path) -> Manifest:
         schema = msgspec.json.decode(text, type=_Version).schema
         if schema > SCHEMA:
             raise StretchError(f"{file} has schema {schema}, this nn-stretch reads up to {SCHEMA}", upgrade_line())
-        if schema < 1:
-            raise StretchError(f"{file} has schema {schema}, the first one is 1", _AGAIN)
+        if schema < SCHEMA:
+            raise StretchError(
+                f"{file} has schema {schema}, which this nn-stretch does not read: make the bundle anew, with `stretch branch` or `stretch export`",
+                f"schema {SCHEMA} is read",
+            )
         return msgspec.json.decode(text, type=Manifest)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise StretchError(f"{file} is damaged: {error}", _AGAIN) from error

@@ -4,9 +4,10 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from predictors.errors import StretchError
 from scheduler.bundle.preprocessing import Preprocessing
 
-SCHEMA = 1
+SCHEMA = 2
 
 #: Predicted times and energies are at most this: sums of them stay finite, and fit a timeline in nanoseconds.
 _Amount = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
@@ -24,8 +25,8 @@ class Tensor(_Part, frozen=True):
     Args:
         name: Unique in the bundle.
         shape: Batch first.
-        producer: Subgraph or join that writes it; ``input`` for the model's input.
-        consumers: Subgraphs and joins that read it; ``output`` if it is the result.
+        producer: Subgraph or join that writes it; ``input`` for an input of the model.
+        consumers: Subgraphs and joins that read it; ``output`` if it is a result.
         dtype: Element type.
         layout: Axis order.
         scale: Quantisation scale, or None.
@@ -62,8 +63,8 @@ class SubgraphEntry(_Part, frozen=True):
         segment: Segment it belongs to.
         processor: Processor of the device profile it was planned for.
         file: ONNX file, relative to the bundle.
-        input: Tensor it reads.
-        output: Tensor it writes.
+        inputs: Tensors it reads, at least one.
+        outputs: Tensors it writes, at least one.
         macs: Multiply-accumulates.
         precision: Precision of the file.
         planned_precision: Precision the plan assumed on the device.
@@ -75,13 +76,31 @@ class SubgraphEntry(_Part, frozen=True):
     segment: str
     processor: str
     file: str
-    input: str
-    output: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
     macs: _Count
     precision: str = "fp32"
     planned_precision: str = "fp32"
     predicted_ms: _Amount | None = None
     alternatives: dict[str, Alternative] = {}
+
+    @property
+    def input(self) -> str:
+        """The one tensor it reads, for those who need it to be one.
+
+        Raises:
+            StretchError: If it reads several.
+        """
+        return _only(self.inputs, f"subgraph `{self.name}` reads")
+
+    @property
+    def output(self) -> str:
+        """The one tensor it writes, for those who need it to be one.
+
+        Raises:
+            StretchError: If it writes several.
+        """
+        return _only(self.outputs, f"subgraph `{self.name}` writes")
 
 
 class JoinEntry(_Part, frozen=True):
@@ -118,8 +137,8 @@ class ModelInfo(_Part, frozen=True):
 
     Args:
         name: Of the model.
-        input_shape: Of what it reads.
-        output_shape: Of what it gives.
+        input_shape: Of its first input.
+        output_shape: Of its first output.
         macs: Multiply-accumulates.
         params: Parameters.
         original_macs: Multiply-accumulates of the original.
@@ -160,8 +179,8 @@ class Manifest(_Part, frozen=True):
         calibrated: Whether that profile was fitted to measurements.
         weights: Where the weights came from.
         design: The `BranchDesign` as JSON.
-        input: Name of the model's input tensor.
-        output: Name of the model's output tensor.
+        inputs: Names of the model's input tensors, at least one.
+        outputs: Names of the model's output tensors, at least one.
         tensors: Tensors that cross subgraphs.
         subgraphs: In topological order.
         joins: In topological order.
@@ -185,8 +204,8 @@ class Manifest(_Part, frozen=True):
     calibrated: bool
     weights: WeightsInfo
     design: dict[str, Any]
-    input: str
-    output: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
     tensors: tuple[Tensor, ...]
     subgraphs: tuple[SubgraphEntry, ...]
     joins: tuple[JoinEntry, ...]
@@ -201,3 +220,29 @@ class Manifest(_Part, frozen=True):
     little_cores: tuple[_Core, ...] = ()
     tflite: str | None = None
     aot: dict[str, str] = {}
+
+    @property
+    def input(self) -> str:
+        """The model's one input, for those who need it to be one.
+
+        Raises:
+            StretchError: If it has several.
+        """
+        return _only(self.inputs, "the model reads")
+
+    @property
+    def output(self) -> str:
+        """The model's one output, for those who need it to be one.
+
+        Raises:
+            StretchError: If it has several.
+        """
+        return _only(self.outputs, "the model writes")
+
+
+def _only(names: tuple[str, ...], what: str) -> str:
+    if len(names) != 1:
+        raise StretchError(
+            f"{what} {len(names)} tensors, and only one is supported here", "`stretch run` and `stretch verify` take several"
+        )
+    return names[0]

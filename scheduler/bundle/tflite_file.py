@@ -15,7 +15,7 @@ from scheduler.formats.tflite_schema import OPERATORS, TFLITE
 
 #: Name of the metadata that holds the plan.
 METADATA = "nn_stretch.plan"
-SCHEMA = 1
+SCHEMA = 2
 MAX_BYTES = (1 << 31) - 1
 
 _AGAIN = "write it again with `stretch export BUNDLE --format tflite --out NEW_BUNDLE`"
@@ -31,8 +31,8 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         version: nn-stretch that wrote it.
         model: Name of the model.
         device: Profile that the design was planned for.
-        input: Name of the model's input tensor.
-        output: Name of the model's output tensor.
+        inputs: Names of the model's input tensors.
+        outputs: Names of the model's output tensors.
         tensors: Tensors that cross subgraphs, in NHWC.
         subgraphs: In topological order; each is a signature of its name.
         joins: In topological order; each is a signature of its name.
@@ -42,8 +42,8 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: str
     model: str
     device: str
-    input: str
-    output: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
     tensors: tuple[Tensor, ...]
     subgraphs: tuple[SubgraphEntry, ...]
     joins: tuple[JoinEntry, ...]
@@ -156,7 +156,7 @@ def check_belongs(file: TfliteFile, manifest: Manifest) -> None:
     def steps(tensors: tuple[Tensor, ...], subgraphs: tuple[SubgraphEntry, ...], joins: tuple[JoinEntry, ...]) -> Any:
         return (
             {t.name: nhwc(t.shape) if t.layout == "NCHW" else t.shape for t in tensors},
-            {s.name: (s.input, s.output, s.precision) for s in subgraphs},
+            {s.name: (s.inputs, s.outputs, s.precision) for s in subgraphs},
             {j.name: (j.kind, j.inputs, j.output) for j in joins},
         )
 
@@ -174,11 +174,11 @@ def _check_plan(file: TfliteFile) -> None:
     """Raise StretchError unless the plan's steps are the signatures, with its tensors."""
     plan = file.plan
     shapes = {tensor.name: tensor.shape for tensor in plan.tensors}
-    steps = {s.name: ((s.input,), s.output) for s in plan.subgraphs} | {j.name: (j.inputs, j.output) for j in plan.joins}
+    steps = {s.name: (s.inputs, s.outputs) for s in plan.subgraphs} | {j.name: (j.inputs, (j.output,)) for j in plan.joins}
     keys = {definition["signature_key"] for definition in file.model["signature_defs"]}
     if keys != steps.keys():
         raise StretchError(f"the signatures of {file.path} are not the subgraphs and joins of its plan", _AGAIN)
     for step, (reads, writes) in steps.items():
         inputs, outputs = file.ends(step)
-        if inputs != {name: shapes.get(name) for name in reads} or outputs != {writes: shapes.get(writes)}:
+        if inputs != {name: shapes.get(name) for name in reads} or outputs != {name: shapes.get(name) for name in writes}:
             raise StretchError(f"signature `{step}` of {file.path} does not have the tensors that its plan states", _AGAIN)

@@ -1,5 +1,6 @@
 """Whether a session gives the results of its bundle: every tensor against the whole model, and that against what it gave when it was written."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,9 +8,10 @@ import numpy as np
 from predictors.errors import StretchError
 from scheduler.bundle.manifest import SubgraphEntry
 from scheduler.checks.reference import Reference, run_file
-from scheduler.checks.sample import read_sample
+from scheduler.checks.sample import digest, read_sample
 from scheduler.checks.verify import random_input
 from scheduler.delegates.base import Array
+from scheduler.runtime.inputs import Values, as_arrays, plain
 from scheduler.runtime.sequential import max_error
 from scheduler.runtime.session import Session
 
@@ -44,10 +46,10 @@ class Judgement:
     max_error: float
     tensors: int
     stored: bool
-    expected: Array
+    expected: Values
 
 
-def judge(session: Session, x: Array) -> Judgement:
+def judge(session: Session, x: Values) -> Judgement:
     """Run a session once and compare every tensor that crosses subgraphs, and the output.
 
     Args:
@@ -59,27 +61,29 @@ def judge(session: Session, x: Array) -> Judgement:
         StretchError: If a result is not right; names the subgraph and what computed it.
     """
     manifest = session.bundle.manifest
-    output = session.run(x)
+    tensors = session.tensors(x)
     reference = Reference(session.bundle)
     expected = reference.run(x)
-    stored = _check_whole(session, reference, x, expected[reference.names[0]])
-    precision, worst, compared = "fp32", 0.0, 1
+    stored = _check_whole(session, reference, x, expected)
+    precision, worst, compared = "fp32", 0.0, len(manifest.outputs)
     for sub in manifest.subgraphs:
         precision = max(precision, sub.precision, key=_PRECISIONS.index)
-        if sub.output not in expected:
-            continue
-        error = _error(session.tensor(sub.output), expected[sub.output], precision)
-        if not error <= TOLERANCE[precision]:
-            raise _blame(session, sub, error, precision)
-        worst, compared = max(worst, error), compared + 1
-    final = expected[reference.names[0]]
-    check_output(session, output, final)
-    worst = max(worst, _error(output, final, precision))
+        for name in sub.outputs:
+            if name not in expected:
+                continue
+            error = _error(tensors[name], expected[name], precision)
+            if not error <= TOLERANCE[precision]:
+                raise _blame(session, sub, name, tensors, _words(error, precision), precision)
+            worst, compared = max(worst, error), compared + 1
+    output, final = ({name: found[name] for name in manifest.outputs} for found in (tensors, expected))
+    check_output(session, plain(output), plain(final))
+    worst = max(worst, *(_error(output[name], final[name], precision) for name in final))
     measure = "largest" if precision == "fp32" else "rms"
-    return Judgement(manifest.whole, measure, worst, TOLERANCE[precision], max_error(output, final), compared, stored, final)
+    largest = max_error(output, final)
+    return Judgement(manifest.whole, measure, worst, TOLERANCE[precision], largest, compared, stored, plain(final))
 
 
-def check_output(session: Session, output: Array, expected: Array) -> None:
+def check_output(session: Session, output: Values, expected: Values) -> None:
     """Compare a later output with the one that was judged.
 
     Raises:
@@ -87,26 +91,29 @@ def check_output(session: Session, output: Array, expected: Array) -> None:
     """
     manifest = session.bundle.manifest
     precision = max((sub.precision for sub in manifest.subgraphs), key=_PRECISIONS.index)
-    error = _error(output, expected, precision)
-    if not error <= TOLERANCE[precision]:
-        raise StretchError(f"the output {_words(error, precision)} {manifest.whole}", _HINT)
+    got, right = (as_arrays(values, manifest.outputs) for values in (output, expected))
+    for name in manifest.outputs:
+        error = _error(got[name], right[name], precision)
+        if not error <= TOLERANCE[precision]:
+            what = "the output" if len(right) == 1 else f"the output `{name}`"
+            raise StretchError(f"{what} {_words(error, precision)} {manifest.whole}", _HINT)
 
 
 _HINT = "run `stretch verify`, and try other delegates with --map"
 
 
-def _check_whole(session: Session, reference: Reference, x: Array, output: Array) -> bool:
+def _check_whole(session: Session, reference: Reference, x: Values, found: Mapping[str, Array]) -> bool:
     """Compare the whole model with the bundle's sample."""
     bundle = session.bundle
-    whole = bundle.manifest.whole
-    if not np.isfinite(output).all():
+    whole, outputs = bundle.manifest.whole, bundle.manifest.outputs
+    if not all(np.isfinite(found[name]).all() for name in outputs):
         raise StretchError(f"{bundle.file(whole)} gives NaN or infinity for this input", "write the bundle again with `stretch branch`")
     sample = read_sample(bundle.manifest.checks)
     if sample is None:
         return False
     known = random_input(bundle, sample.seed)
-    now = output if np.array_equal(known, x) else reference.run(known)[reference.names[0]]
-    if problem := sample.problem(known, now):
+    now = found if digest(known) == digest(x) else reference.run(known)
+    if problem := sample.problem(known, now[outputs[0]]):
         raise StretchError(f"{bundle.file(whole)} {problem}", "write the bundle again with `stretch branch`")
     return True
 
@@ -119,13 +126,12 @@ def _error(got: Array, expected: Array, precision: str) -> float:
         return float(np.linalg.norm((got - expected).ravel().astype(np.float64))) / (float(np.linalg.norm(expected)) or 1.0)
 
 
-def _blame(session: Session, sub: SubgraphEntry, error: float, precision: str) -> StretchError:
+def _blame(session: Session, sub: SubgraphEntry, tensor: str, tensors: Mapping[str, Array], told: str, precision: str) -> StretchError:
     """The error that says whose fault it is: the delegate's, if the subgraph's own file gives something else, or the file's."""
     bundle = session.bundle
-    place = session.plan.subgraphs[sub.name].placement
-    told = _words(error, precision)
-    own = run_file(bundle.file(sub.file), session.tensor(sub.input))
-    got = session.tensor(sub.output)
+    place = session.places[sub.name]
+    own = run_file(bundle.file(sub.file), {name: tensors[name] for name in sub.inputs})[tensor]
+    got = tensors[tensor]
     if own.shape == got.shape and _error(got, own, precision) <= TOLERANCE[precision]:
         return StretchError(
             f"the output of subgraph `{sub.name}` {told} {bundle.manifest.whole}: its file {bundle.file(sub.file)} computes something else",

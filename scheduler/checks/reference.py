@@ -3,13 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from predictors.errors import StretchError
 from scheduler.bundle.load import Bundle
 from scheduler.delegates.base import Array
 from scheduler.delegates.cpu import load_runtime
 from scheduler.formats.onnx_file import external_locations, load_onnx
+from scheduler.runtime.inputs import Values, as_arrays
 
 
 class Reference:
@@ -28,37 +27,42 @@ class Reference:
     def __init__(self, bundle: Bundle) -> None:
         file = bundle.file(bundle.manifest.whole)
         proto = load_onnx(file)
-        output = proto.graph.output[0].name
-        self.names = [output]
+        self.names = [value.name for value in proto.graph.output]
         source: str | bytes = str(file)
         if not external_locations(proto.graph):
             made = {name for node in proto.graph.node for name in node.output}
-            crossing = [t.name for t in bundle.manifest.tensors if t.name in made and t.name != output]
+            crossing = [t.name for t in bundle.manifest.tensors if t.name in made and t.name not in self.names]
             for name in crossing:
                 proto.graph.output.add().name = name
             self.names += crossing
             source = proto.SerializeToString()
         self._session = _session(source, file)
-        self._input = self._session.get_inputs()[0].name
 
-    def run(self, x: Array) -> dict[str, Array]:
-        """Value of each tensor of `names` for an input.
+    def run(self, x: Values) -> dict[str, Array]:
+        """Value of each tensor of `names` for an input, or for inputs by name.
 
         Raises:
             StretchError: If the model cannot be run on it.
         """
-        return dict(zip(self.names, _run(self._session, self._input, x), strict=True))
+        return dict(zip(self.names, _run(self._session, x), strict=True))
 
 
-def run_file(file: Path, x: Array) -> Array:
+def run_file(file: Path, x: Values) -> dict[str, Array]:
     """What the ONNX file of a subgraph computes on ONNX Runtime, integers as the reals they stand for.
+
+    Args:
+        file: The file.
+        x: Its input, or its inputs by name.
+
+    Returns:
+        Its outputs by name.
 
     Raises:
         StretchError: If ONNX Runtime cannot load or run it.
         MissingBackendError: If ONNX Runtime is missing.
     """
     session = _session(str(file), file)
-    return np.asarray(_run(session, session.get_inputs()[0].name, x)[0])
+    return dict(zip([value.name for value in session.get_outputs()], _run(session, x), strict=True))
 
 
 def _session(source: str | bytes, file: Path) -> Any:
@@ -74,9 +78,10 @@ def _session(source: str | bytes, file: Path) -> Any:
         raise StretchError(f"ONNX Runtime cannot load {file}: {_first_line(error)}") from error
 
 
-def _run(session: Any, name: str, x: Array) -> list[Array]:
+def _run(session: Any, x: Values) -> list[Array]:
+    given = as_arrays(x, [value.name for value in session.get_inputs()])
     try:
-        found: list[Array] = session.run(None, {name: x})
+        found: list[Array] = session.run(None, given)
     except Exception as error:
         raise StretchError(f"ONNX Runtime cannot run the model on this input: {_first_line(error)}") from error
     return found

@@ -1,6 +1,7 @@
 """What a bundle's whole model gave for a known input when it was written, to be compared with what it gives now."""
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -8,6 +9,7 @@ import numpy as np
 
 from predictors.errors import StretchError
 from scheduler.delegates.base import Array
+from scheduler.runtime.inputs import Values
 
 #: Key of a manifest's `checks`.
 KEY = "sample"
@@ -20,7 +22,7 @@ TOLERANCE = 1e-3
 
 
 class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Elements of the output for one input.
+    """Elements of the first output for one input, or for inputs by name.
 
     Args:
         seed: Seed of the input (`scheduler.checks.verify.random_input`).
@@ -35,7 +37,7 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     values: tuple[float, ...]
 
     @classmethod
-    def of(cls, x: Array, output: Array, seed: int) -> "Sample":
+    def of(cls, x: Values, output: Array, seed: int) -> "Sample":
         """The sample of an output.
 
         Args:
@@ -43,16 +45,16 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             output: What the whole model computes for it.
             seed: The seed.
         """
-        return cls(seed, _digest(x), output.size, tuple(_spread(output)))
+        return cls(seed, digest(x), output.size, tuple(_spread(output)))
 
-    def problem(self, x: Array, output: Array) -> str | None:
+    def problem(self, x: Values, output: Array) -> str | None:
         """What is wrong with an output, the end of a sentence; None if nothing is, or `x` is not the input of the sample.
 
         Args:
             x: The input of `output`.
             output: What the whole model computes now.
         """
-        if _digest(x) != self.input_sha256:
+        if digest(x) != self.input_sha256:
             return None
         if output.size != self.size:
             return f"has an output of {output.size} numbers, {self.size} when the bundle was written"
@@ -80,8 +82,10 @@ def read_sample(checks: dict[str, Any]) -> Sample | None:
         raise StretchError(f"`checks.{KEY}` of the bundle is damaged: {error}", "write the bundle again with `stretch branch`") from error
 
 
-def _digest(x: Array) -> str:
-    return hashlib.sha256(np.ascontiguousarray(x).tobytes()).hexdigest()
+def digest(x: Values) -> str:
+    """SHA-256 of an input, or of inputs by name, in the order of their names."""
+    arrays = [x[name] for name in sorted(x)] if isinstance(x, Mapping) else [x]
+    return hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)).hexdigest()
 
 
 def _spread(output: Array) -> list[float]:

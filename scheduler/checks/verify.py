@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from scheduler.delegates import LiteRtDelegate
 from scheduler.delegates.base import Array
 from scheduler.formats.int8_edges import edges
 from scheduler.formats.onnx_file import load_onnx
+from scheduler.runtime.inputs import Values, plain
 from scheduler.runtime.sequential import Sequential, max_error
 from scheduler.runtime.session import Session
 
@@ -91,12 +93,30 @@ def _statements(bundle: Bundle) -> tuple[str, ...]:
     return tuple(f"{bundle.path / MANIFEST}: {problem}" for problem in statement_problems(bundle.manifest))
 
 
-def _compared(bundle: Bundle, x: Array, expected: Array, what: str, mapping: Mapping[str, str] | None) -> Verification:
-    """Run the bundle, placed as `mapping` says, against what its whole model computes."""
-    whole = bundle.manifest.whole
+def _compared(bundle: Bundle, x: Values, expected: Values, what: str, mapping: Mapping[str, str] | None) -> Verification:
+    """Run the bundle, placed as `mapping` says, against what its whole model computes; of several outputs, the worst counts."""
     lower = sorted({entry.precision for entry in bundle.manifest.subgraphs} - {"fp32"})
     with Session(bundle, mapping) as session:
         got = session(x)
+    found = [
+        _difference(bundle, each, value, what if name is None else f"{what} for the output `{name}`", lower)
+        for name, each, value in _pairs(got, expected)
+    ]
+    problems = tuple(problem for each in found for problem in each.problems)
+    errors = [each.max_error for each in found if each.max_error is not None]
+    return Verification(problems, max(errors, default=None), found[0].tolerance)
+
+
+def _pairs(got: Values, expected: Values) -> list[tuple[str | None, Array, Array]]:
+    """Each output with its name, where there are several, and what was expected."""
+    if isinstance(expected, Mapping) and isinstance(got, Mapping):
+        return [(name, got[name], value) for name, value in expected.items()]
+    return [(None, np.asarray(got), np.asarray(expected))]
+
+
+def _difference(bundle: Bundle, got: Array, expected: Array, what: str, lower: list[str]) -> Verification:
+    """Compare one output."""
+    whole = bundle.manifest.whole
     if got.shape != expected.shape:
         return Verification((f"{what} give {list(got.shape)}, {whole} gives {list(expected.shape)}",), None)
     if not np.isfinite(got).all():
@@ -114,8 +134,8 @@ def _compared(bundle: Bundle, x: Array, expected: Array, what: str, mapping: Map
     return Verification((), difference)
 
 
-def random_input(bundle: Bundle, seed: int = 0) -> Array:
-    """Normally distributed numbers of the bundle's input shape and type."""
-    manifest = bundle.manifest
-    tensor = next(t for t in manifest.tensors if t.name == manifest.input)
-    return np.random.default_rng(seed).standard_normal(tensor.shape).astype(np.dtype(tensor.dtype))
+def random_input(bundle: Bundle, seed: int = 0) -> Any:
+    """Normally distributed numbers of the bundle's input shape and type: an array, or by name where there are several inputs."""
+    tensors = {tensor.name: tensor for tensor in bundle.manifest.tensors}
+    rng = np.random.default_rng(seed)
+    return plain({name: rng.standard_normal(tensors[name].shape).astype(np.dtype(tensors[name].dtype)) for name in bundle.manifest.inputs})

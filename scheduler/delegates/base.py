@@ -22,6 +22,10 @@ Array = NDArray[Any]
 ENTRY_POINT_GROUP = "nn_stretch.delegates"
 
 
+class UnableError(StretchError):
+    """A delegate cannot run a subgraph, or cannot any more because its device is lost: another placement may."""
+
+
 class Invocation(ABC):
     """A compiled subgraph tied to its buffers, so that running it allocates nothing."""
 
@@ -175,6 +179,8 @@ class Delegate(ABC):
     computes: ClassVar[bool] = True
     #: Kinds of processors that it drives by itself, such as ``gpu``; others run on it where they are mapped to it.
     drives: ClassVar[tuple[str, ...]] = ()
+    #: Delegate that runs what this one reports that it cannot (`UnableError`); None: then that is a failure.
+    falls_back_on: str | None = None
     #: Modes in which it tunes its kernels and what each tries, the default first; where there are any, it defines `tuning_from`.
     tunes: ClassVar[Mapping[str, str]] = {}
 
@@ -204,7 +210,7 @@ class Delegate(ABC):
 
         Raises:
             StretchError: If the file is unreadable or has an operator that
-                this delegate does not run.
+                this delegate does not run; an `UnableError` where another delegate may.
             MissingBackendError: If a library this delegate needs is missing.
         """
 

@@ -3,13 +3,16 @@
 import math
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.lib import format as npy_format
+from numpy.typing import NDArray
 
 from predictors.errors import StretchError
 from predictors.files import read_bytes
-from scheduler.delegates.base import Array
+
+Array = NDArray[Any]
 
 #: Largest file that is read, bytes.
 MAX_BYTES = 1 << 30

@@ -6,9 +6,9 @@ from time import perf_counter_ns
 
 import numpy as np
 
-from scheduler.delegates.base import Array
+from scheduler.cores import available_cores
 from scheduler.measure.interval import ratio_interval
-from scheduler.placement.cores import available_cores
+from scheduler.runtime.inputs import Values
 from scheduler.runtime.sequential import Sequential, max_error
 from scheduler.runtime.session import Session
 from scheduler.runtime.trace import Trace
@@ -50,6 +50,7 @@ class Benchmark:
         error: Largest difference of the output from the whole model's, relative
             to its largest element; None where a delegate computes nothing.
         traces: The measured inferences of the bundle.
+        output: What the last of them gave.
         seconds: How long the rounds went on.
     """
 
@@ -65,6 +66,7 @@ class Benchmark:
     efficiency: float | None
     error: float | None
     traces: tuple[Trace, ...]
+    output: Values
     seconds: float
 
     @property
@@ -101,7 +103,7 @@ class Effort:
         return self.width is None or seconds > self.seconds or (seconds >= self.least_seconds and narrow(self.width))
 
 
-def benchmark(session: Session, x: Array, effort: Effort | None = None, step: Callable[[], None] | None = None) -> Benchmark:
+def benchmark(session: Session, x: Values, effort: Effort | None = None, step: Callable[[], None] | None = None) -> Benchmark:
     """Measure a session against the controls of its bundle.
 
     Each round runs every contestant once, in an order that rotates, and every
@@ -133,7 +135,7 @@ def benchmark(session: Session, x: Array, effort: Effort | None = None, step: Ca
     return rounds.result(cores, error, (perf_counter_ns() - start) / 1e9)
 
 
-def _controls(session: Session, x: Array, cores: tuple[int, ...]) -> dict[str, Callable[[], float]]:
+def _controls(session: Session, x: Values, cores: tuple[int, ...]) -> dict[str, Callable[[], float]]:
     """Each control on all the cores and on one."""
     found: dict[str, Callable[[], float]] = {}
     for control, file in session.bundle.manifest.controls.items():
@@ -147,7 +149,7 @@ def _controls(session: Session, x: Array, cores: tuple[int, ...]) -> dict[str, C
 class _Rounds:
     """What the rounds of a comparison measured so far."""
 
-    def __init__(self, session: Session, x: Array, rivals: Mapping[str, Callable[[], float]]) -> None:
+    def __init__(self, session: Session, x: Values, rivals: Mapping[str, Callable[[], float]]) -> None:
         self._session, self._x = session, x
         self._whole = next(iter(rivals))
         self._contestants: dict[str, Callable[[], object]] = {BRANCHED: self._branched, **rivals, _ALONE: self._each_alone}
@@ -198,11 +200,12 @@ class _Rounds:
             efficiency=None if shares_a_core(self._session) else efficiency,
             error=error,
             traces=tuple(self._traces),
+            output=self._output,
             seconds=seconds,
         )
 
     def _branched(self) -> float:
-        self._session.run(self._x)
+        self._output = self._session.run(self._x)
         self._traces.append(self._session.trace)
         return self._session.trace.makespan_ms
 
@@ -222,7 +225,7 @@ class _Rounds:
 
 def used_cores(session: Session) -> tuple[int, ...]:
     """The cores that a session's processors are placed on; all of this process where one is not pinned."""
-    places = [subgraph.placement for subgraph in session.plan.subgraphs.values()]
+    places = list(session.places.values())
     if any(not place.cores for place in places):
         return available_cores()
     return tuple(sorted({core for place in places for core in place.cores}))
@@ -232,10 +235,10 @@ def shares_a_core(session: Session) -> bool:
     """Whether two branches of a segment run on one core or one queue."""
     if session.moved:
         return True
-    places = list({subgraph.placement.processor: subgraph.placement for subgraph in session.plan.subgraphs.values()}.values())
+    places = list(dict.fromkeys(session.places.values()))
     for i, one in enumerate(places):
         for other in places[i + 1 :]:
-            if one.queue == other.queue or set(one.cores) & set(other.cores):
+            if one.processor != other.processor and (one.queue == other.queue or set(one.cores) & set(other.cores)):
                 return True
     return False
 
@@ -248,8 +251,7 @@ def ideal_ms(session: Session, alone_ms: Mapping[str, float]) -> float:
     segments: dict[str, dict[str, float]] = {}
     for name, subgraph in session.plan.subgraphs.items():
         branches = segments.setdefault(subgraph.segment, {})
-        processor = subgraph.placement.processor
-        branches[processor] = branches.get(processor, 0.0) + alone_ms[name]
+        branches[subgraph.processor] = branches.get(subgraph.processor, 0.0) + alone_ms[name]
     return sum(max(branches.values()) for branches in segments.values())
 
 

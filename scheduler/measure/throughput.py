@@ -6,8 +6,8 @@ from time import perf_counter_ns
 
 import numpy as np
 
-from scheduler.delegates.base import Array
 from scheduler.measure.benchmark import used_cores
+from scheduler.runtime.inputs import Values
 from scheduler.runtime.sequential import Sequential
 from scheduler.runtime.session import Session
 
@@ -50,7 +50,7 @@ class Throughput:
 
 
 def throughput(
-    session: Session, x: Array, in_flight: int, rounds: int = 10, burst: int = 8, warmup: int = 1, step: Callable[[], None] | None = None
+    session: Session, x: Values, in_flight: int, rounds: int = 10, burst: int = 8, warmup: int = 1, step: Callable[[], None] | None = None
 ) -> Throughput:
     """Measure a session's rates.
 

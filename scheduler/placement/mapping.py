@@ -8,10 +8,10 @@ from dataclasses import replace
 from predictors.errors import MissingBackendError, UsageError
 from predictors.host import host_among, is_host
 from scheduler.bundle.manifest import Manifest
+from scheduler.cores import available_cores, little_core
 from scheduler.delegates import Delegate, get_delegate
-from scheduler.placement.cores import available_cores, little_core
+from scheduler.placement.place import Dispatch, Placement
 from scheduler.placement.processors import drivers
-from scheduler.runtime.plan import Dispatch, Placement
 
 #: Names the delegates that may drive a processor by themselves, separated by commas; all if not set.
 DRIVERS_VARIABLE = "NN_STRETCH_DRIVERS"
@@ -71,34 +71,69 @@ def place_processors(
             raise UsageError(f"processor `{name}` is mapped, but the bundle does not use it", f"the bundle uses {', '.join(processors)}")
     host = host_among(processors)
     targets = {processor: _target(processor, text, cores) for processor, text in mapping.items()}
-    free = [core for core in cores if not any(core in chosen for _, chosen in targets.values())]
-    if host is None and len(free) > 1:
-        free.pop(0)  # left to the calling thread
-    last = free[0] if free else cores[-1]
+    left = _Cores(cores, {core for _, chosen in targets.values() for core in chosen}, host is not None)
     placed: dict[str, Placement] = {}
     for processor in sorted(processors, key=lambda p: p != host):
         if processor in targets:
             placed[processor] = _placement(processor, *targets[processor], f"mapped to {mapping[processor]}")
-            continue
-        driver, why_not = _driver(processor, (precisions or {}).get(processor, ("fp32",)))
-        if driver and get_delegate(driver).needs_core():
-            if free:
-                reason = f"the {driver} delegate on a CPU core, for this machine's {processor} is none that it drives"
-                placed[processor] = replace(_placement(processor, driver, (free.pop(0),), reason), stand_in=True)
-                continue
-            driver, why_not = None, f"no core is left for the {driver} delegate"
-        if driver:
-            simulated = get_delegate(driver).simulated()
-            reason = (
-                f"the simulator of a {processor}: its results count, its times do not" if simulated else f"the {processor} of this machine"
-            )
-            placed[processor] = replace(_placement(processor, driver, (), reason), stand_in=simulated, waits_on=little_core(little_cores))
-            continue
-        last = free.pop(0) if free else last
-        reason = "the CPU of this machine" if is_host(processor) else f"{why_not}: a CPU core stands in"
-        placed[processor] = _placement(processor, "cpu", (last,), reason)
+        else:
+            placed[processor] = _by_default(processor, left, (precisions or {}).get(processor, ("fp32",)), little_cores)
     placed = _dispatched(placed, host)
     return {processor: placed[processor] for processor in processors}
+
+
+def target_placement(processor: str, target: str, queues: Mapping[str, Dispatch]) -> Placement:
+    """The placement that a target names, beside others that are there already.
+
+    Args:
+        processor: Whose work it is.
+        target: As in a mapping: a delegate and its cores.
+        queues: Dispatch of the queues of the others.
+
+    Raises:
+        UsageError: If it is no target, or a core not on this machine.
+        UnknownNameError: If there is no such delegate.
+        MissingBackendError: If the delegate cannot run here.
+    """
+    place = _placement(processor, *_target(processor, target, available_cores()), f"mapped to {target}")
+    return replace(place, dispatch=queues.get(place.queue, place.dispatch))
+
+
+class _Cores:
+    """Cores that nobody named, handed out one by one; the last is shared when they run out.
+
+    Args:
+        cores: Cores of this process.
+        named: Cores that a mapping names.
+        hosted: Whether a CPU of the device runs on the calling thread.
+    """
+
+    def __init__(self, cores: Sequence[int], named: Collection[int], hosted: bool) -> None:
+        self.free = [core for core in cores if core not in named]
+        if not hosted and len(self.free) > 1:
+            self.free.pop(0)  # left to the calling thread
+        self._last = self.free[0] if self.free else cores[-1]
+
+    def take(self) -> int:
+        if self.free:
+            self._last = self.free.pop(0)
+        return self._last
+
+
+def _by_default(processor: str, left: _Cores, precisions: Collection[str], little_cores: Sequence[int]) -> Placement:
+    """Where a processor that no mapping names runs."""
+    driver, why_not = _driver(processor, precisions)
+    if driver and get_delegate(driver).needs_core():
+        if left.free:
+            reason = f"the {driver} delegate on a CPU core, for this machine's {processor} is none that it drives"
+            return replace(_placement(processor, driver, (left.free.pop(0),), reason), stand_in=True)
+        driver, why_not = None, f"no core is left for the {driver} delegate"
+    if driver:
+        simulated = get_delegate(driver).simulated()
+        reason = f"the simulator of a {processor}: its results count, its times do not" if simulated else f"the {processor} of this machine"
+        return replace(_placement(processor, driver, (), reason), stand_in=simulated, waits_on=little_core(little_cores))
+    reason = "the CPU of this machine" if is_host(processor) else f"{why_not}: a CPU core stands in"
+    return _placement(processor, "cpu", (left.take(),), reason)
 
 
 def bundle_precisions(manifest: Manifest) -> dict[str, set[str]]:

@@ -3,7 +3,7 @@
 from predictors.host import HOST, is_host, kind_of
 from scheduler.bundle.manifest import Manifest
 from scheduler.delegates import Delegate, delegates
-from scheduler.runtime.plan import Dispatch
+from scheduler.placement.place import Dispatch
 
 
 def drivers(kind: str) -> list[tuple[str, type[Delegate]]]:

@@ -1,4 +1,4 @@
-"""Memory of the tensors that cross subgraphs, laid out so that a concat join copies nothing."""
+"""Memory of the tensors that cross subgraphs, shared by those that are never alive together, laid out so that a concat join copies nothing."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -8,51 +8,129 @@ import numpy as np
 from predictors.errors import StretchError
 from scheduler.bundle.manifest import Tensor
 from scheduler.delegates.base import Array, Compiled, Invocation
+from scheduler.memory import Lifetime, Lifetimes, MemoryPlan, Planner
+from scheduler.memory.naive import plan_naive
+from scheduler.memory.offset import plan_offset
 from scheduler.runtime.plan import ExecutionPlan, PlannedJoin, PlannedSubgraph
 from scheduler.runtime.trace import Span
+
+#: Every tensor that is no slice of another starts at a multiple of this many bytes: a cache line, and the widest registers.
+ALIGNMENT = 64
+
+#: With more tensors than this, finding out which are never alive together costs more than sharing is worth.
+SHARED_AT_MOST = 1000
 
 
 class Buffers:
     """One array per tensor, and the work that is left for each join.
 
     A branch whose slice of a concat join's output is contiguous (channels
-    outermost, batch 1) writes straight into that slice.
+    outermost, batch 1) writes straight into that slice. Tensors share memory if
+    one is dead before the other is written whatever runs when and wherever:
+    what counts is what reads what, not the queues.
 
     Args:
-        plan: The joins.
+        plan: The subgraphs and joins.
         tensors: Shape and type of each tensor.
+        planner: Gives tensors their memory.
 
     Raises:
         StretchError: If there is not enough memory.
     """
 
-    def __init__(self, plan: ExecutionPlan, tensors: Sequence[Tensor]) -> None:
+    def __init__(self, plan: ExecutionPlan, tensors: Sequence[Tensor], planner: Planner = plan_offset) -> None:
         self._tensors = {tensor.name: tensor for tensor in tensors}
-        self.arrays: dict[str, Array] = {}
-        self.joins: dict[str, Callable[[], None] | None] = {}
-        # Outermost joins first: an inner join's output is then a slice already.
-        for join in reversed(list(plan.joins.values())):
-            self.joins[join.name] = self._add(join) if join.kind == "sum" else self._concat(join)
-        for name in self._tensors:
-            self._array(name)
+        slices, copied = self._slices(plan)
+        #: Tensors that are no slice of another, with their slices.
+        self._whole = {name: [name] for name in self._tensors if name not in slices}
+        for name in slices:
+            self._whole[_outermost(name, slices)].append(name)
+        self.lifetimes = self._lifetimes(plan)
+        shared = planner if len(self._whole) <= SHARED_AT_MOST else plan_naive
+        self.memory: MemoryPlan = shared(self.lifetimes, ALIGNMENT)
+        self.arrays: dict[str, Array] = self._allocated()
+        for name, (join, start) in slices.items():  # outermost first
+            self.arrays[name] = self._place(join, name, start)
+        self.joins: dict[str, Callable[[], None] | None] = {
+            join.name: self._add(join) if join.kind == "sum" else self._copy(join, copied[join.name]) for join in plan.joins.values()
+        }
 
     @property
     def bytes(self) -> int:
-        """Memory of all buffers; what lies inside another counts once."""
-        return sum(array.nbytes for array in self.arrays.values() if array.base is None)
+        """Memory of all buffers."""
+        return self.memory.total_bytes
 
-    def _array(self, name: str) -> Array:
-        if name not in self.arrays:
-            tensor = self._tensors[name]
+    def _slices(self, plan: ExecutionPlan) -> tuple[dict[str, tuple[PlannedJoin, int]], dict[str, list[tuple[str, int]]]]:
+        """Tensors that lie in a join's output and where their channels start, and those that have to be copied there."""
+        inside: dict[str, tuple[PlannedJoin, int]] = {}
+        copied: dict[str, list[tuple[str, int]]] = {}
+        # Outermost joins first: an inner join's output is then a slice already.
+        for join in reversed(list(plan.joins.values())):
+            if join.kind == "sum":
+                continue
+            copied[join.name], start, axis = [], 0, self._axis(join)
+            for name in join.inputs:
+                if name not in inside and math.prod(self._tensors[join.output].shape[:axis]) == 1:
+                    inside[name] = (join, start)
+                else:
+                    copied[join.name].append((name, start))
+                start += self._tensors[name].shape[axis]
+        return inside, copied
+
+    def _lifetimes(self, plan: ExecutionPlan) -> Lifetimes:
+        """When memory is in use, by steps: the arrival of the inputs, the plan's own, and the collection of the outputs."""
+        arrival, collection = 0, len(plan.order) + 1
+        number = {name: at + 1 for name, at in plan.order.items()}
+        uses: dict[str, set[int]] = {name: set() for name in self._tensors}
+        writer: dict[str, int] = {}
+        for name in plan.order:
+            for tensor in plan.step(name).outputs:
+                writer[tensor] = number[name]
+        for tensor, steps in uses.items():
+            steps.add(writer.get(tensor, arrival))
+            steps.update(number[name] for name in plan.readers.get(tensor, ()))
+        for tensor in plan.outputs:
+            uses[tensor].add(collection)
+        reads = [sorted({writer.get(tensor, arrival) for tensor in plan.step(name).inputs}) for name in plan.order]
+        after = [[], *reads, list(range(1, collection))]
+        found = [
+            Lifetime(name, self._bytes(name), tuple(sorted({step for part in parts for step in uses[part]})))
+            for name, parts in self._whole.items()
+        ]
+        return Lifetimes(sorted(found, key=lambda lifetime: lifetime.steps[0]), after)
+
+    def _bytes(self, name: str) -> int:
+        tensor = self._tensors[name]
+        return math.prod(tensor.shape) * np.dtype(tensor.dtype).itemsize
+
+    def _allocated(self) -> dict[str, Array]:
+        arenas = []
+        for number, size in enumerate(self.memory.sizes):
             try:
-                self.arrays[name] = np.zeros(tensor.shape, np.dtype(tensor.dtype))
-            except MemoryError as error:
-                raise StretchError(f"there is no memory for the tensor `{name}` of shape {list(tensor.shape)}") from error
-        return self.arrays[name]
+                raw = np.zeros(size + ALIGNMENT, np.uint8)
+            except (MemoryError, ValueError) as error:
+                name = max((n for n, arena in self.memory.arenas.items() if arena == number), key=self._bytes)
+                raise StretchError(f"there is no memory for the tensor `{name}` of shape {list(self._tensors[name].shape)}") from error
+            start = -raw.ctypes.data % ALIGNMENT
+            arenas.append(raw[start : start + size])
+        found = {}
+        for name, arena in self.memory.arenas.items():
+            tensor, start = self._tensors[name], self.memory.offsets[name]
+            found[name] = arenas[arena][start : start + self._bytes(name)].view(np.dtype(tensor.dtype)).reshape(tensor.shape)
+        return found
+
+    def _axis(self, join: PlannedJoin) -> int:
+        tensor = self._tensors[join.output]
+        return len(tensor.shape) - 1 if tensor.layout == "NHWC" else 1
+
+    def _place(self, join: PlannedJoin, name: str, start: int) -> Array:
+        """The slice of a join's output that a tensor fills."""
+        axis = self._axis(join)
+        return self.arrays[join.output][(slice(None),) * axis + (slice(start, start + self._tensors[name].shape[axis]),)]
 
     def _add(self, join: PlannedJoin) -> Callable[[], None]:
-        output = self._array(join.output)
-        first, second, *others = (self._array(name) for name in join.inputs)
+        output = self.arrays[join.output]
+        first, second, *others = (self.arrays[name] for name in join.inputs)
 
         def add() -> None:
             np.add(first, second, out=output)
@@ -61,19 +139,8 @@ class Buffers:
 
         return add
 
-    def _concat(self, join: PlannedJoin) -> Callable[[], None] | None:
-        output = self._array(join.output)
-        axis = output.ndim - 1 if self._tensors[join.output].layout == "NHWC" else 1
-        copies: list[tuple[Array, Array]] = []
-        start = 0
-        for name in join.inputs:
-            stop = start + self._tensors[name].shape[axis]
-            place = output[(slice(None),) * axis + (slice(start, stop),)]
-            if name not in self.arrays and math.prod(output.shape[:axis]) == 1:
-                self.arrays[name] = place
-            else:
-                copies.append((place, self._array(name)))
-            start = stop
+    def _copy(self, join: PlannedJoin, parts: Sequence[tuple[str, int]]) -> Callable[[], None] | None:
+        copies = [(self._place(join, name, start), self.arrays[name]) for name, start in parts]
         if not copies:
             return None
 
@@ -84,16 +151,29 @@ class Buffers:
         return copy
 
 
+def _outermost(name: str, slices: Mapping[str, tuple[PlannedJoin, int]]) -> str:
+    """The tensor that holds another, whatever lies between."""
+    while name in slices:
+        name = slices[name][0].output
+    return name
+
+
 def bind_subgraph(subgraph: PlannedSubgraph, compiled: Compiled, arrays: Mapping[str, Array]) -> Invocation:
-    """A compiled subgraph tied to the buffers of its tensors.
+    """A compiled subgraph tied to the buffers of its tensors: by their names, else in their order.
 
     Raises:
         StretchError: If it does not fit them; names the file.
     """
+    inputs, outputs = (
+        list(own) if set(own) == set(planned) else planned
+        for own, planned in ((compiled.inputs, subgraph.inputs), (compiled.outputs, subgraph.outputs))
+    )
     try:
-        return compiled.bind([arrays[subgraph.input]], [arrays[subgraph.output]])
+        return compiled.bind([arrays[name] for name in inputs], [arrays[name] for name in outputs])
     except StretchError as error:
-        raise StretchError(f"{subgraph.file} does not fit the bundle: {error.message}", error.hint) from error
+        error.message = f"{subgraph.file} does not fit the bundle: {error.message}"
+        error.args = (error.message,)
+        raise
 
 
 def subgraph_spans(subgraph: PlannedSubgraph, queue: str, call: Invocation, start: int, end: int) -> list[Span]:
@@ -106,6 +186,5 @@ def subgraph_spans(subgraph: PlannedSubgraph, queue: str, call: Invocation, star
         start: When it started, on the clock of `time.perf_counter_ns`.
         end: When it ended.
     """
-    processor = subgraph.placement.processor
-    found = [Span(subgraph.name, processor, queue, "subgraph", start, end)]
-    return found + [Span(f"{subgraph.name} {what}", processor, queue, "conversion", a, b) for what, a, b in call.conversions()]
+    found = [Span(subgraph.name, subgraph.processor, queue, "subgraph", start, end)]
+    return found + [Span(f"{subgraph.name} {what}", subgraph.processor, queue, "conversion", a, b) for what, a, b in call.conversions()]

@@ -1,20 +1,17 @@
-"""Carries out the state machine's instructions with threads, command queues and the calling thread."""
+"""Drives the state machine one inference at a time, for latency: with threads, command queues and the calling thread."""
 
 import os
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
-from itertools import count
-from queue import Empty, SimpleQueue
 from time import perf_counter_ns
+from typing import TypeVar
 
 from predictors.errors import StretchError
-from scheduler.bundle.manifest import Tensor
-from scheduler.delegates.base import AsyncInvocation, Compiled
-from scheduler.placement.cores import pinned
+from scheduler.cores import pinned
+from scheduler.delegates.base import Array, AsyncInvocation, Invocation, UnableError
+from scheduler.placement.place import Placement, queues_of
 from scheduler.runtime.buffers import Buffers, bind_subgraph, subgraph_spans
+from scheduler.runtime.code import Code
 from scheduler.runtime.events import (
     Enqueue,
     Event,
@@ -23,29 +20,27 @@ from scheduler.runtime.events import (
     InputReady,
     Instruction,
     Join,
-    JoinDone,
-    JoinFailed,
+    Replaced,
     RunInline,
-    SubgraphDone,
-    SubgraphFailed,
+    StepDone,
+    StepFailed,
+    StepReturned,
     Submit,
     Wait,
 )
-from scheduler.runtime.failures import hang_failure, step_failure
+from scheduler.runtime.failures import step_failure
+from scheduler.runtime.machine import Machine
 from scheduler.runtime.plan import ExecutionPlan
+from scheduler.runtime.queues import CALLER, REST_S, Queues
+from scheduler.runtime.record import Recorder
 from scheduler.runtime.trace import Span, Trace
 from scheduler.runtime.transitions import Node, Transitions
-from scheduler.runtime.watch import TIME_LIMIT_S, Watch, interrupt, note_hang
-from scheduler.runtime.workers import Completion, Worker
+from scheduler.runtime.watch import TIME_LIMIT_S
+
+T = TypeVar("T")
 
 #: Name under which the answer to `InputReady` is remembered; no step may be called so.
 INPUT = "input"
-
-#: The calling thread, among those that a `Watch` looks at.
-CALLER = "calling thread"
-
-#: Seconds that an interrupted run waits for what it left behind; what takes longer is waited for by the next run.
-_REST_S = 0.5
 
 #: What an instruction became: work handed to others, which returns at once …
 Hand = Callable[[], None]
@@ -55,63 +50,59 @@ Actions = tuple[tuple[Hand, ...], Act]
 
 
 class Executor:
-    """Runs one inference at a time of a plan whose subgraphs are compiled.
+    """Runs one inference at a time of a plan.
 
     A subgraph on an asynchronous processor is enqueued from the calling thread;
     one on a processor whose call blocks goes to that queue's thread, created
-    here once; the CPU's run on the calling thread, pinned while they do.
+    once; the CPU's run on the calling thread, pinned while they do. A subgraph
+    that its delegate cannot run (any more) goes on where it falls back on.
 
     Args:
         plan: What to run.
-        tensors: The tensors that cross subgraphs.
-        compiled: Each subgraph, made ready for the delegate of its placement.
+        placements: Where each subgraph runs.
+        buffers: Memory of the tensors that cross subgraphs.
+        code: The subgraphs, compiled for their placements.
         limit_s: Seconds that one call of a delegate may take.
+        recorder: Writes down what the state machine is told and answers; None for nobody.
 
     Raises:
         StretchError: If a subgraph does not fit its tensors.
     """
 
     def __init__(
-        self, plan: ExecutionPlan, tensors: Sequence[Tensor], compiled: Mapping[str, Compiled], limit_s: float = TIME_LIMIT_S
+        self,
+        plan: ExecutionPlan,
+        placements: Mapping[str, Placement],
+        buffers: Buffers,
+        code: Code,
+        limit_s: float = TIME_LIMIT_S,
+        recorder: Recorder | None = None,
     ) -> None:
         self.plan = plan
-        self._limit_s = limit_s
-        self.buffers = Buffers(plan, tensors)
-        calls = {name: bind_subgraph(subgraph, compiled[name], self.buffers.arrays) for name, subgraph in plan.subgraphs.items()}
-        self._calls = calls
-        self._runs: dict[str, Hand] = {name: call.run for name, call in calls.items()}
-        self._async_calls: dict[str, AsyncInvocation] = {}
-        self._enqueued: dict[str, tuple[AsyncInvocation, int]] = {}
-        self._inline_cores: tuple[int, ...] = ()
-        for name, subgraph in plan.subgraphs.items():
-            call, place = calls[name], subgraph.placement
-            if place.dispatch == "inline":
-                self._inline_cores = place.cores[:1]
-            elif place.dispatch == "async":
-                if not isinstance(call, AsyncInvocation):
-                    raise StretchError(f"delegate `{place.delegate}` says that it is asynchronous, but its invocations are not")
-                self._async_calls[name] = call
-
+        self.buffers = buffers
+        self._code = code
+        self._recorder = recorder
+        self._places = dict(placements)
+        #: Subgraphs that went elsewhere since this was made, and why.
+        self._replaced: dict[str, str] = {}
+        self._calls: dict[tuple[str, Placement], Invocation] = {}
         self._done: list[tuple[str, int, int]] = []
         self._errors: dict[str, Exception] = {}
-        self._disturbed = False
-        #: What hangs, and who is to hear of it where the calling thread itself does.
-        self._hang: StretchError | None = None
-        self._caller = 0
-        self._telling = threading.Lock()
-        self._marks = count()
-        self._table: Transitions[Actions] = Transitions(plan, self._actions)
-        self._completions: SimpleQueue[Completion] = SimpleQueue()
-        self._watch = Watch(limit_s, self._overdue)
-        self._running = self._watch.running
-        self._workers: dict[str, Worker] = {}
-        for subgraph in plan.subgraphs.values():
-            place = subgraph.placement
-            if place.dispatch == "blocking" and place.queue not in self._workers:
-                self._workers[place.queue] = Worker(place.queue, place.thread_cores, self._completions, self._running)
+        self._queues = Queues(limit_s, self._places.__getitem__)
+        for name, place in placements.items():
+            self._add(name, place)
+        #: The code of each subgraph where it runs now.
+        self._now = {name: self._calls[name, place] for name, place in placements.items()}
+        self._table: Transitions[Actions] = Transitions(self._actions)
+        self._idle: Node[Actions]
+        self._recorded: int
+        self._begin_anew()
 
-    def run(self) -> Trace:
-        """Run once, from the input's buffer to the output's.
+    def run(self, keep: dict[str, Array] | None = None) -> Trace:
+        """Run once, from the inputs' buffers to the outputs'.
+
+        Args:
+            keep: Gets a copy of every tensor that crosses subgraphs.
 
         Returns:
             What ran where and when.
@@ -121,61 +112,86 @@ class Executor:
                 else has come to rest by then, so that the next run starts afresh;
                 after a hang there is no next one.
         """
-        self._begin()
-        try:
-            with pinned(self._inline_cores):
-                start = perf_counter_ns()
-                self._carry_out()
-                end = perf_counter_ns()
-            self._end()
-        except KeyboardInterrupt:
-            self._raise_hang()
-            raise
-        finally:
-            self._settle(_REST_S)
-        return Trace(tuple(span for record in self._done for span in self._spans(*record)), start, end, os.getloadavg()[0])
+        start, end = self._begun(lambda: self._timed(keep))
+        spans = tuple(span for record in self._done for span in self._spans(*record))
+        return Trace(spans, start, end, os.getloadavg()[0], dict(self._replaced))
 
     def run_alone(self, name: str) -> Span:
         """Run one subgraph where it is placed, with every other processor idle.
 
         Args:
-            name: The subgraph; it reads what its input buffer holds.
+            name: The subgraph; it reads what its inputs' buffers hold.
 
         Raises:
             StretchError: If its delegate fails.
         """
-        self._begin()
-        placement = self.plan.subgraphs[name].placement
-        try:
-            if placement.dispatch == "blocking":
-                self._workers[placement.queue].submit(name, self._runs[name])
-                self._wait()
-            else:
-                with pinned(placement.cores[:1]):
-                    self._run_inline(name, self._runs[name])
-            self._end()
-        except KeyboardInterrupt:
-            self._raise_hang()
-            raise
-        finally:
-            self._settle(_REST_S)
+        place = self._places[name]
+        event = self._begun(lambda: self._alone(name, place))
+        if isinstance(event, StepReturned):
+            self._place(name, event.placement)
+            return self.run_alone(name)
         if name in self._errors:
-            raise step_failure(self.plan, name, self._errors[name]) from self._errors[name]
+            raise step_failure(name, place, self._errors[name]) from self._errors[name]
         return self._spans(*self._done[-1])[0]
+
+    @property
+    def places(self) -> Mapping[str, Placement]:
+        """Where each subgraph runs now."""
+        return self._places
+
+    def replace(self, name: str, place: Placement) -> None:
+        """Run a subgraph elsewhere from the next inference on.
+
+        Args:
+            name: The subgraph.
+            place: Where; compiled first if it is not yet.
+
+        Raises:
+            StretchError: If it cannot be compiled for it, or the placement does not go together with the others.
+        """
+        self._add(name, place)
+        self._place(name, place)
 
     def close(self) -> None:
         """End the threads, which finish what they are doing unless it hangs, and let go of everything compiled."""
-        for worker in self._workers.values():
-            worker.close(wait=not self._disturbed)
-        self._watch.close()
+        self._queues.close()
         # Calls hold memory, files and processes, and this object is part of cycles.
-        self._calls, self._runs, self._async_calls = {}, {}, {}
-        self._enqueued.clear()
-        del self._table
+        self._calls, self._now = {}, {}
+        del self._table, self._idle, self._code
+
+    def _add(self, name: str, place: Placement) -> None:
+        """Have a subgraph's code ready for a placement: (subgraph, placement) is what finds it."""
+        call = bind_subgraph(self.plan.subgraphs[name], self._code.get(name, place), self.buffers.arrays)
+        if place.dispatch == "async" and not isinstance(call, AsyncInvocation):
+            raise StretchError(f"delegate `{place.delegate}` says that it is asynchronous, but its invocations are not")
+        self._queues.open(place)
+        self._calls[name, place] = call
+
+    def _place(self, name: str, place: Placement) -> None:
+        """Between two inferences, tell the state machine where a subgraph runs from now on."""
+        event, machine = Replaced(name, place), self._idle.machine.copy()
+        instructions = machine.handle(event)
+        if self._recorder is not None:
+            self._recorder.note(self._recorded, event, instructions)
+        self._moved(name, place)
+        self._idle = self._table.node(machine)
+
+    def _moved(self, name: str, place: Placement) -> None:
+        self._places[name] = place
+        self._now[name] = self._calls[name, place]
+        self._replaced[name] = place.reason
+        self._inline_cores = _inline_cores(self._places)
+
+    def _begin_anew(self) -> None:
+        """The state machine with nothing in flight, wherever the last run left off."""
+        machine = Machine(self.plan, self._places)
+        self._inline_cores = _inline_cores(self._places)
+        self._idle = self._table.node(machine)
+        self._recorded = 0 if self._recorder is None else self._recorder.open(machine)
 
     def _carry_out(self) -> None:
         """Follow the state machine from the input to the output; the hot path."""
-        node = self._table.start
+        node = self._idle
         event: str | Event | None = INPUT
         while event is not None:
             known = node.answers.get(event)
@@ -183,13 +199,44 @@ class Executor:
             for hand in handed:
                 hand()
             event = act()
+        self._idle = node
 
     def _learn(self, node: Node[Actions], event: str | Event) -> tuple[Actions, Node[Actions]]:
-        if not isinstance(event, str):  # a failure: what comes after it is not worth remembering
-            return self._table.learn(node, event, None)
-        if event == INPUT:
-            return self._table.learn(node, InputReady(), event)
-        return self._table.learn(node, SubgraphDone(event) if event in self.plan.subgraphs else JoinDone(event), event)
+        if isinstance(event, str):
+            return self._table.learn(node, self._event(event), event)
+        # What comes after it is not worth remembering.
+        if isinstance(event, StepReturned):
+            self._moved(event.step, event.placement)
+        return self._table.learn(node, event, None)
+
+    def _event(self, name: str) -> Event:
+        """What a name in the table stands for."""
+        return InputReady(0) if name == INPUT else StepDone(0, name, self._queue(name))
+
+    def _queue(self, step: str) -> str:
+        return self._places[step].queue if step in self._places else self._idle.machine.caller or CALLER
+
+    def _carry_out_watched(self, keep: dict[str, Array] | None) -> None:
+        """As `_carry_out`, with every event and every tensor handed to whoever wants it."""
+        arrays, machine = self.buffers.arrays, self._idle.machine.copy()
+        if keep is not None:
+            keep.update({name: arrays[name].copy() for name in self.plan.inputs})
+        told: str | Event | None = INPUT
+        while told is not None:
+            event = self._event(told) if isinstance(told, str) else told
+            if isinstance(event, StepReturned):
+                self._moved(event.step, event.placement)
+            elif isinstance(event, StepDone) and keep is not None:
+                # Nothing that could write over it has started yet: that is what the answer to this event may do.
+                keep.update({name: arrays[name].copy() for name in self.plan.step(event.step).outputs})
+            instructions = machine.handle(event)
+            if self._recorder is not None:
+                self._recorder.note(self._recorded, event, instructions)
+            handed, act = self._actions(instructions)
+            for hand in handed:
+                hand()
+            told = act()
+        self._idle = self._table.node(machine)
 
     def _actions(self, instructions: Sequence[Instruction]) -> Actions:
         """An answer of the state machine as calls: only the last one occupies this thread."""
@@ -197,47 +244,38 @@ class Executor:
 
     def _hand(self, instruction: Instruction) -> Hand:
         match instruction:
-            case Submit(name):
-                return self._workers[self.plan.subgraphs[name].placement.queue].submitter(name, self._runs[name])
-            case Enqueue(name):
-                return partial(self._enqueue, name, self._async_calls[name])
+            case Submit(_, name, queue):
+                return self._queues.submitter(queue, name, self._now[name].run)
+            case Enqueue(_, name):
+                call = self._now[name]
+                assert isinstance(call, AsyncInvocation)  # looked at when it was added
+                return partial(self._queues.enqueue, name, call)
         raise ValueError(f"{instruction} is not handed to others")
 
     def _act(self, instruction: Instruction) -> Act:
         match instruction:
-            case RunInline(name):
-                return partial(self._run_inline, name, self._runs[name])
+            case RunInline(_, name):
+                return partial(self._run_inline, name, self._now[name].run)
             case Wait():
                 return self._wait
-            case Join(name):
+            case Join(_, name):
                 return partial(self._join, name)
             case Finish():
                 return _nothing
-            case Fail(step, error):
+            case Fail(_, step, error):
                 return partial(self._raise, step, error)
         raise ValueError(f"{instruction} does not occupy the calling thread")
 
-    def _enqueue(self, name: str, call: AsyncInvocation) -> None:
-        start = perf_counter_ns()
-        self._running[CALLER] = (name, start)
-        try:
-            call.enqueue()
-        except Exception as error:
-            self._completions.put((name, error, start, perf_counter_ns()))
-        else:
-            self._enqueued[name] = (call, start)
-        self._running[CALLER] = None
-
     def _run_inline(self, name: str, run: Hand) -> str | Event:
+        running = self._queues.running
         start = perf_counter_ns()
-        self._running[CALLER] = (name, start)
+        running[CALLER] = (name, start)
         try:
             run()
         except Exception as error:
-            self._errors[name] = error
-            self._running[CALLER] = None
-            return SubgraphFailed(name, str(error))
-        self._running[CALLER] = None
+            running[CALLER] = None
+            return self._lost(name, error)
+        running[CALLER] = None
         self._done.append((name, start, perf_counter_ns()))
         return name
 
@@ -248,124 +286,91 @@ class Executor:
             try:
                 work()
             except Exception as error:
-                self._errors[name] = error
-                return JoinFailed(name, str(error))
+                return self._lost(name, error)
         self._done.append((name, start, perf_counter_ns()))
         return name
 
     def _wait(self) -> str | Event:
-        name, error, start, end = self._completions.get() if not self._enqueued else self._wait_for_any()
-        if error is None:
-            self._done.append((name, start, end))
-            return name
-        if self._hang is not None:  # what else its thread was given will never run
-            raise self._hang
-        if not isinstance(error, Exception):
-            error = RuntimeError(f"{type(error).__name__}: {error}")
+        name, error, start, end = self._queues.wait()
+        if error is not None:
+            return self._lost(name, error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}"))
+        self._done.append((name, start, end))
+        return name
+
+    def _lost(self, name: str, error: Exception) -> Event:
+        """A step that raised: it failed, unless its code for another placement can be made and added now."""
+        if isinstance(error, UnableError):
+            place = self._places[name]
+            try:
+                instead = self._code.fall_back(name, place, error, queues_of(self._places.values()))
+                self._add(name, instead)
+            except Exception as again:
+                error = again
+            else:
+                return StepReturned(0, name, place.queue, instead)
         self._errors[name] = error
-        return SubgraphFailed(name, str(error))
+        return StepFailed(0, name, self._queue(name), str(error))
 
-    def _wait_for_any(self) -> Completion:
-        """A completion that is there already, else that of the subgraph enqueued first."""
-        with suppress(Empty):
-            return self._completions.get_nowait()
-        name, (call, start) = next(iter(self._enqueued.items()))
-        error: Exception | None = None
-        self._running[CALLER] = (name, perf_counter_ns())
-        try:
-            call.wait()
-        except Exception as raised:
-            error = raised
-        self._running[CALLER] = None
-        del self._enqueued[name]
-        return name, error, start, perf_counter_ns()
+    def _async_calls(self) -> tuple[AsyncInvocation, ...]:
+        return tuple(call for call in self._calls.values() if isinstance(call, AsyncInvocation))
 
-    def _begin(self) -> None:
-        self._raise_hang()
-        if not self._settle(self._limit_s):
-            raise StretchError("what an interrupted run left behind does not end", "make a new Session")
-        self._disturbed = True
-        self._caller = threading.get_ident()
+    def _begun(self, work: Callable[[], T]) -> T:
+        """Do a run, from what the last one left behind to its own end."""
+        queues = self._queues
+        stale = queues.disturbed
+        queues.begin(self._async_calls)
+        if stale:
+            self._begin_anew()
         self._done.clear()
         self._errors.clear()
-
-    def _end(self) -> None:
-        """The run is over; an interruption that is on its way arrives here and nowhere else."""
-        with self._telling:
-            hangs = self._hang is not None
-        while hangs:
-            time.sleep(_REST_S)
-        self._disturbed = False
-
-    def _overdue(self, thread: str, call: tuple[str, int]) -> None:
-        """Told by the watch: the subgraph is given up."""
-        name, start = call
-        failure = hang_failure(self.plan, name, self._limit_s)
-        with self._telling:
-            if self._running.get(thread) is not call:
-                return
-            self._hang = failure
-            note_hang(failure)
-            if thread == CALLER:
-                interrupt(self._caller)
-            else:
-                self._completions.put((name, failure, start, perf_counter_ns()))
-
-    def _raise_hang(self) -> None:
-        if self._hang is not None:
-            raise self._hang from None
-
-    def _settle(self, seconds: float) -> bool:
-        """Wait for whatever an interrupted or failed run left behind, then forget it; False if that takes longer.
-
-        An interrupt may fall between any two statements, so this counts
-        nothing: each thread is asked for one more completion.
-        """
-        if not self._disturbed:
-            return True
-        if self._hang is not None:
-            return False
-        deadline = time.monotonic() + seconds
-        marks = set()
-        for queue, worker in self._workers.items():
-            mark = f"settled {queue} {next(self._marks)}"
-            marks.add(mark)
-            worker.submit(mark, _nothing)
-        # A wait may hang as well, and cannot be told how long it may take.
-        waiter = threading.Thread(target=_wait_for_all, args=(tuple(self._async_calls.values()),), name="nn-stretch rest", daemon=True)
-        waiter.start()
         try:
-            while marks:
-                marks.discard(self._completions.get(timeout=max(0.0, deadline - time.monotonic()))[0])
-        except Empty:
-            return False
-        waiter.join(max(0.0, deadline - time.monotonic()))
-        if waiter.is_alive():
-            return False
-        self._enqueued.clear()
-        self._running[CALLER] = None
-        self._disturbed = False
-        return True
+            found = work()
+            queues.end()
+        except KeyboardInterrupt:
+            queues.raise_hang()
+            raise
+        finally:
+            if queues.disturbed and queues.settle(REST_S, self._async_calls):
+                self._begin_anew()
+        return found
+
+    def _timed(self, keep: dict[str, Array] | None) -> tuple[int, int]:
+        """One inference: when it began and ended."""
+        with pinned(self._inline_cores):
+            start = perf_counter_ns()
+            if keep is None and self._recorder is None:
+                self._carry_out()
+            else:
+                self._carry_out_watched(keep)
+            return start, perf_counter_ns()
+
+    def _alone(self, name: str, place: Placement) -> str | Event:
+        run = self._now[name].run
+        if place.dispatch == "blocking":
+            self._queues.submitter(place.queue, name, run)()
+            return self._wait()
+        with pinned(place.cores[:1]):
+            return self._run_inline(name, run)
 
     def _spans(self, name: str, start: int, end: int) -> list[Span]:
         """A step, and the conversions at its border."""
         if name not in self.plan.subgraphs:
             return [Span(name, self.plan.joins[name].processor, "calling thread", "join", start, end)]
-        call = self._calls[name]
+        place = self._places[name]
+        call = self._now[name]
         if isinstance(call, AsyncInvocation):
             start, end = call.times() or (start, end)
-        return subgraph_spans(self.plan.subgraphs[name], self.plan.subgraphs[name].placement.queue, call, start, end)
+        return subgraph_spans(self.plan.subgraphs[name], place.queue, call, start, end)
 
     def _raise(self, step: str, error: str) -> None:
         cause = self._errors.get(step)
-        raise step_failure(self.plan, step, cause, error) from cause
+        raise step_failure(step, self._places.get(step), cause, error) from cause
 
 
-def _wait_for_all(calls: Sequence[AsyncInvocation]) -> None:
-    for call in calls:
-        with suppress(Exception):
-            call.wait()
+def _inline_cores(places: Mapping[str, Placement]) -> tuple[int, ...]:
+    """Core that the calling thread is pinned to; empty for none."""
+    return next((place.cores[:1] for place in places.values() if place.dispatch == "inline"), ())
 
 
 def _nothing() -> None:
-    """The end of an inference, and the job whose completion says that those before it are over."""
+    """The end of an inference."""

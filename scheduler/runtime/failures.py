@@ -2,38 +2,36 @@
 
 from predictors.errors import StretchError
 from scheduler.delegates.base import origin
-from scheduler.runtime.plan import ExecutionPlan
+from scheduler.placement.place import Placement
 
 
-def hang_failure(plan: ExecutionPlan, subgraph: str, limit_s: float) -> StretchError:
+def hang_failure(subgraph: str, place: Placement, limit_s: float) -> StretchError:
     """An error that names a subgraph whose delegate did not come back.
 
     Args:
-        plan: The plan that was carried out.
         subgraph: What hangs.
+        place: Where it runs.
         limit_s: How long it was waited for, s.
     """
-    place = plan.subgraphs[subgraph].placement
     return StretchError(
         f"subgraph `{subgraph}` did not end within {limit_s:g} s on processor `{place.processor}` (delegate `{place.delegate}`)",
         f"run it elsewhere with --map {place.processor}=cpu, or allow more with --time-limit",
     )
 
 
-def step_failure(plan: ExecutionPlan, step: str, cause: BaseException | None, text: str = "") -> StretchError:
+def step_failure(step: str, place: Placement | None, cause: BaseException | None, text: str = "") -> StretchError:
     """An error that names the step, where it ran and why it failed.
 
     Args:
-        plan: The plan that was carried out.
         step: Subgraph or join that failed.
+        place: Where the subgraph ran; None for a join.
         cause: What was raised.
         text: What is known if not the cause.
     """
     words = (str(cause) if cause is not None else text).strip() or text.strip()
     reason = words.splitlines()[0] if words else type(cause).__name__
-    if step not in plan.subgraphs:
+    if place is None:
         return StretchError(f"join `{step}` failed: {reason}")
-    place = plan.subgraphs[step].placement
     return StretchError(
         f"subgraph `{step}` failed on processor `{place.processor}` (delegate `{place.delegate}`): {reason}", _authors(place.delegate)
     )

@@ -1,12 +1,42 @@
-"""What callers may give as input: numpy arrays, and tensors of other libraries through DLPack, never copied on the way."""
+"""What callers may give and get: numpy arrays, and tensors of other libraries through DLPack, never copied on the way."""
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from predictors.errors import UsageError
 from scheduler.delegates.base import Array
+
+#: One array, or by name where a model has several inputs or outputs.
+Values = Array | Mapping[str, Array]
+
+
+def as_arrays(x: Any, names: Sequence[str]) -> dict[str, Array]:
+    """The inputs of a model by name, as numpy arrays that share the caller's memory.
+
+    Args:
+        x: One input as `as_array` takes it, or a mapping from the name of each input to it.
+        names: Inputs of the model.
+
+    Raises:
+        UsageError: If an input is missing, there is one that the model does not have, or it is not one that `as_array` takes.
+    """
+    if not isinstance(x, Mapping):
+        if len(names) != 1:
+            raise UsageError(f"the model has {len(names)} inputs, one array was given", f"pass a mapping with {', '.join(names)}")
+        return {names[0]: as_array(x)}
+    if missing := [name for name in names if name not in x]:
+        raise UsageError(f"the input `{missing[0]}` is missing", f"the model takes {', '.join(names)}")
+    if unknown := [name for name in x if name not in names]:
+        raise UsageError(f"the model has no input `{unknown[0]}`", f"it takes {', '.join(names)}")
+    return {name: as_array(x[name]) for name in names}
+
+
+def plain(arrays: Mapping[str, Array]) -> Values:
+    """Values by name as callers get them: the array itself where there is one alone."""
+    return next(iter(arrays.values())) if len(arrays) == 1 else dict(arrays)
 
 
 def as_array(x: Any) -> Array:
@@ -34,20 +64,36 @@ def as_array(x: Any) -> Array:
         ) from error
 
 
-def check_input(x: Array, like: Array) -> None:
+def check_input(x: Array, like: Array, name: str | None = None) -> None:
     """Check an input against the array it will be copied to.
+
+    Args:
+        x: The input.
+        like: An array of the shape and type that it must have.
+        name: Its name, for messages, where the model has several.
 
     Raises:
         UsageError: If it has another shape or type, or is not finite.
     """
+    what = "the input" if name is None else f"the input `{name}`"
     if x.shape != like.shape:
         swapped = x.ndim == like.ndim == 4 and (x.shape[0], x.shape[3], x.shape[1], x.shape[2]) == like.shape
         hint = "it looks like NHWC: the bundle takes NCHW, as x.transpose(0, 3, 1, 2)" if swapped else None
-        raise UsageError(f"the input has shape {list(x.shape)}, the bundle takes {list(like.shape)}", hint)
+        raise UsageError(f"{what} has shape {list(x.shape)}, the bundle takes {list(like.shape)}", hint)
     if x.dtype != like.dtype:
-        raise UsageError(f"the input has type {x.dtype}, the bundle takes {like.dtype}", f"convert it with x.astype('{like.dtype}')")
+        raise UsageError(f"{what} has type {x.dtype}, the bundle takes {like.dtype}", f"convert it with x.astype('{like.dtype}')")
     # One pass that catches NaN and infinity; a sum that only overflowed is looked at again.
     with np.errstate(all="ignore"):
         suspicious = x.dtype.kind == "f" and not math.isfinite(float(np.sum(x)))
     if suspicious and not np.isfinite(x).all():
-        raise UsageError("the input contains NaN or infinity")
+        raise UsageError(f"{what} contains NaN or infinity")
+
+
+def check_inputs(given: Mapping[str, Array], like: Mapping[str, Array]) -> None:
+    """Check every input by name against the array it will be copied to.
+
+    Raises:
+        UsageError: As `check_input`.
+    """
+    for name, x in given.items():
+        check_input(x, like[name], name if len(given) > 1 else None)

@@ -1,48 +1,56 @@
-"""Runs several inferences at once: a thread for each queue that helps itself to the next step.
+"""Drives the state machine with several inferences in flight, for throughput: a thread for each queue.
 
-For throughput, not for latency: here no thread waits for another at a meeting
-point, each takes whatever is ready, of whichever inference.
+A thread that has ended a step tells the state machine, goes on with what that
+gives its own queue, and hands to other threads what it gives theirs: none is
+woken for nothing, and none waits for another at a meeting point.
 """
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
+from dataclasses import replace
+from queue import SimpleQueue
 from time import perf_counter_ns
 
 import numpy as np
 
 from predictors.errors import StretchError
-from scheduler.bundle.manifest import Tensor
-from scheduler.delegates.base import Array, Compiled
-from scheduler.placement.cores import pin_thread
+from scheduler.cores import pin_thread
+from scheduler.delegates.base import Array, Invocation, UnableError
+from scheduler.placement.place import Placement, queues_of
 from scheduler.runtime.buffers import Buffers, bind_subgraph, subgraph_spans
+from scheduler.runtime.code import Code
+from scheduler.runtime.events import Event, Fail, Finish, InputReady, Replaced, Start, StepDone, StepFailed, StepReturned
 from scheduler.runtime.failures import hang_failure, step_failure
-from scheduler.runtime.pipeline_state import PipelineState, Task
+from scheduler.runtime.inputs import Values, plain
+from scheduler.runtime.machine import Machine
 from scheduler.runtime.plan import ExecutionPlan
+from scheduler.runtime.record import Recorder
 from scheduler.runtime.trace import QueueDepth, Span, Trace
 from scheduler.runtime.watch import TIME_LIMIT_S, Watch, note_hang
 
 #: Traces that are kept, of the inferences that ended last.
 KEPT_TRACES = 64
 
+#: A step that is to run, and where its subgraph was placed when it was started; None for a join.
+Task = tuple[Start, Placement | None]
+
 #: Seconds after which a close looks again whether what it waits for hangs.
 _LOOK_S = 0.2
 
 
 class _Lane:
-    """Buffers of one inference, and its subgraphs bound to them."""
+    """Buffers of one inference, and its subgraphs bound to them: by (subgraph, placement)."""
 
-    def __init__(self, plan: ExecutionPlan, tensors: Sequence[Tensor], compiled: Mapping[str, Compiled]) -> None:
-        buffers = Buffers(plan, tensors)
-        self.bytes = buffers.bytes
-        self.input, self.output = buffers.arrays[plan.input], buffers.arrays[plan.output]
-        self.joins = buffers.joins
-        self.calls = {name: bind_subgraph(subgraph, compiled[name], buffers.arrays) for name, subgraph in plan.subgraphs.items()}
-        self.future: Future[Array] = Future()
+    def __init__(self, buffers: Buffers) -> None:
+        self.buffers = buffers
+        self.calls: dict[tuple[str, Placement], Invocation] = {}
+        self.future: Future[Values] = Future()
         self.start_ns = 0
         self.spans: list[Span] = []
+        self.error: Exception | None = None
 
 
 class Pipeline:
@@ -50,73 +58,77 @@ class Pipeline:
 
     Args:
         plan: What to run.
-        tensors: The tensors that cross subgraphs.
-        compiled: Each subgraph, made ready for the delegate of its placement.
-        lanes: Inferences in flight at most, each with buffers of its own.
-        movable: Whether a queue may run subgraphs of another one whose
-            delegate and number of cores are the same.
+        placements: Where each subgraph runs.
+        lanes: Memory of the tensors that cross subgraphs, for each inference in flight.
+        code: The subgraphs, compiled for their placements.
         limit_s: Seconds that one call of a delegate may take.
+        recorder: Writes down what the state machine is told and answers; None for nobody.
 
     Raises:
-        StretchError: If a subgraph does not fit its tensors or memory is short.
+        StretchError: If a subgraph does not fit its tensors.
     """
 
     def __init__(
         self,
         plan: ExecutionPlan,
-        tensors: Sequence[Tensor],
-        compiled: Mapping[str, Compiled],
-        lanes: int,
-        movable: Callable[[str], bool],
+        placements: Mapping[str, Placement],
+        lanes: Sequence[Buffers],
+        code: Code,
         limit_s: float = TIME_LIMIT_S,
+        recorder: Recorder | None = None,
     ) -> None:
         self._plan = plan
-        self._lanes = [_Lane(plan, tensors, compiled) for _ in range(lanes)]
-        self._state = PipelineState(plan, lanes, interchangeable(plan, movable))
-        self._changed = threading.Condition()
-        self._closed = False
+        self._code = code
         self._limit_s = limit_s
+        self._recorder = recorder
+        self._lanes = [_Lane(buffers) for buffers in lanes]
+        self._free = deque(range(len(lanes)))
+        placements = {name: _threaded(place) for name, place in placements.items()}
+        self._changed = threading.Condition()
+        self._adding = threading.Lock()
+        self._closed = False
         self._hang: StretchError | None = None
         self._watch = Watch(limit_s, self._overdue)
         self._traces: deque[Trace] = deque(maxlen=KEPT_TRACES)
         self._depths: deque[QueueDepth] = deque(maxlen=KEPT_TRACES * 16)
-        cores = {s.placement.queue: s.placement.thread_cores for s in plan.subgraphs.values()}
-        self._threads = [
-            threading.Thread(target=self._serve, args=(queue, cores[queue]), name=f"nn-stretch {queue} in flight", daemon=True)
-            for queue in plan.queues
-        ]
-        for thread in self._threads:
-            thread.start()
+        #: Subgraphs that went elsewhere since this was made, and why.
+        self._replaced: dict[str, str] = {}
+        self._threads: list[threading.Thread] = []
+        self._inboxes: dict[str, SimpleQueue[Task | None]] = {}
+        self._machine = Machine(plan, placements, len(lanes), caller=False, movable=code.movable())
+        self._recorded = 0 if recorder is None else recorder.open(self._machine)
+        for name, place in placements.items():
+            self._add(name, place)
 
     @property
     def bytes(self) -> int:
         """Memory of all lanes' buffers."""
-        return sum(lane.bytes for lane in self._lanes)
+        return sum(lane.buffers.bytes for lane in self._lanes)
 
     @property
     def owns_calling_thread(self) -> bool:
         """Whether the caller is a thread of this pipeline, which must not wait for it."""
         return threading.current_thread() in self._threads
 
-    def submit(self, x: Array) -> Future[Array]:
+    def submit(self, x: Mapping[str, Array]) -> Future[Values]:
         """Start an inference; waits while as many as there are lanes are in flight.
 
         Args:
-            x: An input that was checked; it is copied.
+            x: Inputs by name that were checked; they are copied.
         """
         with self._changed:
-            while not self._state.free_lanes and self._hang is None:
+            while not self._free and self._hang is None:
                 self._changed.wait()
             self._raise_hang()
-            number = self._state.reserve()
+            number = self._free.popleft()
         lane = self._lanes[number]
-        lane.future, lane.spans = Future(), []
+        lane.future, lane.spans, lane.error = Future(), [], None
         lane.future.set_running_or_notify_cancel()
-        np.copyto(lane.input, x)  # outside the lock: it takes as long as a small subgraph
+        for name, value in x.items():
+            np.copyto(lane.buffers.arrays[name], value)  # outside the lock: it takes as long as a small subgraph
         with self._changed:
             lane.start_ns = perf_counter_ns()
-            self._state.arrive(number)
-            self._changed.notify_all()
+            self._tell(InputReady(number))
         return lane.future
 
     def drain(self) -> None:
@@ -126,9 +138,25 @@ class Pipeline:
             StretchError: If one of them hangs.
         """
         with self._changed:
-            while self._state.in_flight and self._hang is None:
+            while self._machine.in_flight and self._hang is None:
                 self._changed.wait()
             self._raise_hang()
+
+    def replace(self, name: str, place: Placement) -> None:
+        """Run a subgraph elsewhere from now on; where it runs already, it ends first.
+
+        Args:
+            name: The subgraph.
+            place: Where; compiled first if it is not yet, while others run.
+
+        Raises:
+            StretchError: If it cannot be compiled for it, or the placement does not go together with the others.
+        """
+        place = _threaded(place)
+        self._add(name, place)
+        with self._changed:
+            self._replaced[name] = place.reason
+            self._tell(Replaced(name, place))
 
     def traces(self) -> tuple[Trace, ...]:
         """The inferences that ended last, oldest first."""
@@ -144,7 +172,8 @@ class Pipeline:
         """Have the threads end by themselves once what is in flight has ended."""
         with self._changed:
             self._closed = True
-            self._changed.notify_all()
+            if not self._machine.in_flight:
+                self._dismiss()
 
     def close(self, *, wait: bool = True) -> None:
         """Return when what is in flight and the threads have ended; threads that hang are given up.
@@ -163,71 +192,141 @@ class Pipeline:
             # Bound subgraphs hold memory, files and processes.
             self._lanes = []
 
+    def _add(self, name: str, place: Placement) -> None:
+        """Have a subgraph's code ready for a placement in every lane, and a thread for its queue."""
+        compiled = self._code.get(name, place)
+        with self._adding:
+            for lane in self._lanes:
+                if (name, place) not in lane.calls:
+                    lane.calls[name, place] = bind_subgraph(self._plan.subgraphs[name], compiled, lane.buffers.arrays)
+            if place.queue not in self._inboxes:
+                self._inboxes[place.queue] = SimpleQueue()
+                thread = threading.Thread(
+                    target=self._serve, args=(place.queue, place.thread_cores), name=f"nn-stretch {place.queue} in flight", daemon=True
+                )
+                self._threads.append(thread)
+                thread.start()
+
+    def _tell(self, event: Event, own: str | None = None) -> tuple[Task | None, Finish | Fail | None]:
+        """Tell the state machine and hand out what it answers; the lock is held.
+
+        Args:
+            event: What happened.
+            own: Queue of this thread.
+
+        Returns:
+            What is to run on this thread, and the end of an inference.
+        """
+        instructions = self._machine.handle(event)
+        if self._recorder is not None:
+            self._recorder.note(self._recorded, event, instructions)
+        following: Task | None = None
+        end: Finish | Fail | None = None
+        for instruction in instructions:
+            if isinstance(instruction, Finish | Fail):
+                end = instruction
+            elif isinstance(instruction, Start):
+                task = (instruction, self._machine.placements.get(instruction.step))
+                if instruction.queue == own:
+                    following = task
+                else:
+                    self._inboxes[instruction.queue].put(task)
+        return following, end
+
+    def _dismiss(self) -> None:
+        for inbox in self._inboxes.values():
+            inbox.put(None)
+
     def _serve(self, queue: str, cores: tuple[int, ...]) -> None:
         pin_thread(cores)
-        while (task := self._next(queue)) is not None:
-            lane = self._lanes[task.lane]
-            call = lane.joins[task.step] if task.step in lane.joins else lane.calls[task.step].run
-            error: Exception | None = None
-            start = perf_counter_ns()
-            if task.step in lane.calls:
-                self._watch.running[queue] = (task.step, start)
+        inbox = self._inboxes[queue]
+        task = inbox.get()
+        while task is not None:
+            task = self._work(*task) or inbox.get()
+
+    def _work(self, task: Start, place: Placement | None) -> Task | None:
+        """Run a step; returns what this thread is to run next."""
+        lane = self._lanes[task.lane]
+        error: Exception | None = None
+        start = perf_counter_ns()
+        try:
+            if place is None:
+                if (join := lane.buffers.joins[task.step]) is not None:
+                    join()
+            else:
+                self._watch.running[task.queue] = (task.step, start)
+                lane.calls[task.step, place].run()
+        except BaseException as raised:  # whatever a delegate raises belongs to the caller
+            error = raised if isinstance(raised, Exception) else RuntimeError(f"{type(raised).__name__}: {raised}")
+        self._watch.running[task.queue] = None
+        if error is None:
+            lane.spans += self._spans(task, place, start, perf_counter_ns())
+            return self._report(task, StepDone(task.lane, task.step, task.queue))
+        return self._report(task, self._lost(task, place, error))
+
+    def _lost(self, task: Start, place: Placement | None, error: Exception) -> Event:
+        """A step that raised: it failed, unless its code for another placement can be made and added now."""
+        if isinstance(error, UnableError) and place is not None:
             try:
-                if call is not None:
-                    call()
-            except BaseException as raised:  # whatever a delegate raises belongs to the caller
-                error = raised if isinstance(raised, Exception) else RuntimeError(f"{type(raised).__name__}: {raised}")
-            self._watch.running[queue] = None
-            lane.spans += self._spans(task, queue, start, perf_counter_ns())
-            self._report(task, error)
+                with self._changed:
+                    instead, queues = self._machine.placements[task.step], queues_of(self._machine.placements.values())
+                if instead == place:  # else another inference has found the same, and it is placed anew already
+                    instead = _threaded(self._code.fall_back(task.step, place, error, queues))
+                    self._add(task.step, instead)
+            except Exception as again:
+                error = again
+            else:
+                self._replaced[task.step] = instead.reason
+                return StepReturned(task.lane, task.step, task.queue, instead)
+        lane = self._lanes[task.lane]
+        lane.error = lane.error or error
+        return StepFailed(task.lane, task.step, task.queue, str(error))
 
-    def _next(self, queue: str) -> Task | None:
-        with self._changed:
-            while (task := self._state.take(queue)) is None:
-                if self._hang is not None or (self._closed and not self._state.in_flight):
-                    return None
-                self._changed.wait()
-            return task
-
-    def _report(self, task: Task, error: Exception | None) -> None:
-        """Tell the state, wake whom it concerns, and hand out the result of an inference that ended."""
-        state, lane = self._state, self._lanes[task.lane]
+    def _report(self, task: Start, event: Event) -> Task | None:
+        """Tell the state machine, and hand out the result of an inference that ended."""
+        lane = self._lanes[task.lane]
         with self._changed:
             if self._hang is not None:  # every future has been told
-                return
-            over = state.done(task) if error is None else state.failed(task, error)
-            failure = state.failure(task.lane)
-            self._depths.append(QueueDepth(perf_counter_ns(), state.waiting()))
-            if over:
-                self._traces.append(Trace(tuple(lane.spans), lane.start_ns, perf_counter_ns()))
-            else:
-                self._changed.notify_all()
-        if not over:
-            return
-        future, output = lane.future, None if failure else lane.output.copy()
+                return None
+            following, end = self._tell(event, task.queue)
+            self._depths.append(QueueDepth(perf_counter_ns(), self._machine.waiting()))
+            if end is not None:
+                self._traces.append(Trace(tuple(lane.spans), lane.start_ns, perf_counter_ns(), replaced=dict(self._replaced)))
+        if end is not None:
+            self._hand_out(end)
+        return following
+
+    def _hand_out(self, end: Finish | Fail) -> None:
+        """Give an inference's result to whoever waits for it, and its lane to the next one."""
+        lane = self._lanes[end.lane]
+        future, error = lane.future, lane.error
+        if isinstance(end, Fail):
+            raised = step_failure(end.step, self._machine.placements.get(end.step), error, end.error)
+            raised.__cause__ = error
+            output: Values | None = None
+        else:
+            output = plain({name: lane.buffers.arrays[name].copy() for name in self._plan.outputs})
         with self._changed:
-            state.forget(task.lane)
-            state.release(task.lane)
+            self._free.append(end.lane)
+            if self._closed and not self._machine.in_flight:
+                self._dismiss()
             self._changed.notify_all()
-        if output is not None:
-            # A hang elsewhere may have answered for it in between.
-            with suppress(InvalidStateError):
-                future.set_result(output)
-        elif failure is not None:
-            step, cause = failure
-            raised = step_failure(self._plan, step, cause)
-            raised.__cause__ = cause
-            with suppress(InvalidStateError):
+        # A hang elsewhere may have answered for it in between.
+        with suppress(InvalidStateError):
+            if output is None:
                 future.set_exception(raised)
+            else:
+                future.set_result(output)
 
     def _overdue(self, queue: str, call: tuple[str, int]) -> None:
         """Told by the watch: nothing that is in flight can be waited for any more."""
-        failure = hang_failure(self._plan, call[0], self._limit_s)
+        failure = hang_failure(call[0], self._machine.placements[call[0]], self._limit_s)
         with self._changed:
             if self._watch.running.get(queue) is not call:
                 return
             self._hang = failure
             note_hang(failure)
+            self._dismiss()
             self._changed.notify_all()
         for lane in self._lanes:
             if lane.future.running():
@@ -238,23 +337,12 @@ class Pipeline:
         if self._hang is not None:
             raise self._hang
 
-    def _spans(self, task: Task, queue: str, start: int, end: int) -> list[Span]:
-        subgraph = self._plan.subgraphs.get(task.step)
-        if subgraph is None:
-            return [Span(task.step, self._plan.joins[task.step].processor, queue, "join", start, end)]
-        return subgraph_spans(subgraph, queue, self._lanes[task.lane].calls[task.step], start, end)
+    def _spans(self, task: Start, place: Placement | None, start: int, end: int) -> list[Span]:
+        if place is None:
+            return [Span(task.step, self._plan.joins[task.step].processor, task.queue, "join", start, end)]
+        return subgraph_spans(self._plan.subgraphs[task.step], task.queue, self._lanes[task.lane].calls[task.step, place], start, end)
 
 
-def interchangeable(plan: ExecutionPlan, movable: Callable[[str], bool]) -> dict[str, tuple[str, ...]]:
-    """Queues that can do each other's work: the same movable delegate on as many cores.
-
-    Args:
-        plan: The plan.
-        movable: Whether subgraphs of a delegate may run on any thread, several of them at once.
-    """
-    kinds: dict[str, tuple[str, int]] = {}
-    for subgraph in plan.subgraphs.values():
-        place = subgraph.placement
-        if place.cores and movable(place.delegate):
-            kinds[place.queue] = (place.delegate, len(place.cores))
-    return {queue: tuple(other for other, same in kinds.items() if same == kind and other != queue) for queue, kind in kinds.items()}
+def _threaded(place: Placement) -> Placement:
+    """A placement where every queue has a thread, which calls its delegate and waits for it."""
+    return replace(place, dispatch="blocking")

@@ -1,60 +1,32 @@
-"""The plan: subgraphs and joins in order, their dependencies, and a queue per processor."""
+"""The plan: subgraphs and joins in order, and which tensors they read and write. Where they run is not part of it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from predictors.errors import StretchError
 from scheduler.bundle.manifest import Manifest
 
-Dispatch = Literal["inline", "async", "blocking"]
-
-
-@dataclass(frozen=True)
-class Placement:
-    """Where the work of one of the device's processors is done on this machine.
-
-    Args:
-        processor: Name in the device profile, such as ``gpu``.
-        delegate: Name of the delegate that runs it here.
-        cores: CPU cores it uses; the thread that calls its delegate is pinned to
-            the first. Empty for none.
-        queue: What it shares with others is run one at a time, such as ``cpu1``.
-        dispatch: ``inline``: on the calling thread; ``async``: enqueued, returns
-            at once; ``blocking``: handed to a thread of its own.
-        stand_in: Whether this machine lacks the processor, so that another does its work.
-        reason: Why it runs there, in words.
-        simulated: Whether it is simulated: its results count, its times do not.
-        waits_on: Core of the thread that only waits for it; None for any, or
-            where `cores` do the computing.
-    """
-
-    processor: str
-    delegate: str
-    cores: tuple[int, ...]
-    queue: str
-    dispatch: Dispatch
-    stand_in: bool
-    reason: str
-    simulated: bool = False
-    waits_on: int | None = None
-
-    @property
-    def thread_cores(self) -> tuple[int, ...]:
-        """Core that the thread which calls the delegate is pinned to; empty for none."""
-        return self.cores[:1] or (() if self.waits_on is None else (self.waits_on,))
-
 
 @dataclass(frozen=True)
 class PlannedSubgraph:
-    """A subgraph and where it runs."""
+    """A subgraph and its tensors.
+
+    Args:
+        name: Unique in the plan.
+        segment: Segment that it is a branch of, or a piece of one.
+        file: Its file, for messages.
+        processor: Processor of the device that it is meant for.
+        inputs: Tensors that it reads, at least one.
+        outputs: Tensors that it writes, at least one.
+    """
 
     name: str
     segment: str
     file: str
-    input: str
-    output: str
-    placement: Placement
+    processor: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -68,90 +40,93 @@ class PlannedJoin:
     output: str
     processor: str
 
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """What it writes, as a subgraph has it."""
+        return (self.output,)
+
 
 @dataclass(frozen=True)
 class ExecutionPlan:
-    """Everything the state machine needs to know, without a file or a thread.
+    """Everything the state machine needs to know of the work, without a file or a thread.
 
     Args:
-        input: Tensor that the caller provides.
-        output: Tensor that the caller gets.
+        inputs: Tensors that the caller provides.
+        outputs: Tensors that the caller gets.
         subgraphs: By name, in topological order.
         joins: By name, in topological order.
         readers: Subgraphs and joins that read each tensor.
         missing: How many tensors each subgraph or join reads.
         order: Position of each subgraph and join in the topological order.
-        queues: Dispatch of each queue.
-        placements: By processor.
     """
 
-    input: str
-    output: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
     subgraphs: Mapping[str, PlannedSubgraph]
     joins: Mapping[str, PlannedJoin]
     readers: Mapping[str, tuple[str, ...]]
     missing: Mapping[str, int]
     order: Mapping[str, int]
-    queues: Mapping[str, Dispatch]
-    placements: Mapping[str, Placement]
+
+    def step(self, name: str) -> PlannedSubgraph | PlannedJoin:
+        """The subgraph or join called `name`."""
+        return self.subgraphs.get(name) or self.joins[name]
 
 
-def make_plan(manifest: Manifest, placements: Mapping[str, Placement]) -> ExecutionPlan:
-    """The plan of a bundle whose processors are placed on this machine.
+def make_plan(manifest: Manifest) -> ExecutionPlan:
+    """The plan of a bundle.
 
     Args:
         manifest: The bundle's description; its steps may stand in any order.
-        placements: Where each processor named by the manifest runs.
 
     Raises:
-        StretchError: If a processor has no placement, a queue has two ways of
-            dispatch, two queues are inline, or the steps depend on each other
-            in a circle.
+        StretchError: If the steps depend on each other in a circle.
     """
-    queues: dict[str, Dispatch] = {}
-    subgraphs: dict[str, PlannedSubgraph] = {}
-    for entry in manifest.subgraphs:
-        placement = placements.get(entry.processor)
-        if placement is None:
-            raise StretchError(f"subgraph `{entry.name}` needs processor `{entry.processor}`, which is placed nowhere")
-        if queues.setdefault(placement.queue, placement.dispatch) != placement.dispatch:
-            raise StretchError(f"queue `{placement.queue}` would be both {queues[placement.queue]} and {placement.dispatch}")
-        subgraphs[entry.name] = PlannedSubgraph(entry.name, entry.segment, entry.file, entry.input, entry.output, placement)
-    inline = [queue for queue, dispatch in queues.items() if dispatch == "inline"]
-    if len(inline) > 1:
-        raise StretchError(f"queues `{inline[0]}` and `{inline[1]}` would both run on the calling thread")
-    joins = {j.name: PlannedJoin(j.name, j.segment, j.kind, j.inputs, j.output, j.processor) for j in manifest.joins}
-
-    reads = {name: (s.input,) for name, s in subgraphs.items()} | {name: j.inputs for name, j in joins.items()}
-    writes = {name: s.output for name, s in subgraphs.items()} | {name: j.output for name, j in joins.items()}
-    readers: dict[str, list[str]] = {}
-    for name, tensors in reads.items():
-        for tensor in dict.fromkeys(tensors):
-            readers.setdefault(tensor, []).append(name)
-    order = _topological_order(manifest.input, reads, writes)
-    return ExecutionPlan(
-        input=manifest.input,
-        output=manifest.output,
-        subgraphs={name: subgraphs[name] for name in order if name in subgraphs},
-        joins={name: joins[name] for name in order if name in joins},
-        readers={tensor: tuple(sorted(who, key=order.__getitem__)) for tensor, who in readers.items()},
-        missing={name: len(set(tensors)) for name, tensors in reads.items()},
-        order=order,
-        queues=queues,
-        placements=dict(placements),
+    return plan_of(
+        manifest.inputs,
+        manifest.outputs,
+        [PlannedSubgraph(s.name, s.segment, s.file, s.processor, s.inputs, s.outputs) for s in manifest.subgraphs],
+        [PlannedJoin(j.name, j.segment, j.kind, j.inputs, j.output, j.processor) for j in manifest.joins],
     )
 
 
-def _topological_order(start: str, reads: Mapping[str, tuple[str, ...]], writes: Mapping[str, str]) -> dict[str, int]:
+def plan_of(
+    inputs: Iterable[str], outputs: Iterable[str], subgraphs: Iterable[PlannedSubgraph], joins: Iterable[PlannedJoin]
+) -> ExecutionPlan:
+    """The plan of subgraphs and joins in any order.
+
+    Raises:
+        StretchError: If they depend on each other in a circle.
+    """
+    inputs = tuple(inputs)
+    named, meeting = {s.name: s for s in subgraphs}, {j.name: j for j in joins}
+    steps: dict[str, PlannedSubgraph | PlannedJoin] = {**named, **meeting}
+    readers: dict[str, list[str]] = {}
+    for name, step in steps.items():
+        for tensor in dict.fromkeys(step.inputs):
+            readers.setdefault(tensor, []).append(name)
+    order = _topological_order(inputs, steps)
+    return ExecutionPlan(
+        inputs=inputs,
+        outputs=tuple(outputs),
+        subgraphs={name: named[name] for name in order if name in named},
+        joins={name: meeting[name] for name in order if name in meeting},
+        readers={tensor: tuple(sorted(who, key=order.__getitem__)) for tensor, who in readers.items()},
+        missing={name: len(set(step.inputs)) for name, step in steps.items()},
+        order=order,
+    )
+
+
+def _topological_order(start: tuple[str, ...], steps: Mapping[str, PlannedSubgraph | PlannedJoin]) -> dict[str, int]:
     order: dict[str, int] = {}
-    there = {start}
-    left = list(reads)
+    there = set(start)
+    left = list(steps)
     while left:
-        ready = [name for name in left if all(tensor in there for tensor in reads[name])]
+        ready = [name for name in left if there.issuperset(steps[name].inputs)]
         if not ready:
             raise StretchError(f"`{left[0]}` waits for a tensor that nothing writes before it")
         for name in ready:
             order[name] = len(order)
-            there.add(writes[name])
+            there.update(steps[name].outputs)
         left = [name for name in left if name not in order]
     return order

@@ -1,45 +1,51 @@
 """A whole model on ONNX Runtime, as one graph on all the cores it is given: the controls of a bundle."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from time import perf_counter_ns
 
 import numpy as np
 
 from predictors.errors import StretchError
-from scheduler.delegates.base import Array
+from scheduler.cores import pinned
 from scheduler.delegates.cpu import CpuDelegate
-from scheduler.placement.cores import pinned
+from scheduler.runtime.inputs import Values, as_arrays, plain
 
 
 class Sequential:
-    """One ONNX file with one input and one output.
+    """One ONNX file.
 
     Args:
         model: The file.
         cores: Cores it may use, one thread each; empty for one thread anywhere.
 
     Raises:
-        StretchError: If the file cannot be loaded or has several inputs or outputs.
+        StretchError: If the file cannot be loaded.
         MissingBackendError: If ONNX Runtime is missing.
     """
 
     def __init__(self, model: Path, cores: tuple[int, ...] = ()) -> None:
         self.cores = cores
         compiled = CpuDelegate(cores).compile(model)
-        if len(compiled.inputs) != 1 or len(compiled.outputs) != 1:
-            raise StretchError(f"{model} has {len(compiled.inputs)} inputs and {len(compiled.outputs)} outputs, it needs one of each")
-        self._input = np.zeros(next(iter(compiled.inputs.values())), np.float32)
-        self._output = np.zeros(next(iter(compiled.outputs.values())), np.float32)
-        self._call = compiled.bind([self._input], [self._output])
+        self._inputs = {name: np.zeros(shape, np.float32) for name, shape in compiled.inputs.items()}
+        self._outputs = {name: np.zeros(shape, np.float32) for name, shape in compiled.outputs.items()}
+        self._call = compiled.bind(list(self._inputs.values()), list(self._outputs.values()))
 
-    def run(self, x: Array) -> Array:
-        """Its output for `x`."""
-        if x.shape != self._input.shape:
-            raise StretchError(f"the model takes {list(self._input.shape)}, the input has shape {list(x.shape)}")
-        np.copyto(self._input, x)
+    def run(self, x: Values) -> Values:
+        """Its output for `x`: by name each, where it has several inputs or outputs.
+
+        Raises:
+            UsageError: If an input is missing, or is not one of the model.
+            StretchError: If an input has another shape than the model takes.
+        """
+        for name, given in as_arrays(x, list(self._inputs)).items():
+            buffer = self._inputs[name]
+            if given.shape != buffer.shape:
+                raise StretchError(f"the model takes {list(buffer.shape)}, the input has shape {list(given.shape)}")
+            np.copyto(buffer, given)
         with pinned(self.cores[:1]):
             self._call.run()
-        return self._output.copy()
+        return plain({name: output.copy() for name, output in self._outputs.items()})
 
     def time(self) -> float:
         """Milliseconds of one run on the last input."""
@@ -49,8 +55,11 @@ class Sequential:
             return (perf_counter_ns() - start) / 1e6
 
 
-def max_error(got: Array, expected: Array) -> float:
-    """Largest difference, relative to the largest expected element."""
+def max_error(got: Values, expected: Values) -> float:
+    """Largest difference, relative to the largest expected element; of several outputs, the worst."""
+    if isinstance(expected, Mapping):
+        assert isinstance(got, Mapping)
+        return max(max_error(got[name], value) for name, value in expected.items())
     largest = float(np.max(np.abs(expected)))
     difference = float(np.max(np.abs(got - expected)))
     return difference / largest if largest else difference

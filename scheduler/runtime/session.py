@@ -1,10 +1,9 @@
 """What users hold: a bundle made ready to run on this machine."""
 
-import contextlib
 import math
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
@@ -15,16 +14,19 @@ import numpy as np
 from predictors.errors import StretchError, UnknownNameError, UsageError
 from scheduler.bundle.load import Bundle, load_bundle
 from scheduler.bundle.manifest import Manifest
-from scheduler.delegates import Compiled, Delegate, get_delegate, origin
+from scheduler.delegates import Delegate
 from scheduler.delegates.base import Array
+from scheduler.memory import planners
 from scheduler.placement.choice import Priority, choose_processors
-from scheduler.placement.cores import pinned
-from scheduler.placement.mapping import bundle_precisions, place_processors
+from scheduler.placement.mapping import bundle_precisions, place_processors, target_placement
+from scheduler.placement.place import Placement, place_subgraphs, queues_of
+from scheduler.runtime.buffers import Buffers
+from scheduler.runtime.code import Code
 from scheduler.runtime.executor import Executor
-from scheduler.runtime.failures import delegate_failure
-from scheduler.runtime.inputs import as_array, check_input
+from scheduler.runtime.inputs import as_arrays, check_inputs, plain
 from scheduler.runtime.pipeline import Pipeline
 from scheduler.runtime.plan import make_plan
+from scheduler.runtime.record import Recorder
 from scheduler.runtime.trace import QueueDepth, Trace
 from scheduler.runtime.watch import TIME_LIMIT_S
 
@@ -53,9 +55,14 @@ class Session:
         in_flight: Inferences that `submit` runs at once, each with buffers of its own.
         time_limit: Seconds that one call of a delegate may take. A run whose delegate takes
             longer ends with a `StretchError`, and the session with it.
+        memory_planner: Gives the tensors that cross subgraphs their memory, such as ``greedy``;
+            ``naive`` shares none.
+        record: File to write every event of the state machine to, with its answer
+            (`scheduler.runtime.record.replay` plays it again).
 
     Raises:
         UsageError: If `in_flight` is less than 1, or `time_limit` is not a number above 0.
+        UnknownNameError: If there is no such memory planner.
         StretchError: If the bundle is damaged or a subgraph cannot be compiled.
         MissingBackendError: If a delegate's library is missing.
     """
@@ -70,6 +77,8 @@ class Session:
         priority: Priority | None = None,
         in_flight: int = 2,
         time_limit: float = TIME_LIMIT_S,
+        memory_planner: str = "offset",
+        record: Path | str | None = None,
     ) -> None:
         if not 0 < time_limit < math.inf:
             raise UsageError(f"a time limit of {time_limit:g} s is none", "time_limit is a number of seconds above 0")
@@ -79,73 +88,91 @@ class Session:
         manifest = choose_processors(self.bundle.manifest, processors, priority)
         used = list(dict.fromkeys(entry.processor for entry in manifest.subgraphs))
         wanted = _wanted(mapping or {}, self.bundle.manifest, used, processors)
+        #: Where each processor of the device runs here; single subgraphs may run elsewhere (`places`).
         self.placements = place_processors(used, wanted, precisions=bundle_precisions(manifest), little_cores=manifest.little_cores)
-        self.plan = make_plan(manifest, self.placements)
-        made: dict[tuple[str, tuple[int, ...]], Delegate] = {}
-        compiled: dict[str, Compiled] = {}
-        #: Delegates that end with the session: those that it made.
-        self._own: list[Delegate] = []
-        try:
-            for name, subgraph in self.plan.subgraphs.items():
-                place = subgraph.placement
-                key = (place.delegate, place.cores)
-                if key not in made:
-                    given = (delegates or {}).get(place.delegate)
-                    made[key] = given or _create(place.delegate, place.cores)
-                    if given is None:
-                        self._own.append(made[key])
-                # Helper threads of a backend inherit the affinity of the thread that compiles.
-                with pinned(place.cores), _named(self.bundle):
-                    compiled[name] = _compile(made[key], self.bundle, name, place.delegate)
-        except BaseException:
-            self._close_own()
-            raise
+        self.plan = make_plan(manifest)
         #: Subgraphs that do not run on the processor of the design, and where they run instead.
         self.moved = {
             now.name: now.processor
             for now, before in zip(manifest.subgraphs, self.bundle.manifest.subgraphs, strict=True)
             if now.processor != before.processor
         }
-        self._computes = all(delegate.computes for delegate in made.values())
+        self._planner = planners.get(memory_planner)
         self._lock = threading.Lock()
         self._trace: Trace | None = None
-        self._compiled = compiled
-        self._reentrant = {place: delegate.reentrant for (place, _), delegate in made.items()}
         self._in_flight = in_flight
         self._time_limit = time_limit
         self._pipeline: Pipeline | None = None
-        self._executor: Executor | None = Executor(self.plan, manifest.tensors, compiled, time_limit)
+        self._executor: Executor | None = None
+        self._recorder = None if record is None else Recorder(Path(record))
+        self._code = Code(self.bundle, delegates)
+        try:
+            self._executor = self._made(place_subgraphs(manifest.subgraphs, self.placements))
+        except BaseException:
+            self._let_go()
+            raise
 
-    def __call__(self, x: Any) -> Array:
+    def _made(self, places: dict[str, Placement]) -> Executor:
+        """The executor, with each subgraph compiled for where it can run."""
+        for name, place in places.items():
+            places[name] = self._code.ready(name, place, queues_of(places.values()))
+        return Executor(self.plan, places, self._buffers(), self._code, self._time_limit, self._recorder)
+
+    def _buffers(self) -> Buffers:
+        return Buffers(self.plan, self.bundle.manifest.tensors, self._planner)
+
+    def __call__(self, x: Any) -> Any:
         """Run once; see `run`."""
         return self.run(x)
 
-    def run(self, x: Any) -> Array:
+    def run(self, x: Any) -> Any:
         """Run one inference, after those in flight.
 
         Args:
             x: Input of the bundle's input shape and type: a numpy array, or a
-                CPU tensor of another library (DLPack).
+                CPU tensor of another library (DLPack); where the model has
+                several inputs, a mapping from their names to them.
 
         Returns:
-            The output, an array of its own.
+            The output, an array of its own; where the model has several, a
+            dictionary of them by name.
 
         Raises:
-            UsageError: If the input has another shape or type or is not finite.
+            UsageError: If an input is missing, has another shape or type or is not finite.
             StretchError: If a delegate fails, or the session is closed.
         """
-        x = as_array(x)
+        return plain(self._run(x, None))
+
+    def tensors(self, x: Any) -> dict[str, Array]:
+        """Run one inference, and look at it.
+
+        Args:
+            x: As for `run`.
+
+        Returns:
+            A copy of every tensor that crosses subgraphs, inputs and outputs
+            included, by name: what a branch wrote, or a join.
+
+        Raises:
+            StretchError: As `run`.
+        """
+        kept: dict[str, Array] = {}
+        self._run(x, kept)
+        return kept
+
+    def _run(self, x: Any, keep: dict[str, Array] | None) -> dict[str, Array]:
+        given = as_arrays(x, self.plan.inputs)
         self._refuse_callbacks()
         with self._lock:
             executor = self._idle()
             arrays = executor.buffers.arrays
-            source = arrays[self.plan.input]
-            check_input(x, source)
-            np.copyto(source, x)
-            self._trace = executor.run()
-            return arrays[self.plan.output].copy()
+            check_inputs(given, arrays)
+            for name, value in given.items():
+                np.copyto(arrays[name], value)
+            self._trace = executor.run(keep)
+            return {name: arrays[name].copy() for name in self.plan.outputs}
 
-    def submit(self, x: Any) -> Future[Array]:
+    def submit(self, x: Any) -> Future[Any]:
         """Start one inference beside those in flight, which share the processors with it.
 
         Waits while `in_flight` of them have not ended, so that a caller cannot
@@ -159,40 +186,58 @@ class Session:
             An inference that was submitted runs: its future cannot be cancelled.
 
         Raises:
-            UsageError: If the input has another shape or type or is not finite,
+            UsageError: If an input is missing, has another shape or type or is not finite,
                 or if it is called from a callback of such a future.
             StretchError: If the session is closed, or memory is short.
         """
-        x = as_array(x)
+        given = as_arrays(x, self.plan.inputs)
         self._refuse_callbacks()
         with self._lock:
             executor = self._open()
-            check_input(x, executor.buffers.arrays[self.plan.input])
+            check_inputs(given, executor.buffers.arrays)
             if self._pipeline is None:
-                self._pipeline = Pipeline(
-                    self.plan, self.bundle.manifest.tensors, self._compiled, self._in_flight, self._reentrant.__getitem__, self._time_limit
-                )
+                lanes = [self._buffers() for _ in range(self._in_flight)]
+                self._pipeline = Pipeline(self.plan, executor.places, lanes, self._code, self._time_limit, self._recorder)
                 # A session that was never closed must not leave its threads behind.
                 weakref.finalize(self, Pipeline.stop, self._pipeline)
             # Under the lock: `run` must not meet it in a subgraph that only one of them may use.
-            return self._pipeline.submit(x)
+            return self._pipeline.submit(given)
 
-    def tensor(self, name: str) -> Array:
-        """A copy of a tensor that crosses subgraphs, as the last `run` left it: what a branch wrote, or a join.
+    def replace(self, subgraph: str, target: str) -> None:
+        """Run a subgraph elsewhere from now on; of inferences in flight, those that have not started it go along.
+
+        Args:
+            subgraph: Its name.
+            target: Where, as in a mapping: a delegate and its cores, such as ``cpu1``.
 
         Raises:
-            UnknownNameError: If the bundle has no such tensor.
+            UnknownNameError: If there is no such subgraph or delegate.
+            UsageError: If the target is not on this machine.
+            StretchError: If the subgraph cannot be compiled for it, or the session is closed.
         """
+        if subgraph not in self.plan.subgraphs:
+            raise UnknownNameError.among("subgraph", subgraph, list(self.plan.subgraphs))
         with self._lock:
-            arrays = self._open().buffers.arrays
-            if name not in arrays:
-                raise UnknownNameError.among("tensor", name, list(arrays))
-            return arrays[name].copy()
+            executor = self._open()
+            place = target_placement(self.plan.subgraphs[subgraph].processor, target, queues_of(executor.places.values()))
+            executor.replace(subgraph, place)
+            if self._pipeline is not None:
+                self._pipeline.replace(subgraph, place)
 
     def time_alone(self, subgraph: str) -> float:
         """Milliseconds of one subgraph where it is placed, every other processor idle."""
         with self._lock:
             return self._idle().run_alone(subgraph).ms
+
+    @property
+    def places(self) -> Mapping[str, Placement]:
+        """Where each subgraph runs now: where its processor does, unless it was placed elsewhere since, with the reason."""
+        return dict(self._open().places)
+
+    @property
+    def replaced(self) -> Mapping[str, Placement]:
+        """Subgraphs that run elsewhere than their processor is placed, and where: its delegate could not run them, or `replace` was called."""
+        return {name: place for name, place in self.places.items() if place != self.placements[self.plan.subgraphs[name].processor]}
 
     @property
     def trace(self) -> Trace:
@@ -218,7 +263,7 @@ class Session:
     @property
     def computes(self) -> bool:
         """Whether the output is the model's: a `null` delegate leaves its part out."""
-        return self._computes
+        return self._code.computes
 
     @property
     def buffer_bytes(self) -> int:
@@ -236,12 +281,17 @@ class Session:
         with self._lock:
             executor, self._executor = self._executor, None
             pipeline, self._pipeline = self._pipeline, None
-            self._compiled = {}
         if pipeline is not None:
             pipeline.close(wait=wait)
         if executor is not None:
             executor.close()
-        self._close_own()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """End what was made here to run subgraphs, and the record."""
+        self._code.close()
+        if self._recorder is not None:
+            self._recorder.close()
 
     def __enter__(self) -> Self:
         """The session itself."""
@@ -250,11 +300,6 @@ class Session:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         """Close it; after Ctrl-C without waiting for what is in flight."""
         self._shut(wait=kind is not KeyboardInterrupt)
-
-    def _close_own(self) -> None:
-        own, self._own = self._own, []
-        for delegate in own:
-            delegate.close()
 
     def _open(self) -> Executor:
         if self._executor is None:
@@ -272,48 +317,6 @@ class Session:
         if self._pipeline is not None:
             self._pipeline.drain()
         return executor
-
-
-@contextlib.contextmanager
-def _named(bundle: Bundle) -> Iterator[None]:
-    """Let failures name the bundle's folder, not the descriptor that its files are opened through."""
-    try:
-        yield
-    except StretchError as error:
-        error.message = bundle.named(error.message)
-        error.args = (error.message,)
-        raise
-
-
-def _create(name: str, cores: tuple[int, ...]) -> Delegate:
-    """A delegate made by its name.
-
-    Raises:
-        StretchError: If a plug-in breaks off; names it and its package.
-    """
-    try:
-        return get_delegate(name).create(cores)
-    except Exception as error:
-        if isinstance(error, StretchError) or origin(name) is None:
-            raise
-        raise delegate_failure(name, "start", error) from error
-
-
-def _compile(delegate: Delegate, bundle: Bundle, subgraph: str, name: str) -> Compiled:
-    """A subgraph made ready.
-
-    Raises:
-        StretchError: If the delegate refuses it, or a plug-in breaks off.
-    """
-    try:
-        found = delegate.compile_from(bundle, subgraph)
-    except Exception as error:
-        if isinstance(error, StretchError) or origin(name) is None:
-            raise
-        raise delegate_failure(name, f"compile `{subgraph}`", error) from error
-    if not isinstance(found, Compiled):
-        raise delegate_failure(name, f"compile `{subgraph}`", TypeError(f"it returned {type(found).__name__}, not Compiled"))
-    return found
 
 
 def _wanted(mapping: Mapping[str, str], manifest: Manifest, used: Sequence[str], processors: Sequence[str] | None) -> dict[str, str]:

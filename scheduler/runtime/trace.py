@@ -1,7 +1,7 @@
 """What ran where and when."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 
@@ -53,12 +53,14 @@ class Trace:
         start_ns: When the input was ready.
         end_ns: When the output was ready.
         load: Load average of the machine in the last minute; None if it was not asked.
+        replaced: Subgraphs that ran elsewhere than their processor is placed, and why.
     """
 
     spans: tuple[Span, ...]
     start_ns: int
     end_ns: int
     load: float | None = None
+    replaced: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def makespan_ms(self) -> float:

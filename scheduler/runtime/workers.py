@@ -12,7 +12,7 @@ from functools import partial
 from queue import SimpleQueue
 from time import perf_counter_ns
 
-from scheduler.placement.cores import pin_thread
+from scheduler.cores import pin_thread
 from scheduler.runtime.watch import Running
 
 #: How one call went: its name, what it raised, when it started and ended in nanoseconds.

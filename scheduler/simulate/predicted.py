@@ -1,16 +1,18 @@
-"""A bundle's run on its device as the plan predicts it: the same state machine under a clock that is only a number."""
+"""A bundle's run on its device as the plan predicts it: drives the state machine under a clock that is only a number."""
 
 import heapq
 from math import prod
+from typing import Literal
 
 from predictors.devices import DeviceProfile
 from predictors.host import is_host
 from predictors.predictor import LatencyPredictor
 from scheduler.bundle.manifest import Manifest, SubgraphEntry
+from scheduler.placement.place import Placement, place_subgraphs
 from scheduler.placement.processors import device_dispatch, host_of
-from scheduler.runtime.events import Enqueue, Event, Finish, InputReady, Join, JoinDone, RunInline, SubgraphDone, Submit
-from scheduler.runtime.plan import Placement, make_plan
-from scheduler.runtime.state import SchedulerState
+from scheduler.runtime.events import Event, Finish, InputReady, Join, Start, StepDone
+from scheduler.runtime.machine import CALLING_THREAD, Machine
+from scheduler.runtime.plan import make_plan
 from scheduler.runtime.trace import Span, Trace
 
 _NS = 1e6
@@ -20,7 +22,7 @@ def predicted_trace(manifest: Manifest, device: DeviceProfile) -> Trace | None:
     """The run that the planner expects, transfers as spans of their own.
 
     A subgraph takes its predicted time, times the profile's contention where its
-    segment has several branches; before it the tensor it reads is handed to its
+    segment has several branches; before it the tensors it reads are handed to its
     processor, and after it what the host joins is taken back.
 
     Args:
@@ -35,54 +37,58 @@ def predicted_trace(manifest: Manifest, device: DeviceProfile) -> Trace | None:
     """
     if any(entry.predicted_ms is None for entry in manifest.subgraphs):
         return None
-    placements = {
-        entry.processor: Placement(
-            entry.processor,
-            device.processor(entry.processor).profile.backend,
-            (),
-            entry.processor,
-            device_dispatch(entry.processor),
-            False,
-            "predicted",
-        )
-        for entry in manifest.subgraphs
-    }
-    plan = make_plan(manifest, placements)
-    state = SchedulerState(plan)
-    predictor = LatencyPredictor(device)
-    parts = {entry.name: _parts(manifest, entry, predictor) for entry in manifest.subgraphs}
+    used = dict.fromkeys(entry.processor for entry in manifest.subgraphs)
+    placements = {processor: _on_device(processor, device) for processor in used}
+    machine = Machine(make_plan(manifest), place_subgraphs(manifest.subgraphs, placements))
+    times = _Times(manifest, device)
     coming: list[tuple[float, int, Event]] = []
     spans: list[Span] = []
     now = 0.0
-    event: Event = InputReady()
+    event: Event = InputReady(0)
     while True:
-        for instruction in state.handle(event):
+        for instruction in machine.handle(event):
             match instruction:
-                case Enqueue(name) | Submit(name) | RunInline(name):
-                    at = now
-                    for kind, ms in parts[name]:
-                        if ms:
-                            label = name if kind == "subgraph" else f"{name} {kind}"
-                            place = plan.subgraphs[name].placement
-                            spans.append(
-                                Span(
-                                    label,
-                                    place.processor,
-                                    place.queue,
-                                    "subgraph" if kind == "subgraph" else "conversion",
-                                    round(at * _NS),
-                                    round((at + ms) * _NS),
-                                )
-                            )
-                        at += ms
-                    heapq.heappush(coming, (at, len(spans), SubgraphDone(name)))
-                case Join(name):
-                    end = now + _join_ms(manifest, name, predictor)
-                    spans.append(Span(name, plan.joins[name].processor, "calling thread", "join", round(now * _NS), round(end * _NS)))
-                    heapq.heappush(coming, (end, len(spans), JoinDone(name)))
                 case Finish():
                     return Trace(tuple(spans), 0, round(now * _NS))
+                case Start():
+                    found, end = times.spans(instruction, now)
+                    spans += found
+                    heapq.heappush(coming, (end, len(spans), StepDone(0, instruction.step, instruction.queue)))
         now, _, event = heapq.heappop(coming)
+
+
+def _on_device(processor: str, device: DeviceProfile) -> Placement:
+    backend = device.processor(processor).profile.backend
+    return Placement(processor, backend, (), processor, device_dispatch(processor), False, "predicted")
+
+
+class _Times:
+    """What each step takes on the device."""
+
+    def __init__(self, manifest: Manifest, device: DeviceProfile) -> None:
+        self._manifest = manifest
+        self._predictor = LatencyPredictor(device)
+        self._entries = {entry.name: entry for entry in manifest.subgraphs}
+        self._joins = {join.name: join for join in manifest.joins}
+
+    def spans(self, start: Start, now: float) -> tuple[list[Span], float]:
+        """What a step leaves in the trace if it starts now, and when it ends, ms."""
+        if isinstance(start, Join):
+            end = now + _join_ms(self._manifest, start.step, self._predictor)
+            return [_span(start.step, self._joins[start.step].processor, CALLING_THREAD, "join", now, end)], end
+        entry = self._entries[start.step]
+        found = []
+        for kind, ms in _parts(self._manifest, entry, self._predictor):
+            if ms:
+                computes = kind == "subgraph"
+                name = start.step if computes else f"{start.step} {kind}"
+                found.append(_span(name, entry.processor, start.queue, "subgraph" if computes else "conversion", now, now + ms))
+            now += ms
+        return found, now
+
+
+def _span(name: str, processor: str, queue: str, kind: Literal["subgraph", "join", "conversion"], start: float, end: float) -> Span:
+    return Span(name, processor, queue, kind, round(start * _NS), round(end * _NS))
 
 
 def _join_ms(manifest: Manifest, name: str, predictor: LatencyPredictor) -> float:
@@ -93,27 +99,26 @@ def _join_ms(manifest: Manifest, name: str, predictor: LatencyPredictor) -> floa
 
 
 def _parts(manifest: Manifest, entry: SubgraphEntry, predictor: LatencyPredictor) -> tuple[tuple[str, float], ...]:
-    """Transfer in, computation and transfer out of a subgraph, ms."""
+    """Transfers in, computation and transfers out of a subgraph, ms."""
     links = predictor.links
     tensors = {tensor.name: tensor for tensor in manifest.tensors}
     by_name = {sub.name: sub for sub in manifest.subgraphs}
     host = host_of(manifest)
-    source, result = tensors[entry.input], tensors[entry.output]
-    producer = by_name.get(source.producer)
-    holder = producer.processor if producer is not None else host
-    taken_back = any(reader not in by_name for reader in result.consumers)
+    arriving = leaving = 0.0
+    for name in entry.inputs:
+        producer = by_name.get(tensors[name].producer)
+        holder = producer.processor if producer is not None else host
+        arriving += links.ms(holder, entry.processor, prod(tensors[name].shape), _crossing(entry, producer))
+    for name in entry.outputs:
+        if any(reader not in by_name for reader in tensors[name].consumers):
+            leaving += links.ms(entry.processor, host, prod(tensors[name].shape), entry.planned_precision)
     branches = sum(1 for sub in manifest.subgraphs if sub.segment == entry.segment)
     slower = predictor.device.processor(entry.processor).profile.contention.value if branches > 1 else 1.0
-    crossing = _crossing(entry, producer)
-    return (
-        ("in", links.ms(holder, entry.processor, prod(source.shape), crossing)),
-        ("subgraph", (entry.predicted_ms or 0.0) * slower),
-        ("out", links.ms(entry.processor, host, prod(result.shape), entry.planned_precision) if taken_back else 0.0),
-    )
+    return (("in", arriving), ("subgraph", (entry.predicted_ms or 0.0) * slower), ("out", leaving))
 
 
 def _crossing(entry: SubgraphEntry, producer: SubgraphEntry | None) -> str:
-    """Precision of the tensor that a subgraph reads while it crosses: that of the processor that is not the CPU."""
+    """Precision of a tensor that a subgraph reads while it crosses: that of the processor that is not the CPU."""
     if is_host(entry.processor) and producer is not None:
         return producer.planned_precision
     return entry.planned_precision

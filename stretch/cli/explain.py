@@ -51,8 +51,8 @@ def explain(
 
 def _here(bundle: "Bundle", mapping: list[str], step: Any) -> tuple[str, dict[str, Any], Rows]:
     """Placement on this machine, each operator measured where its delegate can tell."""
+    from scheduler.cores import pinned
     from scheduler.delegates import get_delegate
-    from scheduler.placement.cores import pinned
     from scheduler.placement.mapping import bundle_precisions, parse_mapping, place_processors
 
     manifest = bundle.manifest

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from scheduler.measure.throughput import Throughput
     from scheduler.measure.verdict import Verdict
     from scheduler.placement.choice import Priority
-    from scheduler.runtime.plan import Placement
+    from scheduler.placement.place import Placement
     from scheduler.runtime.session import Session
     from scheduler.runtime.trace import Trace
 
@@ -104,7 +104,7 @@ def _measure(
     with out.progress("running", total=effort.warmup + effort.rounds if effort.width is None else None) as step:
         result = benchmark(session, x, effort, step)
     if right is not None:
-        check_output(session, session.tensor(session.plan.output), right.expected)
+        check_output(session, result.output, right.expected)
     rates = None
     if in_flight is not None:
         with out.progress("measuring throughput", total=1 + result.branched.runs) as step:
@@ -156,6 +156,7 @@ def _data(session: "Session", result: "Benchmark", right: "Judgement | None", sp
         "max_error": result.error,
         "check": None if right is None else _check(right),
         "moved": session.moved,
+        "replaced": {name: {"delegate": p.delegate, "queue": p.queue, "reason": p.reason} for name, p in session.replaced.items()},
         "cores": list(result.cores),
         "processors": _processors(session.placements, result),
         "subgraphs_alone_ms": dict(result.alone_ms),

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from scheduler.bundle.load import Bundle
     from scheduler.delegates import Delegate
     from scheduler.delegates.base import Tuning
-    from scheduler.runtime.plan import Placement
+    from scheduler.placement.place import Placement
 
 
 @verb

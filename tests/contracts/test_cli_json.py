@@ -28,7 +28,7 @@ KEYS = {
     "extract": {"": "checkpoint accuracy", "accuracy.": "supernet extracted"},
     "export": {"": "files checks"},
     "run": {
-        "": "median_ms p90_ms runs sequential ratio macs_ratio same_net_whole_graph_ms efficiency max_error trace processors",
+        "": "median_ms p90_ms runs sequential ratio macs_ratio same_net_whole_graph_ms efficiency max_error trace processors replaced",
         "sequential.": "name median_ms p90_ms",
         "comparisons[]": "name ratio low high",
     },

@@ -24,7 +24,7 @@ EXCEPTIONS = {
     "scheduler/delegates/reference/ops.py": "tests/scheduler/delegates/test_conformance.py, with the other files of the delegate",
     "scheduler/delegates/reference/windows.py": "tests/scheduler/delegates/test_conformance.py, with the other files of the delegate",
     "stretch/formats/tflite/source.py": "declarations without behaviour; tests/stretch/export/tflite/test_source.py fills them",
-    "scheduler/runtime/events.py": "declarations without behaviour; tests/scheduler/runtime/test_state.py plays them",
+    "scheduler/runtime/events.py": "declarations without behaviour; tests/scheduler/runtime/test_machine.py plays them",
     "scheduler/bundle/manifest.py": "declarations without behaviour; tests/scheduler/bundle/test_load.py breaks them",
     "stretch/train/source.py": "declarations without behaviour; tests/stretch/train/test_loop.py trains with two that fit them",
     "stretch/cli/__init__.py": "tests/stretch/cli/test_app.py: the package is the program",

@@ -38,11 +38,12 @@ class Builder:
     subgraphs: list = field(default_factory=list)
     joins: list = field(default_factory=list)
     files: dict = field(default_factory=dict)
+    inputs: tuple = ("x",)
 
     def __post_init__(self):
         self.path.mkdir(parents=True, exist_ok=True)
         self.rng = np.random.default_rng(self.seed)
-        self.shapes = {"x": (self.batch, 3, SIDE, SIDE)}
+        self.shapes = dict.fromkeys(self.inputs, (self.batch, 3, SIDE, SIDE))
 
     def conv(self, name, segment, processor, read, write, channels):
         """A 3×3 convolution and a ReLU as a subgraph of its own."""
@@ -57,7 +58,7 @@ class Builder:
             ),
             stating("relu", helper.make_node("Relu", [f"{name}.c"], [write], name=f"{name}/relu")),
         ]
-        self._subgraph(name, segment, processor, read, write, (n, channels, h, w), nodes, [weight], n * channels * h * w * c * 9)
+        self._subgraph(name, segment, processor, (read,), {write: (n, channels, h, w)}, nodes, [weight], n * channels * h * w * c * 9)
 
     def head(self, name, segment, processor, read, write, classes):
         """Global mean, flatten, linear."""
@@ -74,7 +75,16 @@ class Builder:
                 {"out_features": classes, "bias": False},
             ),
         ]
-        self._subgraph(name, segment, processor, read, write, (n, classes), nodes, [weight], n * classes * c)
+        self._subgraph(name, segment, processor, (read,), {write: (n, classes)}, nodes, [weight], n * classes * c)
+
+    def mix(self, name, segment, processor, reads, sums, positives):
+        """Several tensors of one shape added, written as they are and after a ReLU."""
+        shape = self.shapes[reads[0]]
+        nodes = [
+            helper.make_node("Sum", list(reads), [sums], name=f"{name}/sum"),
+            helper.make_node("Relu", [sums], [positives], name=f"{name}/relu"),
+        ]
+        self._subgraph(name, segment, processor, tuple(reads), {sums: shape, positives: shape}, nodes, [], 0)
 
     def join(self, name, segment, kind, reads, write):
         """A meeting point."""
@@ -85,19 +95,19 @@ class Builder:
         self.nodes.append(stating("concat" if kind == "concat" else "add", node))
         self.joins.append(JoinEntry(name, segment, kind, tuple(reads), write))
 
-    def _subgraph(self, name, segment, processor, read, write, shape, nodes, weights, macs):
-        self.shapes[write] = shape
+    def _subgraph(self, name, segment, processor, reads, writes, nodes, weights, macs):
+        self.shapes |= writes
         self.nodes += nodes
         self.weights += weights
         file = f"{name}.onnx"
-        self._save(file, nodes, weights, read, write)
-        self.subgraphs.append(SubgraphEntry(name, segment, processor, file, read, write, macs, predicted_ms=1.0))
+        self._save(file, nodes, weights, reads, tuple(writes))
+        self.subgraphs.append(SubgraphEntry(name, segment, processor, file, reads, tuple(writes), macs, predicted_ms=1.0))
 
-    def _save(self, file, nodes, weights, read, write):
-        def value(name):
-            return helper.make_tensor_value_info(name, TensorProto.FLOAT, self.shapes[name])
+    def _save(self, file, nodes, weights, reads, writes):
+        def values(names):
+            return [helper.make_tensor_value_info(name, TensorProto.FLOAT, self.shapes[name]) for name in names]
 
-        graph = helper.make_graph(nodes, file.removesuffix(".onnx"), [value(read)], [value(write)], weights)
+        graph = helper.make_graph(nodes, file.removesuffix(".onnx"), values(reads), values(writes), weights)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
         onnx.checker.check_model(model)
         onnx.save(model, str(self.path / file))
@@ -110,36 +120,38 @@ class Builder:
             own = [s for s in self.subgraphs if s.segment == name]
             kinds = [j.kind for j in self.joins if j.segment == name]
             branches = [
-                {"processor": s.processor, "depth": 1, "width": self.shapes[s.output][1], "entry": "none", "partition": 0, "align": 1}
+                {"processor": s.processor, "depth": 1, "width": self.shapes[s.outputs[0]][1], "entry": "none", "partition": 0, "align": 1}
                 for s in own
             ]
-            segments.append({"name": name, "start": own[0].input, "end": own[0].output, "branches": branches, "join": (*kinds, "none")[0]})
+            segments.append(
+                {"name": name, "start": own[0].inputs[0], "end": own[0].outputs[0], "branches": branches, "join": (*kinds, "none")[0]}
+            )
         return {"model": "tiny", "device": "pixel6", "segments": segments, "version": 1}
 
-    def write(self, output):
+    def write(self, *outputs):
         """Write whole model, controls and bundle.json; returns the folder."""
-        self._save("model.onnx", self.nodes, self.weights, "x", output)
+        self._save("model.onnx", self.nodes, self.weights, self.inputs, outputs)
         macs = sum(s.macs for s in self.subgraphs)
         (self.path / "controls").mkdir(exist_ok=True)
         for control in ("original", "sequential_same_macs"):
-            self._save(f"controls/{control}.onnx", self.nodes, self.weights, "x", output)
+            self._save(f"controls/{control}.onnx", self.nodes, self.weights, self.inputs, outputs)
         for name in self.shapes:
-            readers = [s.name for s in self.subgraphs if s.input == name] + [j.name for j in self.joins if name in j.inputs]
-            writers = [s.name for s in self.subgraphs if s.output == name] + [j.name for j in self.joins if j.output == name]
+            readers = [s.name for s in self.subgraphs if name in s.inputs] + [j.name for j in self.joins if name in j.inputs]
+            writers = [s.name for s in self.subgraphs if name in s.outputs] + [j.name for j in self.joins if j.output == name]
             shape = self.shapes[name]
             layout = "NC" if len(shape) == 2 else "NCHW"
-            readers += ["output"] if name == output else []
+            readers += ["output"] if name in outputs else []
             self.tensors.append(Tensor(name, shape, writers[0] if writers else "input", tuple(readers), layout=layout))
         manifest = Manifest(
             schema=SCHEMA,
             version="0.1.0",
-            model=ModelInfo("tiny", self.shapes["x"], self.shapes[output], macs, 1000, macs, 1000),
+            model=ModelInfo("tiny", self.shapes[self.inputs[0]], self.shapes[outputs[0]], macs, 1000, macs, 1000),
             device="pixel6",
             calibrated=False,
             weights=WeightsInfo("random"),
             design=self.design(),
-            input="x",
-            output=output,
+            inputs=tuple(self.inputs),
+            outputs=outputs,
             tensors=tuple(self.tensors),
             subgraphs=tuple(self.subgraphs),
             joins=tuple(self.joins),
@@ -173,6 +185,17 @@ def two_branches(path, batch=1, processors=("cpu", "gpu")):
     b.join("s2.join", "s2", "sum", [f"s2.{p}.y" for p in processors], "t2")
     b.head("head", "head", processors[0], "t2", "y", 5)
     return b.write("y")
+
+
+def several_ends(path):
+    """Two inputs, a branch on each, one subgraph that reads both and writes two tensors, a head on each: two outputs."""
+    b = Builder(path, inputs=("left", "right"))
+    b.conv("l.cpu", "l", "cpu", "left", "l.y", 4)
+    b.conv("r.gpu", "r", "gpu", "right", "r.y", 4)
+    b.mix("m.cpu", "m", "cpu", ["l.y", "r.y"], "m.sum", "m.positive")
+    b.head("h1.gpu", "h1", "gpu", "m.sum", "first", 5)
+    b.head("h2.cpu", "h2", "cpu", "m.positive", "second", 3)
+    return b.write("first", "second")
 
 
 def edit(path, change):

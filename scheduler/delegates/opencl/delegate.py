@@ -1,22 +1,18 @@
 """The `opencl` delegate: kernels of our own on a GPU, or on CPU cores through PoCL."""
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from scheduler.delegates.base import Compiled, Delegate, NodePlace, delegates
+from scheduler.delegates.base import Compiled, Delegate, NodePlace, UnableError, delegates
 from scheduler.delegates.opencl.compiled import OpenCLCompiled
 from scheduler.delegates.opencl.device import is_cpu_device, missing, open_device
-from scheduler.delegates.opencl.fallback import FallbackCompiled
 from scheduler.delegates.opencl.fuse import fuse
 from scheduler.delegates.opencl.graph import Graph, read_graph
-from scheduler.delegates.opencl.invocation import DeviceError
 from scheduler.delegates.opencl.launch import Launch
 from scheduler.delegates.opencl.lower import lower
-from scheduler.delegates.opencl.lowering import UnsupportedError
-from scheduler.delegates.opencl.programs import BuildError, programs_of
+from scheduler.delegates.opencl.programs import programs_of
 from scheduler.delegates.opencl.schedule import Options, Schedules
 from scheduler.delegates.opencl.simplify import simplify
 from scheduler.delegates.opencl.tuner import (
@@ -33,7 +29,6 @@ from scheduler.delegates.opencl.tuning import OpenCLTuning
 from scheduler.delegates.opencl.workgroups import GroupTuner, Mode, TunedGroup, apply_groups, group_entries, group_key
 from scheduler.memory import Planner
 from scheduler.memory.offset import plan_offset
-from scheduler.placement.cores import available_cores
 from scheduler.tuning.interrupt import interruption_waits
 
 if TYPE_CHECKING:
@@ -49,7 +44,7 @@ class OpenCLDelegate(Delegate):
         half: Store activations and weights in half precision; arithmetic stays in float.
         options: Switches of the compilation.
         planner: Gives intermediate tensors their memory.
-        fallback: Let the CPU compute a subgraph that no kernel here computes, or that the driver or the device refuses, with a warning.
+        fallback: Say that the `cpu` delegate may have what no kernel here computes, or the driver or the device refuses.
     """
 
     summary: ClassVar[str] = "OpenCL kernels on a GPU, or on CPU cores through PoCL"
@@ -72,7 +67,7 @@ class OpenCLDelegate(Delegate):
         fallback: bool = False,
     ) -> None:
         self._cores = cores
-        self._fallback = fallback
+        self.falls_back_on = "cpu" if fallback else None
         self._half = half
         self._options = options or Options()
         self._planner = planner
@@ -89,7 +84,7 @@ class OpenCLDelegate(Delegate):
 
     @classmethod
     def create(cls, cores: tuple[int, ...]) -> Self:
-        """A delegate whose CPU device computes on `cores`; what it refuses runs on the CPU."""
+        """A delegate whose CPU device computes on `cores`; what it refuses falls back on the CPU."""
         return cls(cores, fallback=True)
 
     @classmethod
@@ -98,18 +93,12 @@ class OpenCLDelegate(Delegate):
         return is_cpu_device()
 
     def compile(self, model: Path) -> Compiled:
-        """Make a subgraph ready: with kernels of our own, or on the CPU where that is allowed.
+        """Make a subgraph ready with kernels of our own.
 
         Raises:
-            StretchError: As `build`, where there is no fallback.
+            StretchError: As `build`; an `UnableError` where another delegate may run it.
         """
-        try:
-            return self.build(model)
-        except (UnsupportedError, BuildError, DeviceError) as error:
-            if not self._fallback:
-                raise
-            warnings.warn(f"a subgraph of the gpu runs on the CPU: {error.message}", stacklevel=2)
-            return FallbackCompiled(model, self._cores or available_cores()[-1:], error.message)
+        return self.build(model)
 
     def compile_from(self, bundle: "Bundle", name: str) -> Compiled:
         """Make a bundle's subgraph ready, one in fp16 with half-precision storage.
@@ -139,7 +128,7 @@ class OpenCLDelegate(Delegate):
         """
         if precision != "fp16" or self._half:
             return self
-        return OpenCLDelegate(self._cores, half=True, options=self._options, planner=self._planner, fallback=self._fallback)
+        return OpenCLDelegate(self._cores, half=True, options=self._options, planner=self._planner, fallback=self.falls_back_on is not None)
 
     def build(self, model: Path) -> OpenCLCompiled:
         """Choose and build the kernels of a subgraph.
@@ -261,7 +250,7 @@ class OpenCLDelegate(Delegate):
         names = {node.name: node.op for node in graph.nodes}
         try:
             compiled = self.build(model)
-        except (UnsupportedError, BuildError, DeviceError) as error:
+        except UnableError as error:
             return [
                 NodePlace(name, op, f"on the CPU instead, for the opencl delegate refuses its subgraph: {error.message}")
                 for name, op in names.items()

@@ -13,10 +13,10 @@ from typing import Any
 
 from predictors.errors import MissingBackendError, StretchError, UnknownNameError
 from predictors.install import install_line
+from scheduler.cores import available_cores
 from scheduler.delegates.opencl import pocl_target
 from scheduler.delegates.opencl.memory import Arenas
 from scheduler.delegates.opencl.tensors import Layout
-from scheduler.placement.cores import available_cores
 
 INSTALL = install_line("opencl")
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from predictors.errors import StretchError
-from scheduler.delegates.base import Array, AsyncInvocation
+from scheduler.delegates.base import Array, AsyncInvocation, UnableError
 from scheduler.delegates.opencl.device import OpenDevice
 from scheduler.delegates.opencl.launch import Launch, Size
 
 
-class DeviceError(StretchError):
+class DeviceError(UnableError):
     """A device fails or refuses what it is asked: it has no memory left, say, or was lost.
 
     Args:

@@ -6,8 +6,7 @@ from math import prod
 
 import numpy as np
 
-from predictors.errors import StretchError
-from scheduler.delegates.base import Array
+from scheduler.delegates.base import Array, UnableError
 from scheduler.delegates.opencl.device import Traits
 from scheduler.delegates.opencl.graph import Graph
 from scheduler.delegates.opencl.launch import Launch
@@ -18,7 +17,7 @@ from scheduler.delegates.opencl.tensors import Layout, Shape, View, image_shape,
 MAX_ELEMENTS = 2**31 - 1
 
 
-class UnsupportedError(StretchError):
+class UnsupportedError(UnableError):
     """An operator that no kernel here computes; the message is the reason."""
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from predictors.errors import StretchError
+from scheduler.delegates.base import UnableError
 from scheduler.delegates.opencl.binaries import binary_file, read_binary, write_binary
 from scheduler.delegates.opencl.device import OpenDevice
 from scheduler.delegates.opencl.launch import Defines
@@ -21,7 +22,7 @@ FOLDER = Path(__file__).with_name("kernels")
 FOLDERS = [FOLDER]
 
 
-class BuildError(StretchError):
+class BuildError(UnableError):
     """The driver does not compile a kernel; the message names the file with its log."""
 
 

@@ -9,8 +9,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from predictors.errors import StretchError
+from scheduler.cores import pin_thread
 from scheduler.delegates.base import Array, Compiled, Invocation, get_delegate
-from scheduler.placement.cores import pin_thread
 
 
 class Server:

@@ -30,9 +30,9 @@ def test_a_bundle_as_written_has_no_problem(manifest):
         (lambda m: m["tensors"].append(m["tensors"][0]), "tensor `x` is there twice"),
         (lambda m: m["subgraphs"][1].update(name="stem"), "`stem` is there twice"),
         (lambda m: m["subgraphs"][0].update(name="input"), "may be called `input`"),
-        (lambda m: m["subgraphs"][0].update(output="lost"), "`lost`, which is not described"),
-        (lambda m: m.update(input="lost"), "`lost` is not described"),
-        (lambda m: m["subgraphs"][0].update(output="t1"), "written by stem, s1.join"),
+        (lambda m: m["subgraphs"][0].update(outputs=["lost"]), "`lost`, which is not described"),
+        (lambda m: m.update(inputs=["lost"]), "`lost` is not described"),
+        (lambda m: m["subgraphs"][0].update(outputs=["t1"]), "written by stem, s1.join"),
         (lambda m: tensor(m, "t0").update(producer="head"), "states the producer `head`"),
         (lambda m: tensor(m, "t0").update(consumers=["s1.cpu"]), "states the consumers s1.cpu"),
         (lambda m: tensor(m, "x").update(producer="stem"), "is written by input"),
@@ -50,6 +50,13 @@ def test_a_bundle_as_written_has_no_problem(manifest):
         (lambda m: m["model"].update(input_shape=[1, 3, 9, 9]), "the model's input has shape"),
         (lambda m: m["model"].update(output_shape=[1, 6]), "the model's output has shape"),
         (lambda m: tensor(m, "t0").update(layout="NC"), "layout NC and 4 axes"),
+        (lambda m: m.update(inputs=[]), "the model reads no tensor"),
+        (lambda m: m.update(outputs=[]), "the model writes no tensor"),
+        (lambda m: m.update(inputs=["x", "x"]), "the model reads the tensor `x` twice"),
+        (lambda m: m["subgraphs"][1].update(inputs=[]), "`s1.cpu` reads no tensor"),
+        (lambda m: m["subgraphs"][1].update(outputs=["s1.cpu.y"] * 2), "`s1.cpu` writes the tensor `s1.cpu.y` twice"),
+        (lambda m: m["subgraphs"][1].update(inputs=["t0", "x"]), "tensor `x` states the consumers stem and is read by s1.cpu, stem"),
+        (lambda m: m.update(outputs=["y", "t2"]), "tensor `t2` states the consumers head and is read by head, output"),
     ],
 )
 def test_each_inconsistency_is_told_in_words(manifest, change, told):
@@ -64,5 +71,12 @@ def test_phwc4_tensors_cannot_be_put_side_by_side(manifest):
 
 
 def test_circle_is_found(manifest):
-    manifest["subgraphs"][0]["input"] = "t2"
+    manifest["subgraphs"][0]["inputs"] = ["t2"]
     assert any("not in topological order" in problem for problem in problems(manifest))
+
+
+def test_several_ends_and_several_tensors_have_no_problem(bundles, tmp_path):
+    data = msgspec.json.decode((bundles.several_ends(tmp_path / "b") / "bundle.json").read_bytes())
+    assert problems(data) == []
+    data["model"]["output_shape"] = [1, 3]
+    assert problems(data) == ["the model's first output has shape [1, 3], its tensor `first` [1, 5]"]

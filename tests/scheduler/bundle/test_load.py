@@ -31,13 +31,25 @@ def test_refuses_a_path_that_is_no_bundle(tmp_path, kind):
 
 def test_newer_schema_asks_to_upgrade_even_if_it_has_unknown_keys(bundles, bundle_dir):
     bundles.edit(bundle_dir, lambda m: m.update(schema=99, wings=2))
-    with pytest.raises(StretchError, match="schema 99, this nn-stretch reads up to 1") as error:
+    with pytest.raises(StretchError, match="schema 99, this nn-stretch reads up to 2") as error:
         load_bundle(bundle_dir)
     assert "upgrade" in error.value.hint
 
 
+def test_older_schema_says_how_to_make_the_bundle_anew(bundles, bundle_dir):
+    def older(manifest):
+        manifest.update(schema=1, input="x", output="y")
+        del manifest["inputs"], manifest["outputs"]
+
+    bundles.edit(bundle_dir, older)
+    with pytest.raises(
+        StretchError, match=r"schema 1, which .* does not read: make the bundle anew, with `stretch branch` or `stretch export`"
+    ):
+        load_bundle(bundle_dir)
+
+
 @pytest.mark.parametrize(
-    "text", [b"", b"{", b"[]", b"null", b'{"schema": 1}', b'{"schema": "one"}', b'{"schema": 0}', b"\xff\xfe", b"[" * 100_000]
+    "text", [b"", b"{", b"[]", b"null", b'{"schema": 2}', b'{"schema": "one"}', b'{"schema": 0}', b"\xff\xfe", b"[" * 100_000]
 )
 def test_damaged_manifest_is_one_error(bundle_dir, text):
     (bundle_dir / "bundle.json").write_bytes(text)

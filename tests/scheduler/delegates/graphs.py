@@ -102,8 +102,8 @@ def plan_of(graph, name="case", **changes):
     """The plan of a file with this graph as its only subgraph."""
     ends = ((graph.input.name, graph.input.shape, "input", (name,)), (graph.output, graph.by_name[graph.output].shape, name, ("output",)))
     tensors = tuple(Tensor(t, nhwc(s), made, read, layout="NHWC" if len(s) == 4 else "NC") for t, s, made, read in ends)
-    subgraph = SubgraphEntry(name, "s", "cpu", "model.tflite", graph.input.name, graph.output, graph.macs)
-    plan = Plan(SCHEMA, "0", graph.name, "none", graph.input.name, graph.output, tensors, (subgraph,), ())
+    subgraph = SubgraphEntry(name, "s", "cpu", "model.tflite", (graph.input.name,), (graph.output,), graph.macs)
+    plan = Plan(SCHEMA, "0", graph.name, "none", (graph.input.name,), (graph.output,), tensors, (subgraph,), ())
     return msgspec.structs.replace(plan, **changes)
 
 

@@ -13,8 +13,8 @@ from predictors.errors import MissingBackendError, StretchError
 from predictors.install import install_line
 from scheduler.bundle.load import load_bundle
 from scheduler.checks.verify import random_input
+from scheduler.cores import available_cores
 from scheduler.delegates.litert import INSTALL, LiteRtDelegate
-from scheduler.placement.cores import available_cores
 from scheduler.runtime.sequential import Sequential, max_error
 from scheduler.runtime.session import Session
 from stretch.export.tflite.bundle import export_tflite

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from scheduler.checks.verify import random_input
+from scheduler.cores import available_cores
 from scheduler.delegates.null import NullCompiled, NullDelegate, NullInvocation
 from scheduler.measure.benchmark import Effort, benchmark, ideal_ms, shares_a_core, used_cores
-from scheduler.placement.cores import available_cores
 from scheduler.runtime.session import Session
 
 #: A core that this process may use.

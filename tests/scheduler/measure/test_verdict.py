@@ -26,6 +26,7 @@ def measured(times, noise=0.01, rounds=40, controls=True):
         None,
         None,
         (),
+        np.zeros(1),
         1.0,
     )
 

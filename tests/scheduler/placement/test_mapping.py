@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from predictors.errors import UnknownNameError, UsageError
 from predictors.install import install_line
 from scheduler.bundle.load import load_bundle
-from scheduler.placement.mapping import bundle_precisions, parse_mapping, place_processors
+from scheduler.placement.mapping import bundle_precisions, parse_mapping, place_processors, target_placement
 
 
 def brief(placed):
@@ -136,3 +137,18 @@ def test_precisions_of_a_bundle_are_collected_by_processor(bundle_dir):
     manifest = load_bundle(bundle_dir).manifest
     changed = [msgspec.structs.replace(s, precision="int8") if s.processor == "gpu" else s for s in manifest.subgraphs]
     assert bundle_precisions(msgspec.structs.replace(manifest, subgraphs=tuple(changed))) == {"cpu": {"fp32"}, "gpu": {"int8"}}
+
+
+def test_target_takes_its_place_beside_the_queues_that_are_there():
+    core = min(os.sched_getaffinity(0))
+    place = target_placement("gpu", f"cpu{core}", {f"cpu{core}": "inline"})
+    assert (place.processor, place.delegate, place.cores, place.dispatch) == ("gpu", "cpu", (core,), "inline")
+    assert target_placement("gpu", f"cpu{core}", {}).dispatch == "blocking"
+    assert target_placement("gpu", "null_async", {}).dispatch == "async"
+    assert place.reason == f"mapped to cpu{core}"
+
+
+@pytest.mark.parametrize("target", ["cpu999", "cpu0+", ""])
+def test_target_that_is_none_is_a_usage_error(target):
+    with pytest.raises(UsageError):
+        target_placement("gpu", target, {})

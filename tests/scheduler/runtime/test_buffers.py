@@ -1,12 +1,18 @@
+from dataclasses import replace
+
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from predictors.errors import StretchError
 from scheduler.bundle.load import load_bundle
-from scheduler.placement.mapping import place_processors
-from scheduler.runtime.buffers import Buffers
-from scheduler.runtime.plan import make_plan
+from scheduler.bundle.manifest import Tensor
+from scheduler.memory import planners
+from scheduler.runtime.buffers import SHARED_AT_MOST, Buffers
+from scheduler.runtime.plan import PlannedSubgraph, make_plan, plan_of
+from tests.scheduler.runtime.plans import plans
 
 
 @pytest.fixture
@@ -21,8 +27,7 @@ def buffers_of(bundles, tmp_path):
                 for t in manifest.tensors
             )
             manifest = msgspec.structs.replace(manifest, tensors=tensors)
-        used = list(dict.fromkeys(s.processor for s in manifest.subgraphs))
-        return Buffers(make_plan(manifest, place_processors(used, cores=(0, 1, 2))), manifest.tensors)
+        return Buffers(make_plan(manifest), manifest.tensors)
 
     return make
 
@@ -65,24 +70,131 @@ def test_sum_adds_all_branches_and_leaves_them_as_they_are(buffers_of, processor
     assert all(np.array_equal(buffers.arrays[n], v) for n, v in zip(names, values, strict=True))
 
 
-def test_no_two_tensors_share_memory_unless_one_is_joined_into_the_other(buffers_of):
-    arrays = buffers_of().arrays
-    inside = {("s1.cpu.y", "t1"), ("s1.gpu.y", "t1")}
-    for a in arrays:
-        for b in arrays:
-            if a < b:
-                assert np.shares_memory(arrays[a], arrays[b]) == ((a, b) in inside), (a, b)
+def alive_together(plan, a, b):
+    """Whether two tensors may be in use at once, by following what reads what: an oracle that knows no steps' numbers."""
+
+    def users(tensor):
+        return {name for name in plan.order if tensor in (*plan.step(name).inputs, *plan.step(name).outputs)}
+
+    def ancestors(step):
+        above = {name for name in plan.order if set(plan.step(name).outputs) & set(plan.step(step).inputs)}
+        return above.union(*map(ancestors, above))
+
+    def dies_before(one, other):
+        if one in plan.outputs or other in plan.inputs:
+            return False
+        return all(user in ancestors(step) for user in users(one) for step in users(other))
+
+    return not dies_before(a, b) and not dies_before(b, a)
+
+
+def holders(plan, arrays):
+    """Each tensor with those that lie in the same join's output, by the joins alone."""
+    groups = {name: {name} for name in arrays}
+    for join in plan.joins.values():
+        for name in join.inputs:
+            if join.kind == "concat" and np.shares_memory(arrays[name], arrays[join.output]) and arrays[name].flags.c_contiguous:
+                merged = groups[name] | groups[join.output]
+                groups |= dict.fromkeys(merged, merged)
+    return groups
+
+
+@st.composite
+def networks(draw):
+    """A random plan with tensors of random sizes; joins add, or put side by side."""
+    plan, _ = draw(plans())
+    sizes = {
+        name: (1, draw(st.integers(1, 40)), 2, 2) for name in {t for step in plan.order for t in plan.step(step).outputs} | {*plan.inputs}
+    }
+    joins = {}
+    for name in plan.order:
+        if (join := plan.joins.get(name)) is not None:
+            kind = "sum" if len({sizes[i] for i in join.inputs}) == 1 and draw(st.booleans()) else "concat"
+            joins[name] = replace(join, kind=kind)
+            sizes[join.output] = sizes[join.inputs[0]] if kind == "sum" else (1, sum(sizes[i][1] for i in join.inputs), 2, 2)
+    plan = plan_of(plan.inputs, plan.outputs, plan.subgraphs.values(), joins.values())
+    return plan, [Tensor(name, shape, "", ()) for name, shape in sizes.items()]
+
+
+@settings(deadline=None)
+@given(networks(), st.sampled_from(sorted(planners)))
+def test_tensors_that_may_be_alive_at_once_never_overlap(network, planner):
+    plan, tensors = network
+    buffers = Buffers(plan, tensors, planners.get(planner))
+    assert buffers.memory.problem(buffers.lifetimes) is None
+    groups = holders(plan, buffers.arrays)
+    names = sorted(buffers.arrays)
+    for i, a in enumerate(names):
+        for b in names[:i]:
+            if b not in groups[a] and any(alive_together(plan, one, other) for one in groups[a] for other in groups[b]):
+                assert not np.shares_memory(buffers.arrays[a], buffers.arrays[b]), (a, b)
+
+
+def carried_out(plan, buffers, order):
+    """A number for each output: each subgraph folds what it reads into what it writes; steps in `order`."""
+    for i, name in enumerate(plan.inputs):
+        buffers.arrays[name][...] = i + 1
+    for name in order:
+        if name in plan.joins:
+            if buffers.joins[name] is not None:
+                buffers.joins[name]()
+            continue
+        step = plan.subgraphs[name]
+        total = sum(float((buffers.arrays[i] * (k + 1)).sum()) for k, i in enumerate(step.inputs)) % 1009
+        for k, output in enumerate(step.outputs):
+            array = buffers.arrays[output]
+            array[...] = (total + np.arange(array.size).reshape(array.shape) * (k + 3)) % 101
+    return {name: buffers.arrays[name].copy() for name in plan.outputs}
+
+
+@settings(deadline=None)
+@given(networks(), st.sampled_from(sorted(planners)), st.data())
+def test_results_are_those_of_tensors_with_memory_of_their_own_in_any_order_of_steps(network, planner, data):
+    plan, tensors = network
+    expected = carried_out(plan, Buffers(plan, tensors, planners.get("naive")), plan.order)
+    ready, there, left = [], set(plan.inputs), list(plan.order)
+    while left:
+        name = data.draw(st.sampled_from([n for n in left if there.issuperset(plan.step(n).inputs)]))
+        left.remove(name)
+        ready.append(name)
+        there.update(plan.step(name).outputs)
+    found = carried_out(plan, Buffers(plan, tensors, planners.get(planner)), ready)
+    assert all(np.array_equal(found[name], value) for name, value in expected.items())
+
+
+@pytest.mark.parametrize("planner", ["flow", "greedy", "offset"])
+def test_chain_needs_less_memory_than_its_tensors(planner):
+    subgraphs = [PlannedSubgraph(f"s{i}", f"s{i}", "", "cpu", (f"t{i}",), (f"t{i + 1}",)) for i in range(6)]
+    tensors = [Tensor(f"t{i}", (1, 16, 8, 8), "", ()) for i in range(7)]
+    buffers = Buffers(plan_of(["t0"], ["t6"], subgraphs, []), tensors, planners.get(planner))
+    # A step needs what it reads and what it writes, and of those that are over none.
+    assert buffers.bytes == 2 * 16 * 8 * 8 * 4
+
+
+def test_every_tensor_that_is_no_slice_starts_at_a_cache_line(buffers_of):
+    buffers = buffers_of()
+    for name in buffers.memory.offsets:
+        assert buffers.arrays[name].ctypes.data % 64 == 0
 
 
 def test_tensor_too_large_for_memory_is_one_error(bundles, tmp_path):
     manifest = load_bundle(bundles.two_branches(tmp_path / "b")).manifest
     huge = tuple(msgspec.structs.replace(t, shape=(1, 1 << 60)) if t.name == "t0" else t for t in manifest.tensors)
-    plan = make_plan(manifest, place_processors(["cpu", "gpu"], cores=(0, 1)))
-    with pytest.raises(StretchError, match="no memory for the tensor `t0`"):
-        Buffers(plan, huge)
+    for planner in planners:
+        with pytest.raises(StretchError, match="no memory for the tensor `t0`"):
+            Buffers(make_plan(manifest), huge, planners.get(planner))
 
 
-def test_memory_counts_slices_once(buffers_of):
-    buffers = buffers_of()
-    owners = {name: a for name, a in buffers.arrays.items() if name not in ("s1.cpu.y", "s1.gpu.y")}
-    assert buffers.bytes == sum(a.nbytes for a in owners.values())
+def test_memory_counts_slices_once_and_sharing_needs_less(bundles, tmp_path):
+    manifest = load_bundle(bundles.two_branches(tmp_path / "b")).manifest
+    plan = make_plan(manifest)
+    alone, shared = (Buffers(plan, manifest.tensors, planners.get(name)) for name in ("naive", "offset"))
+    assert alone.bytes == sum(a.nbytes for name, a in alone.arrays.items() if name not in ("s1.cpu.y", "s1.gpu.y"))
+    assert shared.bytes < alone.bytes
+
+
+def test_very_many_tensors_each_have_memory_of_their_own():
+    count = SHARED_AT_MOST + 1
+    subgraphs = [PlannedSubgraph(f"s{i}", "s", "", "cpu", (f"t{i}",), (f"t{i + 1}",)) for i in range(count)]
+    tensors = [Tensor(f"t{i}", (1, 16), "", (), layout="NC") for i in range(count + 1)]
+    assert Buffers(plan_of(["t0"], [f"t{count}"], subgraphs, []), tensors).bytes == (count + 1) * 64

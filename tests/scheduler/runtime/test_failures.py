@@ -1,29 +1,27 @@
-import pytest
+from scheduler.placement.place import Placement
+from scheduler.runtime.failures import hang_failure, step_failure
 
-from scheduler.bundle.load import load_bundle
-from scheduler.placement.mapping import place_processors
-from scheduler.runtime.failures import step_failure
-from scheduler.runtime.plan import make_plan
+GPU = Placement("gpu", "cpu", (1,), "cpu1", "blocking", True, "")
 
 
-@pytest.fixture
-def plan(bundle_dir):
-    return make_plan(load_bundle(bundle_dir).manifest, place_processors(["cpu", "gpu"]))
-
-
-def test_failed_subgraph_is_named_with_its_processor_and_first_line(plan):
-    error = step_failure(plan, "s1.gpu", RuntimeError("no memory\nat line 3"))
+def test_failed_subgraph_is_named_with_its_processor_and_first_line():
+    error = step_failure("s1.gpu", GPU, RuntimeError("no memory\nat line 3"))
     assert error.message == "subgraph `s1.gpu` failed on processor `gpu` (delegate `cpu`): no memory"
 
 
-def test_failed_join_is_named(plan):
-    join = next(iter(plan.joins))
-    assert step_failure(plan, join, ValueError("bad")).message == f"join `{join}` failed: bad"
+def test_failed_join_is_named():
+    assert step_failure("s1.join", None, ValueError("bad")).message == "join `s1.join` failed: bad"
 
 
-def test_error_without_words_gives_its_type(plan):
-    assert step_failure(plan, "head", KeyError()).message.endswith(": KeyError")
+def test_error_without_words_gives_its_type():
+    assert step_failure("head", GPU, KeyError()).message.endswith(": KeyError")
 
 
-def test_known_text_serves_without_a_cause(plan):
-    assert step_failure(plan, "head", None, "lost").message.endswith(": lost")
+def test_known_text_serves_without_a_cause():
+    assert step_failure("head", GPU, None, "lost").message.endswith(": lost")
+
+
+def test_hang_is_named_with_where_it_ran_and_how_long():
+    error = hang_failure("s1.gpu", GPU, 2.5)
+    assert error.message == "subgraph `s1.gpu` did not end within 2.5 s on processor `gpu` (delegate `cpu`)"
+    assert "--map gpu=cpu" in error.hint

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from predictors.errors import UsageError
-from scheduler.runtime.inputs import as_array, check_input
+from scheduler.runtime.inputs import as_array, as_arrays, check_input, check_inputs, plain
 
 LIKE = np.zeros((1, 3, 4, 5), np.float32)
 
@@ -47,3 +47,40 @@ def test_another_shape_gets_no_hint_of_layouts():
     with pytest.raises(UsageError, match="has shape") as refused:
         check_input(np.zeros((1, 4, 4, 5), np.float32), LIKE)
     assert refused.value.hint is None
+
+
+def test_one_array_is_the_input_of_a_model_that_has_one():
+    assert as_arrays(LIKE, ("x",)) == {"x": LIKE}
+    assert as_arrays({"x": LIKE}, ("x",)) == {"x": LIKE}
+
+
+def test_inputs_come_in_the_order_of_the_model():
+    other = LIKE + 1
+    assert list(as_arrays({"b": other, "a": LIKE}, ("a", "b"))) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("x", "told"),
+    [
+        (LIKE, "one array was given"),
+        ({"a": LIKE}, "`b` is missing"),
+        ({"a": LIKE, "b": LIKE, "c": LIKE}, "no input `c`"),
+        ({"a": LIKE, "b": 1}, "int"),
+    ],
+)
+def test_inputs_that_are_not_those_of_the_model_are_refused(x, told):
+    with pytest.raises(UsageError, match=told):
+        as_arrays(x, ("a", "b"))
+
+
+def test_wrong_input_is_named_where_there_are_several():
+    wrong = np.zeros((1, 3, 4, 6), np.float32)
+    with pytest.raises(UsageError, match="the input `b` has shape"):
+        check_inputs({"a": LIKE, "b": wrong}, {"a": LIKE, "b": LIKE})
+    with pytest.raises(UsageError, match="the input has shape"):
+        check_inputs({"b": wrong}, {"b": LIKE})
+
+
+def test_values_by_name_are_plain_where_there_is_one():
+    assert plain({"y": LIKE}) is LIKE
+    assert plain({"y": LIKE, "z": LIKE}).keys() == {"y", "z"}

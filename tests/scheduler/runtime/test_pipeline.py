@@ -5,13 +5,9 @@ import numpy as np
 import pytest
 
 from predictors.errors import StretchError, UsageError
-from scheduler.bundle.load import load_bundle
+from scheduler.cores import available_cores
 from scheduler.delegates import Delegate, get_delegate
 from scheduler.delegates.base import Compiled, Invocation
-from scheduler.placement.cores import available_cores
-from scheduler.placement.mapping import place_processors
-from scheduler.runtime.pipeline import interchangeable
-from scheduler.runtime.plan import make_plan
 from scheduler.runtime.session import Session
 from tests import onnx_runtime
 
@@ -201,14 +197,3 @@ def test_two_sessions_on_one_bundle_run_at_the_same_time(bundle_dir):
 def test_no_lane_is_a_usage_error(bundle_dir):
     with pytest.raises(UsageError, match="in flight"):
         Session(bundle_dir, in_flight=0)
-
-
-def test_only_equal_movable_delegates_on_as_many_cores_do_each_others_work(bundle_dir):
-    manifest = load_bundle(bundle_dir).manifest
-
-    def plan(mapping):
-        return make_plan(manifest, place_processors(["cpu", "gpu"], mapping, cores=(0, 1, 2)))
-
-    assert interchangeable(plan({"cpu": "cpu0", "gpu": "cpu1"}), lambda name: True) == {"cpu0": ("cpu1",), "cpu1": ("cpu0",)}
-    assert interchangeable(plan({"cpu": "cpu0", "gpu": "cpu1"}), lambda name: False) == {}
-    assert interchangeable(plan({"cpu": "cpu0+2", "gpu": "cpu1"}), lambda name: True) == {"cpu0+2": (), "cpu1": ()}

@@ -1,20 +1,12 @@
-import dataclasses
-
 import pytest
 
 from predictors.errors import StretchError
 from scheduler.bundle.load import load_bundle
-from scheduler.placement.mapping import place_processors
-from scheduler.runtime.plan import make_plan
+from scheduler.runtime.plan import PlannedJoin, PlannedSubgraph, make_plan, plan_of
 
 
-@pytest.fixture
-def manifest(bundle_dir):
-    return load_bundle(bundle_dir).manifest
-
-
-def test_plan_knows_order_readers_and_how_many_inputs_are_missing(manifest):
-    plan = make_plan(manifest, place_processors(["cpu", "gpu"], cores=(0, 1)))
+def test_plan_knows_order_readers_and_how_many_inputs_are_missing(bundle_dir):
+    plan = make_plan(load_bundle(bundle_dir).manifest)
     assert plan.readers == {
         "x": ("stem",),
         "t0": ("s1.cpu", "s1.gpu"),
@@ -27,23 +19,27 @@ def test_plan_knows_order_readers_and_how_many_inputs_are_missing(manifest):
     }
     assert plan.missing == {"stem": 1, "s1.cpu": 1, "s1.gpu": 1, "s1.join": 2, "s2.cpu": 1, "s2.gpu": 1, "s2.join": 2, "head": 1}
     assert sorted(plan.order, key=plan.order.get)[0] == "stem"
-    assert plan.queues == {"cpu0": "inline", "cpu1": "blocking"}
+    assert (plan.inputs, plan.outputs) == (("x",), ("y",))
+    assert {name: subgraph.processor for name, subgraph in plan.subgraphs.items()}["s1.gpu"] == "gpu"
 
 
-def test_processor_without_a_placement_is_named(manifest):
-    with pytest.raises(StretchError, match=r"`s1\.gpu` needs processor `gpu`"):
-        make_plan(manifest, place_processors(["cpu"], cores=(0,)))
+def subgraph(name, inputs, outputs):
+    return PlannedSubgraph(name, name, f"{name}.onnx", "cpu", inputs, outputs)
 
 
-def test_queue_cannot_have_two_ways_of_dispatch(manifest):
-    placed = place_processors(["cpu", "gpu"], cores=(0, 1))
-    placed["gpu"] = dataclasses.replace(placed["gpu"], queue="cpu0")
-    with pytest.raises(StretchError, match="both inline and blocking"):
-        make_plan(manifest, placed)
+def test_steps_of_several_tensors_are_ordered_by_all_they_read():
+    last = subgraph("last", ("p", "x", "j"), ("y",))
+    plan = plan_of(
+        ["x", "z"], ["y", "q"], [last, subgraph("first", ("z",), ("p", "q"))], [PlannedJoin("j", "j", "sum", ("q", "z"), "j", "cpu")]
+    )
+    assert list(plan.subgraphs) == ["first", "last"]
+    assert sorted(plan.order, key=plan.order.get) == ["first", "j", "last"]
+    assert plan.missing == {"first": 1, "j": 2, "last": 3}
+    assert plan.readers["z"] == ("first", "j")
+    assert plan.step("last") == last
+    assert plan.step("j").outputs == ("j",)
 
 
-def test_two_queues_cannot_both_run_on_the_calling_thread(manifest):
-    placed = place_processors(["cpu", "gpu"], cores=(0, 1))
-    placed["gpu"] = dataclasses.replace(placed["gpu"], dispatch="inline")
-    with pytest.raises(StretchError, match="both run on the calling thread"):
-        make_plan(manifest, placed)
+def test_steps_that_wait_for_each_other_are_refused():
+    with pytest.raises(StretchError, match="waits for a tensor that nothing writes before it"):
+        plan_of(["x"], ["y"], [subgraph("a", ("x", "b"), ("a",)), subgraph("b", ("a",), ("b",))], [])

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from predictors.errors import MissingBackendError, StretchError, UnknownNameError, UsageError
 from scheduler.bundle.load import load_bundle
 from scheduler.checks.verify import random_input
+from scheduler.cores import available_cores
 from scheduler.delegates import Delegate, delegates
 from scheduler.delegates.base import Compiled, Invocation
 from scheduler.delegates.null import AsyncNullDelegate, NullDelegate
-from scheduler.placement.cores import available_cores
 from scheduler.runtime.session import Session
 from tests import onnx_runtime
 
@@ -155,12 +155,11 @@ def test_closed_session_says_so(bundle_dir):
 def test_tensors_that_cross_subgraphs_can_be_looked_at(bundle_dir):
     manifest = load_bundle(bundle_dir).manifest
     with Session(bundle_dir) as session:
-        y = session(numbers())
-        assert np.array_equal(session.tensor(manifest.output), y)
-        branches = [session.tensor(name) for name in manifest.joins[0].inputs]
-        assert np.array_equal(session.tensor(manifest.joins[0].output), np.concatenate(branches, axis=1))
-        with pytest.raises(UnknownNameError, match="nothing"):
-            session.tensor("nothing")
+        tensors = session.tensors(numbers())
+        assert np.array_equal(tensors[manifest.output], session(numbers()))
+        assert set(tensors) == {tensor.name for tensor in manifest.tensors}
+        branches = [tensors[name] for name in manifest.joins[0].inputs]
+        assert np.array_equal(tensors[manifest.joins[0].output], np.concatenate(branches, axis=1))
 
 
 def test_a_run_is_needed_before_there_is_a_trace(bundle_dir):
@@ -362,3 +361,23 @@ def test_weights_beside_a_file_are_found_though_the_folder_is_replaced(bundles, 
     bundle_dir.rename(tmp_path / "gone")
     with Session(bundle) as session, Session(expected) as other:
         np.testing.assert_array_equal(session(x), other(x))
+
+
+@pytest.mark.parametrize("planner", ["naive", "greedy", "flow", "offset"])
+def test_every_memory_planner_gives_the_same_results(bundle_dir, planner):
+    with Session(bundle_dir, memory_planner=planner, in_flight=2) as session:
+        for seed in range(2):
+            assert np.allclose(session(numbers(seed=seed)), whole(bundle_dir, numbers(seed=seed)), atol=1e-6)
+        futures = [session.submit(numbers(seed=seed)) for seed in range(4)]
+        assert all(np.allclose(f.result(60), whole(bundle_dir, numbers(seed=seed)), atol=1e-6) for seed, f in enumerate(futures))
+
+
+def test_memory_planner_decides_how_much_memory_buffers_take(bundle_dir):
+    with Session(bundle_dir, memory_planner="naive") as alone, Session(bundle_dir) as shared:
+        assert shared.buffer_bytes < alone.buffer_bytes
+
+
+def test_unknown_memory_planner_is_named(bundle_dir):
+    with pytest.raises(UnknownNameError, match="memory planner `gready`"):
+        Session(bundle_dir, memory_planner="gready")
+    assert threads() == []

@@ -4,98 +4,97 @@ from hypothesis import strategies as st
 
 from scheduler.bundle.load import load_bundle
 from scheduler.placement.mapping import place_processors
-from scheduler.runtime.events import Fail, Finish, InputReady, Join, JoinDone, RunInline, SubgraphDone, SubgraphFailed, Wait
+from scheduler.placement.place import place_subgraphs
+from scheduler.runtime.events import Fail, Finish, InputReady, Join, RunInline, StepDone, StepFailed, Wait
+from scheduler.runtime.machine import Machine
 from scheduler.runtime.plan import make_plan
-from scheduler.runtime.state import SchedulerState
 from scheduler.runtime.transitions import Transitions
 
 
 @pytest.fixture(scope="module")
-def plan(bundles, tmp_path_factory):
+def machine(bundles, tmp_path_factory):
     """stem, three branches, join, three branches, join, head."""
     processors = ("cpu", "gpu", "dsp")
-    path = bundles.two_branches(tmp_path_factory.mktemp("b"), processors=processors)
-    return make_plan(load_bundle(path).manifest, place_processors(processors, cores=(0, 1, 2)))
+    manifest = load_bundle(bundles.two_branches(tmp_path_factory.mktemp("b"), processors=processors)).manifest
+    return Machine(make_plan(manifest), place_subgraphs(manifest.subgraphs, place_processors(processors, cores=(0, 1, 2))))
 
 
-def infer(data, plan, step):
+def key(event):
+    return getattr(event, "step", "input")
+
+
+def infer(data, step):
     """One inference in an order that hypothesis draws; `step` answers events, and its answers are collected."""
-    answers, outside = [], set()
-    event = InputReady()
+    answers = []
+    event = InputReady(0)
     while True:
         answer = step(event)
         answers.append(list(answer))
-        outside |= {i.subgraph for i in answer[:-1]}
         match answer[-1]:
             case Finish() | Fail():
                 return answers
-            case RunInline(name):
-                event = SubgraphDone(name)
-            case Join(name):
-                event = JoinDone(name)
-            case Wait(names):
-                name = data.draw(st.sampled_from(sorted(names)))
-                event = SubgraphDone(name)
+            case RunInline(_, name, queue) | Join(_, name, queue):
+                event = StepDone(0, name, queue)
+            case Wait(running):
+                queue = data.draw(st.sampled_from(sorted(running)))
+                event = StepDone(0, running[queue], queue)
 
 
 class Follower:
     """Answers events from a table that learns, and from a state machine that does not."""
 
-    def __init__(self, plan, table):
-        self.state, self.table, self.node = SchedulerState(plan), table, table.start
+    def __init__(self, machine, table):
+        self.machine, self.table, self.node = machine.copy(), table, table.node(machine)
 
     def __call__(self, event):
-        name = getattr(event, "subgraph", getattr(event, "join", "input"))
-        answer, self.node = self.node.answers.get(name) or self.table.learn(self.node, event, name)
-        assert list(answer) == self.state.handle(event)
+        answer, self.node = self.node.answers.get(key(event)) or self.table.learn(self.node, event, key(event))
+        assert list(answer) == self.machine.handle(event)
         return answer
 
 
 @given(st.data())
-def test_remembered_answers_are_those_of_the_state_machine_in_any_order(plan, data):
-    table = Transitions(plan, tuple)
+def test_remembered_answers_are_those_of_the_state_machine_in_any_order(machine, data):
+    table = Transitions(tuple)
     for _ in range(4):
-        infer(data, plan, Follower(plan, table))
+        infer(data, Follower(machine, table))
 
 
 @given(st.data())
-def test_table_stays_as_small_as_the_plan_whatever_the_order(plan, data):
-    table = Transitions(plan, tuple)
+def test_table_stays_as_small_as_the_plan_whatever_the_order(machine, data):
+    table = Transitions(tuple)
     for _ in range(12):
-        infer(data, plan, Follower(plan, table))
+        infer(data, Follower(machine, table))
     # Between two joins, at most each subset of the outside branches and the inline one done.
     assert len(table) <= 2 * 2**3 + 4
 
 
-def test_second_inference_learns_nothing(plan):
+def test_second_inference_starts_where_the_first_ended_and_learns_nothing(machine):
     learned = []
-    table = Transitions(plan, lambda instructions: learned.append(instructions) or tuple(instructions))
+    table = Transitions(lambda instructions: learned.append(instructions) or tuple(instructions))
 
-    def run():
-        node, event = table.start, InputReady()
+    def run(node):
+        event = InputReady(0)
         while True:
-            name = getattr(event, "subgraph", getattr(event, "join", "input"))
-            answer, node = node.answers.get(name) or table.learn(node, event, name)
+            answer, node = node.answers.get(key(event)) or table.learn(node, event, key(event))
             match answer[-1]:
                 case Finish():
-                    return
-                case RunInline(step):
-                    event = SubgraphDone(step)
-                case Join(step):
-                    event = JoinDone(step)
-                case Wait(names):
-                    event = SubgraphDone(names[0])
+                    return node
+                case RunInline(_, step, queue) | Join(_, step, queue):
+                    event = StepDone(0, step, queue)
+                case Wait(running):
+                    queue, step = next(iter(running.items()))
+                    event = StepDone(0, step, queue)
 
-    run()
+    end = run(table.node(machine))
     first = len(learned)
-    run()
+    assert run(end) is end is table.node(machine)
     assert len(learned) == first
 
 
-def test_failure_is_answered_and_not_remembered(plan):
-    table = Transitions(plan, tuple)
-    _, node = table.learn(table.start, InputReady(), "input")
-    answer, _ = table.learn(node, SubgraphFailed("stem", "broken"), None)
-    assert answer == (Fail("stem", "broken"),)
+def test_failure_is_answered_and_not_remembered(machine):
+    table = Transitions(tuple)
+    _, node = table.learn(table.node(machine), InputReady(0), "input")
+    answer, _ = table.learn(node, StepFailed(0, "stem", "cpu0", "broken"), None)
+    assert answer == (Fail(0, "stem", "broken"),)
     assert node.answers == {}
-    assert table.learn(node, SubgraphDone("stem"), "stem")[0][-1] == RunInline("s1.cpu")
+    assert table.learn(node, StepDone(0, "stem", "cpu0"), "stem")[0][-1] == RunInline(0, "s1.cpu", "cpu0")

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from predictors.errors import StretchError, UsageError
+from scheduler.cores import available_cores
 from scheduler.delegates.base import Invocation
 from scheduler.delegates.null import NullDelegate
-from scheduler.placement.cores import available_cores
 from scheduler.runtime.session import Session
 from scheduler.runtime.watch import Watch, interrupt, last_hang, note_hang
 

@@ -38,3 +38,11 @@ def test_processor_that_the_device_lacks_is_named(manifest):
     other = tuple(msgspec.structs.replace(s, processor="npu") if s.processor == "gpu" else s for s in manifest.subgraphs)
     with pytest.raises(UnknownNameError, match="npu"):
         predicted_trace(msgspec.structs.replace(manifest, subgraphs=other), load_device("pixel6"))
+
+
+def test_steps_of_several_tensors_start_when_the_last_is_there_and_each_is_handed_over(bundles, tmp_path):
+    found = spans(predicted_trace(load_bundle(bundles.several_ends(tmp_path / "b")).manifest, load_device("pixel6")))
+    # l.cpu's tensor is there already; r.gpu's comes from the GPU, and so does what the GPU's head reads from the CPU.
+    assert found["m.cpu in"].start_ns == max(found["l.cpu"].end_ns, found["r.gpu"].end_ns)
+    assert found["h1.gpu in"].start_ns == found["m.cpu"].end_ns == found["h2.cpu"].start_ns
+    assert "h2.cpu in" not in found

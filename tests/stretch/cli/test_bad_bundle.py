@@ -93,7 +93,7 @@ def forget_manifest(bundle):
 
 def loop(bundle):
     """Let the first subgraph read what the last one writes."""
-    edit(bundle, lambda m: m["subgraphs"][0].update(input=m["subgraphs"][-1]["output"]))
+    edit(bundle, lambda m: m["subgraphs"][0].update(inputs=m["subgraphs"][-1]["outputs"]))
 
 
 DAMAGES = [delete, truncate, swap, flip, escape, link_away, newer, unknown_key, garble, forget_manifest, loop]

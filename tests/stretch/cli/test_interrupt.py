@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.placement.cores import available_cores
+from scheduler.cores import available_cores
 
 HANG = '''
 import ctypes

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from scheduler.placement.cores import available_cores
+from scheduler.cores import available_cores
 from tests.stretch.cli.commands import spawn
 
 KEYS = [
@@ -198,7 +198,7 @@ def test_edited_file_stops_the_run_and_json_tells_the_same(stretch, bundle_dir):
 
 
 def test_newer_schema_asks_to_upgrade(stretch, bundles, bundle_dir):
-    bundles.edit(bundle_dir, lambda m: m.update(schema=2))
+    bundles.edit(bundle_dir, lambda m: m.update(schema=99))
     code, _, err = stretch("run", bundle_dir)
     assert code == 1
     assert "upgrade" in err

@@ -3,6 +3,7 @@ import pyopencl as cl
 import pytest
 
 from predictors.errors import StretchError
+from scheduler.delegates.base import UnableError
 from scheduler.delegates.opencl import OpenCLDelegate
 from scheduler.memory import MemoryPlan
 from tests.scheduler.delegates.opencl import networks
@@ -52,19 +53,8 @@ def test_memory_that_the_device_does_not_have_is_an_error(tmp_path):
     def huge(tensors, alignment):
         return MemoryPlan({t.name: 0 for t in tensors.tensors}, {t.name: 0 for t in tensors.tensors}, (1 << 60,))
 
-    with pytest.raises(StretchError, match="has no memory"):
+    with pytest.raises(UnableError, match=r"the OpenCL device `.*` has no memory for the subgraph: "):
         OpenCLDelegate(planner=huge).build(networks.residual_block(tmp_path / "m.onnx"))
-
-
-def test_device_without_memory_leaves_the_subgraph_to_the_cpu_with_a_warning_that_says_so(tmp_path):
-    def huge(tensors, alignment):
-        return MemoryPlan({t.name: 0 for t in tensors.tensors}, {t.name: 0 for t in tensors.tensors}, (1 << 60,))
-
-    path = networks.residual_block(tmp_path / "m.onnx")
-    with pytest.warns(UserWarning, match="runs on the CPU: the OpenCL device `.*` has no memory for the subgraph: "):
-        (got,) = networks.run(OpenCLDelegate(planner=huge, fallback=True), path)
-    (expected,) = networks.run(networks.CpuDelegate(), path)
-    assert np.abs(got - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
 def test_driver_that_refuses_an_image_is_an_error_with_a_way_out(tmp_path, monkeypatch):

@@ -1,9 +1,12 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler.delegates import get_delegate
+from scheduler.delegates.base import UnableError
 from scheduler.delegates.opencl import OpenCLDelegate
 from scheduler.delegates.opencl.schedule import Options
 from scheduler.delegates.reference import ReferenceDelegate
@@ -69,3 +72,21 @@ def test_operator_is_within_its_precision_of_the_reference(cases, tmp_path, op, 
     got = cases.run(OpenCLDelegate(half=half, options=Options(arithmetic=arithmetic)), tmp_path / "op.onnx", case, shape)
     # Terms are of size 1: where they cancel, rounding is still that of the terms.
     assert np.abs(got - expected).max() <= limit * max(1.0, np.abs(expected).max())
+
+
+def test_subgraph_without_a_kernel_is_one_that_another_delegate_may_run(tmp_path):
+    path = networks.save(tmp_path / "m.onnx", [("Cos", ["x"], "y", {})], {"x": (1, 5)}, ["y"], {})
+    delegate = OpenCLDelegate.create(())
+    with pytest.raises(UnableError, match="node `y` is a Cos"):
+        delegate.compile(path)
+    assert (delegate.falls_back_on, delegate.in_precision("fp16").falls_back_on) == ("cpu", "cpu")
+    assert OpenCLDelegate().falls_back_on is None
+
+
+def test_subgraph_whose_kernel_is_not_compiled_is_one_that_another_delegate_may_run_and_its_log_is_named(tmp_path, added_template):
+    (tmp_path / "broken.cl").write_text("#error it does not compile")
+    path = networks.save(tmp_path / "c.onnx", [("Cos", ["x"], "y", {})], {"x": (1, 5, 2, 2)}, ["y"], {})
+    added_template("Cos", networks.cosine("broken"), tmp_path)
+    with pytest.raises(UnableError, match="does not compile the kernel `broken`; its log is in ") as caught:
+        OpenCLDelegate.create(()).compile(path)
+    Path(caught.value.message.rsplit(" ", 1)[-1]).unlink()

@@ -6,9 +6,9 @@ import pyopencl as cl
 import pytest
 
 from predictors.install import install_line
+from scheduler.cores import available_cores
 from scheduler.delegates.opencl import device
 from scheduler.delegates.opencl.device import Traits, cpu_flags, device_traits, find_device, missing, open_device
-from scheduler.placement.cores import available_cores
 
 #: Which threads compute is known of PoCL alone.
 POCL = missing() is None and device_traits(find_device()).id.startswith("pocl")

@@ -3,8 +3,8 @@ import pytest
 
 from scheduler.bundle.load import load_bundle
 from scheduler.checks.verify import random_input
+from scheduler.cores import available_cores
 from scheduler.delegates.opencl.device import is_cpu_device
-from scheduler.placement.cores import available_cores
 from scheduler.placement.mapping import place_processors
 from scheduler.runtime.session import Session
 from stretch.export.precision import export_precision

@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from scheduler.placement.cores import available_cores, little_core, pin_thread, pinned
+from scheduler.cores import available_cores, little_core, pin_thread, pinned
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system cannot pin threads")
 

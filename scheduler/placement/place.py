@@ -1,0 +1,99 @@
+"""Where work is done on this machine, as plain data that may change while a plan runs."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from predictors.errors import StretchError
+from scheduler.bundle.manifest import SubgraphEntry
+
+Dispatch = Literal["inline", "async", "blocking"]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where the work of one of the device's processors, or one subgraph of it, is done on this machine.
+
+    Args:
+        processor: Name in the device profile, such as ``gpu``.
+        delegate: Name of the delegate that runs it here.
+        cores: CPU cores it uses; the thread that calls its delegate is pinned to
+            the first. Empty for none.
+        queue: What it shares with others is run one at a time, such as ``cpu1``.
+        dispatch: ``inline``: on the calling thread; ``async``: enqueued, returns
+            at once; ``blocking``: handed to a thread of its own.
+        stand_in: Whether this machine lacks the processor, so that another does its work.
+        reason: Why it runs there, in words.
+        simulated: Whether it is simulated: its results count, its times do not.
+        waits_on: Core of the thread that only waits for it; None for any, or
+            where `cores` do the computing.
+    """
+
+    processor: str
+    delegate: str
+    cores: tuple[int, ...]
+    queue: str
+    dispatch: Dispatch
+    stand_in: bool
+    reason: str
+    simulated: bool = False
+    waits_on: int | None = None
+
+    @property
+    def thread_cores(self) -> tuple[int, ...]:
+        """Core that the thread which calls the delegate is pinned to; empty for none."""
+        return self.cores[:1] or (() if self.waits_on is None else (self.waits_on,))
+
+
+def place_subgraphs(entries: Iterable[SubgraphEntry], placements: Mapping[str, Placement]) -> dict[str, Placement]:
+    """The placement of each subgraph: that of its processor.
+
+    Args:
+        entries: The subgraphs.
+        placements: Where each processor runs.
+
+    Raises:
+        StretchError: If a processor has no placement, or the placements do not go together (see `queues_of`).
+    """
+    found: dict[str, Placement] = {}
+    for entry in entries:
+        if entry.processor not in placements:
+            raise StretchError(f"subgraph `{entry.name}` needs processor `{entry.processor}`, which is placed nowhere")
+        found[entry.name] = placements[entry.processor]
+    queues_of(found.values())
+    return found
+
+
+def queues_of(placements: Iterable[Placement]) -> dict[str, Dispatch]:
+    """Dispatch of each queue.
+
+    Raises:
+        StretchError: If a queue has two ways of dispatch, or two queues are inline.
+    """
+    queues: dict[str, Dispatch] = {}
+    for place in placements:
+        if queues.setdefault(place.queue, place.dispatch) != place.dispatch:
+            raise StretchError(f"queue `{place.queue}` would be both {queues[place.queue]} and {place.dispatch}")
+    inline = [queue for queue, dispatch in queues.items() if dispatch == "inline"]
+    if len(inline) > 1:
+        raise StretchError(f"queues `{inline[0]}` and `{inline[1]}` would both run on the calling thread")
+    return queues
+
+
+def interchangeable(placements: Iterable[Placement], movable: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """Queues that can do each other's work: all of it on the same movable delegate, on as many cores.
+
+    Args:
+        placements: Of the subgraphs.
+        movable: Delegates whose subgraphs may run on any thread, several of them at once.
+    """
+    kinds: dict[str, tuple[str, int] | None] = {}
+    for place in placements:
+        kind = (place.delegate, len(place.cores)) if place.cores and place.delegate in movable else None
+        if kinds.setdefault(place.queue, kind) != kind:
+            kinds[place.queue] = None
+    return {
+        queue: tuple(other for other, same in kinds.items() if same == kind and other != queue)
+        for queue, kind in kinds.items()
+        if kind is not None
+    }

@@ -1,0 +1,157 @@
+"""Compiled subgraphs by where they are placed, made when they are first asked for, while others run too."""
+
+import contextlib
+import threading
+import warnings
+from collections.abc import Iterator, Mapping
+
+from predictors.errors import StretchError
+from scheduler.bundle.load import Bundle
+from scheduler.cores import pinned
+from scheduler.delegates import Compiled, Delegate, get_delegate, origin
+from scheduler.delegates.base import UnableError
+from scheduler.placement.fallback import fallback_placement
+from scheduler.placement.place import Dispatch, Placement
+from scheduler.runtime.failures import delegate_failure
+
+
+class Code:
+    """What a bundle's subgraphs are compiled to, on delegates that are made once for each set of cores.
+
+    Args:
+        bundle: The bundle.
+        given: Delegate objects to use instead of ones made by name.
+    """
+
+    def __init__(self, bundle: Bundle, given: Mapping[str, Delegate] | None = None) -> None:
+        self._bundle = bundle
+        self._given = dict(given or {})
+        self._delegates: dict[tuple[str, tuple[int, ...]], Delegate] = {}
+        self._compiled: dict[tuple[str, str, tuple[int, ...]], Compiled] = {}
+        #: Delegates that end with this object: those that it made.
+        self._own: list[Delegate] = []
+        self._lock = threading.RLock()
+
+    def get(self, name: str, place: Placement) -> Compiled:
+        """A subgraph, compiled for a placement.
+
+        Raises:
+            StretchError: If the delegate refuses it, or a plug-in breaks off; an `UnableError` where another placement may run it.
+            MissingBackendError: If the delegate's library is missing.
+        """
+        key = (name, place.delegate, place.cores)
+        with self._lock:
+            if key not in self._compiled:
+                delegate = self._delegate(place)
+                # Helper threads of a backend inherit the affinity of the thread that compiles.
+                with pinned(place.cores), _named(self._bundle):
+                    self._compiled[key] = _compile(delegate, self._bundle, name, place.delegate)
+            return self._compiled[key]
+
+    def ready(self, name: str, place: Placement, queues: Mapping[str, Dispatch]) -> Placement:
+        """Have a subgraph compiled for a placement, or for the one it falls back on.
+
+        Args:
+            name: The subgraph.
+            place: Where it is to run.
+            queues: Dispatch of the queues that are there already.
+
+        Returns:
+            Where it can run.
+
+        Raises:
+            StretchError: As `get`.
+        """
+        try:
+            self.get(name, place)
+        except UnableError as error:
+            return self.fall_back(name, place, error, queues)
+        return place
+
+    def fall_back(self, name: str, place: Placement, error: UnableError, queues: Mapping[str, Dispatch]) -> Placement:
+        """Compile a subgraph for where it runs instead, and warn.
+
+        Args:
+            name: The subgraph.
+            place: Where it cannot run.
+            error: Why it cannot.
+            queues: Dispatch of the queues that are there already.
+
+        Raises:
+            StretchError: The same `error` if its delegate falls back on no other, else as `get`.
+        """
+        onto = self._delegate(place).falls_back_on
+        if onto is None:
+            raise error
+        instead = fallback_placement(place, onto, error.message, queues)
+        self.get(name, instead)
+        warnings.warn(f"subgraph `{name}` of the {place.processor} runs on the CPU: {error.message}", stacklevel=2)
+        return instead
+
+    def movable(self) -> frozenset[str]:
+        """Delegates whose subgraphs may run on any thread, several of them at once."""
+        return frozenset(name for (name, _), delegate in self._delegates.items() if delegate.reentrant)
+
+    @property
+    def computes(self) -> bool:
+        """Whether every delegate in use computes what it is asked to."""
+        return all(delegate.computes for delegate in self._delegates.values())
+
+    def close(self) -> None:
+        """Let go of everything compiled, and end the delegates that were made here; may be called twice."""
+        with self._lock:
+            own, self._own = self._own, []
+            self._compiled = {}
+        for delegate in own:
+            delegate.close()
+
+    def _delegate(self, place: Placement) -> Delegate:
+        key = (place.delegate, place.cores)
+        if key not in self._delegates:
+            given = self._given.get(place.delegate)
+            self._delegates[key] = given or _create(*key)
+            if given is None:
+                self._own.append(self._delegates[key])
+        return self._delegates[key]
+
+
+@contextlib.contextmanager
+def _named(bundle: Bundle) -> Iterator[None]:
+    """Let failures name the bundle's folder, not the descriptor that its files are opened through."""
+    try:
+        yield
+    except StretchError as error:
+        error.message = bundle.named(error.message)
+        error.args = (error.message,)
+        raise
+
+
+def _create(name: str, cores: tuple[int, ...]) -> Delegate:
+    """A delegate made by its name.
+
+    Raises:
+        StretchError: If a plug-in breaks off; names it and its package.
+    """
+    try:
+        return get_delegate(name).create(cores)
+    except Exception as error:
+        if isinstance(error, StretchError) or origin(name) is None:
+            raise
+        raise delegate_failure(name, "start", error) from error
+
+
+def _compile(delegate: Delegate, bundle: Bundle, subgraph: str, name: str) -> Compiled:
+    """A subgraph made ready.
+
+    Raises:
+        StretchError: If the delegate refuses it, or a plug-in breaks off.
+    """
+    try:
+        found = delegate.compile_from(bundle, subgraph)
+    except Exception as error:
+        if isinstance(error, StretchError) or origin(name) is None:
+            raise
+        raise delegate_failure(name, f"compile `{subgraph}`", error) from error
+    if not isinstance(found, Compiled):
+        raise delegate_failure(name, f"compile `{subgraph}`", TypeError(f"it returned {type(found).__name__}, not Compiled"))
+    return found

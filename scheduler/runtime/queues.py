@@ -1,0 +1,184 @@
+"""What one inference at a time is handed to: threads, command queues and the calling thread, all of them watched for calls that hang."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from itertools import count
+from queue import Empty, SimpleQueue
+from time import perf_counter_ns
+
+from predictors.errors import StretchError
+from scheduler.delegates.base import AsyncInvocation
+from scheduler.placement.place import Placement
+from scheduler.runtime.failures import hang_failure
+from scheduler.runtime.watch import Watch, interrupt, note_hang
+from scheduler.runtime.workers import Completion, Worker
+
+#: The calling thread, among those that a `Watch` looks at.
+CALLER = "calling thread"
+
+#: Seconds that an interrupted run waits for what it left behind; what takes longer is waited for by the next run.
+REST_S = 0.5
+
+
+class Queues:
+    """Everything that runs a step, and how it went.
+
+    Args:
+        limit_s: Seconds that one call of a delegate may take.
+        place_of: Where a subgraph runs now.
+    """
+
+    def __init__(self, limit_s: float, place_of: Callable[[str], Placement]) -> None:
+        self._limit_s = limit_s
+        self._place_of = place_of
+        self._completions: SimpleQueue[Completion] = SimpleQueue()
+        self._watch = Watch(limit_s, self._overdue)
+        #: What runs now, by thread; who runs a step on the calling thread says so here.
+        self.running = self._watch.running
+        self._workers: dict[str, Worker] = {}
+        self._enqueued: dict[str, tuple[AsyncInvocation, int]] = {}
+        self._marks = count()
+        #: Whether a run has begun and not come to its end.
+        self.disturbed = False
+        #: What hangs, and who is to hear of it where the calling thread itself does.
+        self._hang: StretchError | None = None
+        self._caller = 0
+        self._telling = threading.Lock()
+
+    def open(self, place: Placement) -> None:
+        """Have a thread for a placement whose calls block; one a queue, created once."""
+        if place.dispatch == "blocking" and place.queue not in self._workers:
+            self._workers[place.queue] = Worker(place.queue, place.thread_cores, self._completions, self.running)
+
+    def submitter(self, queue: str, name: str, run: Callable[[], None]) -> Callable[[], None]:
+        """What hands a step to the thread of its queue, with nothing left to look up."""
+        return self._workers[queue].submitter(name, run)
+
+    def enqueue(self, name: str, call: AsyncInvocation) -> None:
+        """Put a step into its processor's command queue; a refusal is found by `wait`."""
+        start = perf_counter_ns()
+        self.running[CALLER] = (name, start)
+        try:
+            call.enqueue()
+        except Exception as error:
+            self._completions.put((name, error, start, perf_counter_ns()))
+        else:
+            self._enqueued[name] = (call, start)
+        self.running[CALLER] = None
+
+    def wait(self) -> Completion:
+        """How a step went that was handed to others: the first that has ended.
+
+        Raises:
+            StretchError: If it hangs.
+        """
+        found = self._completions.get() if not self._enqueued else self._wait_for_any()
+        if found[1] is not None and self._hang is not None:  # what else its thread was given will never run
+            raise self._hang
+        return found
+
+    def begin(self, calls: Callable[[], Iterable[AsyncInvocation]]) -> None:
+        """A run begins; what the last one left behind has come to rest.
+
+        Args:
+            calls: Gives everything that may be in a command queue.
+
+        Raises:
+            StretchError: If something hangs, or does not come to rest.
+        """
+        self.raise_hang()
+        if self.disturbed and not self.settle(self._limit_s, calls):
+            raise StretchError("what an interrupted run left behind does not end", "make a new Session")
+        self.disturbed = True
+        self._caller = threading.get_ident()
+
+    def end(self) -> None:
+        """The run is over; an interruption that is on its way arrives here and nowhere else."""
+        with self._telling:
+            hangs = self._hang is not None
+        while hangs:
+            time.sleep(REST_S)
+        self.disturbed = False
+
+    def settle(self, seconds: float, calls: Callable[[], Iterable[AsyncInvocation]]) -> bool:
+        """Wait for whatever an interrupted or failed run left behind, then forget it; False if that takes longer.
+
+        An interrupt may fall between any two statements, so this counts
+        nothing: each thread is asked for one more completion.
+        """
+        if self._hang is not None:
+            return False
+        deadline = time.monotonic() + seconds
+        marks = set()
+        for queue, worker in self._workers.items():
+            mark = f"settled {queue} {next(self._marks)}"
+            marks.add(mark)
+            worker.submit(mark, _nothing)
+        # A wait may hang as well, and cannot be told how long it may take.
+        waiter = threading.Thread(target=_wait_for_all, args=(tuple(calls()),), name="nn-stretch rest", daemon=True)
+        waiter.start()
+        try:
+            while marks:
+                marks.discard(self._completions.get(timeout=max(0.0, deadline - time.monotonic()))[0])
+        except Empty:
+            return False
+        waiter.join(max(0.0, deadline - time.monotonic()))
+        if waiter.is_alive():
+            return False
+        self._enqueued.clear()
+        self.running[CALLER] = None
+        self.disturbed = False
+        return True
+
+    def raise_hang(self) -> None:
+        """Raise what hangs, if anything does."""
+        if self._hang is not None:
+            raise self._hang from None
+
+    def close(self) -> None:
+        """End the threads, which finish what they are doing unless it hangs."""
+        for worker in self._workers.values():
+            worker.close(wait=not self.disturbed)
+        self._watch.close()
+        self._enqueued.clear()
+
+    def _wait_for_any(self) -> Completion:
+        """A completion that is there already, else that of the subgraph enqueued first."""
+        with suppress(Empty):
+            return self._completions.get_nowait()
+        name, (call, start) = next(iter(self._enqueued.items()))
+        error: Exception | None = None
+        self.running[CALLER] = (name, perf_counter_ns())
+        try:
+            call.wait()
+        except Exception as raised:
+            error = raised
+        self.running[CALLER] = None
+        del self._enqueued[name]
+        return name, error, start, perf_counter_ns()
+
+    def _overdue(self, thread: str, call: tuple[str, int]) -> None:
+        """Told by the watch: the subgraph is given up."""
+        name, start = call
+        failure = hang_failure(name, self._place_of(name), self._limit_s)
+        with self._telling:
+            if self.running.get(thread) is not call:
+                return
+            self._hang = failure
+            note_hang(failure)
+            if thread == CALLER:
+                interrupt(self._caller)
+            else:
+                self._completions.put((name, failure, start, perf_counter_ns()))
+
+
+def _wait_for_all(calls: Sequence[AsyncInvocation]) -> None:
+    for call in calls:
+        with suppress(Exception):
+            call.wait()
+
+
+def _nothing() -> None:
+    """The job whose completion says that those before it are over."""

@@ -1,0 +1,237 @@
+"""What a state machine was told and what it answered, written down line by line as JSON, and replayed.
+
+A record holds one or more machines, each opened with all that it starts from,
+then every event in the order in which it was handled, with the instructions
+that were carried out. Nothing in it depends on a clock, so that the very same
+run can be played again on another machine.
+"""
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Annotated
+
+import msgspec
+
+from predictors.errors import StretchError
+from predictors.files import open_regular
+from scheduler.placement.place import Placement
+from scheduler.runtime.events import Event, Finish, Instruction
+from scheduler.runtime.machine import Machine
+from scheduler.runtime.plan import PlannedJoin, PlannedSubgraph, plan_of
+
+SCHEMA = 1
+
+#: A line of a record is at most this long, in bytes: that of the largest bundle's plan.
+MAX_LINE = 64 << 20
+
+_AGAIN = "record the run again"
+
+
+class Opening(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """A machine as it starts.
+
+    Args:
+        schema: Version of this format.
+        machine: Number of the machine in this record.
+        inputs: Tensors that the caller provides.
+        outputs: Tensors that the caller gets.
+        subgraphs: Of the plan.
+        joins: Of the plan.
+        placements: Where each subgraph runs.
+        lanes: Inferences at once.
+        caller: Whether the thread that reports events works, too.
+        movable: Delegates whose subgraphs any queue of as many cores may run.
+    """
+
+    schema: int
+    machine: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    subgraphs: tuple[PlannedSubgraph, ...]
+    joins: tuple[PlannedJoin, ...]
+    placements: dict[str, Placement]
+    lanes: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
+    caller: bool
+    movable: tuple[str, ...] = ()
+
+    def make(self) -> Machine:
+        """The machine, with nothing in flight.
+
+        Raises:
+            StretchError: If its parts do not fit together.
+            ValueError: Likewise.
+        """
+        plan = plan_of(self.inputs, self.outputs, self.subgraphs, self.joins)
+        return Machine(plan, self.placements, self.lanes, caller=self.caller, movable=self.movable)
+
+
+class Line(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """An event and its answer.
+
+    Args:
+        machine: Number of the machine.
+        event: What it was told.
+        instructions: What it answered.
+    """
+
+    machine: int
+    event: Event
+    instructions: list[Instruction]
+
+
+class Recorder:
+    """Writes a record while machines run; safe to call from several threads.
+
+    Args:
+        path: The file, which is replaced.
+
+    Raises:
+        StretchError: If it cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._encoder = msgspec.json.Encoder()
+        self._machines = 0
+        self._error: OSError | None = None
+        try:
+            self._file: IO[bytes] = path.open("wb")
+        except OSError as error:
+            raise self._failure(error) from error
+
+    def open(self, machine: Machine) -> int:
+        """Begin a machine.
+
+        Args:
+            machine: As it starts, with nothing in flight.
+
+        Returns:
+            Its number.
+        """
+        plan = machine.plan
+        with self._lock:
+            number, self._machines = self._machines, self._machines + 1
+        self._write(
+            Opening(
+                SCHEMA,
+                number,
+                plan.inputs,
+                plan.outputs,
+                tuple(plan.subgraphs.values()),
+                tuple(plan.joins.values()),
+                dict(machine.placements),
+                machine.lanes,
+                machine.caller is not None,
+                tuple(sorted(machine.movable)),
+            )
+        )
+        return number
+
+    def note(self, machine: int, event: Event, instructions: Sequence[Instruction]) -> None:
+        """Write down an event and its answer."""
+        self._write(Line(machine, event, list(instructions)))
+
+    def close(self) -> None:
+        """Have all of it on disk; may be called twice.
+
+        Raises:
+            StretchError: If something of it could not be written.
+        """
+        with self._lock:
+            try:
+                self._file.close()
+            except OSError as error:
+                self._error = self._error or error
+            lost, self._error = self._error, None
+        if lost is not None:
+            raise self._failure(lost) from lost
+
+    def _write(self, line: Opening | Line) -> None:
+        """A thread that runs inferences must not end with a full disk: `close` tells of it."""
+        data = self._encoder.encode(line) + b"\n"
+        with self._lock:
+            # What a thread still reports after the session was closed is of no run.
+            if self._error is None and not self._file.closed:
+                try:
+                    self._file.write(data)
+                except OSError as error:
+                    self._error = error
+
+    def _failure(self, error: OSError) -> StretchError:
+        return StretchError(f"cannot write the record {self._path}: {error.strerror}", "choose another file")
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A record that a fresh machine answers alike.
+
+    Args:
+        machines: How many were opened.
+        events: How many were replayed.
+        finished: Inferences that ended well.
+    """
+
+    machines: int
+    events: int
+    finished: int
+
+
+def replay(path: Path) -> Replay:
+    """Feed the events of a record to fresh machines, and compare what they answer.
+
+    Raises:
+        StretchError: If the record cannot be read, is damaged, or holds another answer than the machine gives; names the line.
+    """
+    machines: dict[int, Machine] = {}
+    events = finished = 0
+    for number, line in _lines(path):
+        where = f"line {number} of {path}"
+        given = _answered(machines, line, where)
+        if isinstance(line, Line):
+            if given != line.instructions:
+                raise StretchError(f"{where} answers {_words(line.instructions)}, the state machine {_words(given)}", _AGAIN)
+            events += 1
+            finished += sum(isinstance(instruction, Finish) for instruction in given)
+    if not machines:
+        raise StretchError(f"{path} is no record of a run: it has no line", _AGAIN)
+    return Replay(len(machines), events, finished)
+
+
+def _answered(machines: dict[int, Machine], line: Opening | Line, where: str) -> list[Instruction]:
+    """What the machine of a line answers to its event; a machine that the line opens is added."""
+    if isinstance(line, Opening) and line.schema != SCHEMA:
+        raise StretchError(f"{where} has schema {line.schema}, this nn-stretch replays {SCHEMA}", _AGAIN)
+    if isinstance(line, Line) and line.machine not in machines:
+        raise StretchError(f"{where} is of machine {line.machine}, which no line before it opens", _AGAIN)
+    try:
+        if isinstance(line, Opening):
+            machines[line.machine] = line.make()
+            return []
+        return machines[line.machine].handle(line.event)
+    except (ValueError, StretchError) as error:
+        raise StretchError(f"{where} cannot follow what stands before it: {error}", _AGAIN) from error
+
+
+def _lines(path: Path) -> Iterator[tuple[int, Opening | Line]]:
+    decoder = msgspec.json.Decoder(Opening | Line)
+    number = 0
+    try:
+        with open_regular(path) as stream:
+            while data := stream.readline(MAX_LINE):
+                number += 1
+                if not data.endswith(b"\n"):
+                    raise StretchError(f"line {number} of {path} is cut off", _AGAIN)
+                yield number, decoder.decode(data)
+    except OSError as error:
+        raise StretchError(f"cannot read the record {path}: {error.strerror}") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise StretchError(f"line {number} of {path} is no line of a record: {error}", _AGAIN) from error
+
+
+def _words(instructions: Sequence[Instruction]) -> str:
+    """Instructions, short enough for a sentence."""
+    text = msgspec.json.encode(list(instructions)).decode()
+    return text if len(text) <= 300 else f"{text[:300]}…"

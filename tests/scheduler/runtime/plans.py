@@ -1,0 +1,79 @@
+"""Plans and placements for the tests of the state machine, drawn by hypothesis or written by hand."""
+
+from hypothesis import strategies as st
+
+from scheduler.placement.place import Placement
+from scheduler.runtime.plan import PlannedJoin, PlannedSubgraph, plan_of
+
+CPU = Placement("cpu", "cpu", (0,), "cpu0", "inline", False, "")
+GPU = Placement("gpu", "gpu", (), "gpu", "async", False, "")
+DSP = Placement("dsp", "dsp", (1,), "cpu1", "blocking", False, "")
+ALL = {"cpu": CPU, "gpu": GPU, "dsp": DSP}
+
+
+def blocking(processor, core):
+    """A placement on a thread of its own."""
+    return Placement(processor, "cpu", (core,), f"cpu{core}", "blocking", False, "")
+
+
+def planned(subgraphs, joins=(), inputs=("x",), outputs=("y",), placements=ALL):
+    """Plan and placements of (name, processor, inputs, outputs) and (name, inputs, output)."""
+
+    def several(names):
+        return (names,) if isinstance(names, str) else tuple(names)
+
+    plan = plan_of(
+        inputs,
+        outputs,
+        [PlannedSubgraph(n, n.split(".")[0], f"{n}.onnx", p, several(i), several(o)) for n, p, i, o in subgraphs],
+        [PlannedJoin(n, n.split(".")[0], "concat", tuple(i), o, "cpu") for n, i, o in joins],
+    )
+    return plan, {name: placements[s.processor] for name, s in plan.subgraphs.items()}
+
+
+def three_processors():
+    """Stem, a branch on each processor, join, head."""
+    return planned(
+        [
+            ("stem", "cpu", "x", "t"),
+            ("s1.cpu", "cpu", "t", "a"),
+            ("s1.gpu", "gpu", "t", "b"),
+            ("s1.dsp", "dsp", "t", "c"),
+            ("head", "cpu", "u", "y"),
+        ],
+        [("s1.join", ("a", "b", "c"), "u")],
+    )
+
+
+@st.composite
+def plans(draw):
+    """Steps that read and write one to three tensors each, of those that are there before them; joins among them."""
+    inputs = [f"x{i}" for i in range(draw(st.integers(1, 3)))]
+    there, subgraphs, joins = list(inputs), [], []
+    for s in range(draw(st.integers(1, 8))):
+        if len(there) > 1 and draw(st.integers(0, 3)) == 0:
+            reads = draw(st.lists(st.sampled_from(there), min_size=2, max_size=3, unique=True))
+            joins.append((f"s{s}.join", tuple(reads), f"j{s}"))
+            there.append(f"j{s}")
+        else:
+            reads = draw(st.lists(st.sampled_from(there), min_size=1, max_size=3, unique=True))
+            writes = [f"t{s}.{i}" for i in range(draw(st.integers(1, 2)))]
+            processor = draw(st.sampled_from(sorted(ALL)))
+            subgraphs.append((f"s{s}", processor, tuple(reads), tuple(writes)))
+            there += writes
+    if not subgraphs:
+        subgraphs.append(("last", "cpu", (there[-1],), ("last.y",)))
+        there.append("last.y")
+    outputs = draw(st.lists(st.sampled_from(there), min_size=1, max_size=3, unique=True))
+    placements = draw(placements_of())
+    return planned(draw(st.permutations(subgraphs)), joins, tuple(inputs), tuple(outputs), placements)
+
+
+@st.composite
+def placements_of(draw):
+    """Where the three processors run: in their own ways, on threads, or all on the calling thread."""
+    return {
+        "cpu": CPU,
+        "gpu": draw(st.sampled_from([GPU, blocking("gpu", 1), CPU])),
+        "dsp": draw(st.sampled_from([DSP, blocking("dsp", 2), CPU])),
+    }

@@ -1,0 +1,190 @@
+import threading
+
+import numpy as np
+import pytest
+
+from predictors.errors import StretchError
+from scheduler.bundle.load import load_bundle
+from scheduler.delegates import CpuDelegate, Delegate
+from scheduler.delegates.base import AsyncInvocation, Compiled, UnableError
+from scheduler.memory import MemoryPlan
+from scheduler.placement.place import Placement
+from scheduler.runtime.code import Code
+from scheduler.runtime.record import replay
+from scheduler.runtime.session import Session
+from tests import onnx_runtime
+
+GPU = Placement("gpu", "null_async", (), "null_async:gpu", "async", True, "")
+
+
+class Losing(Delegate):
+    """Computes on ONNX Runtime behind a command queue until its device is lost; refuses some subgraphs from the start."""
+
+    asynchronous = True
+    falls_back_on = "cpu"
+
+    def __init__(self, refused=(), at="wait"):
+        self.refused, self.at = refused, at
+        self.lost = threading.Event()
+        self.compiled = []
+
+    def compile(self, model):
+        self.compiled.append(model.stem)
+        if model.stem in self.refused:
+            raise UnableError(f"no kernel computes {model.stem}")
+        inner, outer = CpuDelegate().compile(model), self
+
+        class Call(AsyncInvocation):
+            def __init__(self, call, outputs):
+                self.call, self.outputs = call, outputs
+
+            def enqueue(self):
+                self.check("enqueue")
+
+            def wait(self):
+                self.check("wait")
+                self.call.run()
+
+            def check(self, at):
+                if outer.lost.is_set() and outer.at == at:
+                    for output in self.outputs:
+                        output.fill(np.nan)  # half-written
+                    raise UnableError("the device was lost")
+
+        class Queued(Compiled):
+            def bind(self, inputs, outputs):
+                return Call(inner.bind(inputs, outputs), outputs)
+
+        return Queued(inner.inputs, inner.outputs)
+
+
+def numbers(seed=0):
+    return np.random.default_rng(seed).standard_normal((1, 3, 8, 8)).astype(np.float32)
+
+
+def right(path, y, seed=0):
+    return np.allclose(y, onnx_runtime.output(path / "model.onnx", numbers(seed)), atol=1e-6)
+
+
+def session_of(path, delegate, **more):
+    return Session(path, {"gpu": "null_async"}, delegates={"null_async": delegate}, **more)
+
+
+def test_subgraph_is_compiled_once_for_each_placement(bundle_dir):
+    delegate = Losing()
+    code = Code(load_bundle(bundle_dir), {"null_async": delegate})
+    first = code.get("s1.gpu", GPU)
+    assert code.get("s1.gpu", GPU) is first
+    assert code.get("s1.gpu", Placement("gpu", "cpu", (0,), "cpu0", "inline", True, "")) is not first
+    assert delegate.compiled == ["s1.gpu"]
+    code.close()
+
+
+def test_refused_subgraph_is_placed_elsewhere_with_a_warning_and_a_reason(bundle_dir):
+    with pytest.warns(UserWarning, match=r"subgraph `s1\.gpu` of the gpu runs on the CPU: no kernel computes s1\.gpu"):
+        session = session_of(bundle_dir, Losing(refused=("s1.gpu",)))
+    with session:
+        assert right(bundle_dir, session(numbers()))
+        assert list(session.replaced) == ["s1.gpu"]
+        place = session.replaced["s1.gpu"]
+        assert (place.delegate, place.processor) == ("cpu", "gpu")
+        assert place.reason == "the null_async delegate cannot run it: no kernel computes s1.gpu"
+        queues = {span.name: span.queue for span in session.trace.spans}
+        assert queues["s1.gpu"] == place.queue != queues["s2.gpu"] == "null_async:gpu"
+
+
+def test_refusal_without_a_delegate_to_fall_back_on_is_an_error(bundle_dir):
+    delegate = Losing(refused=("s1.gpu",))
+    delegate.falls_back_on = None
+    with pytest.raises(StretchError, match=r"no kernel computes s1\.gpu"):
+        session_of(bundle_dir, delegate)
+
+
+@pytest.mark.parametrize("at", ["enqueue", "wait"])
+@pytest.mark.parametrize("tell", [False, True])
+def test_device_lost_in_a_run_loses_no_inference(bundle_dir, tmp_path, at, tell):
+    delegate, record = Losing(at=at), tmp_path / "run.jsonl" if tell else None
+    with session_of(bundle_dir, delegate, record=record) as session:
+        assert right(bundle_dir, session(numbers(1)), 1)
+        assert session.trace.replaced == {}
+        delegate.lost.set()
+        with pytest.warns(UserWarning, match="runs on the CPU: the device was lost"):
+            assert right(bundle_dir, session(numbers(2)), 2)
+        reason = "the null_async delegate cannot run it: the device was lost"
+        assert session.trace.replaced == {"s1.gpu": reason, "s2.gpu": reason}
+        assert {span.queue for span in session.trace.spans if span.name == "s1.gpu"} == {session.places["s1.gpu"].queue}
+        for seed in range(3):
+            assert right(bundle_dir, session(numbers(seed)), seed)
+    if record is not None:
+        assert replay(record).finished == 5
+
+
+def test_device_lost_with_several_in_flight_loses_no_inference(bundle_dir, tmp_path):
+    delegate = Losing()
+    with session_of(bundle_dir, delegate, in_flight=3, record=tmp_path / "run.jsonl") as session:
+        assert right(bundle_dir, session.submit(numbers(9)).result(60), 9)
+        delegate.lost.set()
+        with pytest.warns(UserWarning, match="runs on the CPU: the device was lost"):
+            found = [future.result(60) for future in [session.submit(numbers(seed)) for seed in range(8)]]
+        assert all(right(bundle_dir, y, seed) for seed, y in enumerate(found))
+        assert session.submitted_traces[-1].replaced.keys() == {"s1.gpu", "s2.gpu"}
+    assert replay(tmp_path / "run.jsonl").finished == 9
+
+
+def test_lost_device_without_a_delegate_to_fall_back_on_fails_the_run(bundle_dir):
+    delegate = Losing()
+    delegate.falls_back_on = None
+    with session_of(bundle_dir, delegate) as session:
+        delegate.lost.set()
+        with pytest.raises(StretchError, match=r"subgraph `s1\.gpu` failed .* the device was lost"):
+            session(numbers())
+        delegate.lost.clear()
+        assert right(bundle_dir, session(numbers()))
+
+
+def test_subgraph_measured_alone_on_a_lost_device_goes_elsewhere_too(bundle_dir):
+    delegate = Losing()
+    with session_of(bundle_dir, delegate) as session:
+        delegate.lost.set()
+        with pytest.warns(UserWarning, match="the device was lost"):
+            assert session.time_alone("s1.gpu") > 0
+        assert list(session.replaced) == ["s1.gpu"]
+
+
+@pytest.mark.opencl
+def test_opencl_device_without_memory_leaves_its_subgraphs_to_the_cpu(bundle_dir):
+    pytest.importorskip("pyopencl")
+    from scheduler.delegates.opencl import OpenCLDelegate
+
+    def huge(tensors, alignment):
+        return MemoryPlan({t.name: 0 for t in tensors.tensors}, {t.name: 0 for t in tensors.tensors}, (1 << 60,))
+
+    delegate = OpenCLDelegate(planner=huge, fallback=True)
+    with pytest.warns(UserWarning, match=r"`s[12]\.gpu` of the gpu runs on the CPU: the OpenCL device `.*` has no memory for the subgraph"):
+        session = Session(bundle_dir, {"gpu": "opencl"}, delegates={"opencl": delegate})
+    with session:
+        assert right(bundle_dir, session(numbers()))
+        assert {place.delegate for place in session.replaced.values()} == {"cpu"}
+
+
+def test_subgraph_moves_between_runs_and_its_code_is_made_while_the_session_lives(bundle_dir):
+    with Session(bundle_dir, {"gpu": "reference"}) as session:
+        assert right(bundle_dir, session(numbers()))
+        session.replace("s1.gpu", "cpu0")
+        session.replace("head", "reference1" if len(session.placements["cpu"].cores) and session.places["s2.gpu"].cores != (1,) else "cpu0")
+        assert right(bundle_dir, session(numbers()))
+        spans = {span.name: span.queue for span in session.trace.spans}
+        assert spans["s1.gpu"] == "cpu0"
+        assert session.trace.replaced["s1.gpu"] == "mapped to cpu0"
+        with pytest.raises(StretchError, match="unknown subgraph"):
+            session.replace("s9.gpu", "cpu0")
+
+
+def test_subgraph_moves_while_inferences_are_in_flight(bundle_dir, tmp_path):
+    with Session(bundle_dir, {"gpu": "reference"}, in_flight=3, record=tmp_path / "run.jsonl") as session:
+        futures = []
+        for turn in range(4):
+            futures += [session.submit(numbers(seed)) for seed in range(4)]
+            session.replace("s1.gpu", ("cpu0", "reference")[turn % 2])
+        assert all(right(bundle_dir, future.result(60), i % 4) for i, future in enumerate(futures))
+    assert replay(tmp_path / "run.jsonl").finished == 16

@@ -1,0 +1,76 @@
+import threading
+
+import numpy as np
+import pytest
+
+from predictors.errors import StretchError
+from scheduler.delegates.null import NullInvocation
+from scheduler.placement.place import Placement
+from scheduler.runtime.queues import REST_S, Queues
+
+PLACE = Placement("gpu", "cpu", (), "cpu1", "blocking", True, "")
+
+
+@pytest.fixture
+def queues():
+    made = Queues(60.0, lambda name: PLACE)
+    made.open(PLACE)
+    yield made
+    made.close()
+
+
+def fail():
+    raise ValueError("broken")
+
+
+def test_call_on_a_thread_of_its_own_is_reported_with_its_times(queues):
+    ran = []
+    queues.submitter("cpu1", "a", lambda: ran.append(threading.current_thread().name))()
+    name, error, start, end = queues.wait()
+    assert (name, error, ran) == ("a", None, ["nn-stretch cpu1"])
+    assert start <= end
+
+
+def test_thread_of_a_queue_is_created_once(queues):
+    before = threading.active_count()
+    queues.open(PLACE)
+    assert threading.active_count() == before
+
+
+def test_enqueued_call_is_waited_for_in_turn_and_a_refusal_is_found(queues):
+    class Refusing(NullInvocation):
+        def enqueue(self):
+            fail()
+
+    queues.enqueue("a", NullInvocation(0.0))
+    queues.enqueue("b", NullInvocation(0.0))
+    queues.enqueue("c", Refusing(0.0))
+    assert [queues.wait()[0] for _ in range(3)] == ["c", "a", "b"]
+
+
+def test_completions_of_an_interrupted_run_are_forgotten(queues):
+    free, seen = threading.Event(), np.zeros(1)
+    queues.begin(tuple)
+    queues.submitter("cpu1", "left behind", lambda: (free.wait(60), seen.fill(1)))()
+    assert not queues.settle(0.01, tuple)
+    free.set()
+    queues.begin(tuple)  # waits for it
+    assert seen[0] == 1
+    queues.submitter("cpu1", "next", lambda: None)()
+    assert queues.wait()[0] == "next"
+    queues.end()
+    assert not queues.disturbed
+
+
+def test_hang_is_raised_wherever_somebody_waits_and_nothing_begins_after_it():
+    queues, free = Queues(0.05, lambda name: PLACE), threading.Event()
+    queues.open(PLACE)
+    queues.begin(tuple)
+    queues.submitter("cpu1", "a", lambda: free.wait(60))()
+    with pytest.raises(StretchError, match=r"subgraph `a` did not end within 0.05 s"):
+        queues.wait()
+    with pytest.raises(StretchError, match="did not end"):
+        queues.begin(tuple)
+    assert not queues.settle(REST_S, tuple)
+    free.set()
+    queues.close()
