@@ -21,6 +21,9 @@ CALLER = "calling thread"
 #: Seconds that an interrupted run waits for what it left behind; what takes longer is waited for by the next run.
 REST_S = 0.5
 
+#: Seconds after which a wait looks up: a signal that comes between a thread's last step and its sleep does not wake it.
+LOOK_S = 0.5
+
 
 class Queues:
     """Everything that runs a step, and how it went.
@@ -74,7 +77,7 @@ class Queues:
         Raises:
             StretchError: If it hangs.
         """
-        found = self._completions.get() if not self._enqueued else self._wait_for_any()
+        found = self._completion() if not self._enqueued else self._wait_for_any()
         if found[1] is not None and self._hang is not None:  # what else its thread was given will never run
             raise self._hang
         return found
@@ -143,6 +146,13 @@ class Queues:
             worker.close(wait=not self.disturbed)
         self._watch.close()
         self._enqueued.clear()
+
+    def _completion(self) -> Completion:
+        while True:
+            try:
+                return self._completions.get(timeout=LOOK_S)
+            except Empty:  # here Ctrl-C takes effect
+                continue
 
     def _wait_for_any(self) -> Completion:
         """A completion that is there already, else that of the subgraph enqueued first."""

@@ -1,3 +1,4 @@
+import _thread
 import gc
 import os
 import signal
@@ -101,14 +102,14 @@ def test_last_hang_is_the_one_noted_last():
 class Stuck(NullDelegate):
     """Waits for an event in each call of the subgraphs it names."""
 
-    def __init__(self, names):
+    def __init__(self, names, made=None):
         super().__init__()
-        self.names, self.free = names, threading.Event()
+        self.names, self.made, self.free = names, made or StuckInvocation, threading.Event()
 
     def compile(self, model):
         found = super().compile(model)
         if model.stem in self.names:
-            found.bind = lambda inputs, outputs: StuckInvocation(self.free)
+            found.bind = lambda inputs, outputs: self.made(self.free)
         return found
 
 
@@ -143,6 +144,23 @@ def test_interrupt_while_a_call_hangs_leaves_the_session_without_waiting_for_it(
         pytest.raises(KeyboardInterrupt),
         Session(bundle_dir, {"gpu": "null"}, delegates={"null": stuck}, time_limit=1000) as session,
     ):
+        session(X)
+    assert not stuck.free.is_set()
+    stuck.free.set()
+
+
+class Pressed(StuckInvocation):
+    """Ctrl-C that wakes nobody, as one does that comes just before the calling thread goes to sleep."""
+
+    def run(self):
+        _thread.interrupt_main()
+        super().run()
+
+
+def test_interrupt_that_wakes_nobody_is_not_lost(bundle_dir):
+    stuck = Stuck({"stem"}, Pressed)
+    everywhere = {"gpu": "null", "cpu": "null"}
+    with pytest.raises(KeyboardInterrupt), Session(bundle_dir, everywhere, delegates={"null": stuck}, time_limit=1000) as session:
         session(X)
     assert not stuck.free.is_set()
     stuck.free.set()
