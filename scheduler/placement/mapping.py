@@ -9,7 +9,7 @@ from predictors.errors import MissingBackendError, UsageError
 from predictors.host import host_among, is_host
 from scheduler.bundle.manifest import Manifest
 from scheduler.cores import available_cores, little_core
-from scheduler.delegates import Delegate, get_delegate
+from scheduler.delegates import Delegate, get_delegate, origin
 from scheduler.placement.place import Dispatch, Placement
 from scheduler.placement.processors import drivers
 
@@ -162,7 +162,12 @@ def _refusal(processor: str, name: str, delegate: type[Delegate], precisions: Co
     if refused:
         able = ", ".join(delegate.precisions)
         return f"the `{name}` delegate runs {able} alone, and subgraphs of the {processor} are {', '.join(refused)}"
-    problem = delegate.unavailable()
+    try:
+        problem = delegate.unavailable()
+    except Exception as error:
+        if origin(name) is None:
+            raise
+        problem = f"the `{name}` delegate ({origin(name)}) raised {type(error).__name__}: {error}"
     return f"no delegate here drives a {processor}, for {problem}" if problem else ""
 
 

@@ -1,14 +1,23 @@
 """Kinds of processors, as the delegates that drive them tell: none is named here but the CPU, which is the host."""
 
+from functools import cache
+
 from predictors.host import HOST, is_host, kind_of
 from scheduler.bundle.manifest import Manifest
-from scheduler.delegates import Delegate, delegates
+from scheduler.delegates import Delegate, delegates, load_plugins
 from scheduler.placement.place import Dispatch
 
 
 def drivers(kind: str) -> list[tuple[str, type[Delegate]]]:
-    """Name and class of the delegates that drive a kind of processor by themselves, sorted by name."""
+    """Name and class of the delegates that drive a kind of processor by themselves, those of other packages included, sorted by name."""
+    _load_plugins_once()
     return [(name, delegates.get(name)) for name in delegates if kind in delegates.get(name).drives]
+
+
+@cache
+def _load_plugins_once() -> None:
+    """Those that cannot be loaded are passed over; `stretch delegates` tells of them."""
+    load_plugins()
 
 
 def is_integer_only(processor: str) -> bool:

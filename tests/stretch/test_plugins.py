@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from scheduler.placement.mapping import DRIVERS_VARIABLE
 from stretch.plugins import culprit
 from tests.scheduler.bundles import two_branches
 
@@ -74,6 +75,7 @@ FAULTY = '''
 from pathlib import Path
 
 from scheduler.delegates.base import Delegate, Invocation
+from scheduler.delegates.cpu import CpuDelegate
 from scheduler.delegates.null import NullCompiled, NullDelegate
 from scheduler.formats.onnx_file import graph_shapes, load_onnx
 from stretch.models.families import families
@@ -106,7 +108,14 @@ class Documented(NullDelegate):
     summary = ""
 
 
+class Driving(CpuDelegate):
+    summary = "a gpu of another maker"
+    drives = ("gpu",)
+
+
 class Unsure(NullDelegate):
+    drives = ("gpu",)
+
     @classmethod
     def unavailable(cls):
         raise KeyError("no such chip")
@@ -162,7 +171,7 @@ class Silent:
         raise OSError("no list")
 '''
 
-DELEGATES = ("Plain", "Documented", "Unsure", "Abstract", "Compiling", "Starting", "Running", "Placing", "Templating")
+DELEGATES = ("Plain", "Documented", "Driving", "Unsure", "Abstract", "Compiling", "Starting", "Running", "Placing", "Templating")
 
 
 @pytest.fixture(scope="module")
@@ -244,6 +253,22 @@ def test_exception_in_another_verb_names_the_package_of_the_code_it_came_from(in
 
 
 @pytest.mark.opencl
+def test_delegate_of_another_package_that_drives_a_processor_is_given_its_work(installed, bundle):
+    code, out, err = stretch(installed | {DRIVERS_VARIABLE: "driving"}, "run", bundle, "--repeat", 1, "--warmup", 0, "--json")
+    assert code == 0, err
+    data = json.loads(out)
+    assert data["processors"]["gpu"]["delegate"] == "driving"
+    assert data["max_error"] < 1e-5
+
+
+def test_driver_of_another_package_that_breaks_off_is_named_and_a_core_stands_in(installed, bundle):
+    code, out, err = stretch(installed | {DRIVERS_VARIABLE: "unsure"}, "run", bundle, "--repeat", 1, "--warmup", 0, "--json")
+    assert code == 0, err
+    gpu = json.loads(out)["processors"]["gpu"]
+    assert gpu["delegate"] == "cpu"
+    assert "the `unsure` delegate (package acme-faults, entry point acme_faults:Unsure) raised KeyError: 'no such chip'" in gpu["reason"]
+
+
 def test_exception_of_a_template_names_the_package_that_added_it(installed, bundle):
     pytest.importorskip("pyopencl")
     code, _, err = stretch(installed, "run", bundle, "--map", "cpu=templating", "--map", "gpu=opencl", "--repeat", 1)
