@@ -8,6 +8,7 @@ import numpy as np
 
 from scheduler.cores import available_cores
 from scheduler.measure.interval import ratio_interval
+from scheduler.measure.turns import play_round
 from scheduler.runtime.inputs import Values
 from scheduler.runtime.sequential import Sequential, max_error
 from scheduler.runtime.session import Session
@@ -168,10 +169,7 @@ class _Rounds:
 
     def play(self, number: int) -> None:
         """One more round; `number` says who is first."""
-        order = list(self._contestants)
-        first = number % len(order)
-        for name in order[first:] + order[:first]:
-            ms = self._contestants[name]()
+        for name, ms in play_round(self._contestants, number).items():
             if isinstance(ms, float):
                 self.times[name].append(ms)
 

@@ -7,6 +7,7 @@ from time import perf_counter_ns
 import numpy as np
 
 from scheduler.measure.benchmark import used_cores
+from scheduler.measure.turns import play_round
 from scheduler.runtime.inputs import Values
 from scheduler.runtime.sequential import Sequential
 from scheduler.runtime.session import Session
@@ -75,6 +76,14 @@ def throughput(
         for future in [session.submit(x) for _ in range(burst)]:
             future.result()
 
+    def timed(burst_of: Callable[[], object]) -> Callable[[], float]:
+        def rate() -> float:
+            start = perf_counter_ns()
+            burst_of()
+            return burst / ((perf_counter_ns() - start) / 1e9)
+
+        return rate
+
     def repeated(call: Callable[[], object]) -> Callable[[], None]:
         def run() -> None:
             for _ in range(burst):
@@ -83,20 +92,16 @@ def throughput(
         return run
 
     contestants = {
-        f"branched, {in_flight} in flight": submitted,
-        "branched, one at a time": repeated(lambda: session.run(x)),
-        "same net as one graph, 1 thread": repeated(one.time),
-        f"same net as one graph, {len(cores)} threads": repeated(every.time),
+        f"branched, {in_flight} in flight": timed(submitted),
+        "branched, one at a time": timed(repeated(lambda: session.run(x))),
+        "same net as one graph, 1 thread": timed(repeated(one.time)),
+        f"same net as one graph, {len(cores)} threads": timed(repeated(every.time)),
     }
     measured: dict[str, list[float]] = {name: [] for name in contestants}
-    order = list(contestants)
-    for round_ in range(warmup + rounds):
-        for name in order[round_ % len(order) :] + order[: round_ % len(order)]:
-            start = perf_counter_ns()
-            contestants[name]()
-            seconds = (perf_counter_ns() - start) / 1e9
-            if round_ >= warmup:
-                measured[name].append(burst / seconds)
+    for number in range(warmup + rounds):
+        for name, rate in play_round(contestants, number).items():
+            if number >= warmup:
+                measured[name].append(rate)
         if step is not None:
             step()
     several, single, one_core, all_cores = (
