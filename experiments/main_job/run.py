@@ -150,7 +150,7 @@ def predicted_row(model: str, device: str, processors: str) -> dict[str, Value]:
     loaded = load_model(model, weights="none")
     graph = capture(loaded.module, loaded.input_shape, model).graph
     result = plan(graph, load_device(device), PlanConfig(processors=tuple(processors.split(","))))
-    predicted = result.predicted()
+    predicted = result.predicted.to_json()
     rivals = {rival.name.partition(":")[0]: rival for rival in result.recommendation.rivals}
     single, same = rivals["single"], rivals.get("sequential_same_macs")
     return {

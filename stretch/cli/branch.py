@@ -85,7 +85,7 @@ def _tell(out: Output, result: "Branched") -> None:
         from stretch.report.table import print_plan
 
         console.print(f"weights: {result.weights_source}" + (f" ({result.weights_detail})" if result.weights_detail else ""))
-        print_plan(console, data)
+        print_plan(console, result.plan.answer(as_flag))
         for error in result.calibration:
             console.print(
                 f"calibrated {error.segment}: squared error {error.after:.3f} of the original's square, {error.before:.3f} before"

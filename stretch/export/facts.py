@@ -28,7 +28,7 @@ def bundle_facts(
         profile.calibrated,
         weights_source,
         weights_detail,
-        planned.predicted(),
+        planned.predicted.to_json(),
         planned.recommended,
         {(row.design.name, b.scale.processor): b.ms for row in planned.run.segments for b in row.branches},
         planned.config.precision,

@@ -11,18 +11,19 @@ import msgspec
 from predictors.devices import DeviceProfile
 from predictors.graph import OpGraph
 from predictors.predictor import LatencyPredictor
+from stretch.planning.answer import BranchAnswer, PlanAnswer, Predicted, SegmentAnswer
 from stretch.planning.choose import choose, macs_range
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import AccuracyPredictor, accuracy_json, load_accuracy
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER, Branch, PredictedRun, Recommendation, recommend, single_run
-from stretch.planning.cost.makespan import Timeline, ideal_split_ms, timeline
+from stretch.planning.cost.makespan import BranchTime, SegmentTime, Timeline, ideal_split_ms, timeline
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.scale import scaled_graph
-from stretch.planning.network.segments import Segment, split_segments
+from stretch.planning.network.segments import JoinKind, Segment, split_segments
 from stretch.planning.search.controls import Sequential, Single, best_single, operator_split_ms, sequential_same_macs
 from stretch.planning.search.rules import Rules
-from stretch.planning.sentences import Spelling, as_argument, respelled
+from stretch.planning.sentences import Spelling, as_argument, respelled, spelled
 from stretch.planning.unused import Unused, unused_processors
 
 
@@ -123,98 +124,103 @@ class PlanResult:
         predictor = LatencyPredictor(self.device)
         return {name: single_run(graph, one.processor, one.precision, one.ms, predictor) for name, graph, one in found}
 
-    def predicted(self) -> dict[str, Any]:
-        """The `predicted` object of the command line's JSON."""
-        makespan = self.run.makespan_ms
-        return {
-            "makespan_ms": makespan,
-            "best_single_ms": self.best_single.ms,
-            "best_single_processor": self.best_single.processor,
-            "best_single_precision": self.best_single.precision,
-            "speedup": self.speedup,
-            "sequential_same_macs_ms": self.sequential.single.ms if self.sequential else None,
-            "sequential_same_macs_processor": self.sequential.single.processor if self.sequential else None,
-            "sequential_same_macs_ratio": self.sequential.macs / self.graph.macs if self.sequential else None,
-            "whole_graph_ms": self.whole_graph.ms,
-            "whole_graph_processor": self.whole_graph.processor,
-            "operator_split_ms": self.operator_split_ms,
-            "ideal_split_ms": self.ideal_split_ms,
-            "ideal_fraction": self.ideal_split_ms / makespan,
-            "efficiency": self.run.efficiency,
-            "communication_ms": self.run.communication_ms,
-            "optimal": self.optimal,
-            "gap": self.gap,
-            "source": "predicted",
-        }
+    @property
+    def predicted(self) -> Predicted:
+        """Its times and those of its controls."""
+        makespan, sequential = self.run.makespan_ms, self.sequential
+        return Predicted(
+            makespan_ms=makespan,
+            best_single_ms=self.best_single.ms,
+            best_single_processor=self.best_single.processor,
+            best_single_precision=self.best_single.precision,
+            speedup=self.speedup,
+            sequential_same_macs_ms=sequential.single.ms if sequential else None,
+            sequential_same_macs_processor=sequential.single.processor if sequential else None,
+            sequential_same_macs_ratio=sequential.macs / self.graph.macs if sequential else None,
+            whole_graph_ms=self.whole_graph.ms,
+            whole_graph_processor=self.whole_graph.processor,
+            operator_split_ms=self.operator_split_ms,
+            ideal_split_ms=self.ideal_split_ms,
+            ideal_fraction=self.ideal_split_ms / makespan,
+            efficiency=self.run.efficiency,
+            communication_ms=self.run.communication_ms,
+            optimal=self.optimal,
+            gap=self.gap,
+        )
 
-    def segments_json(self) -> list[dict[str, Any]]:
-        """The `segments` array of the command line's JSON."""
-        return [
-            {
-                "name": row.design.name,
-                "start": row.design.start,
-                "end": row.design.end,
-                "stages": [stage.name for stage in self.stages_of(row.segment)],
-                "shape": list(row.segment.graph.by_name[row.segment.end].shape),
-                "depth": row.segment.depth,
-                "width": row.segment.width,
-                "macs": row.segment.graph.macs,
-                "join": row.design.join,
-                "join_ms": row.join_ms,
-                "predicted_ms": row.ms,
-                "start_ms": row.start_ms,
-                "branches": [
-                    {
-                        "processor": b.scale.processor,
-                        "depth": b.scale.depth,
-                        "width": b.scale.width,
-                        "entry": b.scale.entry,
-                        "join": row.design.join,
-                        "partition": b.scale.partition,
-                        "align": b.scale.align,
-                        "macs": b.macs,
-                        "params": b.params,
-                        "predicted_ms": b.ms,
-                        "contention_ms": b.contention_ms,
-                        "in_ms": b.in_ms,
-                        "out_ms": b.out_ms,
-                    }
-                    for b in row.branches
-                ],
-            }
-            for row in self.run.segments
-        ]
+    def answer(self, spelling: Spelling | None = None) -> PlanAnswer:
+        """The result as plain data.
+
+        Args:
+            spelling: How its sentences write options; as arguments of Python if None.
+        """
+        params, words = self.graph.params, spelling or as_argument
+        return PlanAnswer(
+            model=self.graph.name,
+            device=self.device.id,
+            calibrated=self.device.calibrated,
+            macs=self.run.macs,
+            params=self.run.params,
+            macs_ratio=self.macs_ratio,
+            params_ratio=self.run.params / params if params else None,
+            n_meet=self.design.n_meet,
+            segments=[self._segment(row) for row in self.run.segments],
+            design=self.design,
+            predicted=self.predicted,
+            accuracy=self.accuracy,
+            recommended=self.recommended,
+            comparisons=[rival.to_json() for rival in self.recommendation.rivals],
+            unused=respelled([each.to_json() for each in self.unused], words),
+            sequential_design=self.sequential.design if self.sequential else None,
+            evaluated=self.evaluated,
+            space_log10=self.space_log10,
+            precision=dict(self.config.precision),
+            warnings=[spelled(each, words) for each in self.warnings],
+        )
+
+    def _segment(self, row: SegmentTime) -> SegmentAnswer:
+        return SegmentAnswer(
+            name=row.design.name,
+            start=row.design.start,
+            end=row.design.end,
+            stages=[stage.name for stage in self.stages_of(row.segment)],
+            shape=list(row.segment.graph.by_name[row.segment.end].shape),
+            depth=row.segment.depth,
+            width=row.segment.width,
+            macs=row.segment.graph.macs,
+            join=row.design.join,
+            join_ms=row.join_ms,
+            predicted_ms=row.ms,
+            start_ms=row.start_ms,
+            branches=[_branch(run, row.design.join) for run in row.branches],
+        )
 
     def to_json(self, spelling: Spelling | None = None) -> dict[str, Any]:
         """The planner's keys of `stretch branch --json`.
 
         Args:
-            spelling: How its sentences write options; as arguments of Python if None.
+            spelling: As of `answer`.
         """
-        params = self.graph.params
-        data = {
-            "model": self.graph.name,
-            "device": self.device.id,
-            "calibrated": self.device.calibrated,
-            "macs": self.run.macs,
-            "params": self.run.params,
-            "macs_ratio": self.macs_ratio,
-            "params_ratio": self.run.params / params if params else None,
-            "n_meet": self.design.n_meet,
-            "segments": self.segments_json(),
-            "design": msgspec.to_builtins(self.design),
-            "predicted": self.predicted(),
-            "accuracy": self.accuracy,
-            "recommended": self.recommended,
-            "comparisons": [rival.to_json() for rival in self.recommendation.rivals],
-            "unused": [each.to_json() for each in self.unused],
-            "sequential_design": msgspec.to_builtins(self.sequential.design) if self.sequential else None,
-            "evaluated": self.evaluated,
-            "space_log10": self.space_log10,
-            "precision": dict(self.config.precision),
-            "warnings": list(self.warnings),
-        }
-        return {key: respelled(value, spelling or as_argument) for key, value in data.items()}
+        return self.answer(spelling).to_json()
+
+
+def _branch(run: BranchTime, join: JoinKind) -> BranchAnswer:
+    scale = run.scale
+    return BranchAnswer(
+        processor=scale.processor,
+        depth=scale.depth,
+        width=scale.width,
+        entry=scale.entry,
+        join=join,
+        partition=scale.partition,
+        align=scale.align,
+        macs=run.macs,
+        params=run.params,
+        predicted_ms=run.ms,
+        contention_ms=run.contention_ms,
+        in_ms=run.in_ms,
+        out_ms=run.out_ms,
+    )
 
 
 def plan(graph: OpGraph, device: DeviceProfile, config: PlanConfig | None = None) -> PlanResult:

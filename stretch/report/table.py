@@ -7,6 +7,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
+from stretch.planning.answer import BranchAnswer, PlanAnswer, Predicted, SegmentAnswer
 from stretch.report.fit import Fitting, column, plain_table
 
 #: Characters of the widest timeline bar.
@@ -14,16 +15,16 @@ BAR_WIDTH = 72
 _LEAST_BAR = 20
 
 
-def design_table(plan: Mapping[str, Any]) -> Fitting:
+def design_table(plan: PlanAnswer) -> Fitting:
     """Segments × branches of a plan, in fewer columns where the terminal is narrow.
 
     Args:
-        plan: The planner's JSON (`PlanResult.to_json`), or what a bundle keeps of it.
+        plan: The planner's answer (`PlanResult.answer`).
     """
     return Fitting([lambda: _wide(plan), lambda: _narrow(plan), lambda: _stacked(plan)])
 
 
-def _wide(plan: Mapping[str, Any]) -> Table:
+def _wide(plan: PlanAnswer) -> Table:
     table = _scales()
     for title in ("entry", "join"):
         column(table, title)
@@ -32,8 +33,8 @@ def _wide(plan: Mapping[str, Any]) -> Table:
     for segment, i, branch in _branches(plan):
         table.add_row(
             *_scale(plan, segment, i, branch),
-            branch["entry"] if branch["entry"] != "none" else "",
-            branch["join"] if branch["join"] != "none" else "",
+            branch.entry if branch.entry != "none" else "",
+            branch.join if branch.join != "none" else "",
             *_costs(branch),
         )
     return table
@@ -49,18 +50,18 @@ def _scales() -> Table:
     return table
 
 
-def _scale(plan: Mapping[str, Any], segment: Mapping[str, Any], i: int, branch: Mapping[str, Any]) -> tuple[str, ...]:
+def _scale(plan: PlanAnswer, segment: SegmentAnswer, i: int, branch: BranchAnswer) -> tuple[str, ...]:
     """Where a branch is and how deep and wide; the segment is named at its first branch."""
     return (
-        segment["name"] if i == 0 else "",
+        segment.name if i == 0 else "",
         _shape(segment) if i == 0 else "",
         _processor(plan, branch),
-        f"{branch['depth']}/{segment['depth']}",
-        f"{branch['width']}/{segment['width']}",
+        f"{branch.depth}/{segment.depth}",
+        f"{branch.width}/{segment.width}",
     )
 
 
-def _narrow(plan: Mapping[str, Any]) -> Table:
+def _narrow(plan: PlanAnswer) -> Table:
     """Entry and join in one column, and short headings."""
     table = _scales()
     column(table, "join")
@@ -69,13 +70,13 @@ def _narrow(plan: Mapping[str, Any]) -> Table:
     for segment, i, branch in _branches(plan):
         table.add_row(
             *_scale(plan, segment, i, branch),
-            "+".join(kind for kind in (branch["entry"], branch["join"]) if kind != "none"),
+            "+".join(kind for kind in (branch.entry, branch.join) if kind != "none"),
             *_costs(branch),
         )
     return table
 
 
-def _stacked(plan: Mapping[str, Any]) -> Table:
+def _stacked(plan: PlanAnswer) -> Table:
     """A line for each segment, and its branches under it."""
     table = plain_table()
     column(table, "segment, processors", fold=True)
@@ -85,75 +86,75 @@ def _stacked(plan: Mapping[str, Any]) -> Table:
         column(table, title, right=True)
     for segment, i, branch in _branches(plan):
         if i == 0:
-            table.add_row(f"{segment['name']} {_shape(segment)}")
-        kinds = " ".join(f"{what} {branch[what]}" for what in ("entry", "join") if branch[what] != "none")
+            table.add_row(f"{segment.name} {_shape(segment)}")
+        kinds = " ".join(f"{what} {kind}" for what, kind in (("entry", branch.entry), ("join", branch.join)) if kind != "none")
         table.add_row(
             f"  {_processor(plan, branch)}{f', {kinds}' if kinds else ''}",
-            f"{branch['depth']}/{segment['depth']}",
-            f"{branch['width']}/{segment['width']}",
+            f"{branch.depth}/{segment.depth}",
+            f"{branch.width}/{segment.width}",
             *_costs(branch),
         )
     return table
 
 
-def _branches(plan: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], int, Mapping[str, Any]]]:
-    for segment in plan["segments"]:
-        for i, branch in enumerate(segment["branches"]):
+def _branches(plan: PlanAnswer) -> Iterator[tuple[SegmentAnswer, int, BranchAnswer]]:
+    for segment in plan.segments:
+        for i, branch in enumerate(segment.branches):
             yield segment, i, branch
 
 
-def _shape(segment: Mapping[str, Any]) -> str:
-    return "×".join(str(n) for n in segment["shape"][1:])
+def _shape(segment: SegmentAnswer) -> str:
+    return "×".join(str(n) for n in segment.shape[1:])
 
 
-def _processor(plan: Mapping[str, Any], branch: Mapping[str, Any]) -> str:
-    return f"{branch['processor']} {plan.get('precision', {}).get(branch['processor'], '')}".rstrip()
+def _processor(plan: PlanAnswer, branch: BranchAnswer) -> str:
+    return f"{branch.processor} {plan.precision.get(branch.processor, '')}".rstrip()
 
 
-def _costs(branch: Mapping[str, Any]) -> tuple[str, str]:
-    return f"{branch['macs'] / 1e6:.1f}", f"{branch['predicted_ms']:.2f}"
+def _costs(branch: BranchAnswer) -> tuple[str, str]:
+    return f"{branch.macs / 1e6:.1f}", f"{branch.predicted_ms:.2f}"
 
 
 class Timeline:
     """`timeline_bars` as wide as the terminal allows.
 
     Args:
-        plan: The planner's JSON.
+        plan: The planner's answer.
     """
 
-    def __init__(self, plan: Mapping[str, Any]) -> None:
+    def __init__(self, plan: PlanAnswer) -> None:
         self._plan = plan
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The lines."""
-        label = max(len(branch["processor"]) for _, _, branch in _branches(self._plan))
+        label = max(len(branch.processor) for _, _, branch in _branches(self._plan))
         width = max(_LEAST_BAR, min(BAR_WIDTH, options.max_width - label - 3))
         yield from (Text(line) for line in timeline_bars(self._plan, width))
 
 
-def timeline_bars(plan: Mapping[str, Any], width: int = BAR_WIDTH) -> list[str]:
+def timeline_bars(plan: PlanAnswer, width: int = BAR_WIDTH) -> list[str]:
     """One line of text per processor: when it computes (#), moves data (~) or waits (.).
 
     Args:
-        plan: The planner's JSON.
+        plan: The planner's answer.
         width: Characters of the whole makespan.
     """
-    total = plan["predicted"]["makespan_ms"]
-    processors = list(dict.fromkeys(b["processor"] for s in plan["segments"] for b in s["branches"]))
+    total = plan.predicted.makespan_ms
+    processors = list(dict.fromkeys(b.processor for s in plan.segments for b in s.branches))
     rows = {p: ["."] * width for p in processors}
     marks = [" "] * width
-    for segment in plan["segments"]:
-        start = segment["start_ms"]
-        _write(marks, round(start / total * width), segment["name"])
-        for branch in segment["branches"]:
+    for segment in plan.segments:
+        start = segment.start_ms
+        _write(marks, round(start / total * width), segment.name)
+        for branch in segment.branches:
             at = start
             for kind, ms in (
-                ("~", branch["in_ms"]),
-                ("#", branch["predicted_ms"] + branch.get("contention_ms", 0.0)),
-                ("~", branch["out_ms"]),
+                ("~", branch.in_ms),
+                ("#", branch.predicted_ms + branch.contention_ms),
+                ("~", branch.out_ms),
             ):
                 for at_column in range(round(at / total * width), min(width, round((at + ms) / total * width))):
-                    rows[branch["processor"]][at_column] = kind
+                    rows[branch.processor][at_column] = kind
                 at += ms
     label = max(len(p) for p in processors)
     lines = [f"{p:<{label}} |{''.join(row)}|" for p, row in rows.items()]
@@ -169,31 +170,31 @@ def _write(row: list[str], at: int, text: str) -> None:
     row[at : at + len(text)] = text
 
 
-def figures(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
+def figures(plan: PlanAnswer) -> list[tuple[str, str]]:
     """What the plan is predicted to do, and the controls, as label and value."""
-    predicted = plan["predicted"]
-    makespan = predicted["makespan_ms"]
+    predicted = plan.predicted
+    makespan = predicted.makespan_ms
 
     def control(ms: float | None, name: str | None) -> str:
         if ms is None:
             return "none meets the constraints"
         return f"{ms:.2f} ms on {name}" if name else f"{ms:.2f} ms"
 
-    precision = predicted.get("best_single_precision")
-    single = predicted["best_single_processor"] + (f" ({precision})" if precision else "")
+    precision = predicted.best_single_precision
+    single = predicted.best_single_processor + (f" ({precision})" if precision else "")
     rows = [
-        ("MACs", f"{plan['macs'] / 1e6:.1f} M, {plan['macs_ratio']:.3f} of the original"),
-        ("parameters", f"{plan['params'] / 1e6:.2f} M, {plan['params_ratio']:.3f} of the original"),
-        ("meeting points", str(plan["n_meet"])),
-        ("makespan", f"{makespan:.2f} ms, {predicted['speedup']:.2f}× the best single processor ({predicted['source']})"),
-        ("best single processor", control(predicted["best_single_ms"], single)),
-        ("sequential, same MACs", control(predicted["sequential_same_macs_ms"], predicted.get("sequential_same_macs_processor"))),
-        ("branched net as one graph", control(predicted["whole_graph_ms"], predicted.get("whole_graph_processor"))),
-        ("operators split", control(predicted["operator_split_ms"], None)),
-        ("ideal split", f"{predicted['ideal_split_ms']:.2f} ms, of which the makespan reaches {predicted['ideal_fraction']:.2f}"),
+        ("MACs", f"{plan.macs / 1e6:.1f} M, {plan.macs_ratio:.3f} of the original"),
+        ("parameters", f"{plan.params / 1e6:.2f} M, {plan.params_ratio:.3f} of the original"),
+        ("meeting points", str(plan.n_meet)),
+        ("makespan", f"{makespan:.2f} ms, {predicted.speedup:.2f}× the best single processor ({predicted.source})"),
+        ("best single processor", control(predicted.best_single_ms, single)),
+        ("sequential, same MACs", control(predicted.sequential_same_macs_ms, predicted.sequential_same_macs_processor)),
+        ("branched net as one graph", control(predicted.whole_graph_ms, predicted.whole_graph_processor)),
+        ("operators split", control(predicted.operator_split_ms, None)),
+        ("ideal split", f"{predicted.ideal_split_ms:.2f} ms, of which the makespan reaches {predicted.ideal_fraction:.2f}"),
         ("search", _search(predicted)),
-        *([("accuracy", _accuracy(plan["accuracy"]))] if plan.get("accuracy") else []),
-        ("recommended", plan["recommended"]),
+        *([("accuracy", _accuracy(plan.accuracy))] if plan.accuracy else []),
+        ("recommended", plan.recommended),
     ]
     return rows
 
@@ -202,19 +203,19 @@ def _accuracy(accuracy: Mapping[str, Any]) -> str:
     return f"{accuracy['top1']:.2%} ({accuracy['source']} from subnets, rank correlation {accuracy['rank_correlation']:.2f}, error {accuracy['rmse']:.2%})"
 
 
-def _search(predicted: Mapping[str, Any]) -> str:
-    if predicted["optimal"]:
+def _search(predicted: Predicted) -> str:
+    if predicted.optimal:
         return "no design of the space is faster"
-    if predicted["gap"] is not None:
-        return f"at most {predicted['gap'] * 100:.2f} % slower than the best"
+    if predicted.gap is not None:
+        return f"at most {predicted.gap * 100:.2f} % slower than the best"
     return "not searched for optimality"
 
 
-def plan_report(plan: Mapping[str, Any]) -> RenderableType:
+def plan_report(plan: PlanAnswer) -> RenderableType:
     """Table, timeline and figures, one under the other.
 
     Args:
-        plan: The planner's JSON.
+        plan: The planner's answer.
     """
     summary = Table(box=None, pad_edge=False, show_header=False)
     summary.add_column(no_wrap=True)
@@ -225,6 +226,6 @@ def plan_report(plan: Mapping[str, Any]) -> RenderableType:
     return Group(*parts)
 
 
-def print_plan(console: Console, plan: Mapping[str, Any]) -> None:
+def print_plan(console: Console, plan: PlanAnswer) -> None:
     """Print `plan_report` on a console."""
     console.print(plan_report(plan))

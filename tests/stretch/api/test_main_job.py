@@ -44,7 +44,7 @@ def test_design_of_a_bundle_builds_the_same_model_again(tmp_path):
     path.write_text(design_to_toml(first.plan.design))
     second = branch("tiny_resnet", "pixel6", design=path, weights="none")
     assert second.plan.design == first.plan.design
-    assert second.plan.predicted()["makespan_ms"] == pytest.approx(first.plan.predicted()["makespan_ms"])
+    assert second.plan.predicted.makespan_ms == pytest.approx(first.plan.predicted.makespan_ms)
     for key, value in first.model.state_dict().items():
         assert torch.equal(value, second.model.state_dict()[key])
 

@@ -2,12 +2,13 @@
 
 import functools
 import io
-import json
 
+import msgspec
 import pytest
 from rich.console import Console
 
 from predictors.devices import load_device
+from stretch.planning.answer import PlanAnswer
 from stretch.planning.config import PlanConfig
 from stretch.planning.plan import plan
 from stretch.report.table import design_table, figures, plan_report, print_plan, timeline_bars
@@ -16,7 +17,7 @@ from tests.predictors.networks import resnet50
 
 @pytest.fixture(scope="module")
 def data():
-    return plan(resnet50(), load_device("mi9"), PlanConfig(processors=("cpu", "dsp"))).to_json()
+    return plan(resnet50(), load_device("mi9"), PlanConfig(processors=("cpu", "dsp"))).answer()
 
 
 def printed(renderable, width=120):
@@ -27,10 +28,10 @@ def printed(renderable, width=120):
 
 def test_table_has_a_row_per_branch_with_its_numbers(data):
     lines = printed(design_table(data)).splitlines()
-    assert len(lines) == 1 + sum(len(s["branches"]) for s in data["segments"])
+    assert len(lines) == 1 + sum(len(s.branches) for s in data.segments)
     row = next(line for line in lines if line.startswith("s3"))
-    branch = next(s for s in data["segments"] if s["name"] == "s3")["branches"][0]
-    for text in ("1024×14×14", "cpu int8", f"{branch['depth']}/6", f"{branch['width']}/1024", "project", f"{branch['macs'] / 1e6:.1f}"):
+    branch = next(s for s in data.segments if s.name == "s3").branches[0]
+    for text in ("1024×14×14", "cpu int8", f"{branch.depth}/6", f"{branch.width}/1024", "project", f"{branch.macs / 1e6:.1f}"):
         assert text in row
 
 
@@ -39,29 +40,34 @@ def test_timeline_has_a_bar_per_processor_in_proportion_to_time(data):
     bars = {line.split()[0]: line[line.index("|") + 1 : line.rindex("|")] for line in lines[:2]}
     assert set(bars) == {"cpu", "dsp"}
     assert {len(bar) for bar in bars.values()} == {60}
-    makespan = data["predicted"]["makespan_ms"]
+    makespan = data.predicted.makespan_ms
     for name, bar in bars.items():
-        busy = sum(b["predicted_ms"] for s in data["segments"] for b in s["branches"] if b["processor"] == name)
-        assert bar.count("#") == pytest.approx(60 * busy / makespan, abs=len(data["segments"]))
+        busy = sum(b.predicted_ms for s in data.segments for b in s.branches if b.processor == name)
+        assert bar.count("#") == pytest.approx(60 * busy / makespan, abs=len(data.segments))
     assert any(a == b == "#" for a, b in zip(*bars.values(), strict=True))
 
 
 def test_figures_name_the_makespan_and_every_control(data):
     text = dict(figures(data))
-    assert text["makespan"].startswith(f"{data['predicted']['makespan_ms']:.2f} ms")
+    assert text["makespan"].startswith(f"{data.predicted.makespan_ms:.2f} ms")
     assert "(predicted)" in text["makespan"]
-    assert text["best single processor"] == f"{data['predicted']['best_single_ms']:.2f} ms on cpu (int8)"
+    assert text["best single processor"] == f"{data.predicted.best_single_ms:.2f} ms on cpu (int8)"
     assert text["recommended"] == "branched"
     assert text["search"] == "no design of the space is faster"
     assert {"sequential, same MACs", "branched net as one graph", "operators split", "ideal split"} <= text.keys()
 
 
+def but(answer, **changes):
+    """The same answer with other times."""
+    return msgspec.structs.replace(answer, predicted=msgspec.structs.replace(answer.predicted, **changes))
+
+
 def test_missing_control_and_gap_are_said_in_words(data):
-    changed = data | {"predicted": data["predicted"] | {"sequential_same_macs_ms": None, "optimal": False, "gap": 0.0123}}
+    changed = but(data, sequential_same_macs_ms=None, optimal=False, gap=0.0123)
     text = dict(figures(changed))
     assert text["sequential, same MACs"] == "none meets the constraints"
     assert text["search"] == "at most 1.23 % slower than the best"
-    unknown = changed | {"predicted": changed["predicted"] | {"gap": None}}
+    unknown = but(changed, gap=None)
     assert dict(figures(unknown))["search"] == "not searched for optimality"
 
 
@@ -75,16 +81,16 @@ def test_report_without_colour_has_no_escape_codes_and_fits_its_width(data):
 
 def words(plan):
     """Every name and number of the table."""
-    for segment in plan["segments"]:
-        yield segment["name"]
-        yield "×".join(str(n) for n in segment["shape"][1:])
-        for branch in segment["branches"]:
-            yield f"{branch['processor']} {plan['precision'][branch['processor']]}"
-            yield f"{branch['depth']}/{segment['depth']}"
-            yield f"{branch['width']}/{segment['width']}"
-            yield f"{branch['macs'] / 1e6:.1f}"
-            yield f"{branch['predicted_ms']:.2f}"
-            for kind in (branch["entry"], branch["join"]):
+    for segment in plan.segments:
+        yield segment.name
+        yield "×".join(str(n) for n in segment.shape[1:])
+        for branch in segment.branches:
+            yield f"{branch.processor} {plan.precision[branch.processor]}"
+            yield f"{branch.depth}/{segment.depth}"
+            yield f"{branch.width}/{segment.width}"
+            yield f"{branch.macs / 1e6:.1f}"
+            yield f"{branch.predicted_ms:.2f}"
+            for kind in (branch.entry, branch.join):
                 yield "" if kind == "none" else kind
 
 
@@ -97,7 +103,7 @@ def words(plan):
 def test_report_of_three_processors_keeps_every_name_and_number_at_any_width(captured, name, columns):
     pytest.importorskip("torch")
     data = _planned(captured, name)
-    assert len({b["processor"] for s in data["segments"] for b in s["branches"]}) >= 2
+    assert len({b.processor for s in data.segments for b in s.branches}) >= 2
     stream = io.StringIO()
     print_plan(Console(file=stream, width=columns, color_system=None), data)
     text = stream.getvalue()
@@ -107,17 +113,17 @@ def test_report_of_three_processors_keeps_every_name_and_number_at_any_width(cap
     for word in words(data):
         assert word in table
     bars = [line for line in text.splitlines() if line.endswith("|")]
-    assert len(bars) == len({b["processor"] for s in data["segments"] for b in s["branches"]})
+    assert len(bars) == len({b.processor for s in data.segments for b in s.branches})
     assert len({len(line) for line in bars}) == 1
 
 
 @functools.cache
 def _planned(captured, name):
-    return plan(captured(name).graph, load_device("mi9")).to_json()
+    return plan(captured(name).graph, load_device("mi9")).answer()
 
 
 def test_long_processor_names_stand_whole_in_stacked_rows_and_shorter_bars(data):
-    long = json.loads(json.dumps(data).replace('"cpu"', '"cpu[1large3med]"'))
+    long = msgspec.json.decode(msgspec.json.encode(data).replace(b'"cpu"', b'"cpu[1large3med]"'), type=PlanAnswer)
     text = printed(plan_report(long), 80)
     assert "…" not in text
     assert "cpu[1large3med]" in text

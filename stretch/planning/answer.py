@@ -1,0 +1,182 @@
+"""What the planner answers, as plain data: JSON, tables and reports all read these structs, whose fields are the JSON's keys."""
+
+from typing import Any
+
+import msgspec
+
+from stretch.planning.design.branch_design import BranchDesign
+from stretch.planning.network.segments import EntryKind, JoinKind
+
+
+class BranchAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """One branch of one segment.
+
+    Args:
+        processor: Where it runs.
+        depth: Blocks kept.
+        width: Channels of its trunk.
+        entry: How it begins.
+        join: How it meets the others.
+        partition: Channels that it contributes to the joined tensor.
+        align: Inner channel counts are multiples of it.
+        macs: Multiply-accumulates, its part of the join included.
+        params: Learned numbers.
+        predicted_ms: Time alone on its processor.
+        contention_ms: What the others' memory traffic adds.
+        in_ms: Until it has its input.
+        out_ms: Until the host has its output.
+    """
+
+    processor: str
+    depth: int
+    width: int
+    entry: EntryKind
+    join: JoinKind
+    partition: int
+    align: int
+    macs: int
+    params: int
+    predicted_ms: float
+    contention_ms: float
+    in_ms: float
+    out_ms: float
+
+
+class SegmentAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """One segment.
+
+    Args:
+        name: Its name.
+        start: Tensor that it reads.
+        end: Tensor that it writes.
+        stages: Stages of the network that lie in it.
+        shape: Of the tensor that it writes.
+        depth: Blocks of the original.
+        width: Channels of the original.
+        macs: Multiply-accumulates of the original.
+        join: How its branches meet.
+        join_ms: What joining takes.
+        predicted_ms: From its input to its output.
+        start_ms: When it begins.
+        branches: Its branches.
+    """
+
+    name: str
+    start: str
+    end: str
+    stages: list[str]
+    shape: list[int]
+    depth: int
+    width: int
+    macs: int
+    join: JoinKind
+    join_ms: float
+    predicted_ms: float
+    start_ms: float
+    branches: list[BranchAnswer]
+
+
+class Predicted(msgspec.Struct, frozen=True, kw_only=True):
+    """Times of a design and of its controls, ms; a control that does not exist is None.
+
+    Args:
+        makespan_ms: Of the branched network.
+        best_single_ms: Of the original on the best single processor.
+        best_single_processor: Which.
+        best_single_precision: In which precision.
+        speedup: Best single processor over the makespan.
+        sequential_same_macs_ms: Of the sequential model scaled to the same multiply-accumulates.
+        sequential_same_macs_processor: Where.
+        sequential_same_macs_ratio: Its multiply-accumulates over the original's.
+        whole_graph_ms: Of the branched network as one graph on one processor.
+        whole_graph_processor: Which.
+        operator_split_ms: With every operator split over the processors, where that pays.
+        ideal_split_ms: Of the original divided without loss.
+        ideal_fraction: Ideal split over the makespan.
+        efficiency: Serial parts and slowest branches alone, over the makespan.
+        communication_ms: Of transfers and joins.
+        optimal: Whether no design of the space is faster; None where that was not asked.
+        gap: How much faster one might be, as a fraction; None where not known.
+        source: Where the numbers come from.
+    """
+
+    makespan_ms: float
+    best_single_ms: float
+    best_single_processor: str
+    best_single_precision: str
+    speedup: float
+    sequential_same_macs_ms: float | None
+    sequential_same_macs_processor: str | None
+    sequential_same_macs_ratio: float | None
+    whole_graph_ms: float
+    whole_graph_processor: str
+    operator_split_ms: float
+    ideal_split_ms: float
+    ideal_fraction: float
+    efficiency: float
+    communication_ms: float
+    optimal: bool | None
+    gap: float | None
+    source: str = "predicted"
+
+    def to_json(self) -> dict[str, Any]:
+        """The `predicted` object of the command line's JSON."""
+        return plain(self)
+
+
+class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A design with its prediction and what it was compared with.
+
+    Args:
+        model: The network.
+        device: The device.
+        calibrated: Whether its profile was fitted to measurements.
+        macs: Multiply-accumulates.
+        params: Learned numbers.
+        macs_ratio: Over the original's.
+        params_ratio: Over the original's; None where that has none.
+        n_meet: Meeting points.
+        segments: The segments.
+        design: The design, as a design file has it.
+        predicted: Its times and those of its controls.
+        accuracy: Predicted accuracy, where a predictor was given.
+        recommended: What to run.
+        comparisons: Each control beside the design, with the interval of their ratio.
+        unused: Processors without work, and why.
+        sequential_design: Of the sequential control.
+        evaluated: Ways whose cost was computed.
+        space_log10: Decimal logarithm of the number of designs.
+        precision: Of each processor.
+        warnings: What a person should know.
+    """
+
+    model: str
+    device: str
+    calibrated: bool
+    macs: int
+    params: int
+    macs_ratio: float
+    params_ratio: float | None
+    n_meet: int
+    segments: list[SegmentAnswer]
+    design: BranchDesign
+    predicted: Predicted
+    accuracy: dict[str, Any] | None
+    recommended: str
+    comparisons: list[dict[str, Any]]
+    unused: list[dict[str, Any]]
+    sequential_design: BranchDesign | None
+    evaluated: int
+    space_log10: float | None
+    precision: dict[str, str]
+    warnings: list[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """The planner's keys of `stretch branch --json`."""
+        return plain(self)
+
+
+def plain(struct: msgspec.Struct) -> dict[str, Any]:
+    """A struct as dictionaries, lists and numbers."""
+    found: dict[str, Any] = msgspec.to_builtins(struct, enc_hook=lambda value: value.item())
+    return found
