@@ -157,6 +157,7 @@ class Executor:
         self._queues.close()
         # Calls hold memory, files and processes, and this object is part of cycles.
         self._calls, self._now = {}, {}
+        self._table.clear()
         del self._table, self._idle, self._code
 
     def _add(self, name: str, place: Placement) -> None:

@@ -87,6 +87,7 @@ class Pipeline:
         self._changed = threading.Condition()
         self._adding = threading.Lock()
         self._closed = False
+        self._dismissed = False
         self._hang: StretchError | None = None
         self._watch = Watch(limit_s, self._overdue)
         self._traces: deque[Trace] = deque(maxlen=KEPT_TRACES)
@@ -199,13 +200,15 @@ class Pipeline:
             for lane in self._lanes:
                 if (name, place) not in lane.calls:
                     lane.calls[name, place] = bind_subgraph(self._plan.subgraphs[name], compiled, lane.buffers.arrays)
+        with self._changed:
             if place.queue not in self._inboxes:
-                self._inboxes[place.queue] = SimpleQueue()
-                thread = threading.Thread(
-                    target=self._serve, args=(place.queue, place.thread_cores), name=f"nn-stretch {place.queue} in flight", daemon=True
-                )
+                inbox = self._inboxes[place.queue] = SimpleQueue()
+                name = f"nn-stretch {place.queue} in flight"
+                thread = threading.Thread(target=self._serve, args=(inbox, place.thread_cores), name=name, daemon=True)
                 self._threads.append(thread)
                 thread.start()
+                if self._dismissed:
+                    inbox.put(None)
 
     def _tell(self, event: Event, own: str | None = None) -> tuple[Task | None, Finish | Fail | None]:
         """Tell the state machine and hand out what it answers; the lock is held.
@@ -234,12 +237,13 @@ class Pipeline:
         return following, end
 
     def _dismiss(self) -> None:
+        """Have every thread end, now or when it is made; the lock is held."""
+        self._dismissed = True
         for inbox in self._inboxes.values():
             inbox.put(None)
 
-    def _serve(self, queue: str, cores: tuple[int, ...]) -> None:
+    def _serve(self, inbox: "SimpleQueue[Task | None]", cores: tuple[int, ...]) -> None:
         pin_thread(cores)
-        inbox = self._inboxes[queue]
         task = inbox.get()
         while task is not None:
             task = self._work(*task) or inbox.get()

@@ -64,6 +64,12 @@ class Transitions(Generic[A]):
         node.answers[name] = (answer, self.node(machine))
         return node.answers[name]
 
+    def clear(self) -> None:
+        """Forget everything: states lead back to where they began, and what they answer would live as long as that."""
+        for node in self._nodes.values():
+            node.answers.clear()
+        self._nodes.clear()
+
     def __len__(self) -> int:
         """Number of states met so far."""
         return len(self._nodes)

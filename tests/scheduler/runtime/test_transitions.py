@@ -1,3 +1,6 @@
+import gc
+import weakref
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -98,3 +101,22 @@ def test_failure_is_answered_and_not_remembered(machine):
     assert answer == (Fail(0, "stem", "broken"),)
     assert node.answers == {}
     assert table.learn(node, StepDone(0, "stem", "cpu0"), "stem")[0][-1] == RunInline(0, "s1.cpu", "cpu0")
+
+
+def test_cleared_table_keeps_nothing_alive_without_the_garbage_collector(machine):
+    class Answer:
+        def __init__(self, instructions):
+            alive.append(weakref.ref(self))
+
+    alive = []
+    table = Transitions(Answer)
+    node = table.node(machine)
+    for event in (InputReady(0), StepDone(0, "stem", "cpu0")):
+        node = table.learn(node, event, key(event))[1]
+    assert all(each() is not None for each in alive)
+    gc.disable()
+    try:
+        table.clear()
+        assert [each() for each in alive] == [None, None]
+    finally:
+        gc.enable()
