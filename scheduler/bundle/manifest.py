@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from predictors.join import MeetingKind
 from scheduler.bundle.preprocessing import Preprocessing
 
 SCHEMA = 1
@@ -100,7 +101,7 @@ class JoinEntry(_Part, frozen=True):
 
     name: str
     segment: str
-    kind: Literal["concat", "sum"]
+    kind: MeetingKind
     inputs: tuple[str, ...]
     output: str
     processor: str = "cpu"

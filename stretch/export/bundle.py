@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from predictors.graph import Op, OpGraph
+from predictors.joins import join_of
 from scheduler.bundle.manifest import SCHEMA, Alternative, FileEntry, JoinEntry, Manifest, ModelInfo, SubgraphEntry, Tensor, WeightsInfo
 from scheduler.bundle.preprocessing import Preprocessing
 from stretch.capture import Captured
@@ -167,11 +168,9 @@ def _manifest(
                 alternatives=facts.alternatives(piece),
             )
         )
+    meets = {part.name: join_of(part.join).meets for part in model.design.segments}
     join_ops = [op for op in graph.ops if op.tags.get("meeting_point") == "true"]
-    joins = [
-        JoinEntry(op.tags["subgraph"], op.tags["segment"], "sum" if op.kind == "add" else "concat", op.inputs, op.name, host)
-        for op in join_ops
-    ]
+    joins = [JoinEntry(op.tags["subgraph"], op.tags["segment"], meets[op.tags["segment"]], op.inputs, op.name, host) for op in join_ops]
     writers = {graph.input.name: "input"} | {s.output: s.name for s in subgraphs} | {j.output: j.name for j in joins}
     tensors = []
     for tensor, producer in writers.items():

@@ -11,8 +11,9 @@ from math import prod
 
 from predictors.devices import ITEM_BYTES
 from predictors.fusion import Kernel, KernelCost
+from predictors.join import JoinKind
 from predictors.predictor import LatencyPredictor
-from stretch.planning.design.branch_design import BranchScale, EntryKind, JoinKind, SegmentDesign
+from stretch.planning.design.branch_design import BranchScale, EntryKind, SegmentDesign
 from stretch.planning.design.depth import drop_units
 from stretch.planning.design.scale import scale_branch
 from stretch.planning.network.segments import Segment

@@ -8,8 +8,8 @@ import msgspec
 
 from predictors.errors import StretchError
 from predictors.files import read_toml
+from predictors.join import JoinKind
 
-JoinKind = Literal["none", "concat", "project", "sum"]
 EntryKind = Literal["none", "slice", "project"]
 
 DESIGN_VERSION = 1

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from predictors.channels import Narrowed
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
+from predictors.joins import join_of, meeting_of
 from predictors.operators import kind_of
 from predictors.shapes import Attr
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
@@ -87,7 +88,8 @@ def _scale_op(op: Op, source: OpGraph, channels: ChannelGroups, kept: dict[int, 
 
 def trunk_parts(design: SegmentDesign, width: int) -> list[int]:
     """How many channels of the original trunk each branch answers for, in order of the branches."""
-    if design.join == "project":
+    join = join_of(design.join)
+    if join.convolves and not join.whole:
         return [b.partition for b in design.branches]
     return partitions(width, [b.width for b in design.branches], 1)
 
@@ -125,8 +127,9 @@ def scale_branch(segment: Segment, design: SegmentDesign, index: int, in_channel
             scaled = _scale_op(op, source, channels, kept)
             ops.append(Op(scaled.name, scaled.kind, tuple(reads.get(n, n) for n in scaled.inputs), scaled.attrs, tags=scaled.tags))
     output = reads.get(source.output, source.output)
-    if design.join in ("project", "sum"):
-        out = scale.partition if design.join == "project" else segment.width
+    join = join_of(design.join)
+    if join.convolves:
+        out = segment.width if join.whole else scale.partition
         if out <= 0:
             raise StretchError(
                 f"branch `{segment.name}.{scale.processor}` contributes no channel to its join",
@@ -156,9 +159,8 @@ def _entry(segment: Segment, scale: BranchScale, width: int, start: int) -> list
 
 def join_width(segment: Segment, design: SegmentDesign) -> int:
     """Channels behind the segment's meeting point."""
-    if design.join == "concat":
-        return sum(b.width for b in design.branches)
-    return segment.width
+    join = join_of(design.join)
+    return segment.width if join.convolves or join.meets is None else sum(b.width for b in design.branches)
 
 
 def design_segments(graph: OpGraph, design: BranchDesign) -> list[Segment]:
@@ -247,7 +249,7 @@ def scaled_graph(graph: OpGraph, design: BranchDesign) -> OpGraph:
         if len(ends) > 1:
             at = f"{part.name}_join"
             tags = {"segment": part.name, "processor": host_processor(design), "subgraph": f"{part.name}.join", "meeting_point": "true"}
-            ops.append(Op(at, "add" if part.join == "sum" else "concat", tuple(ends), tags=tags))
+            ops.append(Op(at, meeting_of(part.join).operator, tuple(ends), tags=tags))
     return OpGraph.build(graph.name, ops, at)
 
 

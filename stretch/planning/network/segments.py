@@ -6,7 +6,8 @@ from functools import cached_property
 
 from predictors.errors import StretchError, UnknownNameError
 from predictors.graph import Op, OpGraph
-from stretch.planning.design.branch_design import EntryKind, JoinKind
+from predictors.join import JoinKind
+from stretch.planning.design.branch_design import EntryKind
 from stretch.planning.network.channels import ChannelGroups, channel_groups
 from stretch.planning.network.meeting import find_meeting_points, find_stem_end
 from stretch.planning.network.units import Block, cut_points, find_blocks

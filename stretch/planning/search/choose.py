@@ -6,11 +6,11 @@ from math import ceil, floor
 
 from predictors.errors import InfeasibleError, UsageError
 from predictors.graph import OpGraph
+from predictors.join import JoinKind
 from stretch.planning.config import PlanConfig
 from stretch.planning.constraints import ConstraintFilter
 from stretch.planning.cost.accuracy import AccuracyPredictor
 from stretch.planning.cost.branch import Costs
-from stretch.planning.design.branch_design import JoinKind
 from stretch.planning.design.merging import merge_stages
 from stretch.planning.network.segments import Segment
 from stretch.planning.search import SearchResult, search, search_concat, search_exact

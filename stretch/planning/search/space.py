@@ -10,9 +10,10 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from predictors.join import JoinKind
 from stretch.planning.constraints import ConstraintFilter
 from stretch.planning.cost.branch import BranchCost, Costs
-from stretch.planning.design.branch_design import BranchScale, JoinKind, SegmentDesign
+from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.widths import legal_widths, partitions
 from stretch.planning.network.segments import Segment, join_kinds
 
