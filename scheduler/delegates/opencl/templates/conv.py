@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from scheduler.delegates.base import Array
 from scheduler.delegates.opencl.graph import Node
 from scheduler.delegates.opencl.launch import Argument, Ints, Launch, Size, Tensor, Weights, Zeros
 from scheduler.delegates.opencl.lower import Lowering, UnsupportedError, as_float
@@ -69,14 +70,7 @@ def direct(state: Lowering, conv: Convolution) -> None:
     problem = Problem("conv", conv.shape, conv.pixels, blocks, depth, depths=grouped_depths(conv, lanes))
     tile = state.schedules.choose(problem, candidates(state, problem))
     vw, vc = tile["VW"], tile["VC"]
-    first: tuple[Argument, ...] = ()
-    if conv.groups > 1:
-        weight, starts = pack_grouped(conv.weight, conv.groups, c, lanes, vc)
-        reads = weight.shape[3] // lanes
-        first = (Weights(starts, "int"),)
-    else:
-        weight = pack_dense(conv.weight, lanes, vc, blocked_input=not from_plain)
-        reads = c if from_plain else state.layout.blocks(c)
+    weight, first, reads = _packed(state, conv, vc, from_plain)
     residual = conv.residual_argument(state)
     y = state.result(conv.node.output, may_be_plain=True)
     tiles = -(-conv.pixels // vw), -(-blocks // vc)
@@ -120,6 +114,16 @@ def direct(state: Lowering, conv: Convolution) -> None:
         *activation_arguments(conv.activation),
     )
     state.add(Launch("conv", conv.node.name, macros, arguments, grid, conv.shape, conv.macs, local))
+
+
+def _packed(state: Lowering, conv: Convolution, vc: int, from_plain: bool) -> tuple[Array, tuple[Argument, ...], int]:
+    """Weights as the kernel reads them, where each group begins if there are several, and what is read for a pixel: blocks, or channels."""
+    lanes, c = state.layout.lanes, conv.input[1]
+    if conv.groups > 1:
+        weight, starts = pack_grouped(conv.weight, conv.groups, c, lanes, vc)
+        return weight, (Weights(starts, "int"),), weight.shape[3] // lanes
+    weight = pack_dense(conv.weight, lanes, vc, blocked_input=not from_plain)
+    return weight, (), c if from_plain else state.layout.blocks(c)
 
 
 def grouped_depths(conv: Convolution, lanes: int) -> dict[int, int]:

@@ -5,6 +5,8 @@ equations 12 and 13: Y = Aᵀ[(G g Gᵀ) ⊙ (Bᵀ d B)]A, the products for all 
 and channels being 36 matrix products.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from scheduler.delegates.base import Array
@@ -68,61 +70,74 @@ def transform_weights(weight: Array) -> Array:
     return np.asarray(u.reshape(POINTS, *weight.shape[:2]), np.float32)
 
 
+@dataclass(frozen=True)
+class _Tiles:
+    """The tiles of a convolution's output and the blocks of channels before and behind its products.
+
+    Args:
+        down: Tiles from top to bottom of an image.
+        across: Tiles from left to right.
+        count: Tiles of all images.
+        reads: Blocks of input channels.
+        writes: Blocks of output channels.
+    """
+
+    down: int
+    across: int
+    count: int
+    reads: int
+    writes: int
+
+    @classmethod
+    def of(cls, state: Lowering, conv: Convolution) -> "_Tiles":
+        """Those of one convolution."""
+        down, across = -(-conv.output[2] // TILE), -(-conv.output[3] // TILE)
+        blocks = state.layout.blocks
+        return cls(down, across, conv.input[0] * down * across, blocks(conv.input[1]), blocks(conv.output[1]))
+
+    @property
+    def grid(self) -> Ints:
+        """As kernels read them."""
+        return Ints((self.down, self.across, self.count, 0))
+
+    def local(self, state: Lowering) -> tuple[int, ...] | None:
+        """Work-group of the transforms."""
+        return CPU_LIGHT if state.traits.cpu else fit_local(state.traits, (self.reads, self.count, 1))
+
+
 def winograd(state: Lowering, conv: Convolution) -> None:
     """Transform of the input, 36 products, transform of the output with bias, addition and activation."""
-    lanes = state.layout.lanes
-    n, c, h, w = conv.input
-    _, m, oh, ow = conv.output
-    down, across = -(-oh // TILE), -(-ow // TILE)
-    tiles = n * down * across
-    reads, writes = state.layout.blocks(c), state.layout.blocks(m)
+    lanes, tiles = state.layout.lanes, _Tiles.of(state, conv)
     name = conv.node.output
     x = state.blocked(conv.x)
-    v = View(
-        f"{name}:points",
-        (POINTS * tiles, c),
-        0,
-        (reads * lanes, lanes, reads * lanes, reads * lanes),
-        lanes,
-        POINTS * tiles * reads * lanes * 4,
-    )
-    p = View(
-        f"{name}:products",
-        (POINTS * tiles, m),
-        0,
-        (writes * lanes, lanes, writes * lanes, writes * lanes),
-        lanes,
-        POINTS * tiles * writes * lanes * 4,
-    )
-    light = CPU_LIGHT if state.traits.cpu else fit_local(state.traits, (reads, tiles, 1))
-    size = Ints((h, w, reads, 0))
-    grid = Ints((down, across, tiles, 0))
-    into = (Tensor(x), Zeros(lanes), Tensor(v, written=True), size, grid, Ints(conv.pads[:2]))
-    state.add(Launch("winograd_in", conv.node.name, defines(), into, (reads, tiles, 1), f"{conv.shape} input", local=light))
+    v = _points(f"{name}:points", tiles.count, conv.input[1], tiles.reads, lanes)
+    p = _points(f"{name}:products", tiles.count, conv.output[1], tiles.writes, lanes)
+    size = Ints((*conv.input[2:], tiles.reads, 0))
+    into = (Tensor(x), Zeros(lanes), Tensor(v, written=True), size, tiles.grid, Ints(conv.pads[:2]))
+    over = (tiles.reads, tiles.count, 1)
+    state.add(Launch("winograd_in", conv.node.name, defines(), into, over, f"{conv.shape} input", local=tiles.local(state)))
+    _multiply(state, conv, tiles, v, p)
+    _transform_output(state, conv, tiles, p)
 
-    problem = Problem("product", f"{POINTS}x{tiles}x{c}x{m}", tiles, writes, reads * lanes, POINTS)
+
+def _points(name: str, tiles: int, channels: int, blocks: int, lanes: int) -> View:
+    """Memory for 36 numbers of each tile and channel."""
+    row = blocks * lanes
+    return View(name, (POINTS * tiles, channels), 0, (row, lanes, row, row), lanes, POINTS * tiles * row * 4)
+
+
+def _multiply(state: Lowering, conv: Convolution, tiles: _Tiles, v: View, p: View) -> None:
+    """The 36 products of all tiles and channels, by the kernel of convolutions."""
+    lanes, c, m = state.layout.lanes, conv.input[1], conv.output[1]
+    problem = Problem("product", f"{POINTS}x{tiles.count}x{c}x{m}", tiles.count, tiles.writes, tiles.reads * lanes, POINTS)
     tile = state.schedules.choose(problem, rank_tiles(state.schedules, problem))
     vw, vc = tile["VW"], tile["VC"]
     matrices = np.stack([pack_dense(u.reshape(m, c, 1, 1), lanes, vc, blocked_input=True) for u in transform_weights(conv.weight)])
-    counts = -(-tiles // vw), -(-writes // vc)
+    counts = -(-tiles.count // vw), -(-tiles.writes // vc)
     power, as_image = image_power(state, matrices), reads_image(state, v)
+    plain = {"RESIDUAL": 0, "RESIDUAL_LAST": 0, "GROUPED": 0, "XPLAIN": 0, "YPLAIN": 0, "SPLIT": 1, "GROUP": 1, "CHECKED": 0, "FLAT": 1}
     macros = defines(
-        **tile,
-        **switches(state),
-        WIMAGE=power,
-        XIMAGE=as_image,
-        ACT="act_none",
-        RESIDUAL=0,
-        RESIDUAL_LAST=0,
-        GROUPED=0,
-        XPLAIN=0,
-        YPLAIN=0,
-        XVEC=reads_vectors(state),
-        BATCHED=1,
-        SPLIT=1,
-        GROUP=1,
-        CHECKED=0,
-        FLAT=1,
+        **tile, **switches(state), WIMAGE=power, XIMAGE=as_image, ACT="act_none", XVEC=reads_vectors(state), BATCHED=1, **plain
     )
     product = (
         Tensor(v, image=as_image),
@@ -130,28 +145,32 @@ def winograd(state: Lowering, conv: Convolution) -> None:
         Weights(matrices, image=power),
         Weights(np.zeros(lanes, np.float32), "float"),
         Tensor(p, written=True),
-        Ints((1, 1, reads, c)),
-        Ints((1, 1, writes, m)),
+        Ints((1, 1, tiles.reads, c)),
+        Ints((1, 1, tiles.writes, m)),
         Ints((1, 1, 1, 1)),
         Ints((0, 0, 1, 1)),
         Ints(counts),
-        Ints((tiles * reads * lanes, int(matrices[0].size), tiles * writes * lanes, tiles)),
+        Ints((tiles.count * tiles.reads * lanes, int(matrices[0].size), tiles.count * tiles.writes * lanes, tiles.count)),
         *activation_arguments(type(conv.activation)()),
     )
     over = (counts[1], counts[0], POINTS) if tile["CHANNELS_FIRST"] else (*counts, POINTS)
     local = fit_local(state.traits, over, tile["CHANNELS_FIRST"])
-    state.add(Launch("conv", conv.node.name, macros, product, over, problem.shape, POINTS * tiles * c * m, local))
+    state.add(Launch("conv", conv.node.name, macros, product, over, problem.shape, POINTS * tiles.count * c * m, local))
 
+
+def _transform_output(state: Lowering, conv: Convolution, tiles: _Tiles, p: View) -> None:
+    """From products to pixels, with bias, addition and activation."""
     residual = conv.residual_argument(state)
-    y = state.result(name)
+    y = state.result(conv.node.output)
     out = (
         Tensor(p),
-        Weights(pad_to(conv.bias, writes * lanes), "float"),
+        Weights(pad_to(conv.bias, tiles.writes * state.layout.lanes), "float"),
         *residual,
         Tensor(y, written=True),
-        Ints((oh, ow, writes, 0)),
-        grid,
+        Ints((*conv.output[2:], tiles.writes, 0)),
+        tiles.grid,
         *activation_arguments(conv.activation),
     )
     macros = defines(ACT=conv.activation.macro, RESIDUAL=len(residual), RESIDUAL_LAST=conv.residual_last)
-    state.add(Launch("winograd_out", conv.node.name, macros, out, (writes, tiles, 1), f"{conv.shape} output", local=light))
+    over = (tiles.writes, tiles.count, 1)
+    state.add(Launch("winograd_out", conv.node.name, macros, out, over, f"{conv.shape} output", local=tiles.local(state)))
