@@ -14,7 +14,8 @@ from scheduler.delegates.opencl.fuse import fuse
 from scheduler.delegates.opencl.graph import Graph, read_graph
 from scheduler.delegates.opencl.invocation import DeviceError
 from scheduler.delegates.opencl.launch import Launch
-from scheduler.delegates.opencl.lower import UnsupportedError, lower
+from scheduler.delegates.opencl.lower import lower
+from scheduler.delegates.opencl.lowering import UnsupportedError
 from scheduler.delegates.opencl.programs import BuildError, programs_of
 from scheduler.delegates.opencl.schedule import Options, Schedules
 from scheduler.delegates.opencl.simplify import simplify

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from scheduler.delegates.opencl.graph import Node
-from scheduler.delegates.opencl.lower import Lowering
+from scheduler.delegates.opencl.lowering import Lowering
 from scheduler.delegates.opencl.programs import FOLDERS
 from scheduler.delegates.opencl.templates import conv, elementwise, move, pool, rows
 

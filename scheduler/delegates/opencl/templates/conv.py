@@ -7,7 +7,7 @@ import numpy as np
 from scheduler.delegates.base import Array
 from scheduler.delegates.opencl.graph import Node
 from scheduler.delegates.opencl.launch import Argument, Ints, Launch, Size, Tensor, Weights, Zeros
-from scheduler.delegates.opencl.lower import Lowering, UnsupportedError, as_float
+from scheduler.delegates.opencl.lowering import Lowering, UnsupportedError, as_float
 from scheduler.delegates.opencl.schedule import GPU_WORK_ITEMS, TILE_BLOCKS, Parameters, Problem, rank_tiles
 from scheduler.delegates.opencl.templates import depthwise, stem, winograd
 from scheduler.delegates.opencl.templates.move import move_launch

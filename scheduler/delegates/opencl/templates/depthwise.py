@@ -1,7 +1,7 @@
 """Depthwise convolutions: one channel in, one out."""
 
 from scheduler.delegates.opencl.launch import Ints, Launch, Tensor, Weights, Zeros
-from scheduler.delegates.opencl.lower import Lowering
+from scheduler.delegates.opencl.lowering import Lowering
 from scheduler.delegates.opencl.schedule import Parameters, Problem
 from scheduler.delegates.opencl.templates.packing import pack_depthwise
 from scheduler.delegates.opencl.templates.parts import (

@@ -9,7 +9,7 @@ from scheduler.delegates.base import Array
 from scheduler.delegates.opencl.fuse import NONE
 from scheduler.delegates.opencl.graph import Node
 from scheduler.delegates.opencl.launch import Argument, Ints, Launch, Tensor
-from scheduler.delegates.opencl.lower import Lowering, UnsupportedError
+from scheduler.delegates.opencl.lowering import Lowering, UnsupportedError
 from scheduler.delegates.opencl.templates.parts import activation, activation_arguments, defines, describe, light_grid
 from scheduler.delegates.opencl.tensors import Layout, View, image_shape
 

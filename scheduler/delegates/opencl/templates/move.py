@@ -7,7 +7,7 @@ import numpy as np
 
 from scheduler.delegates.opencl.graph import Node
 from scheduler.delegates.opencl.launch import Float, Ints, Launch, Tensor
-from scheduler.delegates.opencl.lower import Lowering, UnsupportedError
+from scheduler.delegates.opencl.lowering import Lowering, UnsupportedError
 from scheduler.delegates.opencl.templates.parts import defines, light_grid
 from scheduler.delegates.opencl.tensors import View
 

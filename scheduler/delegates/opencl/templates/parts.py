@@ -7,7 +7,7 @@ from scheduler.delegates.opencl.device import Traits
 from scheduler.delegates.opencl.fuse import NONE, Activation
 from scheduler.delegates.opencl.graph import Node
 from scheduler.delegates.opencl.launch import Argument, Defines, Float, Size
-from scheduler.delegates.opencl.lower import Lowering
+from scheduler.delegates.opencl.lowering import Lowering
 from scheduler.delegates.opencl.tensors import TEXEL, View
 
 #: Work-group of kernels with little work an item on a CPU: PoCL loops over it, which costs less than a group each.

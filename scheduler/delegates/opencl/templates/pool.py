@@ -2,7 +2,7 @@
 
 from scheduler.delegates.opencl.graph import Node
 from scheduler.delegates.opencl.launch import Ints, Launch, Tensor
-from scheduler.delegates.opencl.lower import Lowering, UnsupportedError
+from scheduler.delegates.opencl.lowering import Lowering, UnsupportedError
 from scheduler.delegates.opencl.templates.parts import CPU_LIGHT, defines, describe, light_grid
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from scheduler.delegates.opencl.graph import Node
 from scheduler.delegates.opencl.launch import Float, Ints, Launch, Tensor, Weights
-from scheduler.delegates.opencl.lower import Lowering, UnsupportedError, as_float
+from scheduler.delegates.opencl.lowering import Lowering, UnsupportedError, as_float
 from scheduler.delegates.opencl.templates.parts import defines, describe, line_local, strides
 
 

@@ -1,7 +1,7 @@
 """The first convolution of a network, which reads an NCHW image of few channels."""
 
 from scheduler.delegates.opencl.launch import Ints, Launch, Tensor, Weights
-from scheduler.delegates.opencl.lower import Lowering
+from scheduler.delegates.opencl.lowering import Lowering
 from scheduler.delegates.opencl.schedule import Parameters, Problem, rank_tiles
 from scheduler.delegates.opencl.templates.packing import pack_stem
 from scheduler.delegates.opencl.templates.parts import activation_arguments, defines, fit_local, image_power, switches

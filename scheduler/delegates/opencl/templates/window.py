@@ -8,7 +8,7 @@ from scheduler.delegates.base import Array
 from scheduler.delegates.opencl.fuse import Activation
 from scheduler.delegates.opencl.graph import Node
 from scheduler.delegates.opencl.launch import Tensor
-from scheduler.delegates.opencl.lower import Lowering, UnsupportedError, as_float
+from scheduler.delegates.opencl.lowering import Lowering, UnsupportedError, as_float
 from scheduler.delegates.opencl.templates.parts import activation
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from scheduler.delegates.base import Array
 from scheduler.delegates.opencl.launch import Ints, Launch, Tensor, Weights, Zeros
-from scheduler.delegates.opencl.lower import Lowering
+from scheduler.delegates.opencl.lowering import Lowering
 from scheduler.delegates.opencl.schedule import Problem, least_cycles, rank_tiles
 from scheduler.delegates.opencl.templates.packing import pack_dense
 from scheduler.delegates.opencl.templates.parts import (

@@ -111,7 +111,7 @@ def test_layer_norm_over_channels_goes_through_plain_tensors(tmp_path):
     ],
 )
 def test_setting_that_no_kernel_computes_is_refused_with_the_reason(tmp_path, nodes, says):
-    from scheduler.delegates.opencl.lower import UnsupportedError
+    from scheduler.delegates.opencl.lowering import UnsupportedError
 
     weights = {
         "s": np.array([1, 1, 2, 2], np.float32),
