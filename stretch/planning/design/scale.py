@@ -199,21 +199,21 @@ def scaled_branches(graph: OpGraph, design: BranchDesign) -> list[list[ScaledBra
 
 
 def _check_join(segment: Segment, design: SegmentDesign) -> None:
-    where = f"segment `{segment.name}`"
+    where, join = f"segment `{segment.name}`", join_of(design.join)
     processors = [b.processor for b in design.branches]
     if not processors or len(set(processors)) != len(processors):
         raise StretchError(f"{where} needs one branch per processor, it has {', '.join(processors) or 'none'}")
     if len(processors) == 1:
-        if design.join not in ("none", "concat"):
+        if join.convolves:
             raise StretchError(f"{where} has one branch and nothing to join by `{design.join}`", 'set join = "none"')
-        if design.join == "none" and design.branches[0].width != segment.width:
+        if join.meets is None and design.branches[0].width != segment.width:
             raise StretchError(f'{where} keeps its width {segment.width} with join = "none"', 'set join = "concat" to let the width change')
         return
-    if design.join == "none":
+    if join.meets is None:
         raise StretchError(f"{where} has {len(processors)} branches that nothing joins", 'set join to "project", "concat" or "sum"')
     if len(segment.graph.by_name[segment.end].shape) != 4:
         raise StretchError(f"{where} ends with a vector, branches join at feature maps", "let it end before the flattening")
-    if design.join == "project" and sum(b.partition for b in design.branches) != segment.width:
+    if join.convolves and not join.whole and sum(b.partition for b in design.branches) != segment.width:
         raise StretchError(
             f"{where} has partitions that add up to {sum(b.partition for b in design.branches)}, its width is {segment.width}"
         )
