@@ -7,6 +7,7 @@ from predictors.communication import LinkModel
 from predictors.devices import DeviceProfile, Precision
 from predictors.fusion import Fuser, Kernel, KernelCost, load_rules
 from predictors.graph import OpGraph
+from predictors.joins import meeting_of
 from predictors.roofline import KernelTime, RooflinePredictor
 
 
@@ -99,18 +100,18 @@ class LatencyPredictor:
         each branch writes its slice of the joined tensor. Elsewhere they are copied.
 
         Args:
-            kind: ``sum``, or how else outputs are put side by side.
+            kind: Of the join, as designs or bundles name it.
             shape: Of the joined tensor, batch and channels first.
             branches: How many outputs are joined.
             host: Processor that joins.
             precision: Precision on it; the processor's default if None.
         """
-        if kind != "sum" and self.device.processor(host).profile.layout == "NCHW":
+        meeting = meeting_of(kind)
+        if meeting.in_place and self.device.processor(host).profile.layout == "NCHW":
             return 0.0
         channels, pixels = shape[1], shape[0] * prod(shape[2:])
         written = pixels * channels
-        read = written * branches if kind == "sum" else written
-        cost = KernelCost("elementwise" if kind == "sum" else "copy", 1, 1, channels, 1, pixels, read, written, 0)
+        cost = KernelCost(meeting.kernel, 1, 1, channels, 1, pixels, written * meeting.reads(branches), written, 0)
         return self.kernel_ms(Kernel("join", ("join",), cost, 0), host, precision)
 
     def _roofline(self, processor: str, precision: str | None) -> RooflinePredictor:

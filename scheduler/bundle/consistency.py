@@ -4,6 +4,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Iterator
 
+from predictors.joins import meeting_of
 from scheduler.bundle.manifest import JoinEntry, Manifest, Tensor
 
 MAX_PARTS = 20_000
@@ -113,18 +114,6 @@ def _join_problems(join: JoinEntry, inputs: list[Tensor], output: Tensor) -> Ite
     for tensor in inputs:
         if (tensor.dtype, tensor.layout, tensor.scale, tensor.zero_point) != (output.dtype, output.layout, output.scale, output.zero_point):
             yield f"join `{join.name}` reads `{tensor.name}` and writes `{output.name}`, which differ in type or layout"
-    if join.kind == "sum":
-        if any(t.shape != output.shape for t in inputs):
-            yield f"join `{join.name}` adds tensors of different shapes"
-        return
-    channel = {"NCHW": 1, "NC": 1, "NHWC": -1}.get(output.layout)
-    if channel is None:
-        yield f"join `{join.name}` has layout {output.layout}, in which tensors cannot be put side by side"
-        return
-    shapes = [list(t.shape) for t in (*inputs, output)]
-    if any(len(s) < 2 for s in shapes):
-        yield f"join `{join.name}` joins tensors without channels"
-        return
-    widths = [shape.pop(channel) for shape in shapes]
-    if any(shape != shapes[-1] for shape in shapes) or sum(widths[:-1]) != widths[-1]:
-        yield f"join `{join.name}`: channels {' + '.join(map(str, widths[:-1]))} do not give `{output.name}` of shape {list(output.shape)}"
+    problem = meeting_of(join.kind).problem([tensor.shape for tensor in inputs], output.shape, output.layout)
+    if problem is not None:
+        yield f"join `{join.name}`{problem}"

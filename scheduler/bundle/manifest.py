@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from predictors.errors import StretchError
+from predictors.join import MeetingKind
 from scheduler.bundle.preprocessing import Preprocessing
 
 SCHEMA = 2
@@ -119,7 +120,7 @@ class JoinEntry(_Part, frozen=True):
 
     name: str
     segment: str
-    kind: Literal["concat", "sum"]
+    kind: MeetingKind
     inputs: tuple[str, ...]
     output: str
     processor: str = "cpu"

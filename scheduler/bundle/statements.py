@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from predictors.join import JoinKind
+from predictors.joins import join_of
 from scheduler.bundle.manifest import Manifest
 
 _Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 24)]
@@ -41,7 +43,7 @@ class _Segment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     start: _Name
     end: _Name
     branches: Annotated[tuple[_Branch, ...], msgspec.Meta(min_length=1)]
-    join: Literal["none", "concat", "project", "sum"]
+    join: JoinKind
 
 
 class _Design(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -98,8 +100,8 @@ def _segment_problems(segment: _Segment, manifest: Manifest) -> Iterator[str]:
     if len(set(processors)) != len(processors) or len(entries) != len(processors) or of != set(processors):
         found = _listed([entry.name for entry in entries])
         yield f"`design` has branches on {_listed(processors)} in segment `{segment.name}`, its subgraphs are {found}"
-    kinds = ["sum" if join.kind == "sum" else "concat" for join in manifest.joins if join.segment == segment.name]
-    wanted = [] if len(processors) == 1 else ["sum" if segment.join == "sum" else "concat"]
+    kinds: list[str] = [join.kind for join in manifest.joins if join.segment == segment.name]
+    wanted = [] if len(processors) == 1 else [join_of(segment.join).meets]
     if kinds != wanted:
         yield f"`design` joins segment `{segment.name}` by {segment.join}, the bundle has {_listed(kinds) or 'no join'} there"
 

@@ -29,6 +29,7 @@ def explain(
 ) -> None:
     """Show where each operator runs, why it runs there and what it costs."""
     from predictors.errors import UsageError
+    from predictors.joins import meeting_of
     from scheduler.bundle.load import load_bundle
 
     if device is not None and mapping:
@@ -38,11 +39,7 @@ def explain(
     with out.progress("explaining", total=len(manifest.subgraphs)) as step:
         where, processors, ops = _here(loaded, mapping or [], step) if device is None else _on_device(loaded, device, out, step)
     for join in manifest.joins:
-        reason = (
-            "meeting point: branches write into their slice, nothing is copied"
-            if join.kind == "concat"
-            else "meeting point: branch outputs are added"
-        )
+        reason = f"meeting point: {meeting_of(join.kind).reason}"
         ops.append(_row(join.name, f"join {join.kind}", join.name, join.processor, None, reason, None, None))
     subgraphs = [_subgraph(entry, ops) for entry in manifest.subgraphs]
     data = {"bundle": bundle, "device": where, "processors": processors, "subgraphs": subgraphs, "ops": ops, "warnings": out.warnings}

@@ -1,6 +1,6 @@
 """Write a branched model as a bundle: ONNX per subgraph, the whole, the controls, `bundle.json`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from predictors.graph import Op, OpGraph
+from predictors.joins import join_of
 from scheduler.bundle.manifest import SCHEMA, Alternative, FileEntry, JoinEntry, Manifest, ModelInfo, SubgraphEntry, Tensor, WeightsInfo
 from scheduler.bundle.preprocessing import Preprocessing
 from stretch.capture import Captured
@@ -79,33 +80,62 @@ def export_bundle(
             something else than torch.
     """
     with staged(out) as folder:
-        files: dict[str, FileEntry] = {}
-        weights = to_numpy(op_weights(model))
-        pieces = {name: _subgraph(model.graph, name) for name in _subgraph_names(model.graph)}
-        properties = {
-            "stretch.design": msgspec.json.encode(model.design).decode(),
-            "stretch.model": model.graph.name,
-            "stretch.device": facts.device,
-        }
-        for name, piece in pieces.items():
-            step(name)
-            _write(folder, f"subgraphs/{name}.onnx", piece, weights, {**properties, "stretch.subgraph": name}, files)
-        step("model")
-        _write(folder, "model.onnx", model.graph, weights, properties, files)
-        control_files, control_macs = {}, {}
-        if controls:
-            step("controls")
-            for name, source in _controls(original, sequential).items():
-                graph, arrays = source
-                control_files[name] = f"controls/{name}.onnx"
-                control_macs[name] = graph.macs
-                _write(folder, control_files[name], graph, arrays, {"stretch.control": name}, files)
-        manifest = _manifest(original, model, pieces, facts, version, control_files, control_macs, files)
+        written = _write_graphs(folder, original, model, sequential if controls else None, facts, controls=controls, step=step)
+        manifest = _manifest(original, model, facts, version, written)
         step("checks")
         checks = check_export(folder, manifest, original, model, sequential if controls else None)
         manifest = msgspec.structs.replace(manifest, checks=checks)
         write_manifest(folder, manifest)
     return manifest
+
+
+@dataclass
+class _Written:
+    """What lies in the folder.
+
+    Args:
+        pieces: The subgraphs.
+        files: Size and hash of each file.
+        controls: File of each control.
+        control_macs: Multiply-accumulates of each control.
+    """
+
+    pieces: dict[str, OpGraph]
+    files: dict[str, FileEntry] = field(default_factory=dict)
+    controls: dict[str, str] = field(default_factory=dict)
+    control_macs: dict[str, int] = field(default_factory=dict)
+
+
+def _write_graphs(
+    folder: Path,
+    original: Captured,
+    model: BranchedModel,
+    sequential: BranchedModel | None,
+    facts: BundleFacts,
+    *,
+    controls: bool,
+    step: Step,
+) -> _Written:
+    """Write every subgraph, the whole and the controls."""
+    weights = to_numpy(op_weights(model))
+    written = _Written({name: _subgraph(model.graph, name) for name in _subgraph_names(model.graph)})
+    properties = {
+        "stretch.design": msgspec.json.encode(model.design).decode(),
+        "stretch.model": model.graph.name,
+        "stretch.device": facts.device,
+    }
+    for name, piece in written.pieces.items():
+        step(name)
+        _write(folder, f"subgraphs/{name}.onnx", piece, weights, {**properties, "stretch.subgraph": name}, written.files)
+    step("model")
+    _write(folder, "model.onnx", model.graph, weights, properties, written.files)
+    if controls:
+        step("controls")
+        for name, (graph, arrays) in _controls(original, sequential).items():
+            written.controls[name] = f"controls/{name}.onnx"
+            written.control_macs[name] = graph.macs
+            _write(folder, written.controls[name], graph, arrays, {"stretch.control": name}, written.files)
+    return written
 
 
 def _controls(original: Captured, sequential: BranchedModel | None) -> dict[str, tuple[OpGraph, Arrays]]:
@@ -137,41 +167,63 @@ def _subgraph(graph: OpGraph, name: str) -> OpGraph:
     return OpGraph.build(f"{graph.name}.{name}", [entry, *ops], output)
 
 
-def _manifest(
-    original: Captured,
-    model: BranchedModel,
-    pieces: dict[str, OpGraph],
-    facts: BundleFacts,
-    version: str,
-    controls: dict[str, str],
-    control_macs: dict[str, int],
-    files: dict[str, FileEntry],
-) -> Manifest:
+def _manifest(original: Captured, model: BranchedModel, facts: BundleFacts, version: str, written: _Written) -> Manifest:
     graph = model.graph
+    subgraphs = tuple(_subgraph_entry(name, piece, facts) for name, piece in written.pieces.items())
+    joins = _join_entries(model)
+    return Manifest(
+        schema=SCHEMA,
+        version=version,
+        model=_model_info(original, graph, facts),
+        device=facts.device,
+        calibrated=facts.calibrated,
+        weights=WeightsInfo(facts.weights_source, facts.weights_detail),
+        design=msgspec.to_builtins(model.design),
+        inputs=(graph.input.name,),
+        outputs=(graph.output,),
+        tensors=_tensors(graph, subgraphs, joins),
+        subgraphs=subgraphs,
+        joins=joins,
+        whole="model.onnx",
+        controls=written.controls,
+        control_macs=written.control_macs,
+        predicted=dict(facts.predicted),
+        recommended=facts.recommended,
+        checks={},
+        files=written.files,
+        little_cores=facts.little_cores,
+    )
+
+
+def _subgraph_entry(name: str, piece: OpGraph, facts: BundleFacts) -> SubgraphEntry:
+    tags = piece.by_name[piece.output].tags
+    segment, processor = tags["segment"], tags["processor"]
+    return SubgraphEntry(
+        name,
+        segment,
+        processor,
+        f"subgraphs/{name}.onnx",
+        (piece.input.name,),
+        (piece.output,),
+        piece.macs,
+        planned_precision=facts.precision.get(processor, "fp32"),
+        predicted_ms=facts.branch_ms.get((segment, processor)),
+        alternatives=facts.alternatives(piece),
+    )
+
+
+def _join_entries(model: BranchedModel) -> tuple[JoinEntry, ...]:
     host = host_processor(model.design)
-    subgraphs = []
-    for name, piece in pieces.items():
-        tags = piece.by_name[piece.output].tags
-        segment, processor = tags["segment"], tags["processor"]
-        subgraphs.append(
-            SubgraphEntry(
-                name,
-                segment,
-                processor,
-                f"subgraphs/{name}.onnx",
-                (piece.input.name,),
-                (piece.output,),
-                piece.macs,
-                planned_precision=facts.precision.get(processor, "fp32"),
-                predicted_ms=facts.branch_ms.get((segment, processor)),
-                alternatives=facts.alternatives(piece),
-            )
-        )
-    join_ops = [op for op in graph.ops if op.tags.get("meeting_point") == "true"]
-    joins = [
-        JoinEntry(op.tags["subgraph"], op.tags["segment"], "sum" if op.kind == "add" else "concat", op.inputs, op.name, host)
-        for op in join_ops
-    ]
+    meets = {part.name: join_of(part.join).meets for part in model.design.segments}
+    return tuple(
+        JoinEntry(op.tags["subgraph"], op.tags["segment"], meets[op.tags["segment"]], op.inputs, op.name, host)
+        for op in model.graph.ops
+        if op.tags.get("meeting_point") == "true"
+    )
+
+
+def _tensors(graph: OpGraph, subgraphs: Sequence[SubgraphEntry], joins: Sequence[JoinEntry]) -> tuple[Tensor, ...]:
+    """Every tensor that crosses subgraphs, with who writes and who reads it."""
     writers = {graph.input.name: "input"} | {s.output: s.name for s in subgraphs} | {j.output: j.name for j in joins}
     tensors = []
     for tensor, producer in writers.items():
@@ -182,7 +234,11 @@ def _manifest(
         )
         shape = graph.by_name[tensor].shape
         tensors.append(Tensor(tensor, shape, producer, tuple(readers), layout="NCHW" if len(shape) == 4 else "NC"))
-    info = ModelInfo(
+    return tuple(tensors)
+
+
+def _model_info(original: Captured, graph: OpGraph, facts: BundleFacts) -> ModelInfo:
+    return ModelInfo(
         graph.name,
         graph.input.shape,
         graph.by_name[graph.output].shape,
@@ -192,26 +248,4 @@ def _manifest(
         original.graph.params,
         # of colour pictures; a network may read something else
         facts.preprocessing if len(graph.input.shape) == 4 and graph.input.shape[1] == 3 else None,
-    )
-    return Manifest(
-        schema=SCHEMA,
-        version=version,
-        model=info,
-        device=facts.device,
-        calibrated=facts.calibrated,
-        weights=WeightsInfo(facts.weights_source, facts.weights_detail),
-        design=msgspec.to_builtins(model.design),
-        inputs=(graph.input.name,),
-        outputs=(graph.output,),
-        tensors=tuple(tensors),
-        subgraphs=tuple(subgraphs),
-        joins=tuple(joins),
-        whole="model.onnx",
-        controls=controls,
-        control_macs=control_macs,
-        predicted=dict(facts.predicted),
-        recommended=facts.recommended,
-        checks={},
-        files=files,
-        little_cores=facts.little_cores,
     )

@@ -4,8 +4,9 @@ from typing import Any
 
 import msgspec
 
+from predictors.join import JoinKind
 from stretch.planning.design.branch_design import BranchDesign
-from stretch.planning.network.segments import EntryKind, JoinKind
+from stretch.planning.network.segments import EntryKind
 
 
 class BranchAnswer(msgspec.Struct, frozen=True, kw_only=True):

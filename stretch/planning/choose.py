@@ -6,10 +6,11 @@ from math import ceil, floor
 
 from predictors.errors import InfeasibleError, TightRule, UsageError
 from predictors.graph import OpGraph
+from predictors.join import JoinKind
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import AccuracyPredictor
 from stretch.planning.cost.branch import Costs
-from stretch.planning.network.segments import JoinKind, Segment
+from stretch.planning.network.segments import Segment
 from stretch.planning.search.bounds import Bounds
 from stretch.planning.search.concat import search_concat
 from stretch.planning.search.diagnose import explain_infeasible

@@ -10,6 +10,7 @@ import msgspec
 
 from predictors.devices import DeviceProfile
 from predictors.graph import OpGraph
+from predictors.join import JoinKind
 from predictors.predictor import LatencyPredictor
 from stretch.planning.answer import BranchAnswer, PlanAnswer, Predicted, SegmentAnswer
 from stretch.planning.choose import choose, macs_range
@@ -20,7 +21,7 @@ from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER, Branch, Pre
 from stretch.planning.cost.makespan import BranchTime, SegmentTime, Timeline, ideal_split_ms, timeline
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.scale import scaled_graph
-from stretch.planning.network.segments import JoinKind, Segment, split_segments
+from stretch.planning.network.segments import Segment, split_segments
 from stretch.planning.search.controls import Sequential, Single, best_single, operator_split_ms, sequential_same_macs
 from stretch.planning.search.rules import Rules
 from stretch.planning.sentences import Spelling, as_argument, respelled, spelled

@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from predictors.joins import meeting_of
 from scheduler.bundle.manifest import JoinEntry, Manifest
 
 Array = NDArray[Any]
@@ -53,7 +54,7 @@ def replay(manifest: Manifest, runs: Mapping[str, Run], x: Array) -> dict[str, A
         for step in left:
             if isinstance(step, JoinEntry):
                 if all(name in tensors for name in step.inputs):
-                    tensors[step.output] = _join(step, [tensors[name] for name in step.inputs])
+                    tensors[step.output] = meeting_of(step.kind).combine([tensors[name] for name in step.inputs], 1)
                     continue
             elif step.input in tensors:
                 tensors[step.output] = runs[step.name](tensors[step.input])
@@ -61,9 +62,3 @@ def replay(manifest: Manifest, runs: Mapping[str, Run], x: Array) -> dict[str, A
             waiting.append(step)
         left = waiting
     return tensors
-
-
-def _join(join: JoinEntry, parts: list[Array]) -> Array:
-    if join.kind == "concat":
-        return np.concatenate(parts, axis=1)
-    return np.sum(np.stack(parts), axis=0)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import torch
 
 from predictors.errors import StretchError
+from predictors.joins import join_of
 from predictors.operators import kind_of
 from stretch.capture import Captured
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
@@ -119,9 +120,9 @@ class Sharing:
             use(f"{ENTRY_CONV}.weight", (full_in, full_in, 1, 1), wanted)
             for key in _LEARNED:
                 use(f"{ENTRY_NORM}.{key}", (full_in,), wanted)
-        if part.join in ("project", "sum"):
+        if join_of(part.join).convolves:
             trunk = kept_channels(channels, source, source.output, chosen, None).index
-            rows = torch.arange(start, start + (scale.partition if part.join == "project" else full))
+            rows = torch.arange(start, start + (full if join_of(part.join).whole else scale.partition))
             use(f"{JOIN_CONV}.weight", (full, full, 1, 1), rows, trunk)
             use(f"{JOIN_CONV}.bias", (full,), rows)
         return found

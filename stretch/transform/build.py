@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from predictors.graph import Op
+from predictors.joins import join_of
 from stretch.capture import Captured
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.design.scale import ENTRY_CONV, ENTRY_NORM, JOIN_CONV, scaled_branches, trunk_parts
@@ -84,26 +85,25 @@ def _selection(wanted: torch.Tensor, has: Trunk) -> torch.Tensor:
 
 def _start_joins(model: BranchedModel, part: SegmentDesign, family: list[Heritage]) -> None:
     """Let the joins hand on each original channel from a branch that kept it; what no branch kept is zero."""
-    if part.join not in ("project", "sum"):
+    join = join_of(part.join)
+    if not join.convolves:
         return
     everything = Trunk.of(torch.cat([heritage.trunk for heritage in family]))
     at = start = 0
     for scale, heritage in zip(part.branches, family, strict=True):
         trunk = heritage.trunk
-        own = Trunk(trunk, everything.share[at : at + len(trunk)]) if part.join == "sum" else Trunk.of(trunk)
+        own = Trunk(trunk, everything.share[at : at + len(trunk)]) if join.whole else Trunk.of(trunk)
         at += len(trunk)
         op: Op = heritage.branch.graph.by_name[JOIN_CONV]
         wanted = torch.arange(start, start + op.shape[1])
         conv = model.branch(part.name, scale.processor).get_submodule(JOIN_CONV)
         load_weights(conv, {"weight": _selection(wanted, own), "bias": torch.zeros(op.shape[1])})
-        # The parts of a `project` join lie side by side; those of a `sum` all start at 0.
-        start += scale.partition if part.join == "project" else 0
+        # Parts of the trunk lie side by side; where each is the whole, all start at 0.
+        start += 0 if join.whole else scale.partition
 
 
 def _behind(part: SegmentDesign, trunks: list[torch.Tensor], captured: Captured) -> Trunk:
     """The trunk behind a segment."""
-    if part.join == "concat":
-        return Trunk.of(torch.cat(trunks))
-    if part.join == "none":
-        return Trunk.of(trunks[0])
-    return Trunk.of(torch.arange(captured.graph.by_name[part.end].shape[1]))
+    if join_of(part.join).convolves:
+        return Trunk.of(torch.arange(captured.graph.by_name[part.end].shape[1]))
+    return Trunk.of(torch.cat(trunks))

@@ -6,9 +6,8 @@ import torch
 from torch import nn
 
 from predictors.graph import OpGraph
-from stretch.operators.elementwise import Add
-from stretch.operators.forms import make_module
-from stretch.operators.move import Concat
+from predictors.joins import meeting_of
+from stretch.operators.forms import forms, make_module
 from stretch.planning.design.branch_design import BranchDesign, SegmentDesign
 from stretch.planning.design.scale import ScaledBranch, safe_name, scaled_branches, scaled_graph
 
@@ -62,7 +61,7 @@ class Segment(nn.Module):
         for name, branch in zip(self.order, branches, strict=True):
             self.add_module(name, Branch(branch.graph))
         if len(branches) > 1:
-            self.join = Add() if design.join == "sum" else Concat()
+            self.join = forms.get(meeting_of(design.join).operator).module([], {})
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Run the branches and join them."""

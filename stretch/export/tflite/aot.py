@@ -1,6 +1,6 @@
 """A bundle with the int8 DSP signatures of its TFLite file compiled ahead of time for named chips."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from predictors.errors import InfeasibleError, UsageError
 from scheduler.bundle.load import Bundle
-from scheduler.bundle.manifest import Manifest
+from scheduler.bundle.manifest import Manifest, SubgraphEntry
 from scheduler.bundle.tflite_file import check_belongs, load_tflite
 from scheduler.checks.verify import random_input
 from scheduler.delegates.qnn_context import find_chip
@@ -76,6 +76,36 @@ def export_aot(bundle: Bundle, out: Path, chips: Sequence[str], step: Step = lam
         InfeasibleError: If a signature is not taken whole, or its code computes something else.
         StretchError: If the compiler fails or the folder cannot be written.
     """
+    chosen = _chosen(bundle, out, chips)
+    manifest = bundle.manifest
+    assert manifest.tflite is not None
+    find_toolchain()
+    check_target(out)
+    model = load_tflite(bundle.file(manifest.tflite))
+    check_belongs(model, manifest)
+    tensors = replay(manifest, {sub.name: runner(str(bundle.file(sub.file))) for sub in manifest.subgraphs}, random_input(bundle))
+    compiled: dict[str, dict[str, Compiled]] = {}
+    with staged(out) as folder:
+        files = copy_files(bundle, folder)
+        for chip in dict.fromkeys(chips):
+            step(chip)
+            path = folder / "aot" / f"{chip}.tflite"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            compiled[chip] = _compiled(folder / manifest.tflite, path, chip, chosen, tensors)
+            files[f"aot/{chip}.tflite"] = file_entry(path)
+        record = {chip: {name: each.to_json() for name, each in found.items()} for chip, found in compiled.items()}
+        made = msgspec.structs.replace(
+            manifest,
+            files=files,
+            aot={**manifest.aot, **{chip: f"aot/{chip}.tflite" for chip in compiled}},
+            checks=dict(manifest.checks) | {"aot": {**manifest.checks.get("aot", {}), **record}},
+        )
+        write_manifest(folder, made)
+    return AotExport(made, compiled)
+
+
+def _chosen(bundle: Bundle, out: Path, chips: Sequence[str]) -> list[SubgraphEntry]:
+    """The subgraphs whose signatures are compiled, or why there are none."""
     manifest = bundle.manifest
     for chip in chips:
         find_chip(chip)
@@ -92,42 +122,26 @@ def export_aot(bundle: Bundle, out: Path, chips: Sequence[str], step: Step = lam
             f"{bundle.path} has no int8 subgraph on a dsp, so there is no signature to compile",
             "make it int8 first: stretch export BUNDLE --format tflite --precision dsp=int8 --out NEW_BUNDLE",
         )
-    find_toolchain()
-    check_target(out)
-    model = load_tflite(bundle.file(manifest.tflite))
-    check_belongs(model, manifest)
-    tensors = replay(manifest, {sub.name: runner(str(bundle.file(sub.file))) for sub in manifest.subgraphs}, random_input(bundle))
-    compiled: dict[str, dict[str, Compiled]] = {}
-    with staged(out) as folder:
-        files = copy_files(bundle, folder)
-        for chip in dict.fromkeys(chips):
-            step(chip)
-            name = f"aot/{chip}.tflite"
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            code = compile_signatures(folder / manifest.tflite, [sub.name for sub in chosen], chip, path)
-            got = simulate(
-                {sub.name: Case(code[sub.name], _last(tensors[sub.input]), _last(tensors[sub.output]).shape) for sub in chosen}, chip
+    return chosen
+
+
+def _compiled(source: Path, path: Path, chip: str, chosen: Sequence[SubgraphEntry], tensors: Mapping[str, Array]) -> dict[str, Compiled]:
+    """Compile signatures into a copy of a TFLite file, and compare their code with the int8 subgraphs.
+
+    Raises:
+        InfeasibleError: If one computes something else.
+    """
+    code = compile_signatures(source, [sub.name for sub in chosen], chip, path)
+    cases = {sub.name: Case(code[sub.name], _last(tensors[sub.input]), _last(tensors[sub.output]).shape) for sub in chosen}
+    got = simulate(cases, chip)
+    found = {sub.name: Compiled(code[sub.name].operators, loss([(_last(tensors[sub.output]), got[sub.name])])) for sub in chosen}
+    for signature, each in found.items():
+        if not each.loss.cosine >= MIN_COSINE:
+            raise InfeasibleError(
+                f"signature `{signature}` compiled for {chip} has a cosine of {each.loss.cosine:.4f} with its int8 subgraph, {MIN_COSINE} is asked for",
+                "compile it with --format qnn instead",
             )
-            compiled[chip] = {
-                sub.name: Compiled(code[sub.name].operators, loss([(_last(tensors[sub.output]), got[sub.name])])) for sub in chosen
-            }
-            for signature, each in compiled[chip].items():
-                if not each.loss.cosine >= MIN_COSINE:
-                    raise InfeasibleError(
-                        f"signature `{signature}` compiled for {chip} has a cosine of {each.loss.cosine:.4f} with its int8 subgraph, {MIN_COSINE} is asked for",
-                        "compile it with --format qnn instead",
-                    )
-            files[name] = file_entry(path)
-        record = {chip: {name: each.to_json() for name, each in found.items()} for chip, found in compiled.items()}
-        made = msgspec.structs.replace(
-            manifest,
-            files=files,
-            aot={**manifest.aot, **{chip: f"aot/{chip}.tflite" for chip in compiled}},
-            checks=dict(manifest.checks) | {"aot": {**manifest.checks.get("aot", {}), **record}},
-        )
-        write_manifest(folder, made)
-    return AotExport(made, compiled)
+    return found
 
 
 def _last(x: Array) -> Array:

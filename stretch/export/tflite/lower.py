@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 
 from predictors.errors import StretchError
-from predictors.graph import Op
+from predictors.graph import Op, OpGraph
+from predictors.joins import meeting_of
 from predictors.operators import kind_of
 from scheduler.formats.tflite_checks import MAX_FACTORS
 from stretch.formats.tflite.builder import Builder, Value, to_nhwc
@@ -70,7 +71,7 @@ def join_to_tflite(
     Args:
         writer: The file.
         name: Of subgraph and signature.
-        kind: ``concat`` or ``sum``.
+        kind: Of the join, as bundles name it.
         inputs: Shape of each tensor in NHWC, by name, in order.
         output: Name and shape of the joined tensor.
     """
@@ -78,15 +79,16 @@ def join_to_tflite(
     builder = Builder(piece, {})
     values = [builder.input(each, shape) for each, shape in inputs.items()]
     made, shape = output
-    if kind == "concat":
-        indices = [_index(value) for value in values]
-        result = builder.write("CONCATENATION", made, indices, shape, None, axis=len(shape) - 1)
-    else:
-        result, *others = values
-        for i, other in enumerate(others):
-            part = made if i == len(others) - 1 else f"{made}.part{i}"
-            result = builder.apply("ADD", part, [result, other], shape)
+    operator = meeting_of(kind).operator
+    joined = Op(made, operator, tuple(inputs), shape=_nchw(shape))
+    rule = forms.get(operator).tflite
+    assert rule is not None
+    result = rule(builder, Source(OpGraph(name, (joined,), made), {}), joined, values)
     writer.add(piece, {value.name: _index(value) for value in values}, {made: builder.real(result)})
+
+
+def _nchw(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return (shape[0], shape[-1], *shape[1:-1])
 
 
 def _index(value: Value) -> int:

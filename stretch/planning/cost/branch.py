@@ -12,11 +12,12 @@ from math import prod
 from predictors.devices import ITEM_BYTES
 from predictors.fusion import Kernel, KernelCost
 from predictors.host import HOST, host_among
+from predictors.join import JoinKind
 from predictors.predictor import LatencyPredictor
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.depth import drop_units
 from stretch.planning.design.scale import scale_branch
-from stretch.planning.network.segments import EntryKind, JoinKind, Segment
+from stretch.planning.network.segments import EntryKind, Segment
 
 
 @dataclass(frozen=True)

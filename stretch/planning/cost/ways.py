@@ -5,8 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from predictors.join import JoinKind
 from stretch.planning.cost.branch import BranchCost, Costs
-from stretch.planning.design.branch_design import BranchScale, JoinKind, SegmentDesign
+from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.widths import partitions
 from stretch.planning.network.segments import Segment
 

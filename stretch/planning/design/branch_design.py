@@ -8,7 +8,8 @@ import msgspec
 
 from predictors.errors import StretchError
 from predictors.files import read_toml
-from stretch.planning.network.segments import EntryKind, JoinKind
+from predictors.join import JoinKind
+from stretch.planning.network.segments import EntryKind
 
 DESIGN_VERSION = 1
 

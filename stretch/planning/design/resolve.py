@@ -4,10 +4,11 @@ from collections.abc import Mapping
 
 from predictors.errors import StretchError, UnknownNameError
 from predictors.graph import OpGraph
+from predictors.join import JoinKind
 from stretch.planning.design.branch_design import BranchDesign, BranchDraft, BranchScale, DesignDraft, SegmentDesign, SegmentDraft
 from stretch.planning.design.scale import join_width, scaled_graph
 from stretch.planning.design.widths import partitions
-from stretch.planning.network.segments import JoinKind, Segment, cut_segment, split_segments
+from stretch.planning.network.segments import Segment, cut_segment, split_segments
 
 
 def resolve_design(draft: DesignDraft, graph: OpGraph, device: str, align: Mapping[str, int], default: str) -> BranchDesign:

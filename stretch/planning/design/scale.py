@@ -7,6 +7,7 @@ from predictors.channels import Narrowed
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from predictors.host import host_among
+from predictors.joins import join_of, meeting_of
 from predictors.operators import kind_of
 from predictors.shapes import Attr
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
@@ -88,7 +89,8 @@ def _scale_op(op: Op, source: OpGraph, channels: ChannelGroups, kept: dict[int, 
 
 def trunk_parts(design: SegmentDesign, width: int) -> list[int]:
     """How many channels of the original trunk each branch answers for, in order of the branches."""
-    if design.join == "project":
+    join = join_of(design.join)
+    if join.convolves and not join.whole:
         return [b.partition for b in design.branches]
     return partitions(width, [b.width for b in design.branches], 1)
 
@@ -126,8 +128,9 @@ def scale_branch(segment: Segment, design: SegmentDesign, index: int, in_channel
             scaled = _scale_op(op, source, channels, kept)
             ops.append(Op(scaled.name, scaled.kind, tuple(reads.get(n, n) for n in scaled.inputs), scaled.attrs, tags=scaled.tags))
     output = reads.get(source.output, source.output)
-    if design.join in ("project", "sum"):
-        out = scale.partition if design.join == "project" else segment.width
+    join = join_of(design.join)
+    if join.convolves:
+        out = segment.width if join.whole else scale.partition
         if out <= 0:
             raise StretchError(
                 f"branch `{segment.name}.{scale.processor}` contributes no channel to its join",
@@ -157,9 +160,8 @@ def _entry(segment: Segment, scale: BranchScale, width: int, start: int) -> list
 
 def join_width(segment: Segment, design: SegmentDesign) -> int:
     """Channels behind the segment's meeting point."""
-    if design.join == "concat":
-        return sum(b.width for b in design.branches)
-    return segment.width
+    join = join_of(design.join)
+    return segment.width if join.convolves or join.meets is None else sum(b.width for b in design.branches)
 
 
 def design_segments(graph: OpGraph, design: BranchDesign) -> list[Segment]:
@@ -198,21 +200,21 @@ def scaled_branches(graph: OpGraph, design: BranchDesign) -> list[list[ScaledBra
 
 
 def _check_join(segment: Segment, design: SegmentDesign) -> None:
-    where = f"segment `{segment.name}`"
+    where, join = f"segment `{segment.name}`", join_of(design.join)
     processors = [b.processor for b in design.branches]
     if not processors or len(set(processors)) != len(processors):
         raise StretchError(f"{where} needs one branch per processor, it has {', '.join(processors) or 'none'}")
     if len(processors) == 1:
-        if design.join not in ("none", "concat"):
+        if join.convolves:
             raise StretchError(f"{where} has one branch and nothing to join by `{design.join}`", 'set join = "none"')
-        if design.join == "none" and design.branches[0].width != segment.width:
+        if join.meets is None and design.branches[0].width != segment.width:
             raise StretchError(f'{where} keeps its width {segment.width} with join = "none"', 'set join = "concat" to let the width change')
         return
-    if design.join == "none":
+    if join.meets is None:
         raise StretchError(f"{where} has {len(processors)} branches that nothing joins", 'set join to "project", "concat" or "sum"')
     if len(segment.graph.by_name[segment.end].shape) != 4:
         raise StretchError(f"{where} ends with a vector, branches join at feature maps", "let it end before the flattening")
-    if design.join == "project" and sum(b.partition for b in design.branches) != segment.width:
+    if join.convolves and not join.whole and sum(b.partition for b in design.branches) != segment.width:
         raise StretchError(
             f"{where} has partitions that add up to {sum(b.partition for b in design.branches)}, its width is {segment.width}"
         )
@@ -248,7 +250,7 @@ def scaled_graph(graph: OpGraph, design: BranchDesign) -> OpGraph:
         if len(ends) > 1:
             at = f"{part.name}_join"
             tags = {"segment": part.name, "processor": host_processor(design), "subgraph": f"{part.name}.join", "meeting_point": "true"}
-            ops.append(Op(at, "add" if part.join == "sum" else "concat", tuple(ends), tags=tags))
+            ops.append(Op(at, meeting_of(part.join).operator, tuple(ends), tags=tags))
     return OpGraph.build(graph.name, ops, at)
 
 

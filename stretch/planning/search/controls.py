@@ -14,11 +14,12 @@ import numpy as np
 from predictors.devices import ITEM_BYTES
 from predictors.fusion import Kernel
 from predictors.graph import OpGraph
+from predictors.join import JoinKind
 from stretch.planning.cost.branch import BranchCost, Costs
 from stretch.planning.cost.makespan import single_ms, timeline
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.design.widths import legal_widths
-from stretch.planning.network.segments import JoinKind, Segment, join_kinds
+from stretch.planning.network.segments import Segment, join_kinds
 from stretch.planning.search.layers import Layer, shortest_path
 from stretch.planning.search.rules import Rules
 

@@ -10,10 +10,11 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from predictors.join import JoinKind
 from stretch.planning.cost.branch import BranchCost, Costs
 from stretch.planning.cost.ways import Ints, Mask, Ways
 from stretch.planning.design.widths import legal_widths, partitions
-from stretch.planning.network.segments import JoinKind, Segment, join_kinds
+from stretch.planning.network.segments import Segment, join_kinds
 from stretch.planning.search.rules import Rules
 
 Floats = NDArray[np.float64]

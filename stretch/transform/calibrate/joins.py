@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from predictors.joins import join_of
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.scale import JOIN_CONV, safe_name
 from stretch.transform.calibrate.regression import Regression
@@ -24,13 +25,14 @@ def fit_join(part: SegmentDesign, segment: Segment, trunks: Sequence[torch.Tenso
         target: What the original computes, (rows, channels).
         ridge: Relative weight of the penalty.
     """
-    if part.join not in ("project", "sum"):
+    join = join_of(part.join)
+    if not join.convolves:
         return
-    joins = [segment.get_submodule(f"{safe_name(b.processor)}.{JOIN_CONV}") for b in part.branches]
-    groups = [list(range(len(joins)))] if part.join == "sum" else [[i] for i in range(len(joins))]
+    convolutions = [segment.get_submodule(f"{safe_name(b.processor)}.{JOIN_CONV}") for b in part.branches]
+    groups = [list(range(len(convolutions)))] if join.whole else [[i] for i in range(len(convolutions))]
     start = 0
     for group in groups:
-        convs = [joins[i] for i in group]
+        convs = [convolutions[i] for i in group]
         prior = torch.cat([conv.weight.flatten(1) for conv in convs], 1)
         stop = start + len(prior)
         sums = Regression(1, prior.shape[1], len(prior), prior.device)

@@ -1,0 +1,61 @@
+"""How branches become one tensor again: what a design calls a join, and what computes it when the network runs.
+
+The joins themselves are in `predictors.joins`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from predictors.registry import Registry
+from predictors.shapes import Shape
+
+#: Joins by name, as designs and recipes write them.
+JoinKind = Literal["none", "concat", "project", "sum"]
+#: Those that a bundle names: what is left to do once the branches are computed.
+MeetingKind = Literal["concat", "sum"]
+
+
+@dataclass(frozen=True)
+class Join:
+    """How the branches of a segment meet, as a design says it.
+
+    Args:
+        meets: Name of the `Meeting` that computes it; None where there is one branch and nothing to join.
+        convolves: Whether each branch ends with a 1×1 convolution of its own, so that the trunk keeps its width
+            however wide the branches are; else it has all their channels.
+        whole: Whether that convolution writes every channel of the trunk; else it writes the branch's part of them.
+    """
+
+    meets: MeetingKind | None
+    convolves: bool = False
+    whole: bool = False
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """What makes one tensor of several when the network runs.
+
+    Args:
+        operator: The kind of operator that it is in the graph of the whole network.
+        kernel: One of `predictors.devices.KERNEL_KINDS`.
+        reads: Elements read for each that is written, from the number of branches.
+        in_place: Whether a branch may write straight into its part of the joined tensor, where that is one piece.
+        combine: The joined array, from the branches' and the axis of channels.
+        problem: Why tensors of these shapes and this layout do not give one of that shape, as what
+            follows "join `name`" in a sentence; None if they do.
+        reason: What happens there, for people.
+    """
+
+    operator: str
+    kernel: str
+    reads: Callable[[int], int]
+    in_place: bool
+    combine: Callable[[Sequence[Any], int], Any]
+    problem: Callable[[Sequence[Shape], Shape, str], str | None]
+    reason: str
+
+
+#: Joins and meetings by name; those of this package are registered once `predictors.joins` is imported.
+joins: Registry[Join] = Registry("join")
+meetings: Registry[Meeting] = Registry("join")

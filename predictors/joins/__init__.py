@@ -1,0 +1,24 @@
+"""Joins: every module of this folder is imported with the package, so that a new file is found as it is."""
+
+from predictors.join import Join, Meeting, joins, meetings
+from predictors.registry import import_modules
+
+__all__ = ["Join", "Meeting", "join_of", "meeting_of"]
+
+import_modules(__name__, __path__)
+
+#: The join that a design names; raises UnknownNameError if there is none.
+join_of = joins.get
+
+
+def meeting_of(join: str) -> Meeting:
+    """What computes a join that designs, or bundles, call by this name.
+
+    Raises:
+        UnknownNameError: If there is no such join.
+        ValueError: If it joins nothing.
+    """
+    meets = joins.get(join).meets
+    if meets is None:
+        raise ValueError(f"`{join}` joins nothing")
+    return meetings.get(meets)
