@@ -15,13 +15,14 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture
-def added_template(monkeypatch):
+def added_template():
     """`add_template`, undone after the test."""
     from scheduler.delegates.opencl import programs, templates
 
-    monkeypatch.setattr(templates, "TEMPLATES", dict(templates.TEMPLATES))
-    before = list(programs.FOLDERS)
+    known, before = dict(templates.TEMPLATES), list(programs.FOLDERS)
     yield templates.add_template
+    templates.TEMPLATES.clear()
+    templates.TEMPLATES.update(known)
     programs.FOLDERS[:] = before
 
 
