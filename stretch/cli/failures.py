@@ -19,7 +19,10 @@ from stretch.plugins import culprit
 
 INTERRUPTED = 130
 
-#: How long a failed process of a run of many leaves the word to the first one.
+#: Names the file that the first failed process of a run of many makes; `stretch train --gpus` sets it.
+SPEAKER_VARIABLE = "NN_STRETCH_SPEAKER"
+
+#: How long a failed process of a run that was started otherwise leaves the word to the first one.
 _FIRST_SPEAKS_S = 3.0
 
 #: Packages that may be missing, and the extra that brings them ("" for the base install).
@@ -55,10 +58,8 @@ def guard(
         failure = explain(error, usage_hint)
         if debug:
             traceback.print_exc()
-        if _later_process():
-            # All processes of a run mostly fail alike: the first one speaks, and its end ends the others.
-            time.sleep(_FIRST_SPEAKS_S)
-        say(failure, as_json=as_json)
+        if _speaks():
+            say(failure, as_json=as_json)
         return failure.exit_code
     except KeyboardInterrupt:
         code = INTERRUPTED
@@ -74,6 +75,23 @@ def _last_words(*, as_json: bool) -> int:
     failure = last_hang()
     say(failure or StretchError("interrupted"), as_json=as_json)
     return INTERRUPTED if failure is None else failure.exit_code
+
+
+def _speaks() -> bool:
+    """Whether this process says what went wrong: of a run of many, whose processes mostly fail alike, the first that fails."""
+    claim = os.environ.get(SPEAKER_VARIABLE)
+    if claim is None:
+        if _later_process():
+            # the end of the first one ends the others
+            time.sleep(_FIRST_SPEAKS_S)
+        return True
+    try:
+        os.close(os.open(claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    except FileExistsError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _later_process() -> bool:

@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +11,7 @@ import typer
 
 from predictors.errors import StretchError
 from predictors.install import install_line
-from stretch.cli.failures import INTERRUPTED
+from stretch.cli.failures import INTERRUPTED, SPEAKER_VARIABLE
 from stretch.cli.interrupt import WRITER_GRACE_S
 from stretch.cli.output import Output, verb
 
@@ -117,6 +118,8 @@ def _torchrun(gpus: int, out: Output) -> int:
     # The launcher would set one thread a process, and say so.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // gpus)))
     logging.disable(logging.CRITICAL)  # the launcher's loggers, each with a level of its own
+    folder = tempfile.TemporaryDirectory(prefix="nn-stretch-")
+    os.environ[SPEAKER_VARIABLE] = str(Path(folder.name, "failed"))
     try:
         main(["--standalone", f"--nproc-per-node={gpus}", "-m", "stretch.train", *words[start:]])
     except ChildFailedError as error:
@@ -129,6 +132,8 @@ def _torchrun(gpus: int, out: Output) -> int:
     except SignalException:
         # the first process has said so
         sys.exit(INTERRUPTED)
+    finally:
+        folder.cleanup()
     return 0
 
 

@@ -8,7 +8,7 @@ import typer
 
 from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UnknownNameError, UsageError
 from predictors.install import install_line
-from stretch.cli.failures import guard
+from stretch.cli.failures import SPEAKER_VARIABLE, guard
 
 
 def outcome(capsys, error=None, *, as_json=False, debug=False, result=None):
@@ -110,6 +110,12 @@ def test_wrong_command_line_is_a_usage_error_with_the_hint_asked_for(capsys):
 def test_control_characters_of_a_name_do_not_reach_the_terminal(capsys):
     _, _, err = outcome(capsys, StretchError("unknown model `\x1b[31mred`"))
     assert err == "error: unknown model `\\x1b[31mred`\n"
+
+
+def test_of_many_processes_that_fail_alike_the_first_alone_says_so(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv(SPEAKER_VARIABLE, str(tmp_path / "failed"))
+    failed = [outcome(capsys, StretchError("it broke")) for _ in range(3)]
+    assert failed == [(1, "", "error: it broke\n"), (1, "", ""), (1, "", "")]
 
 
 def test_later_process_of_many_leaves_an_interruption_to_the_first(capsys, monkeypatch):
