@@ -74,7 +74,10 @@ def test_properties_of_the_float_model_survive(model):
         entry.key, entry.value = "stretch.processor", "dsp"
     made = quantise(marked, samples())
     assert {p.key: p.value for p in made.metadata_props} == {"stretch.subgraph": "s1.dsp"}
-    assert all({p.key: p.value for p in node.metadata_props} == {"stretch.processor": "dsp"} for node in made.graph.node)
+    told = {node.op_type: {p.key: p.value for p in node.metadata_props} for node in made.graph.node}
+    assert all(properties["stretch.processor"] == "dsp" for properties in told.values())
+    for node in marked.graph.node:
+        assert told[node.op_type] == {p.key: p.value for p in node.metadata_props}
 
 
 def test_model_that_cannot_be_computed_is_one_sentence(model):
