@@ -177,6 +177,7 @@ def refused(copy: Path, *words: str) -> dict[str, object]:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_constraint_in_a_new_file_is_a_flag_is_obeyed_and_is_blamed(copy):
     words = ("branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", "--dry-run", "--json")
@@ -198,6 +199,7 @@ def test_constraint_in_a_new_file_is_a_flag_is_obeyed_and_is_blamed(copy):
     assert slowest("--branch-deadline", str(rule["nearest"])) <= rule["nearest"] < slowest()
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_constraint_in_a_new_file_is_a_key_of_recipes_and_an_argument_of_python(copy):
     (copy / "stretch/planning/constraints/deadline.py").write_text(CONSTRAINT)
@@ -216,6 +218,7 @@ def test_constraint_in_a_new_file_is_a_key_of_recipes_and_an_argument_of_python(
     assert "`branch_deadline=" in hint
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_strategy_in_a_new_file_is_named_in_the_help_and_searches(copy):
     (copy / "stretch/planning/strategies/largest.py").write_text(STRATEGY)

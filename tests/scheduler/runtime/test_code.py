@@ -5,6 +5,7 @@ import pytest
 
 from predictors.errors import StretchError
 from scheduler.bundle.load import load_bundle
+from scheduler.cores import available_cores
 from scheduler.delegates import CpuDelegate, Delegate
 from scheduler.delegates.base import AsyncInvocation, Compiled, UnableError
 from scheduler.memory import MemoryPlan
@@ -13,6 +14,9 @@ from scheduler.runtime.code import Code
 from scheduler.runtime.record import replay
 from scheduler.runtime.session import Session
 from tests import onnx_runtime
+
+#: A core that this process may use.
+CORE = available_cores()[0]
 
 GPU = Placement("gpu", "null_async", (), "null_async:gpu", "async", True, "")
 
@@ -170,14 +174,16 @@ def test_opencl_device_without_memory_leaves_its_subgraphs_to_the_cpu(bundle_dir
 def test_subgraph_moves_between_runs_and_its_code_is_made_while_the_session_lives(bundle_dir):
     with Session(bundle_dir, {"gpu": "reference"}) as session:
         assert right(bundle_dir, session(numbers()))
-        session.replace("s1.gpu", "cpu0")
-        session.replace("head", "reference1" if len(session.placements["cpu"].cores) and session.places["s2.gpu"].cores != (1,) else "cpu0")
+        session.replace("s1.gpu", f"cpu{CORE}")
+        session.replace(
+            "head", "reference1" if len(session.placements["cpu"].cores) and session.places["s2.gpu"].cores != (1,) else f"cpu{CORE}"
+        )
         assert right(bundle_dir, session(numbers()))
         spans = {span.name: span.queue for span in session.trace.spans}
-        assert spans["s1.gpu"] == "cpu0"
-        assert session.trace.replaced["s1.gpu"] == "mapped to cpu0"
+        assert spans["s1.gpu"] == f"cpu{CORE}"
+        assert session.trace.replaced["s1.gpu"] == f"mapped to cpu{CORE}"
         with pytest.raises(StretchError, match="unknown subgraph"):
-            session.replace("s9.gpu", "cpu0")
+            session.replace("s9.gpu", f"cpu{CORE}")
 
 
 def test_subgraph_moves_while_inferences_are_in_flight(bundle_dir, tmp_path):
@@ -185,6 +191,6 @@ def test_subgraph_moves_while_inferences_are_in_flight(bundle_dir, tmp_path):
         futures = []
         for turn in range(4):
             futures += [session.submit(numbers(seed)) for seed in range(4)]
-            session.replace("s1.gpu", ("cpu0", "reference")[turn % 2])
+            session.replace("s1.gpu", (f"cpu{CORE}", "reference")[turn % 2])
         assert all(right(bundle_dir, future.result(60), i % 4) for i, future in enumerate(futures))
     assert replay(tmp_path / "run.jsonl").finished == 16

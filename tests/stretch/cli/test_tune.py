@@ -64,6 +64,7 @@ def test_unknown_mode_is_a_usage_error(stretch, bundle_dir):
     assert "exhaustive: every work-group" in data["hint"]
 
 
+@pytest.mark.slow
 def test_mode_is_the_delegates_own_where_none_is_asked_for(stretch, bundle_dir):
     code, data, _ = stretch("tune", bundle_dir, "--budget", 1, "--map", "gpu=opencl", "--json")
     assert (code, data["mode"]) == (0, "schedule")

@@ -102,6 +102,7 @@ def test_three_processors_beat_two_and_two_beat_one(plans):
     assert two.recommended == "branched"
 
 
+@pytest.mark.slow
 def test_makespan_never_beats_the_split_without_loss_at_the_same_work(plans):
     for make in (resnet50, efficientnet_b5):
         for device, processors in COMBINATIONS:

@@ -47,6 +47,7 @@ def exhaustive(config, choice, processor):
     return min(best, default=None)
 
 
+@pytest.mark.slow
 def test_time_of_the_fastest_design_with_it_is_that_of_an_exhaustive_search():
     config, choice, used, told = asked()
     assert len(told) == 3 - len(used) > 0

@@ -57,6 +57,7 @@ def test_equal_seeds_give_equal_weights():
         assert torch.equal(value, other.state_dict()[key])
 
 
+@pytest.mark.slow
 def test_student_of_an_untrained_teacher_learns_what_the_teacher_says():
     teacher, student = fresh(1), fresh(2)
     sets = synthetic(4, 16, 320)

@@ -44,6 +44,7 @@ def test_named_value_is_feasible_when_used(request_, rule):
     assert result.design.n_meet >= 1
 
 
+@pytest.mark.slow
 def test_named_alpha_is_the_tightest_that_works():
     graph = resnet50()
     (tight,) = refusal(graph, alpha=0.02).rules
