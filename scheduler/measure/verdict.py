@@ -2,13 +2,30 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from math import isfinite
 
 from scheduler.measure.benchmark import Benchmark, Timing
 from scheduler.measure.interval import Ratio, ratio_interval
 
 #: Precision of a bundle's controls and of its whole model.
 CONTROLS = "fp32"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A control's time over the bundle's: above 1 branching is faster.
+
+    Args:
+        name: Of the control.
+        ratio: Of the medians.
+        low: Lower end of the 95 % interval.
+        high: Upper end; None if there are too few rounds for one.
+    """
+
+    name: str
+    ratio: float
+    low: float
+    high: float | None
 
 
 @dataclass(frozen=True)
@@ -32,23 +49,12 @@ class Verdict:
         """Whether bundle and controls compute in the same precision."""
         return self.precisions == (CONTROLS,)
 
-    def to_json(self) -> dict[str, Any]:
-        """The keys of `stretch run --json` that say who won."""
-        return {
-            "verdict": self.text,
-            "winner": self.winner,
-            "comparisons": [
-                {
-                    "name": name,
-                    "ratio": ratio.value,
-                    "low": ratio.low,
-                    "high": ratio.high if ratio.high < float("inf") else None,
-                }
-                for name, ratio in self.ratios.items()
-            ],
-            "precisions": {"branched": list(self.precisions), "controls": [CONTROLS]},
-            "equal_precision": self.equal_precision,
-        }
+    @property
+    def comparisons(self) -> tuple[Comparison, ...]:
+        """The bundle against each control."""
+        return tuple(
+            Comparison(name=name, ratio=r.value, low=r.low, high=r.high if isfinite(r.high) else None) for name, r in self.ratios.items()
+        )
 
 
 def judge_speed(result: Benchmark, precisions: Sequence[str] = (CONTROLS,), simulated: Sequence[str] = ()) -> Verdict:

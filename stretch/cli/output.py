@@ -15,6 +15,7 @@ import typer
 from stretch.planning.sentences import as_flag, spelled
 
 if TYPE_CHECKING:
+    from msgspec import Struct
     from rich.console import Console
 
 #: Version of the JSON that verbs print; keys are added freely, renamed only with a new number.
@@ -48,11 +49,11 @@ class Output:
         self.warnings: list[str] = []
         self._stdout = sys.stdout
 
-    def emit(self, data: Mapping[str, Any], human: "Callable[[Console], None]") -> None:
+    def emit(self, data: "Mapping[str, Any] | Struct", human: "Callable[[Console], None]") -> None:
         """Print the verb's result, once.
 
         Args:
-            data: The JSON object, without ``schema`` and ``version``.
+            data: The JSON object, without ``schema`` and ``version``; of a struct, its fields.
             human: Prints the same for people on the console it is given.
         """
         if self.as_json:
@@ -167,7 +168,7 @@ def make_console(stream: Any) -> "Console":
     return PlainNames(file=stream, markup=False, emoji=False, highlight=False, width=PLAIN_WIDTH if plain else None)
 
 
-def print_json(data: Mapping[str, Any], stream: Any) -> None:
+def print_json(data: "Mapping[str, Any] | Struct", stream: Any) -> None:
     """Print one JSON object, its schema and our version first.
 
     Raises:
@@ -175,7 +176,7 @@ def print_json(data: Mapping[str, Any], stream: Any) -> None:
     """
     from stretch import __version__
 
-    whole = {"schema": SCHEMA, "version": __version__} | dict(data)
+    whole = {"schema": SCHEMA, "version": __version__} | (dict(data) if isinstance(data, Mapping) else _plain(data))
     stream.write(json.dumps(whole, indent=2, allow_nan=False, default=_plain) + "\n")
     stream.flush()
 
@@ -187,10 +188,15 @@ def printable(text: str) -> str:
 
 def _plain(value: Any) -> Any:
     """JSON form of numpy numbers, paths and structs."""
+    import msgspec
+
+    return msgspec.to_builtins(value, enc_hook=_scalar)
+
+
+def _scalar(value: Any) -> Any:
+    """JSON form of numpy numbers and paths, which msgspec does not know."""
     if hasattr(value, "item") and getattr(value, "size", 1) == 1:
         return value.item()
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    import msgspec
-
-    return msgspec.to_builtins(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")

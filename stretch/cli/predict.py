@@ -1,6 +1,6 @@
 """`stretch predict`: latency of a model on each processor of a device, without the device."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,7 +10,7 @@ from stretch.cli.output import Output, verb
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from predictors.predictor import Estimate
+    from stretch.stages.predict import Prediction
 
 
 @verb
@@ -27,7 +27,6 @@ def predict(
     """Predict the latency of a model per processor and per kernel."""
     # Names are checked before torch is imported, so that a misspelt one is told at once.
     from predictors.devices import load_device
-    from predictors.predictor import LatencyPredictor
 
     profile = load_device(device)
     names = [profile.processor(processor).name] if processor else list(profile.variants)
@@ -40,24 +39,14 @@ def predict(
     shape = parse_input(input_size)
 
     from stretch.stages.network import read_network
+    from stretch.stages.predict import predict_latency
 
     with out.progress("capturing"):
         graph = read_network(model, shape, weights="none", trust_code=trust_code).graph
-    predictor = LatencyPredictor(profile)
-    estimates = {name: predictor.predict(graph, name, precision) for name in names}
     if not profile.calibrated:
         out.warn(f"the profile {profile.id} is derived from specifications, not fitted to measurements: treat predicted times as estimates")
-    data = {
-        "model": model,
-        "device": profile.id,
-        "calibrated": profile.calibrated,
-        "input": list(graph.input.shape),
-        "macs": graph.macs,
-        "params": graph.params,
-        "processors": {name: _estimate(estimate, kernels) for name, estimate in estimates.items()},
-        "warnings": out.warnings,
-    }
-    out.emit(data, lambda console: _show(console, data, kernels))
+    found = predict_latency(model, graph, profile, names, precision, kernels=kernels, warnings=out.warnings)
+    out.emit(found, lambda console: _show(console, found, kernels))
 
 
 def parse_input(text: str | None) -> tuple[int, int, int, int] | None:
@@ -75,53 +64,24 @@ def parse_input(text: str | None) -> tuple[int, int, int, int] | None:
     return (1, channels, height, width)
 
 
-def _estimate(estimate: "Estimate", kernels: bool) -> dict[str, Any]:
-    return {
-        "latency_ms": estimate.ms,
-        "low_ms": estimate.low_ms,
-        "high_ms": estimate.high_ms,
-        "precision": estimate.precision,
-        "calibrated": estimate.calibrated,
-        "source": estimate.source,
-        "kernels": [
-            {
-                "name": entry.kernel.name,
-                "kind": entry.kernel.cost.kind,
-                "ops": list(entry.kernel.ops),
-                "macs": entry.kernel.macs,
-                "ms": entry.time.ms,
-                "launch_ms": entry.time.launch_ms,
-                "compute_ms": entry.time.compute_ms,
-                "memory_ms": entry.time.memory_ms,
-                "bound": entry.time.bound,
-            }
-            for entry in (estimate.kernels if kernels else ())
-        ],
-    }
-
-
-def _show(console: "Console", data: dict[str, Any], kernels: bool) -> None:
+def _show(console: "Console", found: "Prediction", kernels: bool) -> None:
     from rich.table import Table
 
-    console.print(
-        f"{data['model']} on {data['device']}: {data['macs'] / 1e6:.1f} M multiply-accumulates, {data['params'] / 1e6:.2f} M parameters"
-    )
+    console.print(f"{found.model} on {found.device}: {found.macs / 1e6:.1f} M multiply-accumulates, {found.params / 1e6:.2f} M parameters")
     console.print()
     table = Table(box=None, pad_edge=False)
     for title in ("processor", "precision", "predicted ms", "low", "high"):
         table.add_column(title, justify="left" if title in ("processor", "precision") else "right")
-    for name, row in data["processors"].items():
-        table.add_row(name, row["precision"], f"{row['latency_ms']:.2f}", f"{row['low_ms']:.2f}", f"{row['high_ms']:.2f}")
+    for name, row in found.processors.items():
+        table.add_row(name, row.precision, f"{row.latency_ms:.2f}", f"{row.low_ms:.2f}", f"{row.high_ms:.2f}")
     console.print(table)
     if not kernels:
         return
-    for name, row in data["processors"].items():
+    for name, row in found.processors.items():
         console.print()
         table = Table(box=None, pad_edge=False, title=f"kernels on {name}", title_justify="left")
         for title in ("kernel", "kind", "operators", "MMACs", "ms", "limited by"):
             table.add_column(title, justify="right" if title in ("operators", "MMACs", "ms") else "left")
-        for entry in row["kernels"]:
-            table.add_row(
-                entry["name"], entry["kind"], str(len(entry["ops"])), f"{entry['macs'] / 1e6:.2f}", f"{entry['ms']:.3f}", entry["bound"]
-            )
+        for each in row.kernels:
+            table.add_row(each.name, each.kind, str(len(each.ops)), f"{each.macs / 1e6:.2f}", f"{each.ms:.3f}", each.bound)
         console.print(table)

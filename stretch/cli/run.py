@@ -12,12 +12,13 @@ if TYPE_CHECKING:
 
     import numpy as np
     from rich.console import Console
+    from rich.table import Table
 
+    from scheduler.answer import CheckAnswer, RunAnswer
     from scheduler.checks.judge import Judgement
     from scheduler.delegates import Delegate
     from scheduler.measure.benchmark import Benchmark, Effort
     from scheduler.measure.throughput import Throughput
-    from scheduler.measure.verdict import Verdict
     from scheduler.placement.choice import Priority
     from scheduler.placement.place import Placement
     from scheduler.runtime.session import Session
@@ -68,6 +69,7 @@ def run(
     table: Annotated[Path | None, typer.Option("--csv", help="Write the same spans as a table to this file.")] = None,
 ) -> None:
     """Run a bundle here, check its results, and time it in turns with the best sequential run on the same cores."""
+    from scheduler.answer import run_answer
     from scheduler.bundle.load import load_bundle
     from scheduler.checks.verify import random_input
     from scheduler.measure.trace_files import write_csv, write_perfetto
@@ -80,38 +82,34 @@ def run(
     options: dict[str, Any] = {"processors": only, "priority": _priority(priority), "delegates": _dsp(dsp_code, trust_code)}
     with Session(loaded, parse_mapping(mapping or []), **options, in_flight=in_flight or 1, time_limit=time_limit) as session:
         _tell_placements(out, session, priority)
-        data, result = _measure(out, session, x, _effort(repeat, warmup), in_flight)
+        result, right, rates = _measure(out, session, x, _effort(repeat, warmup), in_flight)
+        answer = run_answer(session, result, right, rates, trace=trace, csv=table, priority=priority, warnings=out.warnings)
         tracks = _tracks(session, result, out) if trace is not None or table is not None else {}
         depths = {"in flight": session.queue_depths}
     if trace is not None:
         write_perfetto(trace, tracks, depths)
     if table is not None:
         write_csv(table, tracks)
-    data |= {"trace": trace, "csv": table, "priority": priority, "warnings": out.warnings}
-    out.emit(data, lambda console: _print(console, data, result, result.traces[-1]))
+    out.emit(answer, lambda console: _print(console, answer, result))
 
 
 def _measure(
     out: Output, session: "Session", x: "np.ndarray[Any, Any]", effort: "Effort", in_flight: int | None
-) -> "tuple[dict[str, Any], Benchmark]":
+) -> "tuple[Benchmark, Judgement | None, Throughput | None]":
     """Check the results, time the contestants and, if asked, the throughput."""
     from scheduler.checks.judge import check_output, judge
     from scheduler.measure.benchmark import benchmark
     from scheduler.measure.throughput import throughput
-    from scheduler.measure.verdict import judge_speed
 
     right = judge(session, x) if session.computes else None
     with out.progress("running", total=effort.warmup + effort.rounds if effort.width is None else None) as step:
         result = benchmark(session, x, effort, step)
     if right is not None:
         check_output(session, result.output, right.expected)
-    rates = None
-    if in_flight is not None:
-        with out.progress("measuring throughput", total=1 + result.branched.runs) as step:
-            rates = throughput(session, x, in_flight, rounds=result.branched.runs, step=step)
-    simulated = [place.processor for place in session.placements.values() if place.simulated]
-    speed = judge_speed(result, [entry.precision for entry in session.bundle.manifest.subgraphs], simulated)
-    return _data(session, result, right, speed) | {"throughput": None if rates is None else _rates(rates)}, result
+    if in_flight is None:
+        return result, right, None
+    with out.progress("measuring throughput", total=1 + result.branched.runs) as step:
+        return result, right, throughput(session, x, in_flight, rounds=result.branched.runs, step=step)
 
 
 def _effort(repeat: int | None, warmup: int) -> "Effort":
@@ -131,49 +129,6 @@ def _tell_placements(out: Output, session: "Session", priority: str | None) -> N
         out.note(f"{name} → {processor}, as {f'--priority {priority}' if priority else '--processors'} asks")
     if shares_a_core(session):
         out.note("processors share a core, so their subgraphs run one after the other and efficiency is not given")
-
-
-def _data(session: "Session", result: "Benchmark", right: "Judgement | None", speed: "Verdict") -> dict[str, Any]:
-    """What was measured, for the JSON."""
-    manifest = session.bundle.manifest
-    return {
-        "bundle": session.bundle.path,
-        "model": manifest.model.name,
-        "device": manifest.device,
-        "weights": {"source": manifest.weights.source, "detail": manifest.weights.detail},
-        "source": "measured",
-        "median_ms": result.branched.median_ms,
-        "p90_ms": result.branched.p90_ms,
-        "runs": result.branched.runs,
-        "seconds": result.seconds,
-        "sequential": _timing(result.sequential),
-        "sequential_same_macs": _timing(result.same_macs),
-        "same_net_whole_graph_ms": result.whole.median_ms,
-        "ratio": result.ratio,
-        "macs_ratio": manifest.model.macs / manifest.model.original_macs if manifest.model.original_macs else None,
-        "ideal_ms": result.ideal_ms,
-        "efficiency": result.efficiency,
-        "max_error": result.error,
-        "check": None if right is None else _check(right),
-        "moved": session.moved,
-        "replaced": {name: {"delegate": p.delegate, "queue": p.queue, "reason": p.reason} for name, p in session.replaced.items()},
-        "cores": list(result.cores),
-        "processors": _processors(session.placements, result),
-        "subgraphs_alone_ms": dict(result.alone_ms),
-        "others": [_timing(other) for other in result.others],
-        **speed.to_json(),
-    }
-
-
-def _check(right: "Judgement") -> dict[str, Any]:
-    return {
-        "against": right.against,
-        "measure": right.measure,
-        "error": right.error,
-        "tolerance": right.tolerance,
-        "tensors": right.tensors,
-        "stored": right.stored,
-    }
 
 
 def read_input(path: Path) -> "np.ndarray[Any, Any]":
@@ -229,91 +184,54 @@ def _tracks(session: "Session", result: "Benchmark", out: Output) -> "dict[str, 
     return tracks
 
 
-def _rates(rates: "Throughput") -> dict[str, Any]:
-    return {
-        "in_flight": rates.in_flight,
-        "rounds": rates.rounds,
-        "burst": rates.burst,
-        "over_one_core": rates.over_one_core,
-        "contestants": [
-            {"name": rate.name, "per_second": rate.per_second, "p10_per_second": rate.p10_per_second}
-            for rate in (rates.submitted, rates.one_at_a_time, rates.one_core, rates.all_cores)
-        ],
-    }
-
-
 def _where(place: "Placement") -> str:
     return f"{place.delegate} on core {'+'.join(map(str, place.cores))}" if place.cores else place.delegate
 
 
-def _timing(timing: Any) -> dict[str, Any] | None:
-    return None if timing is None else {"name": timing.name, "median_ms": timing.median_ms, "p90_ms": timing.p90_ms}
-
-
-def _processors(placements: Any, result: "Benchmark") -> dict[str, Any]:
-    import numpy as np
-
-    busy: dict[str, list[float]] = {}
-    for one in result.traces:
-        for processor, ms in one.busy_ms().items():
-            busy.setdefault(processor, []).append(ms)
-    return {
-        name: {
-            "delegate": p.delegate,
-            "cores": list(p.cores),
-            "dispatch": p.dispatch,
-            "queue": p.queue,
-            "stand_in": p.stand_in,
-            "reason": p.reason,
-            "busy_ms": float(np.median(busy[name])) if name in busy else 0.0,
-        }
-        for name, p in placements.items()
-    }
-
-
-def _print(console: "Console", data: dict[str, Any], result: "Benchmark", last: "Trace") -> None:
-    from rich.table import Table
-
+def _print(console: "Console", answer: "RunAnswer", result: "Benchmark") -> None:
+    """The answer, and what no JSON has: the whole net's spread and the timeline of the last inference."""
     from scheduler.runtime.trace import timeline
 
-    weights = data["weights"]
-    console.print(
-        f"{data['model']} planned for {data['device']}, weights: {weights['source']}{' (' + weights['detail'] + ')' if weights['detail'] else ''}"
-    )
+    weights = answer.weights
+    detail = f" ({weights.detail})" if weights.detail else ""
+    console.print(f"{answer.model} planned for {answer.device}, weights: {weights.source}{detail}")
+    console.print(_contestants(answer, result))
+    console.print()
+    for line in timeline(result.traces[-1]):
+        console.print(line)
+    console.print()
+    ratio = "" if answer.macs_ratio is None else f"{answer.macs_ratio:.3f} of the original's MACs, "
+    efficiency = "efficiency not given (processors share a core)" if answer.efficiency is None else f"efficiency {answer.efficiency:.3f}"
+    cores = ", ".join(map(str, answer.cores))
+    console.print(f"{ratio}{efficiency}, {answer.runs} rounds in {answer.seconds:.1f} s on cores {cores}")
+    console.print(_results(answer.check, answer.max_error))
+    console.print(answer.verdict)
+    if answer.throughput is not None:
+        console.print()
+        rates = answer.throughput.contestants
+        for rate in rates:
+            console.print(f"{rate.name}: {rate.per_second:.1f} inferences/s, {rate.per_second / rates[0].per_second:.2f}×")
+    if answer.trace is not None:
+        console.print(f"timeline: {answer.trace} (open it in ui.perfetto.dev)")
+
+
+def _contestants(answer: "RunAnswer", result: "Benchmark") -> "Table":
+    """A row for each contestant."""
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False)
     table.add_column("measured here")
     for title in ("median ms", "p90 ms", "of branched"):
         table.add_column(title, justify="right")
-    rows = [result.branched, result.whole, result.sequential, result.same_macs, *result.others]
-    for timing in (t for t in rows if t is not None):
-        table.add_row(
-            timing.name, f"{timing.median_ms:.2f}", f"{timing.p90_ms:.2f}", f"{timing.median_ms / result.branched.median_ms:.2f}×"
-        )
-    console.print(table)
-    console.print()
-    for line in timeline(last):
-        console.print(line)
-    console.print()
-    ratio = "" if data["macs_ratio"] is None else f"{data['macs_ratio']:.3f} of the original's MACs, "
-    efficiency = "efficiency not given (processors share a core)" if result.efficiency is None else f"efficiency {result.efficiency:.3f}"
-    console.print(
-        f"{ratio}{efficiency}, {result.branched.runs} rounds in {result.seconds:.1f} s on cores {', '.join(map(str, result.cores))}"
-    )
-    console.print(_results(data["check"], result.error))
-    console.print(data["verdict"])
-    if data["throughput"] is not None:
-        console.print()
-        rates = data["throughput"]["contestants"]
-        for rate in rates:
-            share = rate["per_second"] / rates[0]["per_second"]
-            console.print(f"{rate['name']}: {rate['per_second']:.1f} inferences/s, {share:.2f}×")
-    if data["trace"] is not None:
-        console.print(f"timeline: {data['trace']} (open it in ui.perfetto.dev)")
+    for timing in (result.branched, result.whole, answer.sequential, answer.sequential_same_macs, *answer.others):
+        if timing is not None:
+            table.add_row(timing.name, f"{timing.median_ms:.2f}", f"{timing.p90_ms:.2f}", f"{timing.median_ms / answer.median_ms:.2f}×")
+    return table
 
 
-def _results(check: dict[str, Any] | None, error: float | None) -> str:
+def _results(check: "CheckAnswer | None", error: float | None) -> str:
     """Whether the results are right, for people."""
     if check is None or error is None:
         return "results not checked: a delegate computes nothing"
-    stored = ", which gives what it gave when the bundle was written" if check["stored"] else ""
-    return f"results checked: {check['tensors']} tensors against {check['against']}{stored}; the output differs by {error:.1e}"
+    stored = ", which gives what it gave when the bundle was written" if check.stored else ""
+    return f"results checked: {check.tensors} tensors against {check.against}{stored}; the output differs by {error:.1e}"

@@ -1,30 +1,28 @@
 """Where operators and subgraphs run and what they cost, for people."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rich.table import Table
 
 from stretch.report.fit import Fitting, column, plain_table
+from stretch.stages.explain import PlacedOperator, PlacedSubgraph
 
-Rows = Sequence[Mapping[str, Any]]
 
-
-def operator_table(ops: Rows, device: str) -> Fitting:
+def operator_table(ops: Sequence[PlacedOperator], device: str) -> Fitting:
     """A row for each operator; stacked under its subgraph where the terminal is narrow.
 
     Args:
-        ops: The `ops` of `stretch explain --json`.
+        ops: Of an `Explanation`.
         device: What the times are of.
     """
     return Fitting([lambda: _wide(ops, device), lambda: _stacked(ops)])
 
 
-def subgraph_table(subgraphs: Rows, device: str, planned_for: str) -> Fitting:
+def subgraph_table(subgraphs: Sequence[PlacedSubgraph], device: str, planned_for: str) -> Fitting:
     """A row for each subgraph.
 
     Args:
-        subgraphs: The `subgraphs` of `stretch explain --json`.
+        subgraphs: Of an `Explanation`.
         device: What the times are of.
         planned_for: Device of the bundle.
     """
@@ -32,18 +30,18 @@ def subgraph_table(subgraphs: Rows, device: str, planned_for: str) -> Fitting:
     return Fitting([lambda own=own: _subgraphs(subgraphs, own) for own in titles])
 
 
-def _wide(ops: Rows, device: str) -> Table:
+def _wide(ops: Sequence[PlacedOperator], device: str) -> Table:
     table = plain_table()
     for title in ("operator", "kind", "subgraph", "delegate"):
         column(table, title)
     column(table, f"ms on {device}", right=True)
     column(table, "why")
     for op in ops:
-        table.add_row(op["name"], op["op"], op["subgraph"], op["delegate"] or "", _ms(op["ms"], 3), op["reason"])
+        table.add_row(op.name, op.op, op.subgraph, op.delegate or "", _ms(op.ms, 3), op.reason)
     return table
 
 
-def _stacked(ops: Rows) -> Table:
+def _stacked(ops: Sequence[PlacedOperator]) -> Table:
     """Operators under their subgraph, each reason under the first of those it holds for."""
     table = plain_table()
     column(table, "operator, why", fold=True)
@@ -51,25 +49,25 @@ def _stacked(ops: Rows) -> Table:
     column(table, "ms", right=True)
     before, reason = None, None
     for op in ops:
-        where = f"{op['subgraph']}: {op['delegate']}" if op["delegate"] else op["subgraph"]
+        where = f"{op.subgraph}: {op.delegate}" if op.delegate else op.subgraph
         if where != before:
             table.add_row(where)
             before, reason = where, None
-        table.add_row(f"  {op['name']}", op["op"], _ms(op["ms"], 3))
-        if op["reason"] != reason:
-            reason = op["reason"]
+        table.add_row(f"  {op.name}", op.op, _ms(op.ms, 3))
+        if op.reason != reason:
+            reason = op.reason
             table.add_row(f"    {reason}")
     return table
 
 
-def _subgraphs(subgraphs: Rows, titles: tuple[str, str]) -> Table:
+def _subgraphs(subgraphs: Sequence[PlacedSubgraph], titles: tuple[str, str]) -> Table:
     table = plain_table()
     column(table, "subgraph", fold=True)
     column(table, "processor")
     for title in ("MACs", *titles):
         column(table, title, right=True)
     for each in subgraphs:
-        table.add_row(each["name"], each["processor"], f"{each['macs']:,}", _ms(each["planned_ms"], 2), _ms(each["ms"], 2))
+        table.add_row(each.name, each.processor, f"{each.macs:,}", _ms(each.planned_ms, 2), _ms(each.ms, 2))
     return table
 
 

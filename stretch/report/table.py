@@ -184,7 +184,7 @@ def figures(plan: PlanAnswer) -> list[tuple[str, str]]:
     single = predicted.best_single_processor + (f" ({precision})" if precision else "")
     rows = [
         ("MACs", f"{plan.macs / 1e6:.1f} M, {plan.macs_ratio:.3f} of the original"),
-        ("parameters", f"{plan.params / 1e6:.2f} M, {plan.params_ratio:.3f} of the original"),
+        ("parameters", f"{plan.params / 1e6:.2f} M, {_share(plan.params_ratio)}"),
         ("meeting points", str(plan.n_meet)),
         ("makespan", f"{makespan:.2f} ms, {predicted.speedup:.2f}× the best single processor ({predicted.source})"),
         ("best single processor", control(predicted.best_single_ms, single)),
@@ -197,6 +197,10 @@ def figures(plan: PlanAnswer) -> list[tuple[str, str]]:
         ("recommended", plan.recommended),
     ]
     return rows
+
+
+def _share(ratio: float | None) -> str:
+    return "of which the original has none" if ratio is None else f"{ratio:.3f} of the original"
 
 
 def _accuracy(accuracy: Mapping[str, Any]) -> str:

@@ -62,14 +62,14 @@ def test_one_round_gives_no_verdict_and_json_without_infinity():
     found = judge_speed(measured((10, 20, 20, 20), rounds=1))
     assert found.winner is None
     assert "no clear winner" in found.text
-    assert [each["high"] for each in found.to_json()["comparisons"]] == [None, None, None]
+    assert [each.high for each in found.comparisons] == [None, None, None]
 
 
 def test_contestants_of_other_precisions_are_named():
     found = judge_speed(measured((10, 12, 11, 13)), ["fp32", "int8", "int8"])
     assert "the subgraphs are fp32 and int8 and the controls fp32" in found.text
-    assert found.to_json()["precisions"] == {"branched": ["fp32", "int8"], "controls": ["fp32"]}
-    assert found.to_json()["equal_precision"] is False
+    assert found.precisions == ("fp32", "int8")
+    assert found.equal_precision is False
     assert judge_speed(measured((10, 12, 11, 13)), ["fp32", "fp32"]).equal_precision is True
 
 
@@ -82,4 +82,4 @@ def test_simulated_processor_withholds_the_verdict():
 def test_bundle_without_controls_has_no_comparison():
     found = judge_speed(measured((10, 12, 11, 13), controls=False))
     assert "without controls" in found.text
-    assert [each["name"] for each in found.to_json()["comparisons"]] == [NAMES[3]]
+    assert [each.name for each in found.comparisons] == [NAMES[3]]

@@ -10,6 +10,7 @@ import sys
 import warnings
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from rich.table import Table
@@ -35,6 +36,38 @@ def test_json_takes_numpy_numbers_and_paths():
     assert json.loads(stream.getvalue())["a"] == 0.5
     assert json.loads(stream.getvalue())["b"] == 3
     assert json.loads(stream.getvalue())["c"] == "runs/x"
+
+
+class Found(msgspec.Struct, kw_only=True):
+    """A result of a verb."""
+
+    bundle: Path
+    ms: float
+    cores: tuple[int, ...]
+    inner: "Found | None" = None
+
+
+def test_struct_is_printed_as_its_fields_in_their_order():
+    stream = io.StringIO()
+    inner = Found(bundle=Path("b"), ms=np.float32(0.5), cores=())
+    print_json(Found(bundle=Path("runs/x"), ms=np.float64(1.5), cores=(0, 1), inner=inner), stream)
+    printed = json.loads(stream.getvalue())
+    assert list(printed) == ["schema", "version", "bundle", "ms", "cores", "inner"]
+    assert (printed["bundle"], printed["ms"], printed["cores"]) == ("runs/x", 1.5, [0, 1])
+    assert printed["inner"] == {"bundle": "b", "ms": 0.5, "cores": [], "inner": None}
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_struct_with_a_number_that_json_has_not_is_refused(value):
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        print_json(Found(bundle=Path("b"), ms=value, cores=()), io.StringIO())
+
+
+@pytest.mark.parametrize("value", [np.zeros(3), object()])
+def test_value_without_a_json_form_is_refused(value):
+    for data in ({"a": value}, Found(bundle=Path("b"), ms=1.0, cores=(), inner=value)):
+        with pytest.raises(TypeError, match="has no JSON form"):
+            print_json(data, io.StringIO())
 
 
 def test_json_refuses_numbers_that_json_has_not():

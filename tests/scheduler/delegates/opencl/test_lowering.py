@@ -1,4 +1,3 @@
-
 from tests.scheduler.delegates.opencl import networks
 
 

@@ -1,0 +1,291 @@
+"""What a measured run of a bundle showed, as plain data: JSON and the terminal's table both read these structs, whose fields are the JSON's keys."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from scheduler.bundle.manifest import WeightsInfo
+from scheduler.checks.judge import Judgement
+from scheduler.measure.benchmark import Benchmark, Timing
+from scheduler.measure.throughput import Rate, Throughput
+from scheduler.measure.verdict import CONTROLS, Comparison, Verdict, judge_speed
+from scheduler.placement.place import Dispatch, Placement
+from scheduler.runtime.session import Session
+from scheduler.runtime.trace import Trace
+
+
+class TimingAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """How long one contestant took.
+
+    Args:
+        name: Which.
+        median_ms: Median over the rounds.
+        p90_ms: What nine rounds of ten stay under.
+    """
+
+    name: str
+    median_ms: float
+    p90_ms: float
+
+
+class CheckAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """How right the results are.
+
+    Args:
+        against: File that they were compared with.
+        measure: ``largest`` difference over the largest element, or ``rms`` over rms.
+        error: Of the worst tensor, by that measure.
+        tolerance: Largest error allowed.
+        tensors: Tensors that were compared.
+        stored: Whether the whole model was itself compared with what it gave when the bundle was written.
+    """
+
+    against: str
+    measure: str
+    error: float
+    tolerance: float
+    tensors: int
+    stored: bool
+
+
+class ReplacedAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a subgraph ran that its processor's delegate could not run.
+
+    Args:
+        delegate: Which ran it.
+        queue: What it shared with others.
+        reason: Why there.
+    """
+
+    delegate: str
+    queue: str
+    reason: str
+
+
+class ProcessorAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the work of one of the device's processors ran, and how long it was busy.
+
+    Args:
+        delegate: Which ran it.
+        cores: CPU cores that it used.
+        dispatch: How it was started.
+        queue: What it shared with others.
+        stand_in: Whether this machine lacks the processor.
+        reason: Why it ran there.
+        busy_ms: Of one inference, median.
+    """
+
+    delegate: str
+    cores: tuple[int, ...]
+    dispatch: Dispatch
+    queue: str
+    stand_in: bool
+    reason: str
+    busy_ms: float
+
+
+class ThroughputAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Inferences a second with several in flight.
+
+    Args:
+        in_flight: Inferences at once.
+        rounds: Rounds that counted.
+        burst: Inferences of a round, each contestant.
+        over_one_core: Rate with several in flight over that of the net as one graph on one core.
+        contestants: The bundle with several in flight, then what it was compared with.
+    """
+
+    in_flight: int
+    rounds: int
+    burst: int
+    over_one_core: float
+    contestants: tuple[Rate, ...]
+
+
+class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A bundle, measured on this machine beside its controls.
+
+    Args:
+        bundle: Its folder.
+        model: The network.
+        device: What it was planned for.
+        weights: Where its weights came from.
+        source: Where the times come from.
+        median_ms: Of the bundle.
+        p90_ms: Of the bundle.
+        runs: Rounds that counted.
+        seconds: How long they went on.
+        sequential: The original on as many threads as served it best; None without controls.
+        sequential_same_macs: The original scaled to the bundle's multiply-accumulates; None without controls.
+        same_net_whole_graph_ms: Median of the branched net as one graph.
+        ratio: Time of `sequential` over the bundle's.
+        macs_ratio: Multiply-accumulates over the original's; None where that has none.
+        ideal_ms: If branches overlapped perfectly and meeting cost nothing.
+        efficiency: That over what the bundle took; None where processors share a core.
+        max_error: Largest difference of the output, relative to its largest element; None where a delegate computes nothing.
+        check: How right the results are; None where a delegate computes nothing.
+        moved: Subgraphs that run on another processor than the design's, and on which.
+        replaced: Subgraphs that their delegate could not run, and where they ran.
+        cores: Cores that all contestants used.
+        processors: Where each processor's work ran.
+        subgraphs_alone_ms: Median of each subgraph with everything else idle.
+        others: Contestants that were beaten by one of the above.
+        verdict: Who won, in one sentence.
+        winner: ``branched``, ``sequential``, or None where the times do not tell.
+        comparisons: The bundle against each control.
+        precisions: Of the bundle's subgraphs (``branched``) and of the ``controls``.
+        equal_precision: Whether both compute in the same.
+        throughput: Inferences a second, where that was asked for.
+        trace: File of the timeline, where one was asked for.
+        csv: File of the table, where one was asked for.
+        priority: What processors were chosen for; None: as the design says.
+        warnings: What a person should know.
+    """
+
+    bundle: Path
+    model: str
+    device: str
+    weights: WeightsInfo
+    source: str = "measured"
+    median_ms: float
+    p90_ms: float
+    runs: int
+    seconds: float
+    sequential: TimingAnswer | None
+    sequential_same_macs: TimingAnswer | None
+    same_net_whole_graph_ms: float
+    ratio: float | None
+    macs_ratio: float | None
+    ideal_ms: float
+    efficiency: float | None
+    max_error: float | None
+    check: CheckAnswer | None
+    moved: dict[str, str]
+    replaced: dict[str, ReplacedAnswer]
+    cores: tuple[int, ...]
+    processors: dict[str, ProcessorAnswer]
+    subgraphs_alone_ms: dict[str, float]
+    others: tuple[TimingAnswer, ...]
+    verdict: str
+    winner: str | None
+    comparisons: tuple[Comparison, ...]
+    precisions: dict[str, tuple[str, ...]]
+    equal_precision: bool
+    throughput: ThroughputAnswer | None
+    trace: Path | None
+    csv: Path | None
+    priority: str | None
+    warnings: list[str]
+
+
+def run_answer(
+    session: Session,
+    result: Benchmark,
+    right: Judgement | None,
+    rates: Throughput | None,
+    *,
+    trace: Path | None = None,
+    csv: Path | None = None,
+    priority: str | None = None,
+    warnings: list[str],
+) -> RunAnswer:
+    """What was measured and found right, summed up.
+
+    Args:
+        session: The bundle on this machine, still open.
+        result: Its times and those of its controls.
+        right: Of its results; None where a delegate computes nothing.
+        rates: With several in flight, where that was asked for.
+        trace: File of the timeline, where one was asked for.
+        csv: File of the table, where one was asked for.
+        priority: What processors were chosen for.
+        warnings: What a person should know.
+    """
+    manifest = session.bundle.manifest
+    speed = _speed(session, result)
+    return RunAnswer(
+        bundle=session.bundle.path,
+        model=manifest.model.name,
+        device=manifest.device,
+        weights=manifest.weights,
+        median_ms=result.branched.median_ms,
+        p90_ms=result.branched.p90_ms,
+        runs=result.branched.runs,
+        seconds=result.seconds,
+        sequential=None if result.sequential is None else _of(result.sequential),
+        sequential_same_macs=None if result.same_macs is None else _of(result.same_macs),
+        same_net_whole_graph_ms=result.whole.median_ms,
+        ratio=result.ratio,
+        macs_ratio=manifest.model.macs / manifest.model.original_macs if manifest.model.original_macs else None,
+        ideal_ms=result.ideal_ms,
+        efficiency=result.efficiency,
+        max_error=result.error,
+        check=None if right is None else _check(right),
+        moved=dict(session.moved),
+        replaced={name: ReplacedAnswer(delegate=p.delegate, queue=p.queue, reason=p.reason) for name, p in session.replaced.items()},
+        cores=result.cores,
+        processors=_processors(session.placements, result.traces),
+        subgraphs_alone_ms=dict(result.alone_ms),
+        others=tuple(_of(each) for each in result.others),
+        verdict=speed.text,
+        winner=speed.winner,
+        comparisons=speed.comparisons,
+        precisions={"branched": speed.precisions, "controls": (CONTROLS,)},
+        equal_precision=speed.equal_precision,
+        throughput=None if rates is None else _throughput(rates),
+        trace=trace,
+        csv=csv,
+        priority=priority,
+        warnings=warnings,
+    )
+
+
+def _speed(session: Session, result: Benchmark) -> Verdict:
+    simulated = [place.processor for place in session.placements.values() if place.simulated]
+    return judge_speed(result, [entry.precision for entry in session.bundle.manifest.subgraphs], simulated)
+
+
+def _of(timing: Timing) -> TimingAnswer:
+    return TimingAnswer(name=timing.name, median_ms=timing.median_ms, p90_ms=timing.p90_ms)
+
+
+def _check(right: Judgement) -> CheckAnswer:
+    return CheckAnswer(
+        against=right.against,
+        measure=right.measure,
+        error=right.error,
+        tolerance=right.tolerance,
+        tensors=right.tensors,
+        stored=right.stored,
+    )
+
+
+def _processors(placements: Mapping[str, Placement], traces: Iterable[Trace]) -> dict[str, ProcessorAnswer]:
+    busy: dict[str, list[float]] = {}
+    for one in traces:
+        for processor, ms in one.busy_ms().items():
+            busy.setdefault(processor, []).append(ms)
+    return {
+        name: ProcessorAnswer(
+            delegate=p.delegate,
+            cores=p.cores,
+            dispatch=p.dispatch,
+            queue=p.queue,
+            stand_in=p.stand_in,
+            reason=p.reason,
+            busy_ms=float(np.median(busy[name])) if name in busy else 0.0,
+        )
+        for name, p in placements.items()
+    }
+
+
+def _throughput(rates: Throughput) -> ThroughputAnswer:
+    return ThroughputAnswer(
+        in_flight=rates.in_flight,
+        rounds=rates.rounds,
+        burst=rates.burst,
+        over_one_core=rates.over_one_core,
+        contestants=(rates.submitted, rates.one_at_a_time, rates.one_core, rates.all_cores),
+    )

@@ -1,0 +1,259 @@
+"""Where each operator of a bundle runs, why, and what it costs: on this machine or, predicted, on a device."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from predictors.devices import DeviceProfile, Processor
+from predictors.graph import Op, OpGraph
+from predictors.joins import meeting_of
+from predictors.predictor import Estimate, LatencyPredictor
+from scheduler.bundle.load import Bundle
+from scheduler.bundle.manifest import SubgraphEntry
+from scheduler.cores import pinned
+from scheduler.delegates import get_delegate
+from scheduler.formats.onnx_operators import read_graph
+from scheduler.placement.mapping import bundle_precisions, parse_mapping, place_processors
+from scheduler.placement.place import Dispatch, Placement
+from stretch.export.repredict import runs_in
+
+#: Called after each subgraph with its name.
+Step = Callable[[str], None]
+
+
+class PlacedProcessor(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the work of one of the device's processors is done.
+
+    Args:
+        delegate: The delegate here, or the backend on the device.
+        cores: CPU cores here.
+        dispatch: How its work is started here; None on a device.
+        stand_in: Whether this machine lacks the processor.
+        reason: Why there, in words.
+    """
+
+    delegate: str
+    cores: tuple[int, ...] = ()
+    dispatch: Dispatch | None = None
+    stand_in: bool = False
+    reason: str
+
+
+class PlacedOperator(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one operator, or one meeting point, ended up.
+
+    Args:
+        name: Its name.
+        op: Its kind.
+        subgraph: What it is part of.
+        processor: Where the design has it.
+        delegate: What runs it; None for a meeting point.
+        reason: Why there, or why it costs nothing, in words.
+        ms: Its time, where that is known by itself.
+        source: ``measured`` or ``predicted``; None without a time.
+    """
+
+    name: str
+    op: str
+    subgraph: str
+    processor: str
+    delegate: str | None
+    reason: str
+    ms: float | None = None
+    source: str | None = None
+
+
+class PlacedSubgraph(msgspec.Struct, frozen=True, kw_only=True):
+    """What a subgraph costs.
+
+    Args:
+        name: Its name.
+        segment: Segment that it is part of.
+        processor: Where the design has it.
+        macs: Multiply-accumulates.
+        planned_ms: What the planner predicted.
+        ms: Sum of its operators' times; None where none is known.
+    """
+
+    name: str
+    segment: str
+    processor: str
+    macs: int
+    planned_ms: float | None
+    ms: float | None
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """A bundle's operators on a machine; the fields are the keys of `stretch explain --json`.
+
+    Args:
+        bundle: The bundle's folder.
+        device: ``this machine``, or the device's id.
+        processors: Where each processor's work is done.
+        subgraphs: What each subgraph costs.
+        ops: Each operator, then the meeting points.
+        warnings: What a person should know.
+    """
+
+    bundle: Path
+    device: str
+    processors: dict[str, PlacedProcessor]
+    subgraphs: list[PlacedSubgraph]
+    ops: list[PlacedOperator]
+    warnings: list[str]
+
+
+def explain_here(bundle: Bundle, mapping: list[str], step: Step, warnings: list[str]) -> Explanation:
+    """Placement on this machine, each operator measured where its delegate can tell.
+
+    Args:
+        bundle: The bundle.
+        mapping: Where processors run, as ``gpu=cpu1``.
+        step: Called after each subgraph.
+        warnings: For the result.
+
+    Raises:
+        UsageError: If the mapping does not fit the bundle or this machine.
+        UnknownNameError: If a delegate does not exist.
+    """
+    manifest = bundle.manifest
+    used = list(dict.fromkeys(entry.processor for entry in manifest.subgraphs))
+    placements = place_processors(used, parse_mapping(mapping), precisions=bundle_precisions(manifest))
+    ops: list[PlacedOperator] = []
+    for entry in manifest.subgraphs:
+        ops += _measured(bundle, entry, placements[entry.processor])
+        step(entry.name)
+    processors = {
+        name: PlacedProcessor(delegate=p.delegate, cores=p.cores, dispatch=p.dispatch, stand_in=p.stand_in, reason=p.reason)
+        for name, p in placements.items()
+    }
+    return _explanation(bundle, "this machine", processors, ops, warnings)
+
+
+def explain_on(bundle: Bundle, profile: DeviceProfile, step: Step, warnings: list[str]) -> Explanation:
+    """Kernels that a device's backends launch, with predicted times.
+
+    Args:
+        bundle: The bundle.
+        profile: Of the device.
+        step: Called after each subgraph.
+        warnings: For the result.
+
+    Raises:
+        UnknownNameError: If the device lacks a processor of the bundle.
+    """
+    predictor = LatencyPredictor(profile)
+    ops: list[PlacedOperator] = []
+    processors: dict[str, PlacedProcessor] = {}
+    for entry in bundle.manifest.subgraphs:
+        processor = profile.processor(entry.processor)
+        precision = runs_in(processor, entry)
+        processors[entry.processor] = _joined(processors.get(entry.processor), processor, entry, profile.id, precision)
+        graph = read_graph(bundle.file(entry.file))
+        ops += _predicted(graph, predictor.predict(graph, entry.processor, precision), entry, processor.profile.backend)
+        step(entry.name)
+    return _explanation(bundle, profile.id, processors, ops, warnings)
+
+
+def _measured(bundle: Bundle, entry: SubgraphEntry, place: Placement) -> Iterator[PlacedOperator]:
+    """The operators of a subgraph where its delegate put them."""
+    with pinned(place.cores[:1]):
+        nodes = get_delegate(place.delegate).create(place.cores).places_from(bundle, entry.name)
+    for node in nodes:
+        yield PlacedOperator(
+            name=node.name,
+            op=node.op,
+            subgraph=entry.name,
+            processor=entry.processor,
+            delegate=place.delegate,
+            reason=node.reason,
+            ms=node.ms,
+            source=None if node.ms is None else "measured",
+        )
+
+
+def _joined(before: PlacedProcessor | None, processor: Processor, entry: SubgraphEntry, device: str, precision: str) -> PlacedProcessor:
+    """A processor of the device with one more subgraph, which adds its reason if that is another."""
+    backend = processor.profile.backend
+    reason = f"{backend} runs it on the {entry.processor} of {device} in {precision}{_unlike(entry, precision)}"
+    if before is None:
+        return PlacedProcessor(delegate=backend, reason=reason)
+    if reason in before.reason:
+        return before
+    return msgspec.structs.replace(before, reason=f"{before.reason}; {entry.name}: {reason}")
+
+
+def _unlike(entry: SubgraphEntry, precision: str) -> str:
+    """What to know where a prediction is not of what was planned, or not of what the file is."""
+    if precision != entry.precision:
+        return f", for it does not run {entry.precision}, which the file is: write it in {precision} with `stretch export`"
+    if precision != entry.planned_precision:
+        return f", which the file is; planned was {entry.planned_precision}, which `stretch export` writes"
+    return ""
+
+
+def _predicted(graph: OpGraph, estimate: Estimate, entry: SubgraphEntry, backend: str) -> Iterator[PlacedOperator]:
+    """The operators of a subgraph, each with its kernel's time or the reason why it has none of its own."""
+    kernel_of = {op: each for each in estimate.kernels for op in each.kernel.ops}
+    for op in graph.ops:
+        if op.kind == "input":
+            continue
+        each = kernel_of.get(op.name)
+        if each is None:
+            yield _on_backend(op, entry, backend, f"{backend} launches nothing for it")
+        elif each.kernel.name == op.name:
+            yield _on_backend(op, entry, backend, f"a kernel of {backend} in {estimate.precision}", each.time.ms)
+        else:
+            yield _on_backend(op, entry, backend, f"merged into `{each.kernel.name}` by {backend}")
+
+
+def _on_backend(op: Op, entry: SubgraphEntry, backend: str, reason: str, ms: float | None = None) -> PlacedOperator:
+    return PlacedOperator(
+        name=op.name,
+        op=op.kind,
+        subgraph=entry.name,
+        processor=entry.processor,
+        delegate=backend,
+        reason=reason,
+        ms=ms,
+        source=None if ms is None else "predicted",
+    )
+
+
+def _explanation(
+    bundle: Bundle, device: str, processors: dict[str, PlacedProcessor], ops: list[PlacedOperator], warnings: list[str]
+) -> Explanation:
+    """The whole, with the meeting points after the operators."""
+    manifest = bundle.manifest
+    return Explanation(
+        bundle=bundle.path,
+        device=device,
+        processors=processors,
+        subgraphs=[_subgraph(entry, ops) for entry in manifest.subgraphs],
+        ops=ops
+        + [
+            PlacedOperator(
+                name=join.name,
+                op=f"join {join.kind}",
+                subgraph=join.name,
+                processor=join.processor,
+                delegate=None,
+                reason=f"meeting point: {meeting_of(join.kind).reason}",
+            )
+            for join in manifest.joins
+        ],
+        warnings=warnings,
+    )
+
+
+def _subgraph(entry: SubgraphEntry, ops: list[PlacedOperator]) -> PlacedSubgraph:
+    times = [op.ms for op in ops if op.subgraph == entry.name and op.ms is not None]
+    return PlacedSubgraph(
+        name=entry.name,
+        segment=entry.segment,
+        processor=entry.processor,
+        macs=entry.macs,
+        planned_ms=entry.predicted_ms,
+        ms=sum(times) if times else None,
+    )

@@ -1,0 +1,145 @@
+"""What a network takes on each processor of a device, predicted, as plain data: JSON and the terminal's table both read these structs."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from predictors.devices import DeviceProfile, Precision
+from predictors.graph import OpGraph
+from predictors.predictor import Estimate, KernelEstimate, LatencyPredictor
+
+
+class PredictedKernel(msgspec.Struct, frozen=True, kw_only=True):
+    """One kernel that a processor's backend launches.
+
+    Args:
+        name: Its name.
+        kind: Of the operator that decides its cost.
+        ops: Operators merged in it.
+        macs: Multiply-accumulates.
+        ms: Its time.
+        launch_ms: To launch it.
+        compute_ms: If it only computed.
+        memory_ms: If it only moved memory.
+        bound: What limits it.
+    """
+
+    name: str
+    kind: str
+    ops: tuple[str, ...]
+    macs: int
+    ms: float
+    launch_ms: float
+    compute_ms: float
+    memory_ms: float
+    bound: str
+
+
+class PredictedLatency(msgspec.Struct, frozen=True, kw_only=True):
+    """A network on one processor.
+
+    Args:
+        latency_ms: Most likely value.
+        low_ms: Lower end of the interval.
+        high_ms: Upper end.
+        precision: At what precision.
+        calibrated: Whether the profile was fitted to measurements.
+        source: Always ``predicted``.
+        kernels: What the time is made of; empty where that was not asked for.
+    """
+
+    latency_ms: float
+    low_ms: float
+    high_ms: float
+    precision: Precision
+    calibrated: bool
+    source: str
+    kernels: list[PredictedKernel]
+
+
+class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+    """A network on the processors of a device; the fields are the keys of `stretch predict --json`.
+
+    Args:
+        model: The network.
+        device: The device's id.
+        calibrated: Whether its profile was fitted to measurements.
+        input: Shape of the input, with the batch.
+        macs: Multiply-accumulates.
+        params: Learned numbers.
+        processors: The network on each processor, by its name.
+        warnings: What a person should know.
+    """
+
+    model: str
+    device: str
+    calibrated: bool
+    input: tuple[int, ...]
+    macs: int
+    params: int
+    processors: dict[str, PredictedLatency]
+    warnings: list[str]
+
+
+def predict_latency(
+    model: str,
+    graph: OpGraph,
+    profile: DeviceProfile,
+    processors: Sequence[str],
+    precision: str | None = None,
+    *,
+    kernels: bool = False,
+    warnings: list[str],
+) -> Prediction:
+    """Predict a network on some processors of a device.
+
+    Args:
+        model: The network's name.
+        graph: Its operators.
+        profile: Of the device.
+        processors: Such as ``gpu`` or ``cpu[1large]``.
+        precision: None for each processor's default.
+        kernels: Whether every kernel is wanted.
+        warnings: For the result.
+
+    Raises:
+        UnknownNameError: If the device has no such processor.
+        UsageError: If a processor does not run the precision.
+    """
+    predictor = LatencyPredictor(profile)
+    return Prediction(
+        model=model,
+        device=profile.id,
+        calibrated=profile.calibrated,
+        input=graph.input.shape,
+        macs=graph.macs,
+        params=graph.params,
+        processors={name: _latency(predictor.predict(graph, name, precision), kernels) for name in processors},
+        warnings=warnings,
+    )
+
+
+def _latency(estimate: Estimate, kernels: bool) -> PredictedLatency:
+    return PredictedLatency(
+        latency_ms=estimate.ms,
+        low_ms=estimate.low_ms,
+        high_ms=estimate.high_ms,
+        precision=estimate.precision,
+        calibrated=estimate.calibrated,
+        source=estimate.source,
+        kernels=[_kernel(each) for each in estimate.kernels] if kernels else [],
+    )
+
+
+def _kernel(each: KernelEstimate) -> PredictedKernel:
+    return PredictedKernel(
+        name=each.kernel.name,
+        kind=each.kernel.cost.kind,
+        ops=each.kernel.ops,
+        macs=each.kernel.macs,
+        ms=each.time.ms,
+        launch_ms=each.time.launch_ms,
+        compute_ms=each.time.compute_ms,
+        memory_ms=each.time.memory_ms,
+        bound=each.time.bound,
+    )

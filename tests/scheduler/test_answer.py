@@ -1,0 +1,86 @@
+"""What a run answers, against what was measured."""
+
+import dataclasses
+
+import msgspec
+import pytest
+
+from scheduler.answer import RunAnswer, run_answer
+from scheduler.checks.judge import judge
+from scheduler.checks.verify import random_input
+from scheduler.cores import available_cores
+from scheduler.measure.benchmark import Effort, benchmark
+from scheduler.measure.throughput import throughput
+from scheduler.runtime.session import Session
+
+CORE = available_cores()[0]
+
+
+def run(path, mapping=None, in_flight=None, warnings=(), **asked):
+    """The answer, and what it is made of."""
+    with Session(path, mapping, in_flight=in_flight or 1) as session:
+        x = random_input(session.bundle)
+        right = judge(session, x) if session.computes else None
+        result = benchmark(session, x, Effort(3, warmup=0))
+        rates = None if in_flight is None else throughput(session, x, in_flight, rounds=1)
+        return run_answer(session, result, right, rates, warnings=list(warnings), **asked), result, right, rates
+
+
+def test_times_are_those_of_the_benchmark(bundle_dir):
+    answer, result, _, _ = run(bundle_dir)
+    assert (answer.median_ms, answer.p90_ms, answer.runs) == (result.branched.median_ms, result.branched.p90_ms, 3)
+    for told, timing in ((answer.sequential, result.sequential), (answer.sequential_same_macs, result.same_macs)):
+        assert (told.name, told.median_ms, told.p90_ms) == (timing.name, timing.median_ms, timing.p90_ms)
+    assert [each.name for each in answer.others] == [timing.name for timing in result.others]
+    assert answer.same_net_whole_graph_ms == result.whole.median_ms
+    assert answer.subgraphs_alone_ms == result.alone_ms
+    assert answer.source == "measured"
+
+
+def test_check_is_what_was_judged_without_its_arrays(bundle_dir):
+    answer, _, right, _ = run(bundle_dir)
+    assert msgspec.to_builtins(answer.check).items() <= {f.name: getattr(right, f.name) for f in dataclasses.fields(right)}.items()
+    assert answer.check.tensors == 7
+
+
+def test_busy_time_of_a_processor_is_that_of_its_subgraphs(bundle_dir):
+    answer, result, _, _ = run(bundle_dir)
+    for name, processor in answer.processors.items():
+        times = sorted(trace.busy_ms()[name] for trace in result.traces)
+        assert processor.busy_ms == times[1]
+    assert {name: p.stand_in for name, p in answer.processors.items()} == {"cpu": False, "gpu": True}
+
+
+def test_delegate_that_computes_nothing_leaves_results_unchecked(bundle_dir):
+    answer, _, _, _ = run(bundle_dir, {"gpu": "null"})
+    assert (answer.check, answer.max_error) == (None, None)
+    assert answer.processors["gpu"].delegate == "null"
+
+
+def test_bundle_without_controls_has_no_ratio_and_one_comparison(bundles, bundle_dir):
+    bundles.edit(bundle_dir, lambda m: m.update(controls={}, control_macs={}))
+    answer, result, _, _ = run(bundle_dir)
+    assert (answer.sequential, answer.sequential_same_macs, answer.ratio) == (None, None, None)
+    assert [each.name for each in answer.comparisons] == [result.whole.name]
+
+
+def test_throughput_names_the_bundle_with_several_in_flight_first(bundle_dir):
+    answer, _, _, rates = run(bundle_dir, in_flight=2)
+    assert answer.throughput.contestants[0] == rates.submitted
+    assert answer.throughput.over_one_core == pytest.approx(rates.submitted.per_second / rates.one_core.per_second)
+    assert (answer.throughput.in_flight, answer.throughput.rounds) == (2, 1)
+    assert run(bundle_dir)[0].throughput is None
+
+
+def test_what_was_asked_for_is_answered_with(bundle_dir, tmp_path):
+    answer, _, _, _ = run(
+        bundle_dir, {"cpu": f"cpu{CORE}", "gpu": f"cpu{CORE}"}, trace=tmp_path / "t.json", priority="latency", warnings=["slow"]
+    )
+    assert (answer.trace, answer.csv, answer.priority, answer.warnings) == (tmp_path / "t.json", None, "latency", ["slow"])
+    assert answer.efficiency is None
+
+
+def test_answer_goes_through_json_and_back(bundle_dir):
+    answer, _, _, _ = run(bundle_dir, in_flight=2)
+    text = msgspec.json.encode(answer, enc_hook=str)
+    assert msgspec.json.decode(text, type=RunAnswer, dec_hook=lambda kind, value: kind(value)) == answer

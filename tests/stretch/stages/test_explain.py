@@ -1,0 +1,110 @@
+"""Where operators run: here against the delegates' own words, on a device against the predictor."""
+
+from dataclasses import replace
+
+import msgspec
+import onnx
+import pytest
+
+from predictors.devices import load_device
+from predictors.errors import UnknownNameError, UsageError
+from predictors.predictor import LatencyPredictor
+from scheduler.bundle.load import load_bundle
+from scheduler.formats.onnx_operators import read_graph
+from stretch.stages.explain import Explanation, explain_here, explain_on
+from tests.scheduler.bundles import two_branches
+
+PIXEL6 = load_device("pixel6")
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    return load_bundle(two_branches(tmp_path_factory.mktemp("explain") / "b"))
+
+
+def silent(name):
+    """A step that nobody watches."""
+
+
+def with_precision(bundle, **changes):
+    """The bundle, which states other things of its subgraphs on the gpu."""
+    entries = [msgspec.structs.replace(e, **changes) if e.processor == "gpu" else e for e in bundle.manifest.subgraphs]
+    return replace(bundle, manifest=msgspec.structs.replace(bundle.manifest, subgraphs=entries))
+
+
+def test_every_node_of_every_file_is_told_once(bundle):
+    found = explain_here(bundle, [], silent, [])
+    for entry in bundle.manifest.subgraphs:
+        nodes = [node.name for node in onnx.load(bundle.file(entry.file)).graph.node]
+        # the runtime may add changes of layout, which are no nodes of the file
+        assert sorted(op.name for op in found.ops if op.subgraph == entry.name and op.name in nodes) == sorted(nodes)
+    assert found.device == "this machine"
+
+
+def test_mapping_decides_the_delegate_of_a_processor(bundle):
+    found = explain_here(bundle, ["gpu=reference"], silent, [])
+    assert (found.processors["gpu"].delegate, found.processors["gpu"].reason) == ("reference", "mapped to reference")
+    assert {op.delegate for op in found.ops if op.processor == "gpu" and op.op[:4] != "join"} == {"reference"}
+    with pytest.raises(UsageError, match="the bundle does not use it"):
+        explain_here(bundle, ["npu=cpu0"], silent, [])
+
+
+def test_times_on_a_device_are_those_of_the_predictor(bundle):
+    found = explain_on(bundle, PIXEL6, silent, [])
+    predictor = LatencyPredictor(PIXEL6)
+    for entry, told in zip(bundle.manifest.subgraphs, found.subgraphs, strict=True):
+        expected = predictor.predict(read_graph(bundle.file(entry.file)), entry.processor, "fp32").ms
+        assert (told.name, told.macs, told.ms) == (entry.name, entry.macs, pytest.approx(expected))
+    assert {op.source for op in found.ops} == {"predicted", None}
+    assert all((op.ms is None) == (op.source is None) for op in found.ops)
+
+
+def test_operator_of_another_kernel_names_it_and_has_no_time(bundle):
+    conv, merged = (op for op in explain_on(bundle, PIXEL6, silent, []).ops if op.subgraph == "stem")
+    assert (conv.op, merged.op, merged.ms) == ("conv", "relu", None)
+    assert merged.reason == f"merged into `{conv.name}` by {PIXEL6.processor('cpu').profile.backend}"
+
+
+def test_meeting_points_come_last_and_cost_nothing_by_themselves(bundle):
+    for found in (explain_here(bundle, [], silent, []), explain_on(bundle, PIXEL6, silent, [])):
+        assert [(op.name, op.op, op.delegate, op.ms) for op in found.ops[-2:]] == [
+            ("s1.join", "join concat", None, None),
+            ("s2.join", "join sum", None, None),
+        ]
+
+
+def test_precision_that_was_not_planned_is_told_once_for_each_other_reason(bundle):
+    plain, other = explain_on(bundle, PIXEL6, silent, []), explain_on(with_precision(bundle, planned_precision="fp16"), PIXEL6, silent, [])
+    backend = PIXEL6.processor("gpu").profile.backend
+    assert plain.processors["gpu"].reason == f"{backend} runs it on the gpu of pixel6 in fp32"
+    assert other.processors["gpu"].reason == (
+        f"{backend} runs it on the gpu of pixel6 in fp32, which the file is; planned was fp16, which `stretch export` writes"
+    )
+
+
+def test_subgraph_with_another_reason_than_its_processors_first_adds_it(bundle):
+    mixed = list(with_precision(bundle, planned_precision="fp16").manifest.subgraphs)
+    first, *_, last = (i for i, entry in enumerate(mixed) if entry.processor == "gpu")
+    mixed[first] = msgspec.structs.replace(mixed[first], planned_precision="fp32")
+    one = replace(bundle, manifest=msgspec.structs.replace(bundle.manifest, subgraphs=mixed))
+    reason = explain_on(one, PIXEL6, silent, []).processors["gpu"].reason
+    assert reason.count(f"; {mixed[last].name}: ") == 1
+    assert reason.count("planned was fp16") == 1
+
+
+def test_device_without_a_processor_of_the_bundle_is_refused(tmp_path):
+    with pytest.raises(UnknownNameError, match="dsp"):
+        explain_on(load_bundle(two_branches(tmp_path / "b", processors=("cpu", "dsp"))), PIXEL6, silent, [])
+
+
+def test_each_subgraph_is_stepped_and_warnings_are_passed_on(bundle):
+    names, warnings = [], ["estimates"]
+    found = explain_on(bundle, PIXEL6, names.append, warnings)
+    assert names == [entry.name for entry in bundle.manifest.subgraphs]
+    assert found.warnings == ["estimates"]
+
+
+def test_explanation_goes_through_json_and_back(bundle):
+    found = explain_here(bundle, [], silent, [])
+    text = msgspec.json.encode(found, enc_hook=str)
+    assert msgspec.json.decode(text, type=Explanation, dec_hook=lambda kind, value: kind(value)) == found
