@@ -1,7 +1,9 @@
 """The plan: subgraphs and joins in order, and which tensors they read and write. Where they run is not part of it."""
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from typing import Literal
 
 from predictors.errors import StretchError
@@ -118,15 +120,18 @@ def plan_of(
 
 
 def _topological_order(start: tuple[str, ...], steps: Mapping[str, PlannedSubgraph | PlannedJoin]) -> dict[str, int]:
-    order: dict[str, int] = {}
+    """Each step when all before it are done; those that can start at once as they were given."""
     there = set(start)
-    left = list(steps)
-    while left:
-        ready = [name for name in left if there.issuperset(steps[name].inputs)]
-        if not ready:
-            raise StretchError(f"`{left[0]}` waits for a tensor that nothing writes before it")
-        for name in ready:
-            order[name] = len(order)
-            there.update(steps[name].outputs)
-        left = [name for name in left if name not in order]
-    return order
+    writers = {tensor: name for name, step in steps.items() for tensor in step.outputs}
+    # a step that reads what nothing writes waits for itself
+    sorter = TopologicalSorter({name: [writers.get(i, name) for i in step.inputs if i not in there] for name, step in steps.items()})
+    given = {name: position for position, name in enumerate(steps)}
+    order: list[str] = []
+    with suppress(CycleError):
+        sorter.prepare()
+    while ready := sorted(sorter.get_ready(), key=given.__getitem__):
+        order += ready
+        sorter.done(*ready)
+    if stuck := given.keys() - set(order):
+        raise StretchError(f"`{min(stuck, key=given.__getitem__)}` waits for a tensor that nothing writes before it")
+    return {name: position for position, name in enumerate(order)}

@@ -8,7 +8,8 @@ import onnx
 from numpy.typing import NDArray
 
 from predictors.joins import meeting_of
-from scheduler.bundle.manifest import JoinEntry, Manifest
+from scheduler.bundle.manifest import Manifest
+from scheduler.runtime.plan import PlannedJoin, make_plan
 
 Array = NDArray[Any]
 Run = Callable[[Array], Array]
@@ -48,17 +49,10 @@ def replay(manifest: Manifest, runs: Mapping[str, Run], x: Array) -> dict[str, A
         x: The model's input.
     """
     tensors = {manifest.input: x}
-    left = [*manifest.subgraphs, *manifest.joins]
-    while left:
-        waiting = []
-        for step in left:
-            if isinstance(step, JoinEntry):
-                if all(name in tensors for name in step.inputs):
-                    tensors[step.output] = meeting_of(step.kind).combine([tensors[name] for name in step.inputs], 1)
-                    continue
-            elif step.input in tensors:
-                tensors[step.output] = runs[step.name](tensors[step.input])
-                continue
-            waiting.append(step)
-        left = waiting
+    plan = make_plan(manifest)
+    for name in plan.order:
+        step = plan.step(name)
+        values = [tensors[each] for each in step.inputs]
+        made = meeting_of(step.kind).combine(values, 1) if isinstance(step, PlannedJoin) else runs[name](*values)
+        tensors[step.outputs[0]] = made
     return tensors

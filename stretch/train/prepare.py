@@ -16,7 +16,7 @@ from predictors.errors import StretchError, UsageError
 from predictors.graph import OpGraph
 from stretch.capture import Captured
 from stretch.models.load import LoadedModel, names_code
-from stretch.planning.design.branch_design import BranchDesign, design_to_toml
+from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.scale import scaled_graph
 from stretch.planning.plan import plan
 from stretch.planning.sentences import as_key, errors_spelled
@@ -72,7 +72,7 @@ class Prepared:
             own["supernet"].pop("designs")
         return {
             "recipe": _digest(msgspec.json.encode(own, order="sorted")),
-            "design": _digest("".join(design_to_toml(d) for d in self.designs).encode()),
+            "design": _digest(msgspec.json.encode(self.designs)),
             "model": _weights_digest(self.captured),
         }
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
+import tomli_w
 
 from predictors.errors import StretchError, UnknownNameError, UsageError
 from predictors.faults import find_fault
@@ -182,22 +183,12 @@ def load_recipe(path: Path, changes: tuple[str, ...] = ()) -> Recipe:
 
 def recipe_to_toml(recipe: Recipe) -> str:
     """The recipe as TOML, every value written out."""
-    top, tables = [], []
-    for key, value in msgspec.to_builtins(recipe).items():
-        if isinstance(value, dict):
-            tables += ["", f"[{key}]", *(f"{k} = {_toml(v)}" for k, v in value.items() if v is not None)]
-        elif value is not None:
-            top.append(f"{key} = {_toml(value)}")
-    return "\n".join([*top, *tables]) + "\n"
+    return tomli_w.dumps(_stated(msgspec.to_builtins(recipe)))
 
 
-def _toml(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{_toml(k)} = {_toml(v)}" for k, v in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(_toml(v) for v in value) + "]"
-    # TOML's strings, numbers and booleans are JSON's; it forbids a bare DEL.
-    return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")
+def _stated(table: dict[str, Any]) -> dict[str, Any]:
+    """A table without what is None, for which TOML has no word: left out, it is the default."""
+    return {key: _stated(value) if isinstance(value, dict) else value for key, value in table.items() if value is not None}
 
 
 def _change(raw: dict[str, Any], change: str) -> None:

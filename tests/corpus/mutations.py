@@ -8,9 +8,8 @@ import random
 import tomllib
 
 import onnx
+import tomli_w
 from onnx import TensorProto, helper
-
-from stretch.train.recipe import _toml
 
 #: What nobody writes where a number, a word or a table is expected.
 VALUES = [
@@ -99,18 +98,7 @@ def toml_text(rng, content):
     if what < 0.2:
         return bytes_of(rng, content)
     data = swapped(rng, tomllib.loads(content.decode()), [*(v for v in VALUES if v is not None), *NUMBERS])
-    return "\n".join(f"{json.dumps(key)} = {_written(value)}" for key, value in data.items() if value is not None).encode()
-
-
-def _written(value):
-    """A value as TOML, those that JSON has no word for included."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(str(k))} = {_written(v)}" for k, v in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(_written(v) for v in value) + "]"
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else _toml(value)
+    return tomli_w.dumps(data).encode()
 
 
 OPERATORS = ["Loop", "If", "Scan", "RandomNormal", "ConstantOfShape", "Expand", "Tile", "EPContext", "NoSuchOp", "Relu", "Conv", "MaxPool"]

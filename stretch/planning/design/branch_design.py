@@ -1,10 +1,11 @@
 """The design: where branches meet and how each is scaled (paper 003, table 2)."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
+import tomli_w
 
 from predictors.errors import StretchError
 from predictors.files import read_toml
@@ -142,18 +143,6 @@ def load_draft(path: Path) -> DesignDraft:
 
 def design_to_toml(design: BranchDesign) -> str:
     """The design as a TOML file that `load_draft` reads back."""
-    lines = [f"version = {design.version}", f"model = {_quote(design.model)}", f"device = {_quote(design.device)}"]
-    for segment in design.segments:
-        lines += ["", "[[segments]]", f"name = {_quote(segment.name)}", f"start = {_quote(segment.start)}"]
-        lines += [f"end = {_quote(segment.end)}", f'join = "{segment.join}"', "branches = ["]
-        lines += [
-            f'  {{ processor = {_quote(b.processor)}, depth = {b.depth}, width = {b.width}, entry = "{b.entry}", partition = {b.partition}, align = {b.align} }},'
-            for b in segment.branches
-        ]
-        lines.append("]")
-    return "\n".join(lines) + "\n"
-
-
-def _quote(text: str) -> str:
-    # TOML's basic strings are JSON's, except that TOML forbids a bare DEL.
-    return msgspec.json.encode(text).decode().replace("\x7f", "\\u007f")
+    table = asdict(design)
+    # numbers and words come before tables, and a person looks for the version first
+    return tomli_w.dumps({"version": table.pop("version"), **table})

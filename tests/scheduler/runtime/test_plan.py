@@ -1,4 +1,6 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from predictors.errors import StretchError
 from scheduler.bundle.load import load_bundle
@@ -43,3 +45,31 @@ def test_steps_of_several_tensors_are_ordered_by_all_they_read():
 def test_steps_that_wait_for_each_other_are_refused():
     with pytest.raises(StretchError, match="waits for a tensor that nothing writes before it"):
         plan_of(["x"], ["y"], [subgraph("a", ("x", "b"), ("a",)), subgraph("b", ("a",), ("b",))], [])
+
+
+def test_first_step_that_waits_for_what_nothing_writes_is_named():
+    steps = [subgraph("a", ("x",), ("a",)), subgraph("b", ("lost", "a"), ("b",)), subgraph("c", ("b",), ("c",))]
+    with pytest.raises(StretchError, match="`b` waits for a tensor"):
+        plan_of(["x"], ["c"], steps, [])
+
+
+@given(st.lists(st.sets(st.integers(0, 11), min_size=1, max_size=3), min_size=1, max_size=12), st.randoms(use_true_random=False))
+def test_steps_stand_in_order_of_the_longest_way_to_them_then_as_given(reads, shuffled):
+    """Step i reads tensors of steps before it, or the input, and they are given in any order."""
+    before = [{each for each in some if each < i} for i, some in enumerate(reads)]
+    depth: list[int] = []
+    for some in before:
+        depth.append(1 + max((depth[each] for each in some), default=-1))
+    numbers = list(range(len(reads)))
+    shuffled.shuffle(numbers)
+    steps = [subgraph(f"n{i}", tuple(f"t{each}" for each in sorted(before[i])) or ("x",), (f"t{i}",)) for i in numbers]
+    plan = plan_of(["x"], ["t0"], steps, [])
+    assert list(plan.order) == [f"n{i}" for i in sorted(numbers, key=lambda i: depth[i])]
+    assert list(plan.order.values()) == list(range(len(reads)))
+
+
+def test_longest_chain_that_a_bundle_may_hold_is_ordered():
+    length = 20_000
+    chain = [subgraph(f"n{i}", (f"t{i}",), (f"t{i + 1}",)) for i in reversed(range(length))]
+    plan = plan_of(["t0"], [f"t{length}"], chain, [])
+    assert list(plan.order) == [f"n{i}" for i in range(length)]

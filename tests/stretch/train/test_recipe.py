@@ -1,9 +1,15 @@
 import os
+import tomllib
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from predictors.errors import StretchError, UnknownNameError, UsageError
-from stretch.train.recipe import Recipe, find_recipe, load_recipe, recipe_to_toml
+from stretch.planning.config import PlanConfig
+from stretch.train.config import TrainConfig
+from stretch.train.recipe import DataConfig, Recipe, SupernetConfig, find_recipe, load_recipe, recipe_to_toml
 
 
 def save(tmp_path, text):
@@ -23,6 +29,39 @@ def test_written_recipe_reads_back_as_itself(tmp_path):
     text = HEAD + 'start = "scratch"\n[train]\nepochs = 3\namp = "none"\n[plan]\nprocessors = ["cpu", "gpu"]\n[supernet]\npool = 2\n'
     recipe = load_recipe(save(tmp_path, text))
     assert load_recipe(save(tmp_path, recipe_to_toml(recipe))) == recipe
+
+
+words = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=12)
+ratios = st.floats(1e-6, 1e6)
+recipes = st.builds(
+    Recipe,
+    model=words,
+    device=words,
+    weights=words,
+    design=words,
+    start=st.sampled_from(["inherit", "calibrate", "scratch"]),
+    plan=st.builds(
+        PlanConfig,
+        processors=st.lists(words, max_size=3).map(tuple),
+        params=st.none() | st.tuples(ratios, ratios),
+        precision=st.dictionaries(words, words, max_size=3),
+        latency_budget=st.none() | ratios,
+    ),
+    data=st.builds(DataConfig, path=words, count=st.integers(1, 1 << 31)),
+    train=st.builds(TrainConfig, learning_rate=ratios, nesterov=st.booleans()),
+    supernet=st.none() | st.builds(SupernetConfig, designs=st.lists(words, max_size=3).map(tuple), macs=st.tuples(ratios, ratios)),
+)
+
+
+@given(recipes)
+def test_recipe_written_as_toml_is_what_tomllib_reads(recipe):
+    assert msgspec.convert(tomllib.loads(recipe_to_toml(recipe)), Recipe) == recipe
+
+
+def test_recipe_of_an_earlier_installation_reads(tmp_path):
+    table = '[plan]\nprocessors = ["cpu", "gpu"]\nmacs = [0.97, 1.03]\nprecision = {"cpu" = "int8", "g\\u007fu" = "fp16"}\n'
+    plan = PlanConfig(processors=("cpu", "gpu"), macs=(0.97, 1.03), precision={"cpu": "int8", "g\x7fu": "fp16"})
+    assert load_recipe(save(tmp_path, f"{HEAD}version = 1\n\n{table}")) == Recipe(model="tiny_resnet", device="mi9", plan=plan)
 
 
 def test_set_replaces_values_of_every_depth_and_kind(tmp_path):

@@ -1,4 +1,6 @@
 import os
+import tomllib
+from dataclasses import asdict
 
 import msgspec
 import pytest
@@ -28,6 +30,38 @@ designs = st.builds(BranchDesign, names, names, st.lists(parts, min_size=1, max_
 def test_design_written_as_toml_reads_back_the_same(design):
     draft = msgspec.toml.decode(design_to_toml(design), type=DesignDraft)
     assert msgspec.json.encode(draft, order="sorted") == msgspec.json.encode(design, order="sorted")
+
+
+@given(designs)
+def test_design_written_as_toml_is_what_tomllib_reads(design):
+    read = tomllib.loads(design_to_toml(design))
+    assert msgspec.json.encode(read, order="sorted") == msgspec.json.encode(asdict(design), order="sorted")
+    assert next(iter(read)) == "version"
+
+
+#: As designs were written before, each branch on a line.
+WRITTEN_BEFORE = r"""version = 1
+model = "a \"model\"\u007f"
+device = "mi9"
+
+[[segments]]
+name = "s1"
+start = "input"
+end = "add_1"
+join = "concat"
+branches = [
+  { processor = "cpu", depth = 2, width = 8, entry = "slice", partition = 8, align = 8 },
+  { processor = "gpu", depth = 1, width = 24, entry = "project", partition = 24, align = 4 },
+]
+"""
+
+
+def test_design_of_an_earlier_installation_reads_and_is_kept(tmp_path):
+    branches = (BranchScale("cpu", 2, 8, "slice", 8, 8), BranchScale("gpu", 1, 24, "project", 24, 4))
+    design = BranchDesign('a "model"\x7f', "mi9", (SegmentDesign("s1", "input", "add_1", branches, "concat"),))
+    (tmp_path / "before.toml").write_text(WRITTEN_BEFORE)
+    (tmp_path / "now.toml").write_text(design_to_toml(design))
+    assert load_draft(tmp_path / "before.toml") == load_draft(tmp_path / "now.toml")
 
 
 @given(designs)
