@@ -5,15 +5,10 @@ The joins themselves are in `predictors.joins`.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from predictors.registry import Registry
 from predictors.shapes import Shape
-
-#: Joins by name, as designs and recipes write them.
-JoinKind = Literal["none", "concat", "project", "sum"]
-#: Those that a bundle names: what is left to do once the branches are computed.
-MeetingKind = Literal["concat", "sum"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +22,7 @@ class Join:
         whole: Whether that convolution writes every channel of the trunk; else it writes the branch's part of them.
     """
 
-    meets: MeetingKind | None
+    meets: str | None
     convolves: bool = False
     whole: bool = False
 
@@ -40,8 +35,10 @@ class Meeting:
         operator: The kind of operator that it is in the graph of the whole network.
         kernel: One of `predictors.devices.KERNEL_KINDS`.
         reads: Elements read for each that is written, from the number of branches.
-        in_place: Whether a branch may write straight into its part of the joined tensor, where that is one piece.
-        combine: The joined array, from the branches' and the axis of channels.
+        in_place: Whether the tensors lie side by side in the joined one, so that a branch may write straight into
+            its part of it, where that is one piece.
+        combine: The joined array, from the branches', the axis of channels and the array to write it into, or None
+            for a new one.
         problem: Why tensors of these shapes and this layout do not give one of that shape, as what
             follows "join `name`" in a sentence; None if they do.
         reason: What happens there, for people.
@@ -51,7 +48,7 @@ class Meeting:
     kernel: str
     reads: Callable[[int], int]
     in_place: bool
-    combine: Callable[[Sequence[Any], int], Any]
+    combine: Callable[[Sequence[Any], int, Any], Any]
     problem: Callable[[Sequence[Shape], Shape, str], str | None]
     reason: str
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from predictors.errors import StretchError
 from scheduler.bundle.manifest import Manifest
@@ -31,11 +30,11 @@ class PlannedSubgraph:
 
 @dataclass(frozen=True)
 class PlannedJoin:
-    """A meeting point: which tensors are joined, and how."""
+    """A meeting point: which tensors are joined, and how: `kind` names one of `predictors.join.meetings`."""
 
     name: str
     segment: str
-    kind: Literal["concat", "sum"]
+    kind: str
     inputs: tuple[str, ...]
     output: str
     processor: str

@@ -6,7 +6,7 @@ from math import ceil, floor
 
 from predictors.errors import InfeasibleError, TightRule, UsageError
 from predictors.graph import OpGraph
-from predictors.join import JoinKind
+from predictors.joins import JoinKind
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import AccuracyPredictor
 from stretch.planning.cost.branch import Costs

@@ -54,7 +54,7 @@ def replay(manifest: Manifest, runs: Mapping[str, Run], x: Array) -> dict[str, A
         for step in left:
             if isinstance(step, JoinEntry):
                 if all(name in tensors for name in step.inputs):
-                    tensors[step.output] = meeting_of(step.kind).combine([tensors[name] for name in step.inputs], 1)
+                    tensors[step.output] = meeting_of(step.kind).combine([tensors[name] for name in step.inputs], 1, None)
                     continue
             elif step.input in tensors:
                 tensors[step.output] = runs[step.name](tensors[step.input])

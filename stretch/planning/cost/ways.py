@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from predictors.join import JoinKind
+from predictors.joins import JoinKind
 from stretch.planning.cost.branch import BranchCost, Costs
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.widths import partitions

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from predictors.errors import StretchError, UnknownNameError
 from predictors.graph import OpGraph
-from predictors.join import JoinKind
+from predictors.joins import JoinKind
 from stretch.planning.design.branch_design import BranchDesign, BranchDraft, BranchScale, DesignDraft, SegmentDesign, SegmentDraft
 from stretch.planning.design.scale import join_width, scaled_graph
 from stretch.planning.design.widths import partitions

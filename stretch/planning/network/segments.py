@@ -7,7 +7,7 @@ from typing import Literal
 
 from predictors.errors import StretchError, UnknownNameError
 from predictors.graph import Op, OpGraph
-from predictors.join import JoinKind
+from predictors.joins import JoinKind
 from stretch.planning.network.channels import ChannelGroups, channel_groups
 from stretch.planning.network.meeting import find_meeting_points, find_stem_end
 from stretch.planning.network.units import Block, cut_points, find_blocks

@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from predictors.join import JoinKind
+from predictors.joins import JoinKind
 from stretch.planning.cost.branch import BranchCost, Costs
 from stretch.planning.cost.ways import Ints, Mask, Ways
 from stretch.planning.design.widths import legal_widths, partitions
