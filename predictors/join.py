@@ -20,11 +20,23 @@ class Join:
         convolves: Whether each branch ends with a 1×1 convolution of its own, so that the trunk keeps its width
             however wide the branches are; else it has all their channels.
         whole: Whether that convolution writes every channel of the trunk; else it writes the branch's part of them.
+        adds: Whether what these convolutions write is added up, so that their weights are found together.
     """
 
     meets: str | None
     convolves: bool = False
     whole: bool = False
+    adds: bool = False
+
+    @property
+    def divides(self) -> bool:
+        """Whether each branch answers for a part of the trunk's channels, which a design states."""
+        return self.convolves and not self.whole
+
+    @property
+    def widens(self) -> bool:
+        """Whether the trunk has all the branches' channels, so that widths decide what the next segment reads."""
+        return self.meets is not None and not self.convolves
 
 
 @dataclass(frozen=True)
@@ -52,6 +64,9 @@ class Meeting:
     problem: Callable[[Sequence[Shape], Shape, str], str | None]
     reason: str
 
+
+#: The join where none is asked for, or where the one asked for is not possible: it keeps segments independent.
+DEFAULT = "project"
 
 #: Joins and meetings by name; those of this package are registered once `predictors.joins` is imported.
 joins: Registry[Join] = Registry("join")

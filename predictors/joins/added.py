@@ -32,4 +32,4 @@ meetings.register("sum")(
         reason="branch outputs are added",
     )
 )
-joins.register("sum")(Join("sum", convolves=True, whole=True))
+joins.register("sum")(Join("sum", convolves=True, whole=True, adds=True))
