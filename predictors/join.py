@@ -5,15 +5,10 @@ The joins themselves are in `predictors.joins`.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from predictors.registry import Registry
 from predictors.shapes import Shape
-
-#: Joins by name, as designs and recipes write them.
-JoinKind = Literal["none", "concat", "project", "sum"]
-#: Those that a bundle names: what is left to do once the branches are computed.
-MeetingKind = Literal["concat", "sum"]
 
 
 @dataclass(frozen=True)
@@ -25,11 +20,23 @@ class Join:
         convolves: Whether each branch ends with a 1×1 convolution of its own, so that the trunk keeps its width
             however wide the branches are; else it has all their channels.
         whole: Whether that convolution writes every channel of the trunk; else it writes the branch's part of them.
+        adds: Whether what these convolutions write is added up, so that their weights are found together.
     """
 
-    meets: MeetingKind | None
+    meets: str | None
     convolves: bool = False
     whole: bool = False
+    adds: bool = False
+
+    @property
+    def divides(self) -> bool:
+        """Whether each branch answers for a part of the trunk's channels, which a design states."""
+        return self.convolves and not self.whole
+
+    @property
+    def widens(self) -> bool:
+        """Whether the trunk has all the branches' channels, so that widths decide what the next segment reads."""
+        return self.meets is not None and not self.convolves
 
 
 @dataclass(frozen=True)
@@ -40,8 +47,10 @@ class Meeting:
         operator: The kind of operator that it is in the graph of the whole network.
         kernel: One of `predictors.devices.KERNEL_KINDS`.
         reads: Elements read for each that is written, from the number of branches.
-        in_place: Whether a branch may write straight into its part of the joined tensor, where that is one piece.
-        combine: The joined array, from the branches' and the axis of channels.
+        in_place: Whether the tensors lie side by side in the joined one, so that a branch may write straight into
+            its part of it, where that is one piece.
+        combine: The joined array, from the branches', the axis of channels and the array to write it into, or None
+            for a new one.
         problem: Why tensors of these shapes and this layout do not give one of that shape, as what
             follows "join `name`" in a sentence; None if they do.
         reason: What happens there, for people.
@@ -51,10 +60,13 @@ class Meeting:
     kernel: str
     reads: Callable[[int], int]
     in_place: bool
-    combine: Callable[[Sequence[Any], int], Any]
+    combine: Callable[[Sequence[Any], int, Any], Any]
     problem: Callable[[Sequence[Shape], Shape, str], str | None]
     reason: str
 
+
+#: The join where none is asked for, or where the one asked for is not possible: it keeps segments independent.
+DEFAULT = "project"
 
 #: Joins and meetings by name; those of this package are registered once `predictors.joins` is imported.
 joins: Registry[Join] = Registry("join")

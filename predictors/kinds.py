@@ -106,6 +106,8 @@ class Kind:
         elementwise: Output element i depends only on input elements i.
         identity: At inference it returns its input.
         folds: Runtimes fold its weights into those of the operator before it.
+        nodes: ONNX operators that compute it and no other kind from its inputs alone, element by element: the
+            check of bundles takes their shape from this kind.
         traits: What it is to fusion rules: `UNLAUNCHED`, `RECTIFIER`, `POINTWISE`.
     """
 
@@ -122,6 +124,7 @@ class Kind:
     elementwise: bool = False
     identity: bool = False
     folds: bool = False
+    nodes: tuple[str, ...] = ()
     traits: frozenset[str] = frozenset()
 
 

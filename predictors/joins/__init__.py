@@ -1,14 +1,28 @@
 """Joins: every module of this folder is imported with the package, so that a new file is found as it is."""
 
-from predictors.join import Join, Meeting, joins, meetings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
+
+from predictors.join import DEFAULT, Join, Meeting, joins, meetings
 from predictors.registry import import_modules
 
-__all__ = ["Join", "Meeting", "join_of", "meeting_of"]
+__all__ = ["DEFAULT", "Join", "JoinKind", "Meeting", "join_of", "joins", "joins_that", "meeting_of", "meetings"]
 
 import_modules(__name__, __path__)
 
+# Names of joins, as designs and recipes write them: msgspec refuses others where a file is read.
+if TYPE_CHECKING:
+    JoinKind = str
+else:
+    JoinKind = Literal[tuple(joins)]
+
 #: The join that a design names; raises UnknownNameError if there is none.
 join_of = joins.get
+
+
+def joins_that(holds: Callable[[Join], bool]) -> tuple[str, ...]:
+    """Names of the joins of several branches of which something holds, sorted."""
+    return tuple(name for name in joins if joins.get(name).meets is not None and holds(joins.get(name)))
 
 
 def meeting_of(join: str) -> Meeting:

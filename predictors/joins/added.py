@@ -11,10 +11,14 @@ def _problem(inputs: Sequence[Shape], output: Shape, layout: str) -> str | None:
     return " adds tensors of different shapes" if any(shape != output for shape in inputs) else None
 
 
-def _combine(parts: Sequence[Any], axis: int) -> Any:
+def _combine(parts: Sequence[Any], axis: int, out: Any) -> Any:
     import numpy as np
 
-    return np.sum(np.stack(parts), axis=0)
+    first, second, *others = parts
+    total = np.add(first, second, out=out)
+    for other in others:
+        np.add(total, other, out=total)
+    return total
 
 
 meetings.register("sum")(
@@ -28,4 +32,4 @@ meetings.register("sum")(
         reason="branch outputs are added",
     )
 )
-joins.register("sum")(Join("sum", convolves=True, whole=True))
+joins.register("sum")(Join("sum", convolves=True, whole=True, adds=True))

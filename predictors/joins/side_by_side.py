@@ -23,10 +23,10 @@ def _problem(inputs: Sequence[Shape], output: Shape, layout: str) -> str | None:
     return None
 
 
-def _combine(parts: Sequence[Any], axis: int) -> Any:
+def _combine(parts: Sequence[Any], axis: int, out: Any) -> Any:
     import numpy as np
 
-    return np.concatenate(parts, axis=axis)
+    return np.concatenate(parts, axis=axis, out=out)
 
 
 meetings.register("concat")(

@@ -12,8 +12,23 @@ def _slopes(ins: Sequence[Shape], attrs: Attrs) -> dict[str, Shape]:
     return {"weight": (ins[0][1],)}
 
 
-for name in ("relu", "relu6"):
-    kinds.register(name)(Kind(channels=same_channels, rows=same_rows, elementwise=True, traits=frozenset({POINTWISE, RECTIFIER})))
-for name in ("hard_swish", "hard_sigmoid", "silu", "sigmoid", "tanh", "gelu", "elu", "leaky_relu", "mish", "clamp"):
-    kinds.register(name)(Kind(channels=same_channels, rows=same_rows, elementwise=True, traits=frozenset({POINTWISE})))
+def _register(name: str, *nodes: str, traits: frozenset[str] = frozenset({POINTWISE})) -> None:
+    kinds.register(name)(Kind(channels=same_channels, rows=same_rows, elementwise=True, nodes=nodes, traits=traits))
+
+
+_register("relu", "Relu", traits=frozenset({POINTWISE, RECTIFIER}))
+_register("relu6", traits=frozenset({POINTWISE, RECTIFIER}))
+_register("silu")
+_register("clamp")
+for name, node in (
+    ("hard_swish", "HardSwish"),
+    ("hard_sigmoid", "HardSigmoid"),
+    ("sigmoid", "Sigmoid"),
+    ("tanh", "Tanh"),
+    ("gelu", "Gelu"),
+    ("elu", "Elu"),
+    ("leaky_relu", "LeakyRelu"),
+    ("mish", "Mish"),
+):
+    _register(name, node)
 kinds.register("prelu")(Kind(weights=_slopes, channels=same_channels, rows=same_rows, elementwise=True, traits=frozenset({POINTWISE})))

@@ -4,7 +4,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Iterator
 
-from predictors.joins import meeting_of
+from predictors.joins import meetings
 from scheduler.bundle.manifest import JoinEntry, Manifest, Tensor
 
 MAX_PARTS = 20_000
@@ -108,12 +108,15 @@ def _order_problems(manifest: Manifest, reads: dict[str, tuple[str, ...]], write
 
 
 def _join_problems(join: JoinEntry, inputs: list[Tensor], output: Tensor) -> Iterator[str]:
+    if join.kind not in meetings:
+        yield f"join `{join.name}` meets by `{join.kind[:40]}`, known are {', '.join(meetings)}"
+        return
     if len(inputs) < 2 or len(set(join.inputs)) != len(inputs):
         yield f"join `{join.name}` needs two or more different tensors"
         return
     for tensor in inputs:
         if (tensor.dtype, tensor.layout, tensor.scale, tensor.zero_point) != (output.dtype, output.layout, output.scale, output.zero_point):
             yield f"join `{join.name}` reads `{tensor.name}` and writes `{output.name}`, which differ in type or layout"
-    problem = meeting_of(join.kind).problem([tensor.shape for tensor in inputs], output.shape, output.layout)
+    problem = meetings.get(join.kind).problem([tensor.shape for tensor in inputs], output.shape, output.layout)
     if problem is not None:
         yield f"join `{join.name}`{problem}"

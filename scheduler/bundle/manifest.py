@@ -5,7 +5,6 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from predictors.errors import StretchError
-from predictors.join import MeetingKind
 from scheduler.bundle.preprocessing import Preprocessing
 
 SCHEMA = 2
@@ -110,7 +109,8 @@ class JoinEntry(_Part, frozen=True):
     Args:
         name: Unique, such as ``s1.join``.
         segment: Segment whose branches meet.
-        kind: ``concat``: inputs side by side along channels, in order;
+        kind: One of `predictors.join.meetings`, which the bundle's check sees to.
+            ``concat``: inputs side by side along channels, in order;
             ``sum``: inputs added. (A ``project`` join is a ``concat`` here: its
             1×1 convolutions belong to the branches.)
         inputs: Branch output tensors, in order.
@@ -120,7 +120,7 @@ class JoinEntry(_Part, frozen=True):
 
     name: str
     segment: str
-    kind: MeetingKind
+    kind: str
     inputs: tuple[str, ...]
     output: str
     processor: str = "cpu"

@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from predictors.join import JoinKind
-from predictors.joins import join_of
+from predictors.joins import JoinKind, join_of
 from scheduler.bundle.manifest import Manifest
 
 _Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 24)]

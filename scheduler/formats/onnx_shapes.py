@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from predictors.errors import StretchError
+from predictors.operators import Kind, kinds
 
 _T = TypeVar("_T")
 
@@ -93,6 +94,20 @@ def _there(value: _T | None, problem: str) -> _T:
 def _same(node: Node) -> Cost:
     shape = node.shape(0)
     return Cost(shape, math.prod(shape))
+
+
+def _by_kind(kind: Kind) -> Rule:
+    """The rule of an operator that one kind is written by and no other."""
+
+    def rule(node: Node) -> Cost:
+        need(len(node.shapes) >= kind.min_inputs, f"it has {len(node.shapes)} inputs")
+        try:
+            shape = kind.shape([node.shape(i) for i in range(len(node.shapes))], {})
+        except ValueError as error:
+            raise StretchError(str(error)) from error
+        return Cost(shape, math.prod(shape) * len(node.shapes))
+
+    return rule
 
 
 def _cast(node: Node) -> Cost:
@@ -298,6 +313,7 @@ RULES: Mapping[str, Rule] = {
     "Gemm": _gemm,
     "GlobalAveragePool": _global_pool,
     "GlobalMaxPool": _global_pool,
+    "Identity": _same,
     "LayerNormalization": _layer_norm,
     "LogSoftmax": _along_axis,
     "MaxPool": _pool,
@@ -312,8 +328,5 @@ RULES: Mapping[str, Rule] = {
     "Sum": _together,
     "Transpose": _transpose,
     "Unsqueeze": _unsqueeze,
-    **dict.fromkeys(
-        ("Elu", "Gelu", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Mish", "Relu", "Sigmoid", "Tanh"),
-        _same,
-    ),
+    **{node: _by_kind(kinds.get(name)) for name in kinds for node in kinds.get(name).nodes},
 }

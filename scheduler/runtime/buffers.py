@@ -1,4 +1,4 @@
-"""Memory of the tensors that cross subgraphs, shared by those that are never alive together, laid out so that a concat join copies nothing."""
+"""Memory of the tensors that cross subgraphs, shared by those that are never alive together, laid out so that a join of tensors side by side copies nothing."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from predictors.errors import StretchError
+from predictors.joins import meeting_of
 from scheduler.bundle.manifest import Tensor
 from scheduler.delegates.base import Array, Compiled, Invocation
 from scheduler.memory import Lifetime, Lifetimes, MemoryPlan, Planner
@@ -24,8 +25,9 @@ SHARED_AT_MOST = 1000
 class Buffers:
     """One array per tensor, and the work that is left for each join.
 
-    A branch whose slice of a concat join's output is contiguous (channels
-    outermost, batch 1) writes straight into that slice. Tensors share memory if
+    A branch whose slice of a join's output is contiguous (channels outermost,
+    batch 1) writes straight into that slice, where the join puts its tensors
+    side by side. Tensors share memory if
     one is dead before the other is written whatever runs when and wherever:
     what counts is what reads what, not the queues.
 
@@ -52,7 +54,7 @@ class Buffers:
         for name, (join, start) in slices.items():  # outermost first
             self.arrays[name] = self._place(join, name, start)
         self.joins: dict[str, Callable[[], None] | None] = {
-            join.name: self._add(join) if join.kind == "sum" else self._copy(join, copied[join.name]) for join in plan.joins.values()
+            join.name: self._copy(join, copied[join.name]) if join.name in copied else self._combine(join) for join in plan.joins.values()
         }
 
     @property
@@ -66,7 +68,7 @@ class Buffers:
         copied: dict[str, list[tuple[str, int]]] = {}
         # Outermost joins first: an inner join's output is then a slice already.
         for join in reversed(list(plan.joins.values())):
-            if join.kind == "sum":
+            if not meeting_of(join.kind).in_place:
                 continue
             copied[join.name], start, axis = [], 0, self._axis(join)
             for name in join.inputs:
@@ -128,16 +130,15 @@ class Buffers:
         axis = self._axis(join)
         return self.arrays[join.output][(slice(None),) * axis + (slice(start, start + self._tensors[name].shape[axis]),)]
 
-    def _add(self, join: PlannedJoin) -> Callable[[], None]:
-        output = self.arrays[join.output]
-        first, second, *others = (self.arrays[name] for name in join.inputs)
+    def _combine(self, join: PlannedJoin) -> Callable[[], None]:
+        """The work of a join that reads all of its tensors to write one."""
+        compute, axis = meeting_of(join.kind).combine, self._axis(join)
+        parts, output = [self.arrays[name] for name in join.inputs], self.arrays[join.output]
 
-        def add() -> None:
-            np.add(first, second, out=output)
-            for other in others:
-                np.add(output, other, out=output)
+        def combine() -> None:
+            compute(parts, axis, output)
 
-        return add
+        return combine
 
     def _copy(self, join: PlannedJoin, parts: Sequence[tuple[str, int]]) -> Callable[[], None] | None:
         copies = [(self._place(join, name, start), self.arrays[name]) for name, start in parts]

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
-from typing import Literal
 
 from predictors.errors import StretchError
 from scheduler.bundle.manifest import Manifest
@@ -33,11 +32,11 @@ class PlannedSubgraph:
 
 @dataclass(frozen=True)
 class PlannedJoin:
-    """A meeting point: which tensors are joined, and how."""
+    """A meeting point: which tensors are joined, and how: `kind` names one of `predictors.join.meetings`."""
 
     name: str
     segment: str
-    kind: Literal["concat", "sum"]
+    kind: str
     inputs: tuple[str, ...]
     output: str
     processor: str

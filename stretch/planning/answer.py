@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from predictors.join import JoinKind
+from predictors.joins import JoinKind
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.network.segments import EntryKind
 

@@ -6,7 +6,7 @@ from math import ceil, floor
 
 from predictors.errors import InfeasibleError, TightRule, UsageError
 from predictors.graph import OpGraph
-from predictors.join import JoinKind
+from predictors.joins import DEFAULT, JoinKind, joins_that
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import AccuracyPredictor
 from stretch.planning.cost.branch import Costs
@@ -100,21 +100,25 @@ def _check(config: PlanConfig, predictor: AccuracyPredictor | None) -> None:
     Raises:
         UsageError: If the request asks for it.
     """
-    if predictor is not None and (config.strategy != "exact" or config.join == "concat"):
+    if predictor is not None and (config.strategy != "exact" or config.widens):
         raise UsageError(
-            "accuracy is planned for by the exact search and joins other than `concat` only",
+            f"accuracy is planned for by the exact search and joins other than {_widening()} only",
             Sentence("leave out {} and {}", Mention("strategy"), Mention("join")),
         )
-    if config.join == "concat" and (config.strategy != "exact" or config.params is not None):
+    if config.widens and (config.strategy != "exact" or config.params is not None):
         raise UsageError(
-            Sentence("`concat` joins are planned without {} and {}", Mention("strategy"), Mention("params")),
-            Sentence("leave them out, or use {}", Mention("join", "project")),
+            Sentence("{} joins are planned without {} and {}", f"`{config.join}`", Mention("strategy"), Mention("params")),
+            Sentence("leave them out, or use {}", Mention("join", DEFAULT)),
         )
 
 
 def _join(config: PlanConfig) -> JoinKind:
-    # Other joins are compared with `project`, which keeps segments independent.
-    return "sum" if config.join == "sum" else "project"
+    # Joins that couple segments are compared with the one that keeps them independent.
+    return DEFAULT if config.widens else config.meets_by
+
+
+def _widening() -> str:
+    return " and ".join(f"`{name}`" for name in joins_that(lambda join: join.widens))
 
 
 def _space(
@@ -125,7 +129,7 @@ def _space(
 
 def _search(graph: OpGraph, config: PlanConfig, costs: Costs, space: DesignSpace, n_meet: int) -> SearchResult | None:
     low, high = macs_range(graph, config)
-    if config.strategy == "exact" and config.join != "concat":
+    if config.strategy == "exact" and not config.widens:
         return search_exact(space, low, high, n_meet)
     if space.longest_span > 1:
         # These searches know no merging: they take the meeting points of the best design that does.
@@ -133,15 +137,15 @@ def _search(graph: OpGraph, config: PlanConfig, costs: Costs, space: DesignSpace
         if guide is None:
             return None
         space = _space(config, costs, [options.segment for options, _ in guide.picks], _join(config))
-    if config.join == "concat":
-        found = search_concat(lambda arriving: _space(config, costs, space.segments, "concat", arriving), low, high, n_meet)
+    if config.widens:
+        found = search_concat(lambda arriving: _space(config, costs, space.segments, config.join, arriving), low, high, n_meet)
     else:
         found = search(config.strategy, space, low, high, n_meet)
     if found is None and search_exact(space, low, high, n_meet) is not None:
-        if config.join == "concat":
+        if config.widens:
             raise InfeasibleError(
-                f"no design of `{graph.name}` with `concat` joins was found in the range of multiply-accumulates",
-                Sentence("use {}", Mention("join", "project")),
+                f"no design of `{graph.name}` with `{config.join}` joins was found in the range of multiply-accumulates",
+                Sentence("use {}", Mention("join", DEFAULT)),
             )
         raise InfeasibleError(
             f"the strategy `{config.strategy}` finds no design of `{graph.name}`, though there is one",

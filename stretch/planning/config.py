@@ -1,6 +1,6 @@
 """What a person may ask of the planner: its options, and a request made of them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, Literal
@@ -9,12 +9,21 @@ import msgspec
 
 from predictors.devices import DeviceProfile
 from predictors.errors import UnknownNameError, UsageError
+from predictors.joins import DEFAULT, join_of, joins_that
 from stretch.planning.constraints import all_constraints
 from stretch.planning.options import Option, Positive, Range, Ratio
 from stretch.planning.sentences import Mention, Sentence
 
 #: Search strategies: the files of their folder.
 STRATEGIES = tuple(sorted(module.name for module in iter_modules([str(Path(__file__).parent / "strategies")])))
+
+#: How branches may meet: the joins of several branches, or what suits the planner.
+JOINS = ("auto", *joins_that(lambda join: True))
+
+
+def _listed(words: Sequence[str]) -> str:
+    return f"{', '.join(words[:-1])} or {words[-1]}"
+
 
 #: Options that are no constraints on single segments.
 OWN = (
@@ -50,16 +59,16 @@ OWN = (
     ),
     Option(
         "join",
-        Literal["auto", "concat", "project", "sum"],
+        Literal[JOINS],
         "auto",
-        "How branches meet: auto, concat, project or sum.",
-        "How branches meet; ``auto`` uses `project`, which keeps segments independent.",
+        f"How branches meet: {_listed(JOINS)}.",
+        f"How branches meet; ``auto`` uses `{DEFAULT}`, which keeps segments independent.",
     ),
     Option(
         "strategy",
         Literal[STRATEGIES],
         "exact",
-        f"How designs are searched: {' or '.join([', '.join(STRATEGIES[:-1]), STRATEGIES[-1]])}.",
+        f"How designs are searched: {_listed(STRATEGIES)}.",
         "``exact``, or ``grid`` for the paper's uniform ratios.",
     ),
     Option(
@@ -114,6 +123,16 @@ _Fields = msgspec.defstruct(
 
 class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Constraints, objective and strategy of one planning run."""
+
+    @property
+    def meets_by(self) -> str:
+        """The join that is asked for, `auto` resolved."""
+        return DEFAULT if self.join == "auto" else self.join
+
+    @property
+    def widens(self) -> bool:
+        """Whether the join asked for couples segments by their widths, which only one search knows how to plan."""
+        return join_of(self.meets_by).widens
 
     def having(self, values: Mapping[str, Any]) -> "PlanConfig":
         """This request with other options.

@@ -10,7 +10,7 @@ import msgspec
 
 from predictors.devices import DeviceProfile
 from predictors.graph import OpGraph
-from predictors.join import JoinKind
+from predictors.joins import JoinKind
 from predictors.predictor import LatencyPredictor
 from stretch.planning.answer import BranchAnswer, PlanAnswer, Predicted, SegmentAnswer
 from stretch.planning.choose import choose, macs_range

@@ -53,6 +53,6 @@ def replay(manifest: Manifest, runs: Mapping[str, Run], x: Array) -> dict[str, A
     for name in plan.order:
         step = plan.step(name)
         values = [tensors[each] for each in step.inputs]
-        made = meeting_of(step.kind).combine(values, 1) if isinstance(step, PlannedJoin) else runs[name](*values)
+        made = meeting_of(step.kind).combine(values, 1, None) if isinstance(step, PlannedJoin) else runs[name](*values)
         tensors[step.outputs[0]] = made
     return tensors

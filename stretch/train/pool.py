@@ -9,6 +9,7 @@ import msgspec
 from predictors.devices import DeviceProfile
 from predictors.errors import InfeasibleError
 from predictors.graph import OpGraph
+from predictors.joins import DEFAULT, join_of
 from stretch.planning.config import PlanConfig
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.design.scale import design_segments, scaled_graph
@@ -36,7 +37,7 @@ def random_designs(
     min_width: float = 0.25,
     seed: int = 0,
 ) -> list[BranchDesign]:
-    """Different designs that branch every stage over the same processors by `project` joins.
+    """Different designs that branch every stage over the same processors by the planner's own join.
 
     Args:
         graph: The original network.
@@ -63,7 +64,7 @@ def random_designs(
             return SegmentDesign(stage.name, stage.start, stage.end, (BranchScale(first, stage.depth, stage.width, align=align[first]),))
         shallowest = max(stage.min_depth, round(min_depth * stage.depth))
         scales = [(p, draw.randint(shallowest, stage.depth), draw.choice(widths[stage.name, p]), align[p]) for p in processors]
-        return _branched(stage, scales, "project")
+        return _branched(stage, scales, DEFAULT)
 
     return _distinct(graph, lambda: BranchDesign(graph.name, profile.id, tuple(part(s) for s in stages)), count, macs)
 
@@ -174,10 +175,10 @@ def _distinct(graph: OpGraph, one: Callable[[], BranchDesign], count: int, macs:
 def _branched(stage: Segment, scales: Sequence[tuple[str, int, int, int]], join: str) -> SegmentDesign:
     """A segment of branches of given (processor, depth, width, align)."""
     shares = [0] * len(scales)
-    if join == "project":
+    if join_of(join).divides:
         shares = list(partitions(stage.width, [width for _, _, width, _ in scales], max(align for *_, align in scales)))
     branches = tuple(
         BranchScale(processor, depth, width, "project" if stage.arriving(width) not in (None, stage.in_width) else "none", share, align)
         for (processor, depth, width, align), share in zip(scales, shares, strict=True)
     )
-    return SegmentDesign(stage.name, stage.start, stage.end, branches, "sum" if join == "sum" else "project")
+    return SegmentDesign(stage.name, stage.start, stage.end, branches, join)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 
 from predictors.errors import StretchError
-from predictors.joins import join_of
+from predictors.joins import join_of, joins_that
 from predictors.operators import kind_of
 from stretch.capture import Captured
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
@@ -55,7 +55,7 @@ class Sharing:
 
     Args:
         captured: The original network.
-        designs: Designs with the same segments, joined by `project` or `sum`.
+        designs: Designs with the same segments, joined so that the trunk keeps its width.
 
     Attributes:
         layout: Of the flat vector.
@@ -88,7 +88,7 @@ class Sharing:
                 prefix = f"{part.name}.{safe_name(scale.processor)}."
                 for name, positions in self._branch(part, scale, branch, prefix, start).items():
                     found[prefix + name] = positions
-                start += scale.partition if part.join == "project" else 0
+                start += scale.partition if join_of(part.join).divides else 0
         return found
 
     def _branch(self, part: SegmentDesign, scale: BranchScale, branch: ScaledBranch, prefix: str, start: int) -> dict[str, torch.Tensor]:
@@ -197,7 +197,7 @@ def envelope(designs: Sequence[BranchDesign], pick: "type[max] | type[min]" = ma
 
 
 def _check(designs: Sequence[BranchDesign]) -> dict[str, int]:
-    """Number of branches by segment that is joined by `sum`.
+    """Number of branches by segment whose join adds them up.
 
     Raises:
         StretchError: If the designs cannot share weights.
@@ -207,19 +207,20 @@ def _check(designs: Sequence[BranchDesign]) -> dict[str, int]:
     first = designs[0]
     shape = [(p.name, p.start, p.end) for p in first.segments]
     joins: dict[str, int] = {}
+    kept = " or ".join(f"`{name}`" for name in joins_that(lambda join: join.convolves))
     for design in designs:
         if [(p.name, p.start, p.end) for p in design.segments] != shape:
             raise StretchError("the designs of a supernet meet at different points", "give them the same segments")
         for part, other in zip(design.segments, first.segments, strict=True):
-            if part.join == "concat":
+            if join_of(part.join).widens:
                 raise StretchError(
-                    f"segment `{part.name}` joins by `concat`, which weights cannot be shared across", "join by `project` or `sum`"
+                    f"segment `{part.name}` joins by `{part.join}`, which weights cannot be shared across", f"join by {kept}"
                 )
             if part.join != other.join or [b.processor for b in part.branches] != [b.processor for b in other.branches]:
                 raise StretchError(
                     f"segment `{part.name}` has other processors or another join in one design than in another",
                     "use one set of processors and one join for each segment",
                 )
-            if part.join == "sum":
+            if join_of(part.join).adds:
                 joins[part.name] = len(part.branches)
     return joins

@@ -92,7 +92,7 @@ def _start_joins(model: BranchedModel, part: SegmentDesign, family: list[Heritag
     at = start = 0
     for scale, heritage in zip(part.branches, family, strict=True):
         trunk = heritage.trunk
-        own = Trunk(trunk, everything.share[at : at + len(trunk)]) if join.whole else Trunk.of(trunk)
+        own = Trunk(trunk, everything.share[at : at + len(trunk)]) if join.adds else Trunk.of(trunk)
         at += len(trunk)
         op: Op = heritage.branch.graph.by_name[JOIN_CONV]
         wanted = torch.arange(start, start + op.shape[1])

@@ -1,4 +1,4 @@
-"""A delegate, a verb, a memory planner, a constraint and a search strategy are one new file each: found in a copy of the packages into which it is dropped."""
+"""A delegate, a verb, a memory planner, a constraint and a search strategy are one new file each, a join with an operator of its own three: found in a copy of the packages into which they are dropped."""
 
 import json
 import os
@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.contracts.repository import PACKAGES, ROOT
@@ -108,6 +109,70 @@ from stretch.planning.search.exact import search_exact
 def search(space, low, high, n_meet):
     return search_exact(space, (low + high) // 2, high, n_meet)
 '''
+
+
+#: The highest of the branches' outputs, element by element: the join, its operator without torch, and in torch, ONNX and TFLite.
+HIGHEST = {
+    "predictors/joins/highest.py": """from predictors.join import Join, Meeting, joins, meetings
+
+
+def _problem(inputs, output, layout):
+    return " compares tensors of different shapes" if any(shape != output for shape in inputs) else None
+
+
+def _combine(parts, axis, out):
+    import numpy as np
+
+    first, second, *others = parts
+    highest = np.maximum(first, second, out=out)
+    for other in others:
+        np.maximum(highest, other, out=highest)
+    return highest
+
+
+meetings.register("max")(
+    Meeting("max", "elementwise", lambda branches: branches, False, _combine, _problem, "the highest branch counts")
+)
+joins.register("max")(Join("max", convolves=True, whole=True))
+""",
+    "predictors/operators/highest.py": """from predictors.channels import tied
+from predictors.kinds import Kind, kinds
+from predictors.rows import same_rows
+
+
+def _shape(ins, attrs):
+    if len(set(ins)) != 1:
+        raise ValueError("its inputs differ")
+    return ins[0]
+
+
+kinds.register("max")(Kind(_shape, channels=tied, rows=same_rows, min_inputs=2, nodes=("Max",)))
+""",
+    "stretch/operators/highest.py": """from functools import reduce
+
+import torch
+from torch import nn
+
+from stretch.operators.capturing import modules, plain_module
+from stretch.operators.forms import Form, forms, onnx_node
+
+
+class Highest(nn.Module):
+    def forward(self, *tensors):
+        return reduce(torch.maximum, tensors)
+
+
+def _tflite(b, source, op, ins):
+    made, *others = ins
+    for i, other in enumerate(others):
+        made = b.apply("MAXIMUM", op.name if other is ins[-1] else f"{op.name}.part{i}", [made, other])
+    return made
+
+
+modules("Highest")(plain_module("max"))
+forms.register("max")(Form(lambda ins, a: Highest(), onnx_node("Max"), _tflite, int8=False, any_order=True))
+""",
+}
 
 
 @pytest.fixture
@@ -228,6 +293,67 @@ def test_strategy_in_a_new_file_is_named_in_the_help_and_searches(copy):
     large = json.loads(stretch(copy, *words, "--strategy", "largest"))
     assert 1.05 <= large["macs_ratio"] <= 1.4
     assert json.loads(stretch(copy, *words))["predicted"]["makespan_ms"] <= large["predicted"]["makespan_ms"]
+
+
+DESIGN = """
+[[segments]]
+name = "s1"
+join = "max"
+branches = [{ processor = "cpu", depth = 1 }, { processor = "gpu" }]
+"""
+
+
+def in_order(bundle: Path, x: np.ndarray) -> np.ndarray:
+    """What a bundle computes, by ONNX Runtime and numpy alone."""
+    runtime = pytest.importorskip("onnxruntime")
+    manifest = json.loads((bundle / "bundle.json").read_text())
+    values = {manifest["inputs"][0]: x}
+    left = manifest["subgraphs"] + manifest["joins"]
+    while left:
+        step = next(each for each in left if values.keys() >= {*each["inputs"]})
+        left.remove(step)
+        given = {name: values[name] for name in step["inputs"]}
+        if "file" in step:
+            made = runtime.InferenceSession(bundle / step["file"]).run(step["outputs"], given)
+            values |= zip(step["outputs"], made, strict=True)
+        else:
+            assert step["kind"] == "max"
+            values[step["output"]] = np.max(list(given.values()), axis=0)
+    return values[manifest["outputs"][0]]
+
+
+@pytest.mark.torch
+def test_join_in_three_new_files_is_built_exported_and_run_with_the_right_numbers(copy, tmp_path):
+    for name, text in HIGHEST.items():
+        (copy / name).write_text(text)
+    (copy / "d.toml").write_text(DESIGN)
+    bundle, x = copy / "b", np.random.default_rng(0).normal(size=(1, 3, 32, 32)).astype(np.float32)
+    words = ("branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", "--json")
+    made = json.loads(stretch(copy, *words, "--design", copy / "d.toml", "--out", bundle))
+    assert [segment["join"] for segment in made["segments"] if len(segment["branches"]) > 1] == ["max"]
+    assert [join["kind"] for join in json.loads((bundle / "bundle.json").read_text())["joins"]] == ["max"]
+    np.save(copy / "x.npy", x)
+    code = (
+        "import numpy as np\n"
+        "from scheduler.bundle.load import load_bundle\n"
+        "from scheduler.runtime.session import Session\n"
+        "with Session(load_bundle('b', check_hashes=True)) as session:\n    np.save('y.npy', session(np.load('x.npy')))\n"
+    )
+    python(copy, code)
+    wanted = in_order(bundle, x)
+    assert np.abs(np.load(copy / "y.npy") - wanted).max() <= 1e-5 * np.abs(wanted).max()
+    assert "the highest branch counts" in stretch(copy, "explain", bundle)
+
+
+@pytest.mark.torch
+def test_join_in_three_new_files_is_a_word_of_the_planner(copy):
+    for name, text in HIGHEST.items():
+        (copy / name).write_text(text)
+    assert "How branches meet: auto, concat, max, project or sum." in " ".join(stretch(copy, "branch", "--help").split())
+    words = ("branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", "--dry-run", "--json", "--alpha", "1000")
+    words += ("--beta", "1000", "--macs", "0.7:1.6", "--join", "max")
+    planned = json.loads(stretch(copy, *words))
+    assert {segment["join"] for segment in planned["segments"] if len(segment["branches"]) > 1} == {"max"}
 
 
 @pytest.mark.parametrize(("line", "grace_s"), [("", 1.0), ("GRACE_S = 7.0\n", 7.0)])

@@ -1,19 +1,26 @@
 """What holds for every join."""
 
-from typing import get_args
-
+import msgspec
 import pytest
 
 from predictors.devices import KERNEL_KINDS
 from predictors.errors import UnknownNameError
-from predictors.join import JoinKind, MeetingKind, joins, meetings
-from predictors.joins import join_of, meeting_of
+from predictors.joins import JoinKind, join_of, joins, meeting_of, meetings
 from predictors.operators import kinds
 
 
-def test_names_of_files_and_types_are_those_that_are_registered():
-    assert set(get_args(JoinKind)) == set(joins)
-    assert set(get_args(MeetingKind)) == set(meetings)
+class Written(msgspec.Struct):
+    join: JoinKind
+
+
+@pytest.mark.parametrize("name", sorted(joins))
+def test_join_that_is_registered_may_be_written_in_files(name):
+    assert msgspec.convert({"join": name}, Written).join == name
+
+
+def test_join_that_nothing_registers_is_refused_where_a_file_is_read():
+    with pytest.raises(msgspec.ValidationError, match=r"Invalid enum value 'glue' - at `\$.join`"):
+        msgspec.convert({"join": "glue"}, Written)
 
 
 @pytest.mark.parametrize("name", sorted(meetings))

@@ -12,7 +12,7 @@ from math import prod
 from predictors.devices import ITEM_BYTES
 from predictors.fusion import Kernel, KernelCost
 from predictors.host import HOST, host_among
-from predictors.join import JoinKind
+from predictors.joins import JoinKind
 from predictors.predictor import LatencyPredictor
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.depth import drop_units

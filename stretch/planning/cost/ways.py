@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from predictors.join import JoinKind
+from predictors.joins import JoinKind, join_of
 from stretch.planning.cost.branch import BranchCost, Costs
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.widths import partitions
@@ -69,14 +69,14 @@ class Ways:
 
     def out_width(self, index: int) -> int:
         """Channels behind the join of one combination."""
-        return sum(b.width for b in self.chosen(index)) if self.join == "concat" else self.segment.width
+        return sum(b.width for b in self.chosen(index)) if join_of(self.join).widens else self.segment.width
 
     def design(self, index: int, costs: Costs) -> SegmentDesign:
         """The design of one combination."""
         chosen = self.chosen(index)
         aligns = [costs.align(b.processor) for b in chosen]
         parts = [0] * len(chosen)
-        if self.join == "project":
+        if join_of(self.join).divides:
             parts = partitions(self.segment.width, [b.width for b in chosen], max(aligns))
         branches = tuple(
             BranchScale(b.processor, b.depth, b.width, b.entry, part, align) for b, part, align in zip(chosen, parts, aligns, strict=True)

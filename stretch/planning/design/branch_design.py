@@ -9,7 +9,7 @@ import tomli_w
 
 from predictors.errors import StretchError
 from predictors.files import read_toml
-from predictors.join import JoinKind
+from predictors.joins import JoinKind
 from stretch.planning.network.segments import EntryKind
 
 DESIGN_VERSION = 1

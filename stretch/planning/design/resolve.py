@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from predictors.errors import StretchError, UnknownNameError
 from predictors.graph import OpGraph
-from predictors.join import JoinKind
+from predictors.joins import DEFAULT, JoinKind, join_of
 from stretch.planning.design.branch_design import BranchDesign, BranchDraft, BranchScale, DesignDraft, SegmentDesign, SegmentDraft
 from stretch.planning.design.scale import join_width, scaled_graph
 from stretch.planning.design.widths import partitions
@@ -108,16 +108,16 @@ def _part(segment: Segment, own: SegmentDraft, arriving: int, align: Mapping[str
     if own.join is not None:
         join = own.join
     elif len(scales) > 1:
-        join = "project"
+        join = DEFAULT
     else:
         join = "none" if scales[0].width == segment.width else "concat"
     without = [b.processor for b in own.branches if not b.partition]
-    if join == "project" and 0 < len(without) < len(scales):
+    if join_of(join).divides and 0 < len(without) < len(scales):
         raise StretchError(
             f"branch `{segment.name}.{without[0]}` of the design has no `partition`, others of its segment have",
-            "give each branch of a `project` join its `partition`, or leave it out in all",
+            f"give each branch of a `{join}` join its `partition`, or leave it out in all",
         )
-    if join == "project" and without:
+    if join_of(join).divides and without:
         shares = partitions(segment.width, [b.width for b in scales], max(b.align for b in scales))
         scales = [_with(b, partition=share) for b, share in zip(scales, shares, strict=True)]
     return SegmentDesign(segment.name, segment.start, segment.end, tuple(scales), join)

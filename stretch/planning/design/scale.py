@@ -7,7 +7,7 @@ from predictors.channels import Narrowed
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from predictors.host import host_among
-from predictors.joins import join_of, meeting_of
+from predictors.joins import join_of, joins_that, meeting_of
 from predictors.operators import kind_of
 from predictors.shapes import Attr
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
@@ -90,7 +90,7 @@ def _scale_op(op: Op, source: OpGraph, channels: ChannelGroups, kept: dict[int, 
 def trunk_parts(design: SegmentDesign, width: int) -> list[int]:
     """How many channels of the original trunk each branch answers for, in order of the branches."""
     join = join_of(design.join)
-    if join.convolves and not join.whole:
+    if join.divides:
         return [b.partition for b in design.branches]
     return partitions(width, [b.width for b in design.branches], 1)
 
@@ -134,7 +134,7 @@ def scale_branch(segment: Segment, design: SegmentDesign, index: int, in_channel
         if out <= 0:
             raise StretchError(
                 f"branch `{segment.name}.{scale.processor}` contributes no channel to its join",
-                "give the branches of a `project` join their `partition`, or leave it out in all",
+                f"give the branches of a `{design.join}` join their `partition`, or leave it out in all",
             )
         ops.append(Op(JOIN_CONV, "conv", (output,), _pointwise(out, bias=True)))
         output = JOIN_CONV
@@ -161,7 +161,7 @@ def _entry(segment: Segment, scale: BranchScale, width: int, start: int) -> list
 def join_width(segment: Segment, design: SegmentDesign) -> int:
     """Channels behind the segment's meeting point."""
     join = join_of(design.join)
-    return segment.width if join.convolves or join.meets is None else sum(b.width for b in design.branches)
+    return sum(b.width for b in design.branches) if join.widens else segment.width
 
 
 def design_segments(graph: OpGraph, design: BranchDesign) -> list[Segment]:
@@ -211,10 +211,11 @@ def _check_join(segment: Segment, design: SegmentDesign) -> None:
             raise StretchError(f'{where} keeps its width {segment.width} with join = "none"', 'set join = "concat" to let the width change')
         return
     if join.meets is None:
-        raise StretchError(f"{where} has {len(processors)} branches that nothing joins", 'set join to "project", "concat" or "sum"')
+        first, *others = (f'"{name}"' for name in joins_that(lambda join: True))
+        raise StretchError(f"{where} has {len(processors)} branches that nothing joins", f"set join to {', '.join(others)} or {first}")
     if len(segment.graph.by_name[segment.end].shape) != 4:
         raise StretchError(f"{where} ends with a vector, branches join at feature maps", "let it end before the flattening")
-    if join.convolves and not join.whole and sum(b.partition for b in design.branches) != segment.width:
+    if join.divides and sum(b.partition for b in design.branches) != segment.width:
         raise StretchError(
             f"{where} has partitions that add up to {sum(b.partition for b in design.branches)}, its width is {segment.width}"
         )

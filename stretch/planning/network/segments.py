@@ -7,7 +7,7 @@ from typing import Literal
 
 from predictors.errors import StretchError, UnknownNameError
 from predictors.graph import Op, OpGraph
-from predictors.join import JoinKind
+from predictors.joins import JoinKind, joins_that
 from stretch.planning.network.channels import ChannelGroups, channel_groups
 from stretch.planning.network.meeting import find_meeting_points, find_stem_end
 from stretch.planning.network.units import Block, cut_points, find_blocks
@@ -176,6 +176,5 @@ def join_kinds(segment: Segment, following: Segment | None) -> tuple[JoinKind, .
         segment: The branched segment.
         following: The next segment, or None where the segment is the last.
     """
-    if following is not None and following.dense_input and not segment.fixed_width:
-        return ("project", "concat", "sum")
-    return ("project", "sum")
+    any_width = following is not None and following.dense_input and not segment.fixed_width
+    return joins_that(lambda join: any_width or not join.widens)

@@ -14,7 +14,7 @@ import numpy as np
 from predictors.devices import ITEM_BYTES
 from predictors.fusion import Kernel
 from predictors.graph import OpGraph
-from predictors.join import JoinKind
+from predictors.joins import JoinKind
 from stretch.planning.cost.branch import BranchCost, Costs
 from stretch.planning.cost.makespan import single_ms, timeline
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign

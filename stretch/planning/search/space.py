@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from predictors.join import JoinKind
+from predictors.joins import DEFAULT, JoinKind, join_of
 from stretch.planning.cost.branch import BranchCost, Costs
 from stretch.planning.cost.ways import Ints, Mask, Ways
 from stretch.planning.design.widths import legal_widths, partitions
@@ -37,9 +37,9 @@ class Thinning:
 class DesignSpace:
     """Every combination of processors, depths and widths of every segment.
 
-    `project` and `sum` joins keep the width of the trunk, so segments are
-    independent of each other. A `concat` join changes it: then costs hold for
-    the number of channels that `arriving` states per segment. Where what
+    Most joins keep the width of the trunk, so segments are independent of each
+    other. One that widens it, such as `concat`, couples them: then costs hold
+    for the number of channels that `arriving` states per segment. Where what
     follows cannot read other widths, `project` takes its place.
 
     Args:
@@ -57,7 +57,7 @@ class DesignSpace:
         processors: Sequence[str],
         costs: Costs,
         rules: Rules,
-        join: JoinKind = "project",
+        join: JoinKind = DEFAULT,
         arriving: Sequence[int] | None = None,
     ) -> None:
         self.segments = tuple(segments)
@@ -71,7 +71,7 @@ class DesignSpace:
         self.options: list[list[Ways]] = []
         for i, segment in enumerate(self.segments):
             following = self.segments[i + 1] if i + 1 < len(self.segments) else None
-            kind: JoinKind = join if join in join_kinds(segment, following) else "project"
+            kind: JoinKind = join if join in join_kinds(segment, following) else DEFAULT
             here = [self._whole(segment, p, self.arriving[i]) for p in self.processors]
             if segment.branchable:
                 for count in range(2, len(self.processors) + 1):
@@ -127,7 +127,7 @@ class DesignSpace:
             thinning: How many scales each branch is offered at.
         """
         following = self.segments[first + span] if first + span < len(self.segments) else None
-        kind: JoinKind = self.join if self.join in join_kinds(segment, following) else "project"
+        kind: JoinKind = self.join if self.join in join_kinds(segment, following) else DEFAULT
         subsets = combinations(self.processors, branches)
         here = [self._branched(segment, subset, kind, self.arriving[first], thinning) for subset in subsets]
         return [replace(o, span=span) for o in here if len(o.macs)]
@@ -203,12 +203,13 @@ class DesignSpace:
         join_ms = np.zeros(size)
         pixels = _pixels(segment, segment.end)
         align = max(self.costs.align(p) for p in subset)
+        widens = join_of(join).widens
         for at, chosen in enumerate(np.ndindex(*shape)):
             combo = [w[i] for w, i in zip(widths, chosen, strict=True)]
             parts = self._parts(segment, combo, align, join)
-            join_ms[at] = self.costs.join(segment, join, sum(combo) if join == "concat" else segment.width, len(subset))
+            join_ms[at] = self.costs.join(segment, join, sum(combo) if widens else segment.width, len(subset))
             for i, (processor, width, part) in enumerate(zip(subset, combo, parts, strict=True)):
-                if join != "concat":
+                if not widens:
                     macs[i, at], ms[i, at], params[i, at] = self.costs.join_conv(segment, processor, width, part)
                 out_ms[i, at] = self.costs.transfer(processor, self.costs.host, pixels * part)
         return _Joins(widths, shape, macs, params, ms, out_ms, join_ms)
@@ -216,9 +217,9 @@ class DesignSpace:
     @staticmethod
     def _parts(segment: Segment, widths: list[int], align: int, join: JoinKind) -> list[int]:
         """Channels each branch hands to the join."""
-        if join == "concat":
+        if join_of(join).widens:
             return widths
-        return partitions(segment.width, widths, align) if join == "project" else [segment.width] * len(widths)
+        return partitions(segment.width, widths, align) if join_of(join).divides else [segment.width] * len(widths)
 
 
 @dataclass(frozen=True)

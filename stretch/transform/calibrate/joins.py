@@ -15,8 +15,9 @@ from stretch.transform.model import Segment
 def fit_join(part: SegmentDesign, segment: Segment, trunks: Sequence[torch.Tensor], target: torch.Tensor, ridge: float) -> None:
     """Put the regressions into the 1×1 convolutions of a join.
 
-    A `project` join regresses each branch's part on that branch alone, a `sum` join
-    the whole trunk on all branches together. Other joins have no weights.
+    A join that adds up, such as `sum`, regresses the whole trunk on all branches together;
+    others regress each branch's part of it, or all of it, on that branch alone. Joins
+    without convolutions have no weights.
 
     Args:
         part: The segment's design.
@@ -29,7 +30,7 @@ def fit_join(part: SegmentDesign, segment: Segment, trunks: Sequence[torch.Tenso
     if not join.convolves:
         return
     convolutions = [segment.get_submodule(f"{safe_name(b.processor)}.{JOIN_CONV}") for b in part.branches]
-    groups = [list(range(len(convolutions)))] if join.whole else [[i] for i in range(len(convolutions))]
+    groups = [list(range(len(convolutions)))] if join.adds else [[i] for i in range(len(convolutions))]
     start = 0
     for group in groups:
         convs = [convolutions[i] for i in group]
@@ -44,11 +45,11 @@ def fit_join(part: SegmentDesign, segment: Segment, trunks: Sequence[torch.Tenso
             conv.weight.copy_(own[:, :, None, None])
             # A sum adds up the biases of its branches: the first carries it.
             conv.bias.copy_(bias if conv is convs[0] else torch.zeros_like(bias))
-        start = stop
+        start = 0 if join.whole else stop
 
 
 def readout(output: torch.Tensor, target: torch.Tensor, ridge: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """The map that makes the most of a `concat` join: of the original's trunk on the concatenated one.
+    """The map that makes the most of a join without convolutions: of the original's trunk on the concatenated one.
 
     Those who read the trunk are fitted after it; this says what they can get from it.
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from predictors.joins import join_of
 from stretch.capture import Captured
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.scale import JOIN_CONV
@@ -154,14 +155,14 @@ class Job:
 
     def _trunks(self, branches: list[Branch]) -> list[Trunk]:
         """Trunks of the branches as they are; rows only where the error needs them."""
-        if self.part.join == "concat":
+        if join_of(self.part.join).widens:
             return [self._trunk([trunk_of(branch, x) for x in self.arriving]) for branch in branches]
         none = torch.empty(0)
         return [Trunk(none, [trunk_of(branch, x) for x in self.arriving[self.split.held :]]) for branch in branches]
 
     def _reader(self, trunks: Sequence[Trunk]) -> Callable[[torch.Tensor], torch.Tensor]:
         """Makes the segment's output comparable with the original's."""
-        if self.part.join != "concat":
+        if not join_of(self.part.join).widens:
             return lambda output: output
         weight, bias = readout(torch.cat([trunk.rows for trunk in trunks], 1), self._wanted, self.ridge)
         return lambda output: torch.einsum("oc,nc...->no...", weight, output) + bias.reshape(-1, *[1] * (output.dim() - 2))

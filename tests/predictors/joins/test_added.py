@@ -9,9 +9,13 @@ def test_every_branch_is_read_for_each_element_of_the_sum():
     assert join_of("sum").whole
 
 
-def test_sum_of_branches_adds_them_all():
+def test_sum_of_branches_adds_them_all_and_leaves_them_as_they_are():
     parts = [np.full((1, 2, 3, 3), float(n)) for n in (1, 2, 4)]
-    assert (meeting_of("sum").combine(parts, 1) == 7).all()
+    place = np.empty((1, 2, 3, 3))
+    assert (meeting_of("sum").combine(parts, 1, None) == 7).all()
+    assert meeting_of("sum").combine(parts, 1, place) is place
+    assert (place == 7).all()
+    assert [part.max() for part in parts] == [1, 2, 4]
 
 
 def test_branches_of_different_shapes_are_not_added():

@@ -17,7 +17,10 @@ def test_parts_that_can_be_joined_have_no_problem_and_are_found_again(widths, la
     name, axis = layout
     shapes = [(1, 2, 3, width) if axis == -1 else (1, width, 2, 3) for width in widths]
     parts = [np.full(shape, i) for i, shape in enumerate(shapes)]
-    joined = meeting_of("concat").combine(parts, axis)
+    joined = meeting_of("concat").combine(parts, axis, None)
+    place = np.empty_like(joined)
+    meeting_of("concat").combine(parts, axis, place)
+    assert np.array_equal(place, joined)
     assert meeting_of("concat").problem(shapes, joined.shape, name) is None
     start = 0
     for i, width in enumerate(widths):

@@ -45,6 +45,9 @@ def test_a_bundle_as_written_has_no_problem(manifest):
         (lambda m: tensor(m, "s1.cpu.y").update(shape=[1 << 20, 1 << 20]), "empty or too large"),
         (lambda m: tensor(m, "s2.cpu.y").update(shape=[1, 7, 8, 8]), "adds tensors of different shapes"),
         (lambda m: tensor(m, "s1.cpu.y").update(dtype="int8"), "differ in type or layout"),
+        (lambda m: m["joins"][0].update(kind="glue"), "join `s1.join` meets by `glue`, known are concat, sum"),
+        # A join of designs that is none of bundles: its convolutions belong to the branches.
+        (lambda m: m["joins"][0].update(kind="project"), "meets by `project`, known are concat, sum"),
         (lambda m: m["joins"][0].update(inputs=["s1.cpu.y"]), "two or more different tensors"),
         (lambda m: m["joins"][0].update(inputs=["s1.cpu.y", "s1.cpu.y"]), "two or more different tensors"),
         (lambda m: m["model"].update(input_shape=[1, 3, 9, 9]), "the model's input has shape"),

@@ -73,12 +73,12 @@ def graphs(draw, kind):
     if kind in ("linear", "unflatten"):
         ops.append(Op("row", "global_avg_pool", ("x",), {"keepdims": False}) if draw(st.booleans()) else Op("row", "flatten", ("x",)))
         reads = ("row",)
-    if kind in ("add", "mul", "concat"):
-        small = kind != "concat" and draw(st.booleans())
+    if kind_of(kind).min_inputs > 1:
+        small = kind in ("add", "mul") and draw(st.booleans())
         ops.append(
             Op("other", "global_avg_pool", ("x",), {"keepdims": True}) if small else Op("other", "mul_scalar", ("x",), {"value": 0.7})
         )
-        orders = [("x", "other"), ("other", "x")] + ([] if kind == "mul" else [("x", "other", "x")])
+        orders = [("x", "other"), ("other", "x")] + ([("x", "other", "x")] if kind in ("add", "concat") else [])
         reads = draw(st.sampled_from(orders))
     ops.append(Op("y", kind, reads, attrs))
     graph = OpGraph.build(f"case.{kind}", ops, "y")

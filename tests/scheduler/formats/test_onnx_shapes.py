@@ -3,6 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from predictors.errors import StretchError
+from predictors.operators import kind_of, kinds
 from scheduler.formats.onnx_checks import check_onnx
 from scheduler.formats.onnx_file import load_onnx
 from scheduler.formats.onnx_shapes import RULES, Node, broadcast
@@ -55,6 +56,8 @@ def test_work_is_counted_in_multiply_accumulates_or_elements(op, given_node, wor
 @pytest.mark.parametrize(
     ("op", "given_node", "problem"),
     [
+        ("Relu", node([]), "it has 0 inputs"),
+        ("Relu", node([None]), "it has no input 0"),
         ("Conv", node([X, (1, 3, 3000, 3000)]), "larger than its input"),
         ("Conv", node([(1, 1, 224, 224), (1, 1, 3000, 3000)], {"pads": [1500] * 4}), "3000 × 3000 on 224 × 224 pixels is too much"),
         ("Conv", node([X, (4, 3, 3, 3)], {"pads": [1 << 40] * 4}), "its pads is"),
@@ -92,6 +95,14 @@ def test_work_is_counted_in_multiply_accumulates_or_elements(op, given_node, wor
 def test_operator_that_does_not_fit_or_grows_too_much_is_refused(op, given_node, problem):
     with pytest.raises(StretchError, match=problem):
         RULES[op](given_node)
+
+
+def test_operator_that_a_kind_alone_is_written_by_has_the_shape_of_that_kind():
+    stated = {name: kind for kind in kinds for name in kind_of(kind).nodes}
+    assert {"Relu": "relu", "Tanh": "tanh"}.items() <= stated.items()
+    for name, kind in stated.items():
+        inputs = [X] * kind_of(kind).min_inputs
+        assert RULES[name](node(inputs)).shape == kind_of(kind).shape(inputs, {})
 
 
 def test_shapes_broadcast_as_numpy_has_it():

@@ -7,11 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from predictors.errors import StretchError
+from predictors.join import Join
+from predictors.joins import joins, meetings
 from scheduler.bundle.load import load_bundle
 from scheduler.bundle.manifest import Tensor
 from scheduler.memory import planners
 from scheduler.runtime.buffers import SHARED_AT_MOST, Buffers
-from scheduler.runtime.plan import PlannedSubgraph, make_plan, plan_of
+from scheduler.runtime.plan import PlannedJoin, PlannedSubgraph, make_plan, plan_of
 from tests.scheduler.runtime.plans import plans
 
 
@@ -68,6 +70,21 @@ def test_sum_adds_all_branches_and_leaves_them_as_they_are(buffers_of, processor
         buffers.joins["s2.join"]()
     assert np.allclose(buffers.arrays["t2"], sum(values), rtol=1e-6)
     assert all(np.array_equal(buffers.arrays[n], v) for n, v in zip(names, values, strict=True))
+
+
+@pytest.mark.parametrize(("layout", "axis"), [("NCHW", 1), ("NHWC", 3)])
+def test_join_that_is_registered_from_outside_computes_into_its_output(monkeypatch, layout, axis):
+    def widest_first(parts, axis, out):
+        return np.concatenate(sorted(parts, key=lambda part: -part.shape[axis]), axis, out=out)
+
+    monkeypatch.setitem(joins._items, "sorted", Join("sorted"))
+    monkeypatch.setitem(meetings._items, "sorted", replace(meetings.get("concat"), in_place=False, combine=widest_first))
+    shape = {name: (2, 3, 3, width) if axis == 3 else (2, width, 3, 3) for name, width in {"a": 2, "b": 3, "c": 5}.items()}
+    plan = plan_of(["a", "b"], ["c"], [], [PlannedJoin("j", "s", "sorted", ("a", "b"), "c", "cpu")])
+    buffers = Buffers(plan, [Tensor(name, each, "", (), layout=layout) for name, each in shape.items()])
+    a, b = fill(buffers, ["a", "b"])
+    buffers.joins["j"]()
+    assert np.array_equal(buffers.arrays["c"], np.concatenate([b, a], axis=axis))
 
 
 def alive_together(plan, a, b):
