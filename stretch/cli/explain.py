@@ -74,7 +74,7 @@ def _on_device(bundle: "Bundle", device: str, out: Output, step: Any) -> tuple[s
     """Kernels that the device's backends launch, with predicted times."""
     from predictors.devices import load_device
     from predictors.predictor import LatencyPredictor
-    from scheduler.formats.onnx_operators import read_graph
+    from scheduler.formats.onnx import open_onnx
     from stretch.export.repredict import runs_in
 
     profile = load_device(device)
@@ -93,7 +93,7 @@ def _on_device(bundle: "Bundle", device: str, out: Output, step: Any) -> tuple[s
             processors[entry.processor] = {"delegate": backend, "cores": [], "dispatch": None, "stand_in": False, "reason": reason}
         elif reason not in known["reason"]:
             known["reason"] += f"; {entry.name}: {reason}"
-        graph = read_graph(bundle.file(entry.file))
+        graph = open_onnx(bundle.file(entry.file)).graph
         estimate = predictor.predict(graph, entry.processor, precision)
         kernel_of = {op: each for each in estimate.kernels for op in each.kernel.ops}
         for op in graph.ops:
