@@ -3,14 +3,13 @@
 import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from predictors.errors import StretchError
 from predictors.files import open_regular
 from scheduler.bundle.held import Held
 from scheduler.bundle.manifest import Manifest
-from scheduler.formats.onnx_checks import MAX_WORK, check_onnx
-from scheduler.formats.onnx_file import external_locations, graph_shapes, load_onnx
+from scheduler.formats.onnx import OnnxFile, open_onnx
+from scheduler.formats.onnx.checks import MAX_WORK
 
 
 def file_problems(path: Path, held: Held, manifest: Manifest, *, hashes: bool) -> Iterator[str]:
@@ -53,13 +52,13 @@ def onnx_problems(path: Path, held: Held, manifest: Manifest) -> Iterator[str]:
         if not name.endswith(".onnx"):
             continue
         try:
-            proto = load_onnx(held.root / name)
-            if stray := _stray_location(proto, name, manifest):
+            opened = open_onnx(held.root / name)
+            if stray := _stray_location(opened, name, manifest):
                 yield f"{path / name} keeps weights in `{stray}`, which is not a file of the bundle"
             # code for a DSP is one opaque operator, and runs only if its user trusts it
             elif name not in compiled:
-                work[name] = check_onnx(proto, held.root / name).work
-                yield from _end_problems(path, proto, name, manifest)
+                work[name] = opened.demand.work
+                yield from _end_problems(path, opened, name, manifest)
         except StretchError as error:
             yield held.named(error.message)
     total = sum(work.get(entry.file, 0) for entry in manifest.subgraphs)
@@ -107,23 +106,22 @@ def _problem(held: Held, manifest: Manifest, name: str, *, hashes: bool) -> str:
     return ""
 
 
-def _stray_location(proto: Any, name: str, manifest: Manifest) -> str:
+def _stray_location(opened: OnnxFile, name: str, manifest: Manifest) -> str:
     """Where weights lie that are kept outside of an ONNX file and are no hashed file of the bundle; empty if nowhere."""
-    for location in external_locations(proto.graph):
+    for location in opened.external:
         beside = str(PurePosixPath(name).parent / location) if inside(location) else None
         if beside not in manifest.files:
             return location or "a file without a name"
     return ""
 
 
-def _end_problems(path: Path, proto: Any, name: str, manifest: Manifest) -> Iterator[str]:
+def _end_problems(path: Path, opened: OnnxFile, name: str, manifest: Manifest) -> Iterator[str]:
     """Inputs and outputs of a file must be the tensors that the manifest states: buffers are made for those."""
     tensors = {tensor.name: tensor.shape for tensor in manifest.tensors}
     stated = [(entry.inputs, entry.outputs) for entry in manifest.subgraphs if entry.file == name]
     stated += [(manifest.inputs, manifest.outputs)] * (name == manifest.whole)
-    ends = graph_shapes(proto, path / name)
     for pair in stated:
-        for what, names, has in zip(("input", "output"), pair, ends, strict=True):
+        for what, names, has in zip(("input", "output"), pair, opened.ends, strict=True):
             if has != {each: tensors.get(each) for each in names}:
                 found, asked = _listed(has), _listed({each: tensors.get(each, ()) for each in names})
                 yield f"{path / name} does not fit the bundle: its {what} is {found}, the manifest states {asked}"

@@ -7,7 +7,7 @@ from predictors.errors import StretchError
 from scheduler.bundle.load import Bundle
 from scheduler.delegates.base import Array
 from scheduler.delegates.cpu import load_runtime
-from scheduler.formats.onnx_file import external_locations, load_onnx
+from scheduler.formats.onnx import open_onnx
 from scheduler.runtime.inputs import Values, as_arrays
 
 
@@ -26,10 +26,11 @@ class Reference:
 
     def __init__(self, bundle: Bundle) -> None:
         file = bundle.file(bundle.manifest.whole)
-        proto = load_onnx(file)
+        opened = open_onnx(file)
+        proto = opened.proto
         self.names = [value.name for value in proto.graph.output]
         source: str | bytes = str(file)
-        if not external_locations(proto.graph):
+        if not opened.external:
             made = {name for node in proto.graph.node for name in node.output}
             crossing = [t.name for t in bundle.manifest.tensors if t.name in made and t.name not in self.names]
             for name in crossing:

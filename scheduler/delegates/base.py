@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from predictors.errors import StretchError, UnknownNameError
 from predictors.registry import Registry
-from scheduler.formats.onnx_file import node_names
+from scheduler.formats.onnx import open_onnx
 
 if TYPE_CHECKING:
     from scheduler.bundle.load import Bundle
@@ -249,7 +249,7 @@ class Delegate(ABC):
 
     def places(self, model: Path) -> list[NodePlace]:
         """Where each operator of the ONNX file `model` would run."""
-        return [NodePlace(name, op, "runs as it stands") for name, op in node_names(model)]
+        return [NodePlace(name, op, "runs as it stands") for name, op in open_onnx(model).named]
 
 
 class CoreDelegate(Delegate):

@@ -9,7 +9,7 @@ from predictors.errors import MissingBackendError, StretchError
 from scheduler.delegates.base import CoreDelegate, NodePlace, delegates
 from scheduler.delegates.cpu_profile import place_kernels, profile_kernels
 from scheduler.delegates.ort_session import SessionCompiled
-from scheduler.formats.onnx_file import graph_shapes, load_onnx
+from scheduler.formats.onnx import open_onnx
 
 INSTALL = "pip install onnxruntime"
 
@@ -39,7 +39,7 @@ class CpuDelegate(CoreDelegate):
         """Load `model` into a session, optimised for this machine."""
         onnxruntime = load_runtime()
         session = _session(onnxruntime, model, self._options(onnxruntime))
-        inputs, outputs = graph_shapes(load_onnx(model), model)
+        inputs, outputs = open_onnx(model).ends
         return SessionCompiled(session, inputs, outputs)
 
     def places(self, model: Path) -> list[NodePlace]:
@@ -52,7 +52,7 @@ class CpuDelegate(CoreDelegate):
             options.profile_file_prefix = prefix
             return _session(onnxruntime, model, options)
 
-        return place_kernels(load_onnx(model).graph.node, profile_kernels(session))
+        return place_kernels(open_onnx(model).nodes, profile_kernels(session))
 
     def _options(self, onnxruntime: ModuleType) -> Any:
         options = onnxruntime.SessionOptions()

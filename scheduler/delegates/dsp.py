@@ -17,7 +17,7 @@ from scheduler.delegates.ort_session import SessionCompiled
 from scheduler.delegates.qnn_cache import cached_context
 from scheduler.delegates.qnn_context import find_chip, open_context
 from scheduler.delegates.qnn_library import INSTALL, PROVIDER, load_library, missing, session_options
-from scheduler.formats.onnx_file import external_locations, graph_shapes, load_onnx
+from scheduler.formats.onnx import open_onnx
 
 #: Carry a scale; what is between two of them is computed in integers.
 QUANTISERS = ("QuantizeLinear", "DequantizeLinear")
@@ -72,11 +72,11 @@ class DspDelegate(Delegate):
             StretchError: If the subgraph is float, was compiled elsewhere, or has an operator that the DSP does not run.
         """
         library = load_library()
-        proto = load_onnx(model)
-        name = subgraph_name(proto, model)
-        check_int8(proto, name)
-        inputs, outputs = graph_shapes(proto, model)
-        if external_locations(proto.graph):
+        opened = open_onnx(model)
+        name = subgraph_name(opened.proto, model)
+        check_int8(opened.proto, name)
+        inputs, outputs = opened.ends
+        if opened.external:
             session = _session(library, str(model), name)
         else:
             session = cached_context(self._cache, model, library.versions, lambda path, more: _session(library, str(path), name, more))
@@ -97,7 +97,7 @@ class DspDelegate(Delegate):
                 f"{bundle.path} has no code of subgraph `{name}` for {self._chip}",
                 f"write it with `stretch export BUNDLE --format qnn --chips {self._chip} --out NEW_BUNDLE`",
             )
-        inputs, outputs = graph_shapes(load_onnx(bundle.file(file)), bundle.file(file))
+        inputs, outputs = open_onnx(bundle.file(file)).ends
         return SessionCompiled(open_context(bundle.file(file), self._chip), inputs, outputs)
 
     def places(self, model: Path) -> list[NodePlace]:
@@ -105,9 +105,9 @@ class DspDelegate(Delegate):
         self.compile(model)
         where = "the Hexagon simulator" if is_simulated() else "the DSP"
         places = []
-        for i, node in enumerate(load_onnx(model).graph.node):
-            reason = f"a scale of the integers in {where}'s graph" if node.op_type in QUANTISERS else f"in int8, part of {where}'s graph"
-            places.append(NodePlace(node.name or f"{node.op_type}_{i}", node.op_type, reason))
+        for name, op in open_onnx(model).named:
+            reason = f"a scale of the integers in {where}'s graph" if op in QUANTISERS else f"in int8, part of {where}'s graph"
+            places.append(NodePlace(name, op, reason))
         return places
 
 

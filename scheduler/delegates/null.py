@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from scheduler.delegates.base import Array, AsyncInvocation, Compiled, Delegate, delegates
-from scheduler.formats.onnx_file import graph_shapes, load_onnx
+from scheduler.formats.onnx import open_onnx
 
 
 class NullInvocation(AsyncInvocation):
@@ -56,7 +56,7 @@ class NullDelegate(Delegate):
 
     def compile(self, model: Path) -> NullCompiled:
         """The shapes of `model` with its cost."""
-        inputs, outputs = graph_shapes(load_onnx(model), model)
+        inputs, outputs = open_onnx(model).ends
         cost = self._seconds if isinstance(self._seconds, int | float) else self._seconds.get(model.stem, 0.0)
         return NullCompiled(inputs, outputs, float(cost))
 

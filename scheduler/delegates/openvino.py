@@ -11,7 +11,7 @@ import numpy as np
 from predictors.errors import MissingBackendError, StretchError
 from predictors.install import install_line
 from scheduler.delegates.base import Array, Compiled, CoreDelegate, Invocation, NodePlace, delegates
-from scheduler.formats.onnx_file import graph_shapes, load_onnx, node_names
+from scheduler.formats.onnx import open_onnx
 
 INSTALL = install_line("openvino")
 
@@ -89,14 +89,14 @@ class OpenVinoDelegate(CoreDelegate):
 
     def compile(self, model: Path) -> OpenVinoCompiled:
         """Compile an ONNX file for the CPU; its threads inherit the affinity of the calling one."""
-        proto = load_onnx(model)
-        for node in proto.graph.node:
+        opened = open_onnx(model)
+        for node in opened.nodes:
             if _miscomputed(node):
                 raise StretchError(
                     f"{model}: OpenVINO computes its operator `{node.name or node.op_type}` wrongly (average pooling that counts its padding, over windows that overhang)",
                     "choose another delegate with --map",
                 )
-        inputs, outputs = graph_shapes(proto, model)
+        inputs, outputs = opened.ends
         compiled = self._compiled(model)
         for i, (name, shape) in enumerate(outputs.items()):
             if (got := tuple(compiled.output(i).shape)) != shape:
@@ -111,7 +111,7 @@ class OpenVinoDelegate(CoreDelegate):
         compiled = self._compiled(model, PERF_COUNT=True)
         request = compiled.create_infer_request()
         request.infer()
-        known = dict(node_names(model))
+        known = dict(open_onnx(model).named)
         found = []
         for entry in request.profiling_info:
             status = str(entry.status).rpartition(".")[2]

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from predictors.operators import kind_of
-from scheduler.formats.onnx_operators import state
+from scheduler.formats.onnx import state
 from stretch.formats.onnx import Arrays, OnnxWriter
 from stretch.operators.forms import forms
 
@@ -31,7 +31,7 @@ def to_onnx(graph: OpGraph, weights: Arrays, properties: Mapping[str, str] | Non
     Operators that are identities at inference leave no node, unless one is the
     output. Each node carries the tags of its operator as `metadata_props`
     (`NODE_TAGS`), and the last node of each operator its kind and attributes
-    (`scheduler.formats.onnx_operators`), written last since few tools keep them.
+    (`scheduler.formats.onnx.operators`), written last since few tools keep them.
 
     Args:
         graph: The operators.

@@ -12,7 +12,7 @@ from predictors.errors import StretchError
 from predictors.graph import OpGraph
 from predictors.predictor import Estimate, LatencyPredictor
 from scheduler.bundle.manifest import Alternative, Manifest, SubgraphEntry
-from scheduler.formats.onnx_operators import read_graph
+from scheduler.formats.onnx import open_onnx
 from scheduler.runtime.trace import Trace
 from scheduler.simulate.predicted import predicted_trace
 from stretch.planning.cost.branch import Costs
@@ -53,7 +53,7 @@ def repredict(manifest: Manifest, file: Callable[[str], Path]) -> Manifest:
     estimates: dict[str, Estimate] = {}
     entries = []
     for sub in manifest.subgraphs:
-        graph, precision = read_graph(file(sub.file)), runs_in(processors[sub.name], sub)
+        graph, precision = open_onnx(file(sub.file)).graph, runs_in(processors[sub.name], sub)
         estimate = estimates[sub.name] = predictor.predict(graph, sub.processor, precision)
         entries.append(
             msgspec.structs.replace(
@@ -92,7 +92,7 @@ def _figures(
     processors = list(costs.precision)
     device, predictor = costs.predictor.device, costs.predictor
     branched = _run(manifest, device, trace, estimates)
-    graphs = {name: read_graph(file(path)) for name, path in (manifest.controls | {"whole_graph": manifest.whole}).items()}
+    graphs = {name: open_onnx(file(path)).graph for name, path in (manifest.controls | {"whole_graph": manifest.whole}).items()}
     singles = {name: best_single(graph, costs, processors) for name, graph in graphs.items()}
     names = {name: _rival_name(name, single) for name, single in singles.items()}
     runs = {

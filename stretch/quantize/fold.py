@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from onnx import NodeProto, helper, numpy_helper
 
 from predictors.shapes import Attr
-from scheduler.formats.onnx_operators import state, stated
+from scheduler.formats.onnx import state, stated
 
 Array = NDArray[Any]
 

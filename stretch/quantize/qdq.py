@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from predictors.errors import StretchError
 from scheduler.formats.int8_edges import edges
-from scheduler.formats.onnx_operators import state
+from scheduler.formats.onnx import state
 from stretch.quantize.fold import fold_batch_norms
 
 Array = NDArray[Any]

@@ -13,7 +13,7 @@ from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import SubgraphEntry
 from scheduler.cores import pinned
 from scheduler.delegates import get_delegate
-from scheduler.formats.onnx_operators import read_graph
+from scheduler.formats.onnx import open_onnx
 from scheduler.placement.mapping import bundle_precisions, parse_mapping, place_processors
 from scheduler.placement.place import Dispatch, Placement
 from stretch.export.repredict import runs_in
@@ -150,7 +150,7 @@ def explain_on(bundle: Bundle, profile: DeviceProfile, step: Step, warnings: lis
         processor = profile.processor(entry.processor)
         precision = runs_in(processor, entry)
         processors[entry.processor] = _joined(processors.get(entry.processor), processor, entry, profile.id, precision)
-        graph = read_graph(bundle.file(entry.file))
+        graph = open_onnx(bundle.file(entry.file)).graph
         ops += _predicted(graph, predictor.predict(graph, entry.processor, precision), entry, processor.profile.backend)
         step(entry.name)
     return _explanation(bundle, profile.id, processors, ops, warnings)

@@ -86,7 +86,7 @@ import numpy as np
 import onnxruntime
 
 from scheduler.delegates import Compiled, Delegate, Invocation
-from scheduler.formats.onnx_file import graph_shapes, load_onnx
+from scheduler.formats.onnx import open_onnx
 
 
 class Call(Invocation):
@@ -100,7 +100,7 @@ class Call(Invocation):
 
 class Loaded(Compiled):
     def __init__(self, model, factor):
-        super().__init__(*graph_shapes(load_onnx(model), model))
+        super().__init__(*open_onnx(model).ends)
         self.session, self.factor = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"]), factor
 
     def bind(self, inputs, outputs):

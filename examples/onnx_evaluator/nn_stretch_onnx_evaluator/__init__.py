@@ -8,7 +8,7 @@ from onnx.reference import ReferenceEvaluator
 
 from scheduler.delegates import Compiled, Delegate, Invocation
 from scheduler.delegates.base import Array
-from scheduler.formats.onnx_file import graph_shapes, load_onnx
+from scheduler.formats.onnx import open_onnx
 
 
 class Evaluation(Invocation):
@@ -29,7 +29,7 @@ class Evaluated(Compiled):
     """A subgraph as the evaluator holds it."""
 
     def __init__(self, model: Path) -> None:
-        super().__init__(*graph_shapes(load_onnx(model), model))
+        super().__init__(*open_onnx(model).ends)
         self._evaluator = ReferenceEvaluator(str(model))
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Evaluation:

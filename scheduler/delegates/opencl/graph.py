@@ -9,7 +9,7 @@ import numpy as np
 
 from predictors.errors import StretchError
 from scheduler.delegates.base import Array
-from scheduler.formats.onnx_file import graph_shapes, load_onnx
+from scheduler.formats.onnx import open_onnx
 
 Shape = tuple[int, ...]
 
@@ -97,12 +97,13 @@ def read_graph(model: Path) -> Graph:
     """
     from onnx import external_data_helper, helper, numpy_helper
 
-    proto = load_onnx(model)
+    opened = open_onnx(model)
+    proto = opened.proto
     external_data_helper.load_external_data_for_model(proto, str(model.parent))
     for opset in proto.opset_import:
         if opset.domain in ("", "ai.onnx") and opset.version < MIN_OPSET:
             raise StretchError(f"{model} uses opset {opset.version}, the opencl delegate reads {MIN_OPSET} and later")
-    inputs, outputs = graph_shapes(proto, model)
+    inputs, outputs = opened.ends
     constants: dict[str, Array] = {tensor.name: _real(numpy_helper.to_array(tensor)) for tensor in proto.graph.initializer}
     nodes: list[Node] = []
     for i, node in enumerate(proto.graph.node):

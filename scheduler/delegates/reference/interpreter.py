@@ -7,7 +7,7 @@ from typing import Any
 from predictors.errors import StretchError
 from scheduler.delegates.base import Array, Compiled, Delegate, Invocation, delegates
 from scheduler.delegates.reference.ops import OPS, Node
-from scheduler.formats.onnx_file import graph_shapes, load_onnx
+from scheduler.formats.onnx import open_onnx
 
 #: Operators are read as this version and later define them (axes of Pad and ReduceMean are inputs since 18).
 MIN_OPSET = 18
@@ -66,7 +66,8 @@ class ReferenceDelegate(Delegate):
         """Read `model`; refuses an operator that it does not define."""
         from onnx import external_data_helper, helper, numpy_helper
 
-        proto = load_onnx(model)
+        opened = open_onnx(model)
+        proto = opened.proto
         external_data_helper.load_external_data_for_model(proto, str(model.parent))
         for opset in proto.opset_import:
             if opset.domain in ("", "ai.onnx") and opset.version < MIN_OPSET:
@@ -84,4 +85,4 @@ class ReferenceDelegate(Delegate):
             if sum(bool(output) for output in node.output) > 1:
                 raise StretchError(f"node `{name}` of {model} has several outputs, the reference delegate gives one")
             nodes.append(Node(name, node.op_type, tuple(node.input), tuple(node.output), attrs))
-        return ReferenceCompiled(nodes, weights, graph_shapes(proto, model))
+        return ReferenceCompiled(nodes, weights, opened.ends)

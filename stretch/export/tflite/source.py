@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from predictors.errors import StretchError
-from scheduler.formats.onnx_operators import QUANTISERS, graph_of, operators
+from scheduler.formats.onnx import QUANTISERS, OnnxFile
 from scheduler.formats.tflite_checks import LEAST_SCALE
 from stretch.formats.tflite.source import Rounded, Source
 from stretch.formats.tflite.writer import Quant
@@ -35,22 +35,22 @@ def read_source(path: Path) -> Source:
         raise StretchError(f"{path} is not an ONNX model", "write the bundle again with `stretch branch`") from error
     if not any(node.op_type in QUANTISERS for node in model.graph.node):
         folded = fold_batch_norms(model)
-        graph = graph_of(folded, path)
-        return Source(graph, _weights(folded))
+        file = OnnxFile(path, folded)
+        return Source(file.graph, _weights(file))
     real, scales, integers = _reals(model, path)
-    graph = graph_of(real, path)
+    file = OnnxFile(path, real)
     rounded = {
         node.output[0]: integers[node.input[1]]
         for node in real.graph.node
         if node.op_type in ("Conv", "Gemm") and node.input[1] in integers
     }
-    return Source(graph, _weights(real), scales, rounded)
+    return Source(file.graph, _weights(file), scales, rounded)
 
 
-def _weights(model: onnx.ModelProto) -> dict[str, dict[str, Array]]:
-    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+def _weights(file: OnnxFile) -> dict[str, dict[str, Array]]:
+    constants = file.initialisers
     found: dict[str, dict[str, Array]] = {}
-    for part in operators(model):
+    for part in file.operators:
         keys = forms.get(part.op.kind).stored
         own = {key: numpy_helper.to_array(constants[name]) for key, name in zip(keys, part.weights, strict=False)}
         if own:

@@ -5,7 +5,7 @@ import pytest
 from predictors.errors import StretchError
 from scheduler.bundle.files import file_problems, inside, onnx_problems
 from scheduler.bundle.load import load_bundle, read_bundle
-from tests.scheduler.formats.test_onnx_checks import endless_loop
+from tests.scheduler.formats.onnx.test_checks import endless_loop
 
 
 def rewrite(bundles, folder, name, change):

@@ -9,7 +9,7 @@ import pytest
 from predictors.devices import load_device
 from predictors.predictor import LatencyPredictor
 from scheduler.bundle.load import load_bundle
-from scheduler.formats.onnx_operators import read_graph
+from scheduler.formats.onnx import open_onnx
 from scheduler.simulate.predicted import predicted_trace
 from stretch.export.precision import export_precision
 from stretch.export.repredict import repredict, runs_in
@@ -48,7 +48,7 @@ def exported(planned, tmp_path_factory):
 def replanned(bundle, precision):
     """What the planner says of the bundle's design in these precisions."""
     manifest = load_bundle(bundle).manifest
-    graph = read_graph(bundle / "controls" / "original.onnx")
+    graph = open_onnx(bundle / "controls" / "original.onnx").graph
     design = msgspec.convert(manifest.design, BranchDesign)
     return evaluate(graph, MI9, design, PlanConfig(processors=("cpu", "dsp"), precision=precision))
 
@@ -93,7 +93,7 @@ def test_subgraphs_alternatives_and_trace_are_of_the_files(exported):
     manifest = load_bundle(exported).manifest
     predictor = LatencyPredictor(MI9)
     for sub in manifest.subgraphs:
-        graph = read_graph(exported / sub.file)
+        graph = open_onnx(exported / sub.file).graph
         assert (sub.precision, sub.planned_precision) == (WANTED[sub.processor],) * 2
         assert sub.predicted_ms == predictor.predict(graph, sub.processor, sub.precision).ms
         assert sub.alternatives[sub.processor].ms == sub.predicted_ms
@@ -134,7 +134,7 @@ def test_subgraph_that_moved_to_the_host_is_predicted_there(planned):
     made = repredict(msgspec.structs.replace(bundle.manifest, subgraphs=moved), bundle.file)
     predictor = LatencyPredictor(MI9)
     for sub in made.subgraphs:
-        assert sub.predicted_ms == predictor.predict(read_graph(bundle.file(sub.file)), "cpu", "fp32").ms
+        assert sub.predicted_ms == predictor.predict(open_onnx(bundle.file(sub.file)).graph, "cpu", "fp32").ms
     assert made.predicted["makespan_ms"] == predicted_trace(made, MI9).makespan_ms
     assert made.predicted["efficiency"] <= 1 + 1e-9
 
@@ -163,7 +163,7 @@ def test_explain_predicts_what_the_files_are(planned, exported, capsys):
         data = json.loads(call(capsys, "explain", path, "--device", "mi9", "--json").out)
         for sub in data["subgraphs"]:
             entry = load_bundle(path).subgraph(sub["name"])
-            estimate = predictor.predict(read_graph(path / entry.file), entry.processor, WANTED[entry.processor])
+            estimate = predictor.predict(open_onnx(path / entry.file).graph, entry.processor, WANTED[entry.processor])
             assert sub["ms"] == pytest.approx(estimate.ms)
     data = json.loads(call(capsys, "explain", planned, "--device", "mi9", "--json").out)
     assert "in fp32, which the file is; planned was int8" in data["processors"]["cpu"]["reason"]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from predictors.errors import StretchError
-from scheduler.formats.onnx_shapes import RULES, Cost, Node, Shape, need
+from scheduler.formats.onnx.shapes import RULES, Cost, Node, Shape, need
 
 #: Multiply-accumulates of one file: seven times the largest EfficientNet.
 MAX_WORK = 1 << 38
@@ -62,7 +62,7 @@ def check_onnx(proto: Any, model: Path) -> Demand:
     """Check an ONNX model that a runtime is to load.
 
     Args:
-        proto: The `onnx.ModelProto`, as `scheduler.formats.onnx_file.load_onnx` reads it.
+        proto: The `onnx.ModelProto`, as `scheduler.formats.onnx.file.load_onnx` reads it.
         model: Its file, for messages and for the sizes of weights beside it.
 
     Raises:

@@ -3,7 +3,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from predictors.errors import StretchError
-from scheduler.formats.onnx_file import external_locations, graph_shapes, load_onnx, node_names
+from scheduler.formats.onnx.file import external_locations, graph_shapes, load_onnx
 
 
 def external(name, location):
@@ -34,14 +34,6 @@ def test_shapes_leave_weights_out(tmp_path):
     weight = helper.make_tensor("x", TensorProto.FLOAT, [1, 2], [1.0, 2.0])
     onnx.save(helper.make_model(graph([helper.make_node("Relu", ["x"], ["y"])], [weight])), str(path))
     assert graph_shapes(load_onnx(path), path) == ({}, {"y": (1, 2)})
-
-
-def test_nodes_without_a_name_are_numbered(tmp_path):
-    path = tmp_path / "m.onnx"
-    onnx.save(
-        helper.make_model(graph([helper.make_node("Relu", ["x"], ["z"]), helper.make_node("Relu", ["z"], ["y"], name="last")])), str(path)
-    )
-    assert node_names(path) == [("Relu_0", "Relu"), ("last", "Relu")]
 
 
 @pytest.mark.parametrize("content", [None, b"", b"text"])

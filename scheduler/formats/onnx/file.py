@@ -10,11 +10,6 @@ from predictors.files import read_bytes
 MAX_BYTES = (1 << 31) - 1
 
 
-def node_names(model: Path) -> list[tuple[str, str]]:
-    """Name and operator type of each node of an ONNX file; a node without a name is numbered."""
-    return [(node.name or f"{node.op_type}_{i}", node.op_type) for i, node in enumerate(load_onnx(model).graph.node)]
-
-
 def load_onnx(model: Path) -> Any:
     """The `onnx.ModelProto` in a file, without its external data.
 

@@ -16,8 +16,8 @@ import msgspec
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from predictors.shapes import Attr, Attrs, Shape
-from scheduler.formats.onnx_checks import tensor_shapes
-from scheduler.formats.onnx_file import graph_shapes, load_onnx
+from scheduler.formats.onnx.checks import tensor_shapes
+from scheduler.formats.onnx.file import graph_shapes
 
 #: Carry the scales of an int8 subgraph, or stand at the edges of an fp16 one.
 QUANTISERS = ("QuantizeLinear", "DequantizeLinear", "Cast")
@@ -71,23 +71,11 @@ class Parts:
     weights: tuple[str, ...]
 
 
-def read_graph(path: Path) -> OpGraph:
-    """The operators of a file.
+def graph_of(proto: Any, path: Path) -> OpGraph:
+    """The operators of a model.
 
     Operators that are identities at inference were not written and do not come
     back. An int8 or fp16 subgraph comes back as if it were in reals.
-
-    Args:
-        path: The ONNX file; its weights stay unread where they lie outside.
-
-    Raises:
-        StretchError: If it is no ONNX model, or what its nodes state is not what they are.
-    """
-    return graph_of(load_onnx(path), path)
-
-
-def graph_of(proto: Any, path: Path) -> OpGraph:
-    """The operators of a model that is read already.
 
     Args:
         proto: The `onnx.ModelProto`.

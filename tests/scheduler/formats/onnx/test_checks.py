@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from predictors.errors import StretchError
-from scheduler.formats.onnx_checks import MAX_PARTS, check_onnx
-from scheduler.formats.onnx_file import load_onnx
+from scheduler.formats.onnx.checks import MAX_PARTS, check_onnx
+from scheduler.formats.onnx.file import load_onnx
 
 
 def value(name, shape=(1, 2)):

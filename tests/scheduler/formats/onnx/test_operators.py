@@ -6,7 +6,8 @@ from onnx import TensorProto, helper
 from predictors.devices import load_device
 from predictors.errors import StretchError
 from predictors.predictor import LatencyPredictor
-from scheduler.formats.onnx_operators import ATTRIBUTES, KIND, operators, read_graph, state, stated
+from scheduler.formats.onnx import open_onnx
+from scheduler.formats.onnx.operators import ATTRIBUTES, KIND, operators, state, stated
 
 IDENTITIES = ("dropout", "stochastic_depth", "identity")
 
@@ -21,7 +22,7 @@ def test_what_the_exporter_wrote_comes_back_but_for_identities(tmp_path, name):
     loaded = load_model(name, weights="none")
     captured = capture(loaded.module, loaded.input_shape, name)
     save_onnx(to_onnx(captured.graph, to_numpy(captured.weights)), tmp_path / "m.onnx")
-    graph = read_graph(tmp_path / "m.onnx")
+    graph = open_onnx(tmp_path / "m.onnx").graph
     kept = [op for op in captured.graph.ops if op.kind not in IDENTITIES]
     assert [(op.name, op.kind, op.shape) for op in graph.ops] == [(op.name, op.kind, op.shape) for op in kept]
     assert [dict(op.attrs) for op in graph.ops] == [dict(op.attrs) for op in kept]
@@ -50,25 +51,25 @@ def sigmoid_and_product(**first):
 
 def test_nodes_that_state_nothing_are_part_of_the_operator_that_follows(tmp_path):
     sigmoid, product = sigmoid_and_product()
-    graph = read_graph(model(tmp_path / "m.onnx", [sigmoid, stating(product, "silu")]))
+    graph = open_onnx(model(tmp_path / "m.onnx", [sigmoid, stating(product, "silu")])).graph
     assert [(op.kind, op.inputs) for op in graph.ops] == [("input", ()), ("silu", ("x",))]
 
 
 def test_operators_that_state_themselves_stay_apart(tmp_path):
     sigmoid, product = sigmoid_and_product(kind="sigmoid")
-    graph = read_graph(model(tmp_path / "m.onnx", [sigmoid, stating(product, "mul")]))
+    graph = open_onnx(model(tmp_path / "m.onnx", [sigmoid, stating(product, "mul")])).graph
     assert [(op.kind, op.inputs) for op in graph.ops] == [("input", ()), ("sigmoid", ("x",)), ("mul", ("x", "gate"))]
 
 
 def test_tensor_that_an_operator_reads_twice_is_read_twice(tmp_path):
-    graph = read_graph(model(tmp_path / "m.onnx", [stating(helper.make_node("Add", ["x", "x"], ["y"]), "add")]))
+    graph = open_onnx(model(tmp_path / "m.onnx", [stating(helper.make_node("Add", ["x", "x"], ["y"]), "add")])).graph
     assert graph.by_name["y"].inputs == ("x", "x")
 
 
 def test_node_that_belongs_to_no_operator_is_refused(tmp_path):
     sigmoid, product = sigmoid_and_product(kind="sigmoid")
     with pytest.raises(StretchError, match="writes `y` does not say which operator") as caught:
-        read_graph(model(tmp_path / "m.onnx", [sigmoid, product]))
+        _ = open_onnx(model(tmp_path / "m.onnx", [sigmoid, product])).graph
     assert "stretch branch" in caught.value.hint
 
 
@@ -102,7 +103,7 @@ def conv_node(**attributes):
 def test_operator_that_its_nodes_are_not_is_refused(tmp_path, node, kind, attrs, problem):
     weight = helper.make_tensor("w", TensorProto.FLOAT, [4, 4, 1, 1], [0.0] * 16)
     with pytest.raises(StretchError, match=problem):
-        read_graph(model(tmp_path / "m.onnx", [stating(node, kind, **attrs)], [weight]))
+        _ = open_onnx(model(tmp_path / "m.onnx", [stating(node, kind, **attrs)], [weight])).graph
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"kernel": [1, "x"]}', '{"kernel": null}', "null"])
@@ -112,7 +113,7 @@ def test_attributes_that_are_none_are_refused(tmp_path, text):
         entry = node.metadata_props.add()
         entry.key, entry.value = key, value
     with pytest.raises(StretchError, match="node `n` states attributes that no operator has"):
-        read_graph(model(tmp_path / "m.onnx", [node]))
+        _ = open_onnx(model(tmp_path / "m.onnx", [node])).graph
 
 
 def test_what_is_stated_anew_replaces_what_was():
@@ -124,7 +125,7 @@ def test_what_is_stated_anew_replaces_what_was():
 
 def test_file_with_a_node_that_is_never_written_is_refused(tmp_path):
     with pytest.raises(StretchError, match="nn-stretch does not write this operator"):
-        read_graph(model(tmp_path / "m.onnx", [stating(helper.make_node("Sin", ["x"], ["y"], name="n"), "relu")]))
+        _ = open_onnx(model(tmp_path / "m.onnx", [stating(helper.make_node("Sin", ["x"], ["y"], name="n"), "relu")])).graph
 
 
 def test_weights_of_an_operator_are_those_that_its_nodes_read(tmp_path):
@@ -161,7 +162,7 @@ def test_subgraph_in_a_lower_precision_comes_back_as_if_in_reals(tmp_path, preci
     floats = to_onnx(graph, {name: own for name, own in weights.items() if own})
     samples = [random.normal(size=(1, 4, 5, 5)).astype(np.float32) for _ in range(8)]
     onnx.save(to_half(floats) if precision == "fp16" else quantise(floats, samples), str(tmp_path / "m.onnx"))
-    back = read_graph(tmp_path / "m.onnx")
+    back = open_onnx(tmp_path / "m.onnx").graph
     # the lone batch-norm has become a depthwise convolution, and int8 takes activations into scales
     kinds = [op.kind for op in back.ops if op.kind != "relu"]
     assert kinds == ["input", "conv", "conv"]

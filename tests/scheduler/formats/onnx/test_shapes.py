@@ -4,9 +4,9 @@ from hypothesis import strategies as st
 
 from predictors.errors import StretchError
 from predictors.operators import kind_of, kinds
-from scheduler.formats.onnx_checks import check_onnx
-from scheduler.formats.onnx_file import load_onnx
-from scheduler.formats.onnx_shapes import RULES, Node, broadcast
+from scheduler.formats.onnx.checks import check_onnx
+from scheduler.formats.onnx.file import load_onnx
+from scheduler.formats.onnx.shapes import RULES, Node, broadcast
 from tests.scheduler.delegates import cases, graphs
 
 

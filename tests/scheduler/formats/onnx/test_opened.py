@@ -1,0 +1,65 @@
+import onnx
+import onnx.shape_inference
+import pytest
+from onnx import TensorProto, helper
+
+from predictors.errors import StretchError
+from predictors.graph import Op
+from scheduler.formats.onnx import OnnxFile, open_onnx, state
+
+
+def saved(path, *nodes, weights=(), side=2):
+    """A file of these nodes from `x` to `y`."""
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, side]) for name in ("x", "y")]
+    model = helper.make_model(helper.make_graph(nodes, "net", values[:1], values[1:], weights))
+    onnx.save(model, str(path))
+    return path
+
+
+def two(path, **changes):
+    first, last = helper.make_node("Relu", ["x"], ["z"]), helper.make_node("Add", ["z", "b"], ["y"], name="last")
+    state(first, "relu", {})
+    state(last, "shift", {})
+    return saved(path, first, last, weights=[helper.make_tensor("b", TensorProto.FLOAT, [2], [1.0, 2.0])], **changes)
+
+
+def test_file_tells_its_nodes_weights_and_the_shapes_of_every_tensor(tmp_path):
+    path = two(tmp_path / "m.onnx")
+    found = open_onnx(path)
+    inferred = onnx.shape_inference.infer_shapes(onnx.load(str(path)))
+    between = {v.name: tuple(d.dim_value for d in v.type.tensor_type.shape.dim) for v in inferred.graph.value_info}
+    assert found.ends == ({"x": (1, 2)}, {"y": (1, 2)})
+    assert found.shapes == {"x": (1, 2), "b": (2,), "y": (1, 2)} | between
+    assert found.named == [("Relu_0", "Relu"), ("last", "Add")]
+    assert [node.op_type for node in found.nodes] == ["Relu", "Add"]
+    assert list(found.initialisers["b"].float_data) == [1.0, 2.0]
+    assert found.external == set()
+
+
+def test_file_tells_its_operators_and_what_it_takes_to_run(tmp_path):
+    found = open_onnx(two(tmp_path / "m.onnx"))
+    assert [(part.op.kind, part.weights) for part in found.operators] == [("relu", ()), ("shift", ("b",))]
+    assert found.graph.by_name["y"] == Op("y", "shift", ("z",), {}, (1, 2))
+    # One step for each element, and one for each that is read.
+    assert found.demand.work == 2 + 4
+
+
+def test_operator_that_is_not_allowed_is_refused_once_the_check_is_asked_for(tmp_path):
+    found = open_onnx(saved(tmp_path / "m.onnx", helper.make_node("RandomNormalLike", ["x"], ["y"])))
+    assert found.ends[1] == {"y": (1, 2)}
+    with pytest.raises(StretchError, match=r"m\.onnx cannot be run: operator .*RandomNormalLike"):
+        _ = found.demand
+
+
+def test_model_that_was_changed_since_it_was_read_is_asked_in_the_same_way(tmp_path):
+    path = two(tmp_path / "m.onnx")
+    proto = open_onnx(path).proto
+    proto.graph.node[1].name = "other"
+    assert OnnxFile(path, proto).named[1] == ("other", "Add")
+    assert open_onnx(path).named[1] == ("last", "Add")
+
+
+def test_damaged_file_is_refused_as_it_is_opened(tmp_path):
+    (tmp_path / "m.onnx").write_bytes(two(tmp_path / "whole.onnx").read_bytes()[:-9])
+    with pytest.raises(StretchError, match=r"m\.onnx is not an ONNX model"):
+        open_onnx(tmp_path / "m.onnx")
