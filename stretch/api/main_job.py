@@ -13,7 +13,6 @@ from predictors.install import install_line
 from stretch.api.branched import UNKNOWN_ACCURACY, Branched, Step
 from stretch.planning.config import PlanConfig
 from stretch.planning.design.branch_design import DesignDraft, load_draft
-from stretch.planning.plan import PlanResult
 from stretch.stages.design import decide_design
 
 if TYPE_CHECKING:
@@ -44,68 +43,84 @@ def branch(
 ) -> Branched:
     """Stretch a network into branches for a device and, if asked, write a bundle.
 
-    A module that is given is read and copied: its weights, statistics, modes,
-    hooks and device stay as they are, and so do the global random numbers.
+    A module that is given is copied: its weights, statistics, modes, hooks and device stay as they are, as do the global random numbers.
 
     Args:
-        model: A name of `stretch models`, ``package.module:factory``, or a module, in any
-            mode, on any device and in any floating-point type.
+        model: A name of `stretch models`, ``package.module:factory``, or a module, in any mode, on any device and in any floating-point type.
         device: Profile id, path of a profile, or a profile.
         out: Folder of the bundle; an earlier bundle there is replaced. None: no bundle.
         config: Constraints of the search; with a design, precisions and floors of the controls.
         design: A design, or the path of one, to build instead of searching for one.
-        input_shape: Channels, height, width, with or without the batch (1) before them; the
-            model's usual one by default.
+        input_shape: Channels, height, width, with or without the batch (1) before them; the model's usual one by default.
         weights: ``default``, ``none`` (random) or a file; ignored for a module.
         seed: Of random weights.
-        images: Folder of unlabelled images to calibrate with: every layer and join is
-            fitted to what the original computes on them. None: no calibration.
+        images: Folder of unlabelled images: every layer and join is fitted to what the original computes on them. None: no calibration.
         image_count: Images to take from it, at most.
         controls: Whether the bundle has the sequential controls.
         dry_run: Stop after planning.
         trust_code: Whether ``file.py:factory`` may be executed.
         step: Called with a few words for what comes next.
-        options: Options of the planner by name, such as ``alpha=0.3``, as `PlanConfig` has them;
-            they take the place of those of `config`.
+        options: Options of the planner by name, such as ``alpha=0.3``, as `PlanConfig` has them; they take the place of those of `config`.
 
     Returns:
         The plan, the network and, with `out`, the bundle.
 
     Raises:
-        StretchError: Or one of its kinds, in one sentence each: names that do not exist,
-            networks that cannot be captured, constraints that no design meets,
-            folders that cannot be written.
+        StretchError: Or one of its kinds, in one sentence each: names that do not exist, networks that cannot be captured,
+            constraints that no design meets, folders that cannot be written.
     """
     seconds: dict[str, float] = {}
     phase = partial(_phase, seconds, step)
-    if options:
-        config = (config or PlanConfig()).having(options)
-    profile = device if isinstance(device, DeviceProfile) else load_device(device)
-    draft = load_draft(Path(design)) if isinstance(design, str | Path) else design
-    if out is not None and not dry_run:
-        from stretch.export.staging import check_target
-
-        check_target(Path(out))
-    with phase("import torch"):
-        _import_torch()
-    from stretch.api.given import full_shape, random_state_kept
-    from stretch.stages.network import read_network
-
-    with random_state_kept():
-        shape = None if input_shape is None else full_shape(input_shape)
-        source = model if isinstance(model, str) else partial(_given, model, shape)
-        network = read_network(source, shape, weights=str(weights), seed=seed, trust_code=trust_code, phase=phase)
-        with phase("plan"):
-            result = _planned(network, decide_design(network.graph, profile, config, draft), seconds)
-        if images is None and result.plan.changes_network:
-            result.warnings.append(UNKNOWN_ACCURACY)
+    asked = _asked(device, design, config, options)
+    _check_target(None if dry_run else out)
+    with _torch(phase):
+        network = _read(model, input_shape, phase, weights=str(weights), seed=seed, trust_code=trust_code)
+        result = _planned(network, *asked, seconds, calibrated=images is not None, phase=phase)
         if dry_run:
             return result
-        _build(result, network.captured, controls, None if images is None else Path(images), image_count, phase)
+        _build(result, network.captured, controls, images, image_count, phase)
     if out is not None:
         with phase("export"):
             result.save(out, controls=controls, step=step)
     return result
+
+
+def _asked(
+    device: str | Path | DeviceProfile, design: str | Path | DesignDraft | None, config: PlanConfig | None, options: dict[str, Any]
+) -> tuple[DeviceProfile, DesignDraft | None, PlanConfig | None]:
+    """Profile, design and constraints, read before torch is loaded so that what is wrong with them is told at once."""
+    if options:
+        config = (config or PlanConfig()).having(options)
+    profile = device if isinstance(device, DeviceProfile) else load_device(device)
+    return profile, load_draft(Path(design)) if isinstance(design, str | Path) else design, config
+
+
+def _check_target(out: str | Path | None) -> None:
+    """See that the bundle can be written, before any work is done for it."""
+    if out is not None:
+        from stretch.export.staging import check_target
+
+        check_target(Path(out))
+
+
+@contextmanager
+def _torch(phase: "Phase") -> Iterator[None]:
+    """Load torch, and keep its random numbers and all others as the caller has them."""
+    with phase("import torch"):
+        _import_torch()
+    from stretch.api.given import random_state_kept
+
+    with random_state_kept():
+        yield
+
+
+def _read(model: "str | nn.Module", input_shape: Sequence[int] | None, phase: "Phase", **options: Any) -> "Network":
+    """The network of a name or a module; `options` are those of `read_network`."""
+    from stretch.api.given import full_shape
+    from stretch.stages.network import read_network
+
+    shape = None if input_shape is None else full_shape(input_shape)
+    return read_network(model if isinstance(model, str) else partial(_given, model, shape), shape, phase=phase, **options)
 
 
 @contextmanager
@@ -129,12 +144,26 @@ def _import_torch() -> None:
         raise MissingBackendError("branching a model needs torch, which is not installed", install_line("torch")) from error
 
 
-def _planned(network: "Network", planned: PlanResult, seconds: dict[str, float]) -> Branched:
+def _planned(
+    network: "Network",
+    profile: DeviceProfile,
+    draft: DesignDraft | None,
+    config: PlanConfig | None,
+    seconds: dict[str, float],
+    *,
+    calibrated: bool,
+    phase: "Phase",
+) -> Branched:
     """What is there before anything is built."""
     loaded = network.loaded
-    return Branched(
-        planned, loaded.weights_source, loaded.weights_detail, list(loaded.warnings), seconds, preprocessing=loaded.preprocessing
-    )
+    with phase("plan"):
+        planned = decide_design(network.graph, profile, config, draft)
+        result = Branched(
+            planned, loaded.weights_source, loaded.weights_detail, list(loaded.warnings), seconds, preprocessing=loaded.preprocessing
+        )
+    if not calibrated and planned.changes_network:
+        result.warnings.append(UNKNOWN_ACCURACY)
+    return result
 
 
 def _given(module: Any, shape: tuple[int, ...] | None) -> "LoadedModel":
@@ -159,7 +188,7 @@ def _given(module: Any, shape: tuple[int, ...] | None) -> "LoadedModel":
     return LoadedModel(copied, name, shape or USUAL_INPUT, "given", "the module's own", stated_preprocessing(module, name), warnings)
 
 
-def _build(result: Branched, captured: "Captured", controls: bool, images: Path | None, image_count: int, phase: "Phase") -> None:
+def _build(result: Branched, captured: "Captured", controls: bool, images: str | Path | None, image_count: int, phase: "Phase") -> None:
     """Fill in the networks of a plan."""
     from stretch.api.present import fingerprint
     from stretch.stages.build import build_control, calibrate_on
@@ -171,5 +200,5 @@ def _build(result: Branched, captured: "Captured", controls: bool, images: Path 
             result.sequential = build_control(captured, result.plan)
     if images is not None:
         with phase("calibrate"):
-            result.calibration = calibrate_on(result.model, captured, images, image_count, result.preprocessing)
+            result.calibration = calibrate_on(result.model, captured, Path(images), image_count, result.preprocessing)
     result.built = fingerprint(result.model)

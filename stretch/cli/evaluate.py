@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from scheduler.bundle.load import Bundle
     from scheduler.bundle.preprocessing import Preprocessing
-    from scheduler.placement.mapping import Placement
     from scheduler.runtime.session import Session
+    from stretch.evaluation.answer import EvaluateAnswer
     from stretch.evaluation.labels import ImageFile
 
 
@@ -50,6 +50,7 @@ def evaluate(
     from scheduler.bundle.load import load_bundle
     from scheduler.placement.mapping import parse_mapping
     from scheduler.runtime.session import Session
+    from stretch.evaluation.answer import evaluate_answer, images_answer
     from stretch.evaluation.labels import find_images
     from stretch.evaluation.measure import evaluate as measure
 
@@ -66,26 +67,9 @@ def evaluate(
         original = _original(loaded, session, out)
         with out.progress("evaluating", total=len(files)) as step:
             result = measure(session, original, _images(files, model.input_shape, preprocessing, step), outputs)
-        places = session.placements
-    data: dict[str, Any] = {
-        "bundle": bundle,
-        "model": model.name,
-        "weights": {"source": loaded.manifest.weights.source, "detail": loaded.manifest.weights.detail},
-        "precisions": sorted({entry.precision for entry in loaded.manifest.subgraphs}),
-        "source": "measured",
-        "images": {"path": images, "files": len(files), "count": result.images, "labels": found.labels, "classes": len(found.classes)},
-        "preprocessing": preprocessing.to_json(),
-        **result.to_json(),
-        "processors": {name: _place(placement) for name, placement in places.items()},
-        "warnings": out.warnings,
-    }
-    out.emit(data, lambda console: _print(console, data))
-
-
-def _place(placement: "Placement") -> dict[str, Any]:
-    """Where a processor's work ran."""
-    names = ("delegate", "stand_in", "reason")
-    return {"cores": list(placement.cores)} | {name: getattr(placement, name) for name in names}
+        taken = images_answer(images, found, len(files), result.images)
+        answer = evaluate_answer(session, taken, preprocessing, result, out.warnings)
+    out.emit(answer, lambda console: _print(console, answer))
 
 
 def _outputs(bundle: "Bundle") -> int:
@@ -125,26 +109,26 @@ def _images(
         step()
 
 
-def _print(console: "Console", data: dict[str, Any]) -> None:
+def _print(console: "Console", answer: "EvaluateAnswer") -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
     table.add_column("measured")
     for title in ("share", "95 % interval"):
         table.add_column(title, justify="right")
-    original = data["original"] or {}
+    original = answer.original
     rows = (
-        ("top-1", data["top1"]),
-        ("top-5", data["top5"]),
-        ("top-1 of the original", original.get("top1")),
-        ("top-5 of the original", original.get("top5")),
-        ("same best class as the original", data["agreement"]),
-        ("shared among the five best", data["top5_overlap"]),
+        ("top-1", answer.top1),
+        ("top-5", answer.top5),
+        ("top-1 of the original", original and original.top1),
+        ("top-5 of the original", original and original.top5),
+        ("same best class as the original", answer.agreement),
+        ("shared among the five best", answer.top5_overlap),
     )
     for name, share in rows:
         if share is not None:
-            table.add_row(name, f"{share['value']:.2%}", f"{share['low']:.2%} – {share['high']:.2%}")
+            table.add_row(name, f"{share.value:.2%}", f"{share.low:.2%} – {share.high:.2%}")
     console.print(table)
-    images = data["images"]
-    known = f"labels from {images['labels']}, {images['classes']} classes" if images["labels"] != "none" else "no labels: agreement only"
-    console.print(f"{images['count']} images; {known}; weights: {data['weights']['source']}; {' and '.join(data['precisions'])}")
+    images = answer.images
+    known = f"labels from {images.labels}, {images.classes} classes" if images.labels != "none" else "no labels: agreement only"
+    console.print(f"{images.count} images; {known}; weights: {answer.weights.source}; {' and '.join(answer.precisions)}")

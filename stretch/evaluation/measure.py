@@ -4,17 +4,30 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from predictors.errors import StretchError
-from stretch.evaluation.shares import Share
+from stretch.evaluation.shares import Share, share_of
 
 Array = NDArray[Any]
 Net = Callable[[Array], Array]
 
 #: Classes of the longer list.
 LONG = 5
+
+
+class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
+    """How often a network is right.
+
+    Args:
+        top1: Share whose best class is right; None without labels.
+        top5: Share with the right class among the five best; None without labels, or with five classes or fewer.
+    """
+
+    top1: Share | None
+    top5: Share | None
 
 
 @dataclass
@@ -29,7 +42,7 @@ class _Sums:
 
 @dataclass
 class Evaluation:
-    """Sums over images; `shares` is what they come to.
+    """Sums over images; its properties are what they come to.
 
     Args:
         outputs: Outputs of the network.
@@ -62,16 +75,25 @@ class Evaluation:
         self._agree += best[0] == theirs[0]
         self._overlap += len(set(best) & set(theirs)) / LONG
 
-    def to_json(self) -> dict[str, Any]:
-        """Every share with its interval; None where there are no labels, no original, or too few classes."""
-        long = self.outputs > LONG
-        agree = self.compared and self.images
-        return {
-            **_shares(self._branched, long),
-            "original": _shares(self._original, long) if self.compared else None,
-            "agreement": Share(self._agree / self.images, self.images).to_json() if agree else None,
-            "top5_overlap": Share(self._overlap / self.images, self.images).to_json() if agree and long else None,
-        }
+    @property
+    def branched(self) -> Accuracy:
+        """The bundle's."""
+        return _accuracy(self._branched, self.outputs)
+
+    @property
+    def original(self) -> Accuracy | None:
+        """The original's; None where there is none."""
+        return _accuracy(self._original, self.outputs) if self.compared else None
+
+    @property
+    def agreement(self) -> Share | None:
+        """Share with the same best class as the original; None where there is none."""
+        return share_of(self._agree, self.images) if self.compared and self.images else None
+
+    @property
+    def top5_overlap(self) -> Share | None:
+        """Share of the five best classes that both have; None without an original, or with five classes or fewer."""
+        return share_of(self._overlap, self.images) if self.compared and self.images and self.outputs > LONG else None
 
 
 def evaluate(branched: Net, original: Net | None, images: Iterable[tuple[str, Array, int | None]], outputs: int) -> Evaluation:
@@ -110,9 +132,6 @@ def _count(sums: _Sums, best: list[int], label: int | None) -> None:
         sums.top5 += label in best
 
 
-def _shares(sums: _Sums, long: bool) -> dict[str, Any]:
+def _accuracy(sums: _Sums, outputs: int) -> Accuracy:
     n = sums.labelled
-    return {
-        "top1": Share(sums.top1 / n, n).to_json() if n else None,
-        "top5": Share(sums.top5 / n, n).to_json() if n and long else None,
-    }
+    return Accuracy(top1=share_of(sums.top1, n) if n else None, top5=share_of(sums.top5, n) if n and outputs > LONG else None)

@@ -1,3 +1,4 @@
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,10 +9,12 @@ from stretch.evaluation.measure import evaluate
 
 
 def run(scores, originals, labels):
-    """The JSON of scores that are looked up by the image's number."""
+    """The shares, as dictionaries, of scores that are looked up by the image's number."""
     images = [(str(i), np.array([i]), label) for i, label in enumerate(labels)]
     original = None if originals is None else lambda x: originals[int(x[0])][None]
-    return evaluate(lambda x: scores[int(x[0])][None], original, images, scores.shape[1]).to_json()
+    found = evaluate(lambda x: scores[int(x[0])][None], original, images, scores.shape[1])
+    compared = {name: getattr(found, name) for name in ("original", "agreement", "top5_overlap")}
+    return msgspec.to_builtins(found.branched) | msgspec.to_builtins(compared)
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 30), st.integers(6, 12))

@@ -1,0 +1,72 @@
+"""What an evaluation answers, against what was counted."""
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from scheduler.bundle.preprocessing import Preprocessing
+from scheduler.runtime.session import Session
+from stretch.evaluation.answer import EvaluateAnswer, evaluate_answer, images_answer
+from stretch.evaluation.labels import find_images
+from stretch.evaluation.measure import evaluate
+from tests.scheduler.bundles import two_branches
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    return two_branches(tmp_path_factory.mktemp("answer") / "b")
+
+
+@pytest.fixture
+def images(tmp_path):
+    for name in "01":
+        (tmp_path / name).mkdir()
+        np.save(tmp_path / name / "some.npy", np.zeros((1, 3, 8, 8), np.float32))
+    return tmp_path
+
+
+def answer(bundle, images, labels, original=None, preprocessing=None, warnings=()):
+    """The answer for images of the classes `labels`, on ten scores of which the last is the best."""
+    with Session(bundle, {"gpu": "reference"}) as session:
+        numbered = [(str(i), np.zeros(1), label) for i, label in enumerate(labels)]
+        result = evaluate(lambda x: np.arange(10.0), original, numbered, 10)
+        taken = images_answer(images, find_images(images, 10), 2, result.images)
+        return evaluate_answer(session, taken, preprocessing or Preprocessing(), result, list(warnings))
+
+
+def test_shares_are_those_that_were_counted(bundle, images):
+    found = answer(bundle, images, [9, 5, 0, 9], lambda x: -np.arange(10.0))
+    assert (found.top1.value, found.top5.value, found.top1.images) == (0.5, 0.75, 4)
+    assert (found.original.top1.value, found.original.top5.value) == (0.25, 0.25)
+    assert (found.agreement.value, found.top5_overlap.value) == (0, 0)
+
+
+def test_no_labels_and_no_original_leave_nothing_to_share(bundle, images):
+    found = answer(bundle, images, [None, None])
+    assert (found.top1, found.top5, found.original, found.agreement, found.top5_overlap) == (None,) * 5
+
+
+def test_images_and_their_labels_are_told(bundle, images):
+    taken = answer(bundle, images, [9, 9, 9]).images
+    assert (taken.path, taken.files, taken.count, taken.labels, taken.classes) == (images, 2, 3, "folders", 2)
+
+
+def test_processors_and_precisions_are_those_of_the_session(bundle, images):
+    found = answer(bundle, images, [1], warnings=["no controls"])
+    assert found.processors["gpu"].delegate == "reference"
+    assert found.processors["gpu"].reason == "mapped to reference"
+    assert found.processors["cpu"].cores
+    assert (found.precisions, found.source, found.warnings) == (["fp32"], "measured", ["no controls"])
+
+
+def test_preprocessing_is_what_pictures_went_through(bundle, images):
+    found = answer(bundle, images, [1], preprocessing=Preprocessing(size=20))
+    assert (found.preprocessing["size"], found.preprocessing["crop"]) == (20, None)
+
+
+def test_answer_goes_through_json_and_back(bundle, images):
+    found = answer(bundle, images, [9, 5], lambda x: np.arange(10.0))
+    text = msgspec.json.encode(found, enc_hook=str)
+    assert msgspec.json.decode(text, type=EvaluateAnswer, dec_hook=lambda kind, value: Path(value)) == found
