@@ -1,7 +1,7 @@
 """From a model and a device to a branched network and, if asked, a bundle."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from stretch.stages.design import decide_design
 if TYPE_CHECKING:
     from torch import nn
 
+    from scheduler.bundle.preprocessing import Preprocessing
     from stretch.capture import Captured
     from stretch.models.load import LoadedModel
     from stretch.stages.network import Network, Phase
@@ -36,6 +37,7 @@ def branch(
     seed: int = 0,
     images: str | Path | None = None,
     image_count: int = 256,
+    preprocessing: "Preprocessing | Mapping[str, Any] | None" = None,
     controls: bool = True,
     dry_run: bool = False,
     trust_code: bool = False,
@@ -61,6 +63,9 @@ def branch(
         images: Folder of unlabelled images to calibrate with: every layer and join is
             fitted to what the original computes on them. None: no calibration.
         image_count: Images to take from it, at most.
+        preprocessing: What a picture goes through before the model reads it, or a table of the values
+            that differ from what the model states, such as ``{"mean": (0.5, 0.5, 0.5)}``; None for what
+            it states. Calibration and whoever reads the bundle take pictures so.
         controls: Whether the bundle has the sequential controls.
         dry_run: Stop after planning.
         trust_code: Whether ``file.py:factory`` may be executed.
@@ -88,6 +93,7 @@ def branch(
         check_target(Path(out))
     with phase("import torch"):
         _import_torch()
+    from scheduler.bundle.preprocessing import asked_preprocessing
     from stretch.api.given import full_shape, random_state_kept
     from stretch.stages.network import read_network
 
@@ -95,8 +101,9 @@ def branch(
         shape = None if input_shape is None else full_shape(input_shape)
         source = model if isinstance(model, str) else partial(_given, model, shape)
         network = read_network(source, shape, weights=str(weights), seed=seed, trust_code=trust_code, phase=phase)
+        read = asked_preprocessing(network.loaded.preprocessing, preprocessing, network.graph.input.shape)
         with phase("plan"):
-            result = _planned(network, decide_design(network.graph, profile, config, draft), seconds)
+            result = _planned(network, decide_design(network.graph, profile, config, draft), seconds, read)
         if images is None and result.plan.changes_network:
             result.warnings.append(UNKNOWN_ACCURACY)
         if dry_run:
@@ -129,12 +136,10 @@ def _import_torch() -> None:
         raise MissingBackendError("branching a model needs torch, which is not installed", install_line("torch")) from error
 
 
-def _planned(network: "Network", planned: PlanResult, seconds: dict[str, float]) -> Branched:
+def _planned(network: "Network", planned: PlanResult, seconds: dict[str, float], read: "Preprocessing") -> Branched:
     """What is there before anything is built."""
     loaded = network.loaded
-    return Branched(
-        planned, loaded.weights_source, loaded.weights_detail, list(loaded.warnings), seconds, preprocessing=loaded.preprocessing
-    )
+    return Branched(planned, loaded.weights_source, loaded.weights_detail, list(loaded.warnings), seconds, preprocessing=read)
 
 
 def _given(module: Any, shape: tuple[int, ...] | None) -> "LoadedModel":
