@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from scheduler.measure.benchmark import Benchmark, Effort
     from scheduler.measure.throughput import Throughput
     from scheduler.measure.verdict import Verdict
-    from scheduler.placement.choice import Priority
     from scheduler.placement.place import Placement
+    from scheduler.placement.priority import Priority
     from scheduler.runtime.session import Session
     from scheduler.runtime.trace import Trace
 
