@@ -1,14 +1,18 @@
 """What a picture goes through before a model reads it: a model's own property, which its bundle carries."""
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
 
-from predictors.errors import StretchError
+from predictors.errors import StretchError, UsageError
 
 _Level = Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)]
 _Deviation = Annotated[float, msgspec.Meta(ge=1e-6, le=1e6)]
 _Pixels = Annotated[int, msgspec.Meta(ge=1, le=1 << 14)]
+
+#: How a person writes what is read as a `Preprocessing`.
+TABLE_HINT = 'write a table such as {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}; its values stand in docs/reference/bundle-format.md'
 
 #: Of a picture after the resize: 200 MB of colours.
 MAX_PIXELS = 1 << 26
@@ -65,6 +69,28 @@ class Preprocessing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             )
         return found
 
+    def having(self, values: Mapping[str, Any]) -> "Preprocessing":
+        """This with other values.
+
+        Args:
+            values: By name; what is not named stays as it is, but for a `size` that a `crop` takes the place of.
+
+        Raises:
+            ValidationError: msgspec's, if there is no such value, or it is out of range.
+        """
+        own: dict[str, Any] = msgspec.to_builtins(self)
+        if values.get("crop") is not None:
+            own["size"] = None
+        return msgspec.convert(own | dict(values), Preprocessing)
+
+    def problem(self, shape: Sequence[int]) -> str | None:
+        """Why a model's input of `shape` cannot be read so, as the end of a sentence; None if it can."""
+        if len(shape) != 4 or shape[1] != 3:
+            return f"is one of colour pictures, the model reads {list(shape)[:8]}"
+        if self.size is not None and self.size < min(shape[2:]):
+            return f"resizes pictures to {self.size}, the model reads {shape[3]}×{shape[2]}"
+        return None
+
     def to_json(self) -> dict[str, Any]:
         """For the record; `crop` is None where `size` decides."""
         stated: dict[str, Any] = msgspec.to_builtins(self)
@@ -73,3 +99,25 @@ class Preprocessing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 #: What torchvision's and timm's weights for ImageNet mostly expect (224 of 256 pixels), taken where nothing is stated.
 IMAGENET = Preprocessing()
+
+
+def asked_preprocessing(stated: Preprocessing, asked: Preprocessing | Mapping[str, Any] | None, shape: Sequence[int]) -> Preprocessing:
+    """What a caller asks for in the place of what a model states.
+
+    Args:
+        stated: By the model.
+        asked: All of it, or a table of the values that are others; None for what is stated.
+        shape: Of the model's input, batch first.
+
+    Raises:
+        UsageError: If a value is unknown or out of range, or the model reads no pictures of such a kind or size.
+    """
+    if asked is None:
+        return stated
+    try:
+        read = stated.having(msgspec.to_builtins(asked) if isinstance(asked, Preprocessing) else dict(asked))
+    except (msgspec.ValidationError, TypeError, ValueError) as error:
+        raise UsageError(f"the preprocessing that is asked for cannot be used: {error}", TABLE_HINT) from error
+    if problem := read.problem(shape):
+        raise UsageError(f"the preprocessing that is asked for {problem}", "leave it out, or resize to what the model reads or more")
+    return read

@@ -68,12 +68,8 @@ def statement_problems(manifest: Manifest) -> Iterator[str]:
 
 def _preprocessing_problems(manifest: Manifest) -> Iterator[str]:
     stated, shape = manifest.model.preprocessing, manifest.model.input_shape
-    if stated is None:
-        return
-    if len(shape) != 4 or shape[1] != 3:
-        yield f"`model.preprocessing` is one of colour pictures, the model reads {list(shape)[:8]}"
-    elif stated.size is not None and stated.size < min(shape[2:]):
-        yield f"`model.preprocessing` resizes pictures to {stated.size}, the model reads {shape[3]}×{shape[2]}"
+    if stated is not None and (problem := stated.problem(shape)):
+        yield f"`model.preprocessing` {problem}"
 
 
 def _design_problems(manifest: Manifest) -> Iterator[str]:

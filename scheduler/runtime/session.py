@@ -17,9 +17,9 @@ from scheduler.bundle.manifest import Manifest
 from scheduler.delegates import Delegate
 from scheduler.delegates.base import Array
 from scheduler.memory import planners
-from scheduler.placement.choice import Priority, choose_processors
 from scheduler.placement.mapping import bundle_precisions, place_processors, target_placement
 from scheduler.placement.place import Placement, place_subgraphs, queues_of
+from scheduler.placement.priority import Priority, choose_processors
 from scheduler.runtime.buffers import Buffers
 from scheduler.runtime.code import Code
 from scheduler.runtime.executor import Executor
@@ -51,7 +51,7 @@ class Session:
         processors: Processors that may be used; None for all.
         delegates: Delegate objects to use instead of ones made by name.
         priority: ``latency`` or ``energy``, which then decides the processor of a
-            subgraph; None for the design alone (see `scheduler.placement.choice.choose_processors`).
+            subgraph; None for the design alone (see `scheduler.placement.priority.choose_processors`).
         in_flight: Inferences that `submit` runs at once, each with buffers of its own.
         time_limit: Seconds that one call of a delegate may take. A run whose delegate takes
             longer ends with a `StretchError`, and the session with it.

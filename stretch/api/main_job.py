@@ -1,7 +1,7 @@
 """From a model and a device to a branched network and, if asked, a bundle."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from stretch.stages.design import decide_design
 if TYPE_CHECKING:
     from torch import nn
 
+    from scheduler.bundle.preprocessing import Preprocessing
     from stretch.capture import Captured
     from stretch.models.load import LoadedModel
     from stretch.stages.network import Network, Phase
@@ -35,6 +36,7 @@ def branch(
     seed: int = 0,
     images: str | Path | None = None,
     image_count: int = 256,
+    preprocessing: "Preprocessing | Mapping[str, Any] | None" = None,
     controls: bool = True,
     dry_run: bool = False,
     trust_code: bool = False,
@@ -56,6 +58,8 @@ def branch(
         seed: Of random weights.
         images: Folder of unlabelled images: every layer and join is fitted to what the original computes on them. None: no calibration.
         image_count: Images to take from it, at most.
+        preprocessing: What a picture goes through before the model reads it, or a table of what differs from what
+            the model states, such as ``{"mean": (0.5, 0.5, 0.5)}``; kept by the bundle.
         controls: Whether the bundle has the sequential controls.
         dry_run: Stop after planning.
         trust_code: Whether ``file.py:factory`` may be executed.
@@ -75,7 +79,7 @@ def branch(
     _check_target(None if dry_run else out)
     with _torch(phase):
         network = _read(model, input_shape, phase, weights=str(weights), seed=seed, trust_code=trust_code)
-        result = _planned(network, *asked, seconds, calibrated=images is not None, phase=phase)
+        result = _planned(network, *asked, seconds, preprocessing, calibrated=images is not None, phase=phase)
         if dry_run:
             return result
         _build(result, network.captured, controls, images, image_count, phase)
@@ -150,17 +154,19 @@ def _planned(
     draft: DesignDraft | None,
     config: PlanConfig | None,
     seconds: dict[str, float],
+    preprocessing: "Preprocessing | Mapping[str, Any] | None",
     *,
     calibrated: bool,
     phase: "Phase",
 ) -> Branched:
     """What is there before anything is built."""
+    from scheduler.bundle.preprocessing import asked_preprocessing
+
     loaded = network.loaded
+    read = asked_preprocessing(loaded.preprocessing, preprocessing, network.graph.input.shape)
     with phase("plan"):
         planned = decide_design(network.graph, profile, config, draft)
-        result = Branched(
-            planned, loaded.weights_source, loaded.weights_detail, list(loaded.warnings), seconds, preprocessing=loaded.preprocessing
-        )
+        result = Branched(planned, loaded.weights_source, loaded.weights_detail, list(loaded.warnings), seconds, preprocessing=read)
     if not calibrated and planned.changes_network:
         result.warnings.append(UNKNOWN_ACCURACY)
     return result

@@ -10,6 +10,7 @@ from predictors.errors import UsageError
 from stretch.cli.interrupt import WRITER_GRACE_S
 from stretch.cli.options import planner_options
 from stretch.cli.output import Output, verb
+from stretch.cli.pictures import PictureRequest, picture_options
 from stretch.planning.config import PlanConfig
 from stretch.planning.sentences import as_flag
 
@@ -26,6 +27,7 @@ GRACE_S = WRITER_GRACE_S
 
 
 @verb
+@picture_options
 @planner_options
 def branch(
     out: Output,
@@ -35,13 +37,14 @@ def branch(
     folder: Annotated[Path | None, typer.Option("--out", help="Folder of the bundle; runs/MODEL_DEVICE by default.")] = None,
     design: Annotated[Path | None, typer.Option(help="Build this design (TOML) instead of searching for one.")] = None,
     request: PlanConfig,
-    size: Annotated[str | None, typer.Option("--input", help="Input size, such as 3x224x224.")] = None,
+    input_size: Annotated[str | None, typer.Option("--input", help="Input size, such as 3x224x224.")] = None,
     weights: Annotated[str, typer.Option(help="default (trained, where they can be had), none (random), or a file.")] = "default",
     seed: Annotated[int, typer.Option(help="Seed of random weights.")] = 0,
     images: Annotated[
         Path | None, typer.Option(help="Folder of unlabelled images (pictures or .npy) to calibrate the new network with.")
     ] = None,
     image_count: Annotated[int, typer.Option(help="Calibration images to take, at most.", min=16)] = 256,
+    pictures: PictureRequest,
     controls: Annotated[bool, typer.Option("--controls/--no-controls", help="Write the sequential controls into the bundle.")] = True,
     export: Annotated[bool, typer.Option("--export/--no-export", help="Write the bundle.")] = True,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Plan only: no model is built, nothing is written.")] = False,
@@ -51,7 +54,8 @@ def branch(
     from stretch.api import branch as make
 
     target = (folder or Path("runs") / _folder_name(model, device)) if export and not dry_run else None
-    shape = _input_shape(size) if size is not None else None
+    shape = _input_shape(input_size) if input_size is not None else None
+    asked = pictures.values() or None
     with out.progress("branching", total=PHASES) as step:
         result = make(
             model,
@@ -64,6 +68,7 @@ def branch(
             seed=seed,
             images=images,
             image_count=image_count,
+            preprocessing=asked,
             controls=controls,
             dry_run=dry_run,
             trust_code=trust_code,

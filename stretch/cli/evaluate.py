@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stretch.cli.output import Output, verb
-from stretch.cli.pictures import asked_preprocessing
+from stretch.cli.pictures import PictureRequest, picture_options
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
 
 @verb
+@picture_options
 def evaluate(
     out: Output,
+    *,
     bundle: Annotated[Path, typer.Argument(help="Folder of a bundle.")],
     images: Annotated[
         Path, typer.Option(help="Folder of class folders, a .csv or .tsv of file and label, or a folder of images without labels.")
@@ -34,16 +36,7 @@ def evaluate(
         list[str] | None, typer.Option("--map", help="Where a processor runs here, as gpu=cpu1; repeat or separate by commas.")
     ] = None,
     processors: Annotated[str | None, typer.Option(help="Processors to use, as cpu,gpu; the work of those left out moves to them.")] = None,
-    mean: Annotated[
-        str | None,
-        typer.Option(help="Mean of red, green and blue in 0 to 1, as 0.5,0.5,0.5; by default what the bundle states, else ImageNet's."),
-    ] = None,
-    std: Annotated[str | None, typer.Option(help="Standard deviation of each; the bundle's by default.")] = None,
-    size: Annotated[int | None, typer.Option(help="Shorter side that pictures are resized to before the crop.", min=1)] = None,
-    crop: Annotated[
-        float | None,
-        typer.Option(help="Instead of --size: share of the shorter side that the crop keeps, the bundle's by default.", max=1.0),
-    ] = None,
+    pictures: PictureRequest,
 ) -> None:
     """Measure a bundle's accuracy on images, and how far it agrees with the original."""
     from predictors.errors import UsageError
@@ -57,7 +50,7 @@ def evaluate(
     loaded = load_bundle(bundle, check_hashes=True)
     model = loaded.manifest.model
     outputs = _outputs(loaded)
-    preprocessing = asked_preprocessing(model.preprocessing, mean=mean, std=std, size=size, crop=crop)
+    preprocessing = pictures.over(model.preprocessing)
     found = find_images(images, outputs, classes, labelled=labels)
     files = found.spread(limit)
     only = None if processors is None else [name.strip() for name in processors.split(",")]

@@ -1,5 +1,6 @@
 """`stretch export`: a bundle again, with processors' subgraphs in other precisions, a TFLite file, or code for a DSP."""
 
+import dataclasses
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,6 +9,7 @@ import typer
 
 from stretch.cli.interrupt import WRITER_GRACE_S
 from stretch.cli.output import Output, verb
+from stretch.cli.pictures import PictureRequest, picture_options
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,8 +35,10 @@ GRACE_S = WRITER_GRACE_S
 
 
 @verb
+@picture_options
 def export(
     out: Output,
+    *,
     bundle: Annotated[
         Path, typer.Argument(help="Folder of an fp32 bundle; with --format tflite of any, with qnn of one whose dsp is int8.")
     ],
@@ -56,6 +60,7 @@ def export(
         Path | None, typer.Option(help="Folder of calibration images (pictures, .npy, .npz); made up for random weights and fp16.")
     ] = None,
     limit: Annotated[int, typer.Option("--max-images", help="Images to use at most; the first 64 calibrate.", min=8, max=100_000)] = 64,
+    pictures: PictureRequest,
     min_cosine: Annotated[
         float, typer.Option(help="Of each int8 or fp16 subgraph's output, and the model's, with fp32: less is refused.", min=0.0, max=1.0)
     ] = 0.99,
@@ -73,11 +78,11 @@ def export(
     from scheduler.bundle.load import load_bundle
     from stretch.export.staging import check_target
 
-    loaded = load_bundle(bundle, check_hashes=True)
+    loaded = _restated(load_bundle(bundle, check_hashes=True), pictures)
     manifest = loaded.manifest
     check_target(folder)
     if aot is not None or file_format is Format.qnn:
-        _refuse_images(file_format, precision, images, aot=aot is not None)
+        _refuse_images(file_format, precision, images, pictures, aot=aot is not None)
         if aot is not None:
             _export_aot(out, loaded, folder, _names(aot))
         else:
@@ -89,6 +94,19 @@ def export(
         write = _writer(file_format)
         made = write(loaded, folder, wanted, samples, source, step=step, min_cosine=min_cosine, repair=repair)
     _emit(out, folder, file_format, manifest, made)
+
+
+def _restated(bundle: "Bundle", pictures: PictureRequest) -> "Bundle":
+    """The bundle as if it stated what is asked of pictures: so they are read, and so says the bundle that is written."""
+    from msgspec.structs import replace
+
+    from scheduler.bundle.preprocessing import IMAGENET, asked_preprocessing
+
+    model = bundle.manifest.model
+    if not (asked := pictures.values()):
+        return bundle
+    read = asked_preprocessing(model.preprocessing or IMAGENET, asked, model.input_shape)
+    return dataclasses.replace(bundle, manifest=replace(bundle.manifest, model=replace(model, preprocessing=read)))
 
 
 def _wanted(file_format: Format, precision: str | None, manifest: "Manifest") -> dict[str, str]:
@@ -111,11 +129,11 @@ def _writer(file_format: Format) -> Any:
     return lambda bundle, folder, wanted, *rest, **options: export_tflite(bundle, folder, *rest, precision=wanted, **options)
 
 
-def _refuse_images(file_format: Format, precision: str | None, images: Path | None, *, aot: bool) -> None:
+def _refuse_images(file_format: Format, precision: str | None, images: Path | None, pictures: PictureRequest, *, aot: bool) -> None:
     """Raise UsageError if compiling what is int8 already is asked for with what only making it int8 needs."""
     from predictors.errors import UsageError
 
-    asked = precision is not None or images is not None
+    asked = precision is not None or images is not None or pictures != PictureRequest()
     if aot and (file_format is not Format.tflite or asked):
         raise UsageError(
             "--aot compiles signatures of a TFLite file that is there already",

@@ -1,8 +1,8 @@
-"""The planner's options as flags of a verb: made from their descriptions, and read into one request."""
+"""Flags that several verbs share, read into one request; the planner's are made from the descriptions of its options."""
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -20,17 +20,35 @@ def planner_options(function: Callable[..., None]) -> Callable[..., None]:
         @planner_options
         def branch(out: Output, model: ..., request: PlanConfig, seed: ...) -> None: ...
     """
+
+    def read(values: dict[str, Any]) -> PlanConfig:
+        return PlanConfig().having({option.name: option.read(values[option.name]) for option in PLAN_OPTIONS})
+
+    return with_flags(function, PlanConfig, [_parameter(option) for option in PLAN_OPTIONS], read)
+
+
+def with_flags(
+    function: Callable[..., None], kind: type, flags: Sequence[inspect.Parameter], read: Callable[[dict[str, Any]], Any]
+) -> Callable[..., None]:
+    """A verb with several flags in place of its one parameter of a type.
+
+    Args:
+        function: The verb; its first parameter is `out`.
+        kind: The type.
+        flags: As the parser is told of them.
+        read: Makes the parameter's value of what the flags were given.
+    """
     signature = inspect.signature(function, eval_str=True)
-    (request,) = (each.name for each in signature.parameters.values() if each.annotation is PlanConfig)
+    (request,) = (each.name for each in signature.parameters.values() if each.annotation is kind)
 
     @functools.wraps(function)
     def command(out: Any, **values: Any) -> None:
-        asked = {option.name: option.read(values.pop(option.name)) for option in PLAN_OPTIONS}
-        function(out, **values, **{request: PlanConfig().having(asked)})
+        asked = read({flag.name: values.pop(flag.name) for flag in flags})
+        function(out, **values, **{request: asked})
 
     parameters: list[inspect.Parameter] = []
     for each in signature.parameters.values():
-        kept = [each] if each.name != request else [_parameter(option) for option in PLAN_OPTIONS]
+        kept = flags if each.name == request else [each]
         parameters += [one if one.name == "out" else one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in kept]
     command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     # inspect would follow it to the function that takes a request

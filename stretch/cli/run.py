@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from scheduler.delegates import Delegate
     from scheduler.measure.benchmark import Benchmark, Effort
     from scheduler.measure.throughput import Throughput
-    from scheduler.placement.choice import Priority
     from scheduler.placement.place import Placement
+    from scheduler.placement.priority import Priority
     from scheduler.runtime.session import Session
     from scheduler.runtime.trace import Trace
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from predictors.errors import StretchError
-from scheduler.bundle.preprocessing import IMAGENET, Preprocessing
+from scheduler.bundle.preprocessing import IMAGENET, TABLE_HINT, Preprocessing
 
 
 def stated_preprocessing(module: Any, name: str) -> Preprocessing:
@@ -29,7 +29,7 @@ def stated_preprocessing(module: Any, name: str) -> Preprocessing:
     except msgspec.ValidationError as error:
         raise StretchError(
             f"the `preprocessing` of `{name}` cannot be used: {error}",
-            'write a table such as {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}; its values stand in docs/reference/bundle-format.md',
+            TABLE_HINT,
         ) from error
 
 

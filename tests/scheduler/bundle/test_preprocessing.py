@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictors.errors import StretchError
+from predictors.errors import StretchError, UsageError
 from scheduler.bundle.load import load_bundle
-from scheduler.bundle.preprocessing import IMAGENET, Preprocessing
+from scheduler.bundle.preprocessing import IMAGENET, Preprocessing, asked_preprocessing
 from scheduler.checks.verify import verify_bundle
 from tests.scheduler.bundles import two_branches
 
@@ -92,3 +92,32 @@ def test_bundle_with_values_out_of_range_is_refused_in_one_sentence(tmp_path, va
 def test_size_that_no_picture_can_be_cropped_from_is_a_problem_of_the_bundle(tmp_path):
     [problem] = verify_bundle(stated(tmp_path, {"size": 3})).problems
     assert "`model.preprocessing` resizes pictures to 3, the model reads 8×8" in problem
+
+
+OWN = Preprocessing((0.1, 0.2, 0.3), (0.4, 0.5, 0.6), 0.9, size=40, interpolation="bicubic", channels="bgr")
+
+
+def test_values_that_are_asked_for_take_the_place_of_those_stated():
+    shape = (1, 3, 32, 32)
+    assert asked_preprocessing(OWN, None, shape) == OWN
+    assert asked_preprocessing(OWN, IMAGENET, shape) == IMAGENET
+    assert asked_preprocessing(OWN, {"mean": [1, 2, 3]}, shape) == msgspec.structs.replace(OWN, mean=(1, 2, 3))
+    assert asked_preprocessing(OWN, {"crop": 0.5}, shape) == msgspec.structs.replace(OWN, crop=0.5, size=None)
+    assert asked_preprocessing(OWN, {"crop": 0.5, "size": 64}, shape).size == 64
+
+
+@pytest.mark.parametrize(
+    ("asked", "shape", "told"),
+    [
+        ({"men": [0, 0, 0]}, (1, 3, 8, 8), "cannot be used: .*`men`"),
+        ({"std": [0, 1, 1]}, (1, 3, 8, 8), r"cannot be used: .*\$\.std"),
+        (Preprocessing(std=(0, 1, 1)), (1, 3, 8, 8), r"cannot be used: .*\$\.std"),
+        ("bicubic", (1, 3, 8, 8), "cannot be used"),
+        (3, (1, 3, 8, 8), "cannot be used"),
+        ({"size": 7}, (1, 3, 8, 8), "resizes pictures to 7, the model reads 8×8"),
+        ({"crop": 0.5}, (1, 1, 8, 8), r"is one of colour pictures, the model reads \[1, 1, 8, 8\]"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_a_usage_error(asked, shape, told):
+    with pytest.raises(UsageError, match=told):
+        asked_preprocessing(IMAGENET, asked, shape)

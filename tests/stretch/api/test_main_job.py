@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch")
 from predictors.devices import PROFILE_FOLDER, load_device  # noqa: E402 - torch may be missing
 from predictors.errors import InfeasibleError, StretchError, UnknownNameError, UsageError  # noqa: E402
 from scheduler.bundle.load import load_bundle  # noqa: E402
+from scheduler.bundle.preprocessing import Preprocessing  # noqa: E402
 from stretch.api import branch  # noqa: E402
 from stretch.models import load_model  # noqa: E402
 from stretch.models.tiny import tiny_resnet  # noqa: E402
@@ -270,3 +271,14 @@ def test_folder_without_images_is_refused_and_no_bundle_is_left(tmp_path):
     with pytest.raises(StretchError, match="calibration images"):
         branch("tiny_resnet", "pixel6", out=tmp_path / "b", config=LOOSE, weights="none", images=tmp_path / "images")
     assert not (tmp_path / "b").exists()
+
+
+def test_preprocessing_that_is_given_counts_instead_of_the_modules_own(tmp_path):
+    module = tiny_resnet()
+    module.preprocessing = {"mean": (0.1, 0.2, 0.3), "crop": 0.5}
+    out = tmp_path / "bundle"
+    result = branch(module, "pixel6", out=out, input_shape=(3, 32, 32), alpha=5.0, preprocessing={"std": (0.5, 0.25, 1), "size": 40})
+    expected = Preprocessing((0.1, 0.2, 0.3), (0.5, 0.25, 1), 0.5, size=40)
+    assert result.preprocessing == load_bundle(out).manifest.model.preprocessing == expected
+    with pytest.raises(UsageError, match="resizes pictures to 20, the model reads 32×32"):
+        branch(module, "pixel6", input_shape=(3, 32, 32), alpha=5.0, dry_run=True, preprocessing={"size": 20})

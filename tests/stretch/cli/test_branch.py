@@ -162,3 +162,55 @@ def test_near_tie_is_no_clear_winner_and_the_idle_processor_is_explained():
     assert data["recommended"] == "no clear winner"
     assert [each["processor"] for each in data["unused"]] == ["dsp"]
     assert data["unused"][0]["ms"] > data["predicted"]["makespan_ms"]
+
+
+@pytest.mark.torch
+def test_pictures_calibrate_as_the_flags_say_and_the_bundle_says_so_too(tmp_path):
+    """As arrays do that torchvision made of the same pictures; what no flag names stays as the model states it."""
+    image = pytest.importorskip("PIL.Image")
+    from torchvision import transforms
+
+    from scheduler.bundle.load import load_bundle
+    from scheduler.bundle.preprocessing import Preprocessing
+
+    mean, std = (0.3, 0.5, 0.7), (0.1, 0.3, 0.2)
+    theirs = transforms.Compose([transforms.Resize(40), transforms.CenterCrop(32), transforms.ToTensor(), transforms.Normalize(mean, std)])
+    random = np.random.default_rng(0)
+    for kind in ("pictures", "arrays"):
+        (tmp_path / kind).mkdir()
+    for i in range(16):
+        file = tmp_path / "pictures" / f"{i:02}.png"
+        image.fromarray(random.integers(0, 256, (50, 60, 3), np.uint8)).save(file)
+        np.save(tmp_path / "arrays" / f"{i:02}.npy", theirs(image.open(file)).numpy())
+
+    def errors(kind, *flags):
+        words = ("tiny_resnet", "--device", "pixel6", "--alpha", "5", "--weights", "none", "--images", str(tmp_path / kind), "--json")
+        result = invoke(*words, "--out", str(tmp_path / f"{kind}{len(flags)}"), *flags)
+        assert result.exit_code == 0, result.output
+        data = json.loads(result.stdout)
+        return [each["after"] for each in data["calibration"]], data["preprocessing"]
+
+    asked = ("--mean", "0.3,0.5,0.7", "--std", "0.1,0.3,0.2", "--size", "40")
+    found, stated = errors("pictures", *asked)
+    assert found == pytest.approx(errors("arrays")[0], rel=1e-3)
+    assert found != pytest.approx(errors("pictures")[0], rel=1e-3)
+    assert (stated["mean"], stated["std"], stated["size"], stated["interpolation"]) == (list(mean), list(std), 40, "bilinear")
+    assert load_bundle(tmp_path / f"pictures{len(asked)}").manifest.model.preprocessing == Preprocessing(mean, std, size=40)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--mean", "1,2"], "--mean 1,2 is not three numbers"),
+        (["--size", "40", "--crop", "0.5"], "--size and --crop both say"),
+        (["--std", "1,0,1"], "--std 1,0,1 is no standard deviation"),
+        (["--size", "31"], "resizes pictures to 31, the model reads 32×32"),
+        (["--crop", "2"], "--crop"),
+    ],
+)
+def test_pictures_that_cannot_be_read_so_are_a_usage_error_and_leave_nothing(tmp_path, flags, told):
+    result = invoke("tiny_resnet", "--device", "pixel6", "--out", str(tmp_path / "b"), *LOOSE, *flags)
+    assert result.exit_code == 2, result.output
+    assert told in " ".join(result.output.split())
+    assert list(tmp_path.iterdir()) == []

@@ -8,6 +8,7 @@ import pytest
 
 from predictors.install import install_line
 from scheduler.bundle.load import load_bundle
+from scheduler.bundle.preprocessing import Preprocessing
 from stretch.quantize.images import synthetic_images
 from tests.scheduler.bundles import two_branches
 from tests.scheduler.delegates import qdq
@@ -299,7 +300,8 @@ def test_compiling_signatures_without_qualcomms_libraries_ends_with_the_install_
     assert list(tmp_path.iterdir()) == []
 
 
-def test_int8_is_calibrated_with_pictures_as_the_model_reads_them(stretch, trained, tmp_path):
+@pytest.mark.parametrize("told", ["by the bundle", "by flags"])
+def test_int8_is_calibrated_with_pictures_as_the_model_reads_them(stretch, trained, tmp_path, told):
     """White and black pictures span what the stated mean and deviation make of them, which the first scale shows."""
     import json
 
@@ -308,17 +310,36 @@ def test_int8_is_calibrated_with_pictures_as_the_model_reads_them(stretch, train
     image = pytest.importorskip("PIL.Image")
     path = trained / "bundle.json"
     data = json.loads(path.read_text())
-    data["model"]["preprocessing"] = {"mean": [0.5, 0.5, 0.5], "std": [0.01, 0.01, 0.01]}
+    stated = {"mean": [0.5, 0.5, 0.5], "std": [0.01, 0.01, 0.01]}
+    data["model"]["preprocessing"] = stated if told == "by the bundle" else None
     path.write_text(json.dumps(data))
+    flags = () if told == "by the bundle" else ("--mean", "0.5,0.5,0.5", "--std", "0.01,0.01,0.01")
     (tmp_path / "pictures").mkdir()
     for i in range(8):
         image.new("RGB", (8, 8), (255,) * 3 if i % 2 else (0,) * 3).save(tmp_path / "pictures" / f"{i}.png")
     words = ("export", trained, "--precision", "cpu=int8,dsp=fp32", "--images", tmp_path / "pictures", "--out", tmp_path / "out")
-    code, told, _ = stretch(*words, "--min-cosine", 0, "--json")
-    assert code == 0, told
+    code, found, _ = stretch(*words, "--min-cosine", 0, "--json", *flags)
+    assert code == 0, found
     manifest = load_bundle(tmp_path / "out").manifest
+    assert manifest.model.preprocessing == msgspec.convert(stated, Preprocessing)
     [first] = [s for s in manifest.subgraphs if s.input == manifest.input]
     model = onnx.load(tmp_path / "out" / first.file)
     values = {each.name: onnx.numpy_helper.to_array(each) for each in model.graph.initializer}
     [quantise] = [node for node in model.graph.node if node.op_type == "QuantizeLinear" and node.input[0] == manifest.input]
     assert values[quantise.input[1]] == pytest.approx((50 + 50) / 255, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--size", "7"), "resizes pictures to 7, the model reads 8×8"),
+        (("--mean", "1,2"), "--mean 1,2 is not three numbers"),
+        (("--crop", "0"), "--crop 0 keeps nothing"),
+        (("--format", "qnn", "--mean", "0.5,0.5,0.5"), "are int8 already"),
+        (("--format", "tflite", "--aot", "sm8450", "--crop", "0.5"), "there already"),
+    ],
+)
+def test_pictures_that_cannot_be_read_so_are_a_usage_error_and_leave_nothing(stretch, floats, tmp_path, words, said):
+    code, data, _ = stretch("export", floats, "--out", tmp_path / "out", *words, "--json")
+    assert (code, said in data["error"]) == (2, True), data
+    assert list(tmp_path.iterdir()) == []

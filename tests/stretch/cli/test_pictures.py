@@ -4,20 +4,20 @@ from hypothesis import strategies as st
 
 from predictors.errors import UsageError
 from scheduler.bundle.preprocessing import IMAGENET, Preprocessing
-from stretch.cli.pictures import asked_preprocessing
+from stretch.cli.pictures import PictureRequest
 
 OWN = Preprocessing((0.1, 0.2, 0.3), (0.4, 0.5, 0.6), 0.9, interpolation="bicubic", channels="bgr")
 
 
 def test_what_is_stated_counts_and_imagenets_where_nothing_is():
-    assert asked_preprocessing(OWN) == OWN
-    assert asked_preprocessing(None) == IMAGENET
+    assert PictureRequest().over(OWN) == OWN
+    assert PictureRequest().over(None) == IMAGENET
 
 
 def test_what_is_asked_for_takes_its_place_and_leaves_the_rest():
-    found = asked_preprocessing(OWN, mean="1,2,3", size=40)
+    found = PictureRequest(mean="1,2,3", size=40).over(OWN)
     assert found == Preprocessing((1, 2, 3), OWN.std, 0.9, 40, "bicubic", channels="bgr")
-    assert asked_preprocessing(found, crop=0.5, std="1,1,2") == Preprocessing((1, 2, 3), (1, 1, 2), 0.5, None, "bicubic", channels="bgr")
+    assert PictureRequest(crop=0.5, std="1,1,2").over(found) == Preprocessing((1, 2, 3), (1, 1, 2), 0.5, None, "bicubic", channels="bgr")
 
 
 @pytest.mark.parametrize(
@@ -35,14 +35,14 @@ def test_what_is_asked_for_takes_its_place_and_leaves_the_rest():
 )
 def test_values_out_of_range_are_usage_errors_with_the_flag(asked, told):
     with pytest.raises(UsageError, match=told):
-        asked_preprocessing(OWN, **asked)
+        PictureRequest(**asked).over(OWN)
 
 
 @given(crop=st.floats(allow_nan=True), text=st.text(alphabet="0123456789.,e-nai", max_size=12))
 def test_any_value_is_taken_or_refused_in_a_sentence(crop, text):
     for asked in ({"crop": crop}, {"mean": text}, {"std": text}):
         try:
-            found = asked_preprocessing(OWN, **asked)
+            found = PictureRequest(**asked).over(OWN)
         except UsageError:
             continue
         assert 0 < found.crop <= 1

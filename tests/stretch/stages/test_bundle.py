@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from predictors.devices import load_device  # noqa: E402 - torch may be missing
-from scheduler.placement.choice import choose_processors  # noqa: E402
+from scheduler.placement.priority import choose_processors  # noqa: E402
 from scheduler.runtime.session import Session  # noqa: E402
 from stretch.planning.config import PlanConfig  # noqa: E402
 from stretch.stages.build import build_control  # noqa: E402

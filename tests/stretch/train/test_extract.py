@@ -4,7 +4,7 @@ torch = pytest.importorskip("torch")
 from safetensors.torch import load_file  # noqa: E402 - torch may be missing
 
 from predictors.errors import StretchError  # noqa: E402
-from scheduler.placement.choice import choose_processors  # noqa: E402
+from scheduler.placement.priority import choose_processors  # noqa: E402
 from scheduler.runtime.session import Session  # noqa: E402
 from stretch.train.extract import extract  # noqa: E402
 from stretch.train.recipe import load_recipe  # noqa: E402

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from predictors.errors import UsageError
 from scheduler.bundle.load import load_bundle
 from scheduler.bundle.manifest import Alternative
-from scheduler.placement.choice import choose_processors
+from scheduler.placement.priority import choose_processors
 
 
 @pytest.fixture(scope="module")
