@@ -43,9 +43,7 @@ def branch(
     step: Step | None = None,
     **options: Any,
 ) -> Branched:
-    """Stretch a network into branches for a device and, if asked, write a bundle.
-
-    A module that is given is copied: its weights, statistics, modes, hooks and device stay as they are, as do the global random numbers.
+    """Stretch a network into branches for a device and, if asked, write a bundle; a module and the global random numbers stay as they are.
 
     Args:
         model: A name of `stretch models`, ``package.module:factory``, or a module, in any mode, on any device and in any floating-point type.
@@ -58,8 +56,7 @@ def branch(
         seed: Of random weights.
         images: Folder of unlabelled images: every layer and join is fitted to what the original computes on them. None: no calibration.
         image_count: Images to take from it, at most.
-        preprocessing: What a picture goes through before the model reads it, or a table of what differs from what
-            the model states, such as ``{"mean": (0.5, 0.5, 0.5)}``; kept by the bundle.
+        preprocessing: What pictures go through, or a table of what differs from what the model states, such as ``{"crop": 0.9}``.
         controls: Whether the bundle has the sequential controls.
         dry_run: Stop after planning.
         trust_code: Whether ``file.py:factory`` may be executed.
@@ -70,8 +67,7 @@ def branch(
         The plan, the network and, with `out`, the bundle.
 
     Raises:
-        StretchError: Or one of its kinds, in one sentence each: names that do not exist, networks that cannot be captured,
-            constraints that no design meets, folders that cannot be written.
+        StretchError: Or one of its kinds, in one sentence each: unknown names, networks that are not captured, no design, no folder.
     """
     seconds: dict[str, float] = {}
     phase = partial(_phase, seconds, step)
