@@ -20,7 +20,7 @@ from stretch.train.schedule import learning_rate
 from stretch.train.source import Source
 from stretch.train.step import GraphStep, Prepare, Step, autocast, unwrapped
 from stretch.train.supernet import Supernet
-from stretch.transform.model import BranchedModel, Segment
+from stretch.transform.model import BranchedModel, BranchedSegment
 
 #: Steps between looks at the loss within an epoch: a look waits for the device.
 _LOOK = 200
@@ -293,5 +293,5 @@ def set_parallel_branches(model: nn.Module, parallel: bool) -> None:
     networks = [subnet.model for subnet in model.subnets] if isinstance(model, Supernet) else [model]
     for network in networks:
         for module in network.modules():
-            if isinstance(module, Segment):
+            if isinstance(module, BranchedSegment):
                 module.parallel = parallel

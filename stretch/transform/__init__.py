@@ -1,6 +1,6 @@
 """A design applied to the torch module."""
 
 from stretch.transform.build import build
-from stretch.transform.model import Branch, BranchedModel, Segment
+from stretch.transform.model import Branch, BranchedModel, BranchedSegment
 
-__all__ = ["Branch", "BranchedModel", "Segment", "build"]
+__all__ = ["Branch", "BranchedModel", "BranchedSegment", "build"]

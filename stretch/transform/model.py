@@ -41,7 +41,7 @@ class Branch(nn.Module):
         return values[self.result]
 
 
-class Segment(nn.Module):
+class BranchedSegment(nn.Module):
     """What happens between two meeting points.
 
     Args:
@@ -112,7 +112,7 @@ class BranchedModel(nn.Module):
         self.design = design
         self.graph = scaled_graph(graph, design)
         for part, branches in zip(design.segments, scaled_branches(graph, design), strict=True):
-            self.add_module(part.name, Segment(part, branches))
+            self.add_module(part.name, BranchedSegment(part, branches))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Run segment after segment."""

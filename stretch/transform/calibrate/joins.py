@@ -9,10 +9,10 @@ from predictors.joins import join_of
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.scale import JOIN_CONV, safe_name
 from stretch.transform.calibrate.regression import Regression
-from stretch.transform.model import Segment
+from stretch.transform.model import BranchedSegment
 
 
-def fit_join(part: SegmentDesign, segment: Segment, trunks: Sequence[torch.Tensor], target: torch.Tensor, ridge: float) -> None:
+def fit_join(part: SegmentDesign, segment: BranchedSegment, trunks: Sequence[torch.Tensor], target: torch.Tensor, ridge: float) -> None:
     """Put the regressions into the 1×1 convolutions of a join.
 
     A join that adds up, such as `sum`, regresses the whole trunk on all branches together;

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from stretch.transform.model import Segment
+from stretch.transform.model import BranchedSegment
 
 BATCH = 64
 LEARNING_RATE = 1e-3
 
 
 def refine(
-    segment: Segment,
+    segment: BranchedSegment,
     arriving: Sequence[torch.Tensor],
     targets: Sequence[torch.Tensor],
     steps: int,

@@ -9,7 +9,7 @@ from predictors.joins import join_of
 from stretch.capture import Captured
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.scale import JOIN_CONV
-from stretch.planning.network.segments import Segment as Original
+from stretch.planning.network.segments import Segment
 from stretch.transform.build import load_weights
 from stretch.transform.calibrate.joins import fit_join, readout
 from stretch.transform.calibrate.layers import BranchFit, Look, look
@@ -19,7 +19,7 @@ from stretch.transform.calibrate.refine import refine
 from stretch.transform.calibrate.split import Split
 from stretch.transform.calibrate.statistics import rebase_statistics, renewed_trunk
 from stretch.transform.calibrate.walk import Batches, trunk_of
-from stretch.transform.model import Branch, Segment
+from stretch.transform.model import Branch, BranchedSegment
 from stretch.transform.width import Heritage
 
 #: A smaller error than this is rounding: the segment computes what the original does.
@@ -64,9 +64,9 @@ class Job:
 
     captured: Captured
     part: SegmentDesign
-    original: Original
+    original: Segment
     family: list[Heritage]
-    segment: Segment
+    segment: BranchedSegment
     whole: Branch
     arriving: Batches
     there: Batches
