@@ -71,7 +71,8 @@ def test_band_computed_from_its_rows_is_the_band_of_the_whole(kind, data):
     ]
     assume(all(0 not in part.shape for part in parts))
     if kind in ("max_pool", "avg_pool"):
-        made = _pooled(kind, band.attrs, torch.from_numpy(parts[0])).numpy()
+        # padded beforehand, torch no longer knows a window that starts in the padding on the right, which counts for nothing
+        made = _pooled(kind, band.attrs, torch.from_numpy(parts[0])).numpy()[..., : op.shape[3]]
     else:
         got = _loaded(make_module(Op("y", kind, op.inputs, band.attrs), [part.shape for part in parts]), weights.get("y", {}))
         with torch.inference_mode():
