@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from predictors.devices import Precision
 from predictors.errors import StretchError
 from scheduler.bundle.preprocessing import Preprocessing
 
@@ -79,8 +80,8 @@ class SubgraphEntry(_Part, frozen=True):
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     macs: _Count
-    precision: str = "fp32"
-    planned_precision: str = "fp32"
+    precision: Precision = "fp32"
+    planned_precision: Precision = "fp32"
     predicted_ms: _Amount | None = None
     alternatives: dict[str, Alternative] = {}
 

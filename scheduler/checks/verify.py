@@ -1,6 +1,6 @@
 """Whether a bundle is whole and computes what its own whole model computes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -114,7 +114,7 @@ def _pairs(got: Values, expected: Values) -> list[tuple[str | None, Array, Array
     return [(None, np.asarray(got), np.asarray(expected))]
 
 
-def _difference(bundle: Bundle, got: Array, expected: Array, what: str, lower: list[str]) -> Verification:
+def _difference(bundle: Bundle, got: Array, expected: Array, what: str, lower: Sequence[str]) -> Verification:
     """Compare one output."""
     whole = bundle.manifest.whole
     if got.shape != expected.shape:

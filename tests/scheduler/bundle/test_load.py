@@ -57,6 +57,13 @@ def test_damaged_manifest_is_one_error(bundle_dir, text):
         load_bundle(bundle_dir)
 
 
+@pytest.mark.parametrize("key", ["precision", "planned_precision"])
+def test_precision_that_is_none_is_refused(bundles, bundle_dir, key):
+    bundles.edit(bundle_dir, lambda m: m["subgraphs"][1].update({key: "fp99"}))
+    with pytest.raises(StretchError, match=rf"`\$\.subgraphs\[1\]\.{key}`"):
+        load_bundle(bundle_dir)
+
+
 def test_unknown_key_is_refused(bundles, bundle_dir):
     bundles.edit(bundle_dir, lambda m: m.update(run="rm"))
     with pytest.raises(StretchError, match="run"):
