@@ -130,8 +130,12 @@ def start(bundle_dir, plugin):
 
     yield run
     for process in started:
+        for pid in children(process):
+            os.kill(pid, signal.SIGKILL)  # a stopped one would hold the pipes open
         process.kill()
-        process.communicate()
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
 
 
 def children(process):
