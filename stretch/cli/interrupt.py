@@ -48,6 +48,10 @@ def interruptible(end: Callable[[], int], grace_s: float = GRACE_S) -> Iterator[
     thread.start()
     try:
         yield
+    except KeyboardInterrupt:
+        # one that came while a child was being started left nobody who would end it
+        _kill_children(os.getpid())
+        raise
     finally:
         signal.set_wakeup_fd(before)
         told.close()
