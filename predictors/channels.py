@@ -1,8 +1,8 @@
 """How the channels of an operator are tied to those it reads, and what becomes of its attributes when they are fewer.
 
-A *layout* is a tensor's channels as a row of pieces; a piece is a whole *group*
+The channels of a tensor are a row of *pieces*; a piece is a whole *group*
 seen with some channels per unit. A group is a set of units that are scaled as
-one. A kind's rule gives the layout of its output from those of its inputs; where
+one. A kind's rule gives the pieces of its output from those of its inputs; where
 it does not know what happens to single channels it freezes the groups it
 touches, which is always safe.
 """
@@ -14,7 +14,7 @@ from math import gcd
 from predictors.shapes import Attrs, Shape
 
 Piece = tuple[int, int]
-Layout = tuple[Piece, ...]
+Pieces = tuple[Piece, ...]
 
 
 @dataclass(frozen=True)
@@ -110,43 +110,43 @@ class Groups:
         self.frozen[gb] = self.frozen[gb] or self.frozen[ga]
         return True
 
-    def freeze(self, layout: Layout) -> None:
-        """Let every group of a layout keep all its units."""
-        for piece in layout:
+    def freeze(self, pieces: Pieces) -> None:
+        """Let every group of some pieces keep all its units."""
+        for piece in pieces:
             self.frozen[self.find(piece)[0]] = True
 
 
-ChannelRule = Callable[[Groups, Seen, Sequence[Layout]], Layout]
+ChannelRule = Callable[[Groups, Seen, Sequence[Pieces]], Pieces]
 
 
-def fresh(groups: Groups, seen: Seen, ins: Sequence[Layout]) -> Layout:
+def fresh(groups: Groups, seen: Seen, ins: Sequence[Pieces]) -> Pieces:
     """Channels of their own: any of them may be left out."""
     return ((groups.new(seen.shape[1]), 1),)
 
 
-def same_channels(groups: Groups, seen: Seen, ins: Sequence[Layout]) -> Layout:
+def same_channels(groups: Groups, seen: Seen, ins: Sequence[Pieces]) -> Pieces:
     """The channels of the first input."""
     return ins[0]
 
 
-def freeze_all(groups: Groups, seen: Seen, ins: Sequence[Layout]) -> Layout:
+def freeze_all(groups: Groups, seen: Seen, ins: Sequence[Pieces]) -> Pieces:
     """Nothing is known: neither what is read nor what is written may be scaled."""
-    for layout in ins:
-        groups.freeze(layout)
+    for pieces in ins:
+        groups.freeze(pieces)
     return ((groups.new(seen.shape[1] if len(seen.shape) > 1 else 1, frozen=True), 1),)
 
 
-def side_by_side(groups: Groups, seen: Seen, ins: Sequence[Layout]) -> Layout:
+def side_by_side(groups: Groups, seen: Seen, ins: Sequence[Pieces]) -> Pieces:
     """The channels of one input behind those of the other."""
-    return tuple(piece for layout in ins for piece in layout)
+    return tuple(piece for pieces in ins for piece in pieces)
 
 
-def tied(groups: Groups, seen: Seen, ins: Sequence[Layout]) -> Layout:
+def tied(groups: Groups, seen: Seen, ins: Sequence[Pieces]) -> Pieces:
     """Channel i of every input is one with channel i of the others; what has one channel for all keeps it."""
-    wide = [layout for layout, shape in zip(ins, seen.inputs, strict=True) if shape[1] == seen.shape[1]]
-    for layout, shape in zip(ins, seen.inputs, strict=True):
+    wide = [pieces for pieces, shape in zip(ins, seen.inputs, strict=True) if shape[1] == seen.shape[1]]
+    for pieces, shape in zip(ins, seen.inputs, strict=True):
         if shape[1] != seen.shape[1]:
-            groups.freeze(layout)
+            groups.freeze(pieces)
     first = wide[0]
     for other in wide[1:]:
         pairs = list(zip(first, other, strict=False))

@@ -6,6 +6,7 @@ sections 2.1 and 7.1). Two processors other than the CPU exchange through it.
 """
 
 from predictors.devices import ITEM_BYTES, DeviceProfile
+from predictors.host import HOST, kind_of
 
 
 class LinkModel:
@@ -27,15 +28,20 @@ class LinkModel:
             elements: Elements of the tensor.
             precision: Precision of what crosses, that of the processor that is not the CPU.
         """
-        source, target = source.partition("[")[0], target.partition("[")[0]
+        return sum(self.parts(source, target, elements, precision).values())
+
+    def parts(self, source: str, target: str, elements: int, precision: str) -> dict[str, float]:
+        """The same by link, named after its processor that is not the CPU, ms."""
+        source, target = kind_of(source), kind_of(target)
+        found: dict[str, float] = {}
         if source == target:
-            return 0.0
-        total = 0.0
+            return found
         size = elements * ITEM_BYTES[precision]
-        if source != "cpu":
+        if source != HOST:
             link = self._links[source]
-            total += link.unmap_ms.value + link.sync_ms.value + size / (link.convert_gbs.value * 1e6)
-        if target != "cpu":
+            rate = link.convert_back_gbs or link.convert_gbs
+            found[source] = link.unmap_ms.value + link.sync_ms.value + size / (rate.value * 1e6)
+        if target != HOST:
             link = self._links[target]
-            total += link.map_ms.value + size / (link.convert_gbs.value * 1e6)
-        return total
+            found[target] = link.map_ms.value + size / (link.convert_gbs.value * 1e6)
+        return found

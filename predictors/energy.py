@@ -1,5 +1,7 @@
 """Energy of computation from a profile's power figures (paper 003, section 7.3, figure 10)."""
 
+from collections.abc import Mapping
+
 from predictors.devices import DeviceProfile
 
 
@@ -27,3 +29,24 @@ class EnergyModel:
         """
         power = self._device.processor(processor).cores.power_w
         return None if power is None else power.value * ms
+
+    def plan_mj(self, busy: Mapping[str, float], makespan_ms: float) -> float | None:
+        """Energy of a run on several processors, mJ: each while it computes, and while it waits where that power is known.
+
+        Args:
+            busy: How long each processor computes, ms by name.
+            makespan_ms: How long the run takes.
+
+        Returns:
+            None if the profile states no power of one of them.
+
+        Raises:
+            UnknownNameError: If the device lacks one of them.
+        """
+        total = 0.0
+        for name, ms in busy.items():
+            computing, idle = self.mj(name, ms), self._device.processor(name).profile.idle_w
+            if computing is None:
+                return None
+            total += computing + (idle.value * max(0.0, makespan_ms - ms) if idle else 0.0)
+        return total

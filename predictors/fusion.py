@@ -1,7 +1,8 @@
 """From operators to kernels: what a backend launches after it has fused operators.
 
 The rules are data (`predictors/fusion_rules/*.toml`): chains of operators that
-become one kernel, and operators for which nothing is launched.
+become one kernel, operators for which nothing is launched, and the conditions
+under which a backend chooses one of several implementations.
 """
 
 from dataclasses import dataclass
@@ -14,9 +15,15 @@ import msgspec
 
 from predictors.errors import StretchError, UnknownNameError
 from predictors.graph import Op, OpGraph
+from predictors.idioms import IDIOMS, Recognised, recognise
+from predictors.kinds import Work
 from predictors.operators import kind_of, kinds
+from predictors.shapes import Shape
 
 RULE_FOLDER = Path(__file__).parent / "fusion_rules"
+
+#: Kinds of kernels that stand for one operator.
+_NAMED_BY_KIND = ("conv1x1", "conv", "depthwise", "grouped", "linear", "matmul")
 
 _KINDS = Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
 
@@ -28,10 +35,57 @@ class FusionRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         start: Kinds (or set names) the chain begins with.
         then: Steps, each a list of kinds (or set names); a step is taken if the
             only reader of the chain's last tensor is of such a kind, and else left out.
+            An operator with several inputs is taken by the chain that has the last of them.
+        links: Kinds (or set names) of which as many are taken after the steps as follow.
     """
 
     start: _KINDS
     then: tuple[_KINDS, ...] = ()
+    links: tuple[str, ...] = ()
+
+
+class Implementation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An implementation that a backend chooses for some kernels of a kind; its name becomes their `variant`.
+
+    Args:
+        name: Such as ``winograd``.
+        kinds: Kinds of kernels that have it.
+        taps: Positions of the window; None for any.
+        max_stride: Most input positions for each output position.
+        max_pixels: Most output positions; None for any.
+        min_in_channels: Fewest input channels.
+        min_out_channels: Fewest output channels.
+        tile: Rows and columns of output that it computes at a time.
+        min_tiles: Fewest of such tiles.
+    """
+
+    name: Annotated[str, msgspec.Meta(min_length=1)]
+    kinds: _KINDS
+    taps: int | None = None
+    max_stride: int | None = None
+    max_pixels: int | None = None
+    min_in_channels: int = 1
+    min_out_channels: int = 1
+    tile: Annotated[int, msgspec.Meta(ge=1)] = 1
+    min_tiles: int = 1
+
+    def takes(self, work: Work, shape: Shape) -> bool:
+        """Whether the backend chooses it.
+
+        Args:
+            work: What the kernel computes.
+            shape: Its result, batch and channels first.
+        """
+        tiles = prod(-(-size // self.tile) for size in shape[2:])
+        return (
+            work.kind in self.kinds
+            and self.taps in (None, work.taps)
+            and (self.max_stride is None or work.stride <= self.max_stride)
+            and (self.max_pixels is None or work.pixels <= self.max_pixels)
+            and work.in_channels >= self.min_in_channels
+            and work.out_channels >= self.min_out_channels
+            and tiles >= self.min_tiles
+        )
 
 
 class FusionRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,13 +98,19 @@ class FusionRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         rules: Chains; the first that starts with an operator's kind is used.
         sets: Named sets of kinds, so that rules stay short. Where a kind may stand,
             a set or a trait that kinds have (``pointwise``) may stand for all of them.
+        idioms: Operators that its converter recognises where they are written out (`predictors.idioms`).
+        implementations: Choices between implementations; the first that takes a kernel counts.
+        base: Backend whose chains, sets and idioms are used, where only the choices differ.
     """
 
     id: str
     source: str
-    free: tuple[str, ...]
-    rules: tuple[FusionRule, ...]
+    free: tuple[str, ...] = ()
+    rules: tuple[FusionRule, ...] = ()
     sets: dict[str, tuple[str, ...]] = {}
+    idioms: tuple[str, ...] = ()
+    implementations: tuple[Implementation, ...] = ()
+    base: str | None = None
 
     def kinds(self, names: tuple[str, ...]) -> frozenset[str]:
         """Operator kinds that a list of kinds, set names and traits stands for."""
@@ -76,6 +136,8 @@ class KernelCost(NamedTuple):
         reads: Elements of the tensors read.
         writes: Elements of the tensor written.
         weights: Weight elements.
+        stride: Input positions for each output position: down times across.
+        variant: Implementation or operator within the kind, such as ``winograd`` or ``softmax``; empty where there is but one.
     """
 
     kind: str
@@ -87,6 +149,8 @@ class KernelCost(NamedTuple):
     reads: int
     writes: int
     weights: int
+    stride: int = 1
+    variant: str = ""
 
 
 @dataclass(frozen=True)
@@ -122,8 +186,11 @@ def load_rules(backend: str) -> FusionRules:
         rules = msgspec.toml.decode(path.read_bytes(), type=FusionRules)
     except (msgspec.MsgspecError, ValueError) as error:
         raise StretchError(f"{path.name} is not a set of fusion rules: {error}") from error
-    listed = rules.kinds(rules.free).union(*(rules.kinds(names) for rule in rules.rules for names in (rule.start, *rule.then)))
-    unknown = sorted(listed - set(kinds))
+    if rules.base is not None:
+        base = load_rules(rules.base)
+        rules = msgspec.structs.replace(rules, free=base.free, rules=base.rules, idioms=base.idioms, sets=base.sets)
+    listed = rules.kinds(rules.free).union(*(rules.kinds(names) for rule in rules.rules for names in (rule.start, *rule.then, rule.links)))
+    unknown = sorted((listed - set(kinds)) | (set(rules.idioms) - set(IDIOMS)))
     if unknown:
         raise StretchError(f"{path.name} names `{unknown[0]}`, which is neither an operator kind, a trait of some, nor one of its sets")
     return rules
@@ -139,27 +206,54 @@ class Fuser:
     def __init__(self, rules: FusionRules) -> None:
         self.rules = rules
         self._free = rules.kinds(rules.free)
-        self._chains: dict[str, tuple[frozenset[str], ...]] = {}
+        self._chains: dict[str, tuple[tuple[frozenset[str], ...], frozenset[str]]] = {}
         for rule in reversed(rules.rules):
-            for kind in rules.kinds(rule.start):
-                self._chains[kind] = tuple(rules.kinds(step) for step in rule.then)
+            steps, links = tuple(rules.kinds(step) for step in rule.then), rules.kinds(rule.links)
+            self._chains.update(dict.fromkeys(rules.kinds(rule.start), (steps, links)))
 
     def fuse(self, graph: OpGraph) -> list[Kernel]:
         """Kernels of `graph`, in an order in which they can run."""
-        taken: set[str] = set()
+        seen = recognise(graph, self.rules.idioms)
+        done: set[str] = set()
         kernels = []
-        for op in graph.ops:
-            if op.name in taken or op.kind in self._free:
+        for op in seen.graph.ops:
+            if op.name in done:
+                continue
+            done.add(op.name)
+            if op.kind in self._free:
                 continue
             chain, members = [op], [op.name]
-            for step in self._chains.get(op.kind, ()):
-                path = self._only_reader(graph, chain[-1])
-                if path and path[-1].kind in step and path[-1].name not in taken:
-                    chain.append(path[-1])
-                    members += [passed.name for passed in path]
-            taken.update(members)
-            kernels.append(_kernel(graph, chain, members))
+            steps, links = self._chains.get(op.kind, ((), frozenset()))
+            for step in steps:
+                self._follow(seen.graph, step, chain, members, done)
+            while self._follow(seen.graph, links, chain, members, done):
+                pass
+            kernels.append(_kernel(seen, chain, members, self.rules.implementations))
         return kernels
+
+    def _follow(self, graph: OpGraph, kinds: frozenset[str], chain: list[Op], members: list[str], done: set[str]) -> bool:
+        """Take the operator that follows a chain if it is of one of the kinds; whether it was taken."""
+        path = self._only_reader(graph, chain[-1])
+        if not path or path[-1].kind not in kinds:
+            return False
+        following, names = path[-1], [op.name for op in path]
+        # What another kernel has yet to compute, or repeats along the image, cannot be read while the chain is written.
+        if len(following.inputs) > 1 and (following.shape != chain[-1].shape or not self._ready(graph, following, {*done, *names})):
+            return False
+        chain.append(following)
+        members += names
+        done.update(names)
+        return True
+
+    def _ready(self, graph: OpGraph, op: Op, done: set[str]) -> bool:
+        """Whether all that an operator reads is computed, free operators on the way left out."""
+        for name in op.inputs:
+            source = graph.by_name[name]
+            while source.name not in done and source.kind in self._free and len(source.inputs) == 1:
+                source = graph.by_name[source.inputs[0]]
+            if source.name not in done:
+                return False
+        return True
 
     def _only_reader(self, graph: OpGraph, op: Op) -> list[Op]:
         """The one operator that reads `op`, after the free ones on the way; empty if there are more."""
@@ -175,6 +269,35 @@ class Fuser:
         return []
 
 
+class _Facts(NamedTuple):
+    """What an operator adds to its kernel: learned numbers that are not folded, products, and what it computes if it is the main one."""
+
+    weights: int
+    macs: int
+    work: Work
+
+
+#: Facts of operators by all that they depend on: networks repeat themselves, and so do designs.
+_known_facts: dict[tuple[object, ...], _Facts] = {}
+
+#: Operators whose facts are kept.
+_MOST_FACTS = 1 << 16
+
+
+def _facts(graph: OpGraph, op: Op) -> _Facts:
+    shapes = graph.input_shapes(op)
+    key = (op.kind, op.shape, *shapes, *op.attrs.items())
+    known = _known_facts.get(key)
+    if known is None:
+        kind = kind_of(op.kind)
+        weights = 0 if kind.folds else sum(map(prod, kind.weights(shapes, op.attrs).values()))
+        known = _Facts(weights, kind.macs(shapes, op.attrs, op.shape), kind.work(shapes, op.attrs, op.shape))
+        if len(_known_facts) >= _MOST_FACTS:
+            _known_facts.clear()
+        _known_facts[key] = known
+    return known
+
+
 def fuse(graph: OpGraph, backend: str) -> list[Kernel]:
     """Kernels that `backend` launches for `graph`.
 
@@ -184,14 +307,18 @@ def fuse(graph: OpGraph, backend: str) -> list[Kernel]:
     return Fuser(load_rules(backend)).fuse(graph)
 
 
-def _kernel(graph: OpGraph, chain: list[Op], members: list[str]) -> Kernel:
+def _kernel(seen: Recognised, chain: list[Op], members: list[str], implementations: tuple[Implementation, ...]) -> Kernel:
+    graph = seen.graph
     # A convolution may follow a pad or precede element-wise steps: it is the main operator.
     main = next((op for op in chain if not kind_of(op.kind).weightless), chain[0])
     inside = set(members)
     outside = {name for op in chain for name in op.inputs if name not in inside}
     reads = sum(prod(graph.by_name[name].shape) for name in outside)
     # Weights that are folded into the convolution are so before it runs.
-    weights = sum(prod(shape) for op in chain if not kind_of(op.kind).folds for shape in graph.op_weights(op).values())
-    macs = sum(graph.op_macs(op) for op in chain)
-    work = kind_of(main.kind).work(graph.input_shapes(main), main.attrs, main.shape)
-    return Kernel(main.name, tuple(members), KernelCost(*work, reads, prod(chain[-1].shape), weights), macs)
+    facts = [_facts(graph, op) for op in chain]
+    weights, macs = sum(each.weights for each in facts), sum(each.macs for each in facts)
+    work = next(each.work for op, each in zip(chain, facts, strict=True) if op is main)
+    operator = "" if work.kind in _NAMED_BY_KIND else str(main.attrs.get("variant", main.kind))
+    variant = next((each.name for each in implementations if each.takes(work, main.shape)), operator)
+    cost = KernelCost(*work[:-1], reads, prod(chain[-1].shape), weights, work.stride, variant)
+    return Kernel(main.name, tuple(name for member in members for name in seen.names(member)), cost, macs)

@@ -25,6 +25,7 @@ class Work(NamedTuple):
         groups: Groups; 1 for a dense kernel.
         taps: Positions of the convolution or pooling window.
         pixels: Output positions, batch included.
+        stride: Input positions for each output position: down times across.
     """
 
     kind: str
@@ -33,6 +34,7 @@ class Work(NamedTuple):
     groups: int
     taps: int
     pixels: int
+    stride: int = 1
 
 
 def per_channel(kind: str) -> "WorkRule":
@@ -109,6 +111,8 @@ class Kind:
         nodes: ONNX operators that compute it and no other kind from its inputs alone, element by element: the
             check of bundles takes their shape from this kind.
         traits: What it is to fusion rules: `UNLAUNCHED`, `RECTIFIER`, `POINTWISE`.
+        stated: Its attributes state its shape and cost and not what it computes, so that it can only be predicted:
+            it has no form in torch or in files.
     """
 
     shape: Callable[[Sequence[Shape], Attrs], Shape] = same_shape
@@ -126,6 +130,7 @@ class Kind:
     folds: bool = False
     nodes: tuple[str, ...] = ()
     traits: frozenset[str] = frozenset()
+    stated: bool = False
 
 
 #: Kinds by name; those of this package are registered once `predictors.operators` is imported.

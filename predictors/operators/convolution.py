@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import gcd, prod
 
-from predictors.channels import Groups, Layout, Narrowed, Seen, freeze_all, fresh
+from predictors.channels import Groups, Narrowed, Pieces, Seen, freeze_all, fresh
 from predictors.kinds import Kind, Work, kinds, pixels
 from predictors.rows import window_rows
 from predictors.shapes import Attrs, Shape, integer, ints, rank4
@@ -34,10 +34,10 @@ def _work(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> Work:
     cin, cout = ins[0][1] // groups, out[1] // groups
     dense = "conv1x1" if taps == 1 else "conv"
     kind = dense if groups == 1 else ("depthwise" if cin == 1 else "grouped")
-    return Work(kind, cin, cout, groups, taps, pixels(out))
+    return Work(kind, cin, cout, groups, taps, pixels(out), prod(ints(attrs, "stride")))
 
 
-def _channels(found: Groups, seen: Seen, ins: Sequence[Layout]) -> Layout:
+def _channels(found: Groups, seen: Seen, ins: Sequence[Pieces]) -> Pieces:
     """Dense: its own; depthwise: those it reads; grouped: units coarsened to whole convolution groups."""
     groups, out = integer(seen.attrs, "groups"), integer(seen.attrs, "out_channels")
     if groups == 1:

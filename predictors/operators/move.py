@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import prod
 
-from predictors.channels import Groups, Layout, Narrowed, Piece, Seen, freeze_all, same_channels, side_by_side
+from predictors.channels import Groups, Narrowed, Piece, Pieces, Seen, freeze_all, same_channels, side_by_side
 from predictors.kinds import UNLAUNCHED, Kind, kinds, per_channel
 from predictors.rows import enlarged_rows, padded_rows, same_rows
 from predictors.shapes import Attrs, Shape, integer, ints, rank4
@@ -53,12 +53,12 @@ def _upsample(ins: Sequence[Shape], attrs: Attrs) -> Shape:
     return (n, c, h * down, w * across)
 
 
-def _flattened_channels(groups: Groups, seen: Seen, ins: Sequence[Layout]) -> Layout:
+def _flattened_channels(groups: Groups, seen: Seen, ins: Sequence[Pieces]) -> Pieces:
     area = prod(seen.inputs[0][2:])
     return tuple((group, per * area) for group, per in ins[0])
 
 
-def _sliced_channels(groups: Groups, seen: Seen, ins: Sequence[Layout]) -> Layout:
+def _sliced_channels(groups: Groups, seen: Seen, ins: Sequence[Pieces]) -> Pieces:
     """The pieces between the bounds; a bound within a piece freezes it."""
     start, stop, at = integer(seen.attrs, "start"), integer(seen.attrs, "stop"), 0
     inside: list[Piece] = []

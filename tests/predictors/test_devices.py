@@ -19,15 +19,15 @@ def broken(tmp_path, old, new):
     return path
 
 
-def test_the_three_devices_ship():
-    assert list_devices() == ["host", "mi9", "pixel6"]
+def test_devices_that_were_measured_or_are_in_the_paper_ship():
+    assert {"host", "mi9", "pixel6", "pixel4", "s10", "mi8se", "a03s", "iphonexs"} <= set(list_devices())
 
 
 @pytest.mark.parametrize("device", list_devices())
 def test_every_number_of_a_profile_says_where_it_comes_from(device):
     profile = load_device(device)
     found = quantities(profile)
-    assert len(found) > 40
+    assert len(found) > 25
     assert all(len(profile.source_of(quantity)) > 10 for _, quantity in found)
     # A source that no number uses is a leftover.
     assert {quantity.source for _, quantity in found} == set(profile.sources)
@@ -39,10 +39,9 @@ def test_every_number_of_a_profile_says_where_it_comes_from(device):
 def test_profile_is_named_after_its_file_and_its_backends_exist(device):
     profile = load_device(device)
     assert profile.id == device
-    assert not profile.calibrated
     for processor in profile.processors.values():
         assert load_rules(processor.backend).id == processor.backend
-        assert set(processor.efficiency) == set(KERNEL_KINDS)
+        assert set(processor.efficiency) | {"matmul"} == set(KERNEL_KINDS)
 
 
 def test_processors_of_the_paper():
@@ -57,9 +56,9 @@ def test_default_precision_of_a_cpu_beside_a_dsp_is_int8():
 
 def test_bare_name_means_the_default_core_set():
     profile = load_device("mi9")
-    assert profile.processor("cpu").core_set == profile.processor("cpu[1large3med]").core_set == "1large3med"
-    assert profile.variants[:2] == ("cpu", "cpu[1large]")
-    assert "cpu[1large3med]" not in profile.variants
+    assert profile.processor("cpu").core_set == profile.processor("cpu[3med]").core_set == "3med"
+    assert profile.variants[:2] == ("cpu", "cpu[1large3med]")
+    assert "cpu[3med]" not in profile.variants
 
 
 def test_peaks_agree_with_measured_cores():
@@ -110,8 +109,7 @@ def test_file_that_is_too_large_is_not_parsed(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("calibrated = false", "calibrated = maybe", "is not a device profile"),
-        ("calibrated = false", "calibrated = false\nspeed = 3", "`speed` is an unknown key"),
+        ('id = "host"', 'id = "host"\nspeed = 3', "`speed` is an unknown key"),
         ("{ value = 16,", "{ value = -1,", r"width_slice.value"),
         ("{ value = 16,", "{ value = 16.5,", "width_slice must be a whole number"),
         ('source = "simd"', 'source = "hearsay"', "names the source `hearsay`"),

@@ -1,6 +1,9 @@
+import dataclasses
+
+import msgspec
 import pytest
 
-from predictors.devices import load_device
+from predictors.devices import NotNegative, load_device
 from predictors.energy import EnergyModel
 from predictors.errors import UnknownNameError
 
@@ -18,3 +21,18 @@ def test_core_set_without_a_power_figure_has_no_energy():
 def test_unknown_processor_is_named():
     with pytest.raises(UnknownNameError, match="npu"):
         EnergyModel(load_device("mi9")).mj("npu", 1.0)
+
+
+def test_energy_of_a_run_is_that_of_its_processors_while_they_compute():
+    device = load_device("mi9")
+    one = {name: device.processor(name).cores.power_w.value for name in ("cpu", "dsp")}
+    assert EnergyModel(device).plan_mj({"cpu": 10.0, "dsp": 4.0}, 12.0) == pytest.approx(10 * one["cpu"] + 4 * one["dsp"])
+    assert EnergyModel(device).plan_mj({"cpu": 10.0, "cpu[1large]": 4.0}, 12.0) is None
+
+
+def test_processors_that_wait_take_the_power_that_the_profile_states_for_it():
+    device = load_device("mi9")
+    cpu = msgspec.structs.replace(device.processors["cpu"], idle_w=NotNegative(0.5, "x"))
+    waiting = dataclasses.replace(device, processors={**device.processors, "cpu": cpu})
+    busy = {"cpu": 10.0, "dsp": 4.0}
+    assert EnergyModel(waiting).plan_mj(busy, 12.0) - EnergyModel(device).plan_mj(busy, 12.0) == pytest.approx(2.0 * 0.5)

@@ -135,3 +135,58 @@ def test_bad_rules_are_refused(tmp_path, monkeypatch, text, message):
     with pytest.raises(StretchError, match=message):
         load_rules("bad")
     load_rules.cache_clear()
+
+
+def test_sum_is_computed_by_the_kernel_whose_branch_is_ready_last():
+    net = Net(1, 8, 4, 4)
+    start = net.last
+    main = net.conv(8, act=None)
+    net.last = start
+    side = net.conv(8, act=None)
+    net.add("add", main, side)
+    (first, second) = fuse(net.graph("g"), "tflite_gpu")
+    assert "add" not in {net.graph("g").by_name[name].kind for name in first.ops}
+    assert second.ops[-1] == net.last
+
+
+def test_factor_of_each_channel_is_not_computed_while_the_factors_are_written():
+    net = Net(1, 8, 4, 4)
+    image = net.conv(8, act=None)
+    net.add("global_avg_pool", image, keepdims=True)
+    factors = net.conv(8, act="sigmoid")
+    net.add("mul", image, factors)
+    assert kinds(net.graph("g"), "tflite_gpu")[-2:] == [("conv", "batch_norm", "sigmoid"), ("mul",)]
+
+
+def test_as_many_elementwise_operators_are_linked_as_follow():
+    net = Net(1, 8, 4, 4)
+    net.conv(8, act="relu")
+    for _ in range(5):
+        net.add("sigmoid")
+    assert len(fuse(net.graph("g"), "tflite_gpu")) == 1
+
+
+@pytest.mark.parametrize(
+    ("backend", "channels", "size", "kernel", "variant"),
+    [
+        ("tflite_gpu", 64, 24, 3, "winograd"),
+        ("tflite_gpu", 64, 20, 3, ""),  # 25 tiles
+        ("tflite_gpu", 60, 24, 3, ""),
+        ("tflite_gpu", 64, 24, 5, ""),
+        ("tflite_gpu_adreno", 64, 48, 3, ""),
+        ("tflite_gpu_adreno", 128, 45, 3, "winograd"),  # 12 × 12 tiles, the last ones cut
+        ("tflite_gpu", 64, 1, 1, "fully_connected"),
+    ],
+)
+def test_implementation_is_chosen_by_channels_tiles_and_window(backend, channels, size, kernel, variant):
+    net = Net(1, channels, size, size)
+    net.conv(channels, kernel, act=None)
+    (found,) = fuse(net.graph("g"), backend)
+    assert found.cost.variant == variant
+
+
+def test_strided_convolution_is_not_computed_by_winograd():
+    net = Net(1, 64, 48, 48)
+    net.conv(64, 3, stride=2, act=None)
+    (found,) = fuse(net.graph("g"), "tflite_gpu")
+    assert found.cost.variant == ""

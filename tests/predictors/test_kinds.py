@@ -21,13 +21,13 @@ def test_unknown_kind_names_the_closest():
 def test_kind_that_says_nothing_of_itself_is_safe():
     """Its channels are frozen, all its rows are read, and it costs what moving its tensors costs."""
     kind = Kind()
-    assert kind.work([(2, 6, 4, 8)], {}, (2, 6, 4, 8)) == ("elementwise", 1, 1, 6, 1, 64)
+    assert kind.work([(2, 6, 4, 8)], {}, (2, 6, 4, 8)) == ("elementwise", 1, 1, 6, 1, 64, 1)
     assert (kind.macs([], {}, ()), kind.weights([], {}), kind.dense({}), kind.traits) == (0, {}, False, frozenset())
 
 
 def test_positions_count_every_image_of_a_batch():
     assert pixels((2, 6, 4, 8)) == 64
-    assert per_channel("copy")([], {}, (3, 5)) == ("copy", 1, 1, 5, 1, 3)
+    assert per_channel("copy")([], {}, (3, 5)) == ("copy", 1, 1, 5, 1, 3, 1)
 
 
 @given(st.sampled_from(KIND_NAMES), st.data())

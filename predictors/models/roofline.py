@@ -13,35 +13,17 @@ Five effects shape the times, all of them numbers of the profile:
   weights are read once an inference and come from DRAM.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from predictors.devices import ITEM_BYTES, Precision, Processor
 from predictors.fusion import KernelCost
+from predictors.models.base import KernelTime
 
-_CONVOLUTIONS = ("conv1x1", "conv", "depthwise", "grouped", "linear")
+#: Kinds whose time is that of multiply-accumulates.
+MULTIPLIES = ("conv1x1", "conv", "depthwise", "grouped", "linear", "matmul")
 
-
-@dataclass(frozen=True)
-class KernelTime:
-    """Time of a kernel and what it is made of, ms.
-
-    Args:
-        ms: Launch plus the larger of arithmetic and memory.
-        launch_ms: Fixed cost of starting it.
-        compute_ms: Arithmetic, with efficiency, occupancy and slices.
-        memory_ms: Moving activations and weights.
-    """
-
-    ms: float
-    launch_ms: float
-    compute_ms: float
-    memory_ms: float
-
-    @property
-    def bound(self) -> str:
-        """What takes most of the time: ``launch``, ``compute`` or ``memory``."""
-        parts = {"launch": self.launch_ms, "compute": self.compute_ms, "memory": self.memory_ms}
-        return max(parts, key=lambda name: parts[name])
+#: Products that an implementation saves at most: Winograd with tiles of 4 × 4 computes a 3×3 window with a quarter of them.
+_SAVES = {"winograd": 4}
 
 
 class RooflinePredictor:
@@ -62,7 +44,11 @@ class RooflinePredictor:
         self._item = ITEM_BYTES[self.precision]
         # 10⁹ operations a second are 10⁶ a millisecond, and a multiply-accumulate is two.
         self._macs_per_ms = cores.peak_gops[self.precision].value * cores.scaling.value * 1e6 / 2
-        self._efficiency = {kind: ratio.value for kind, ratio in profile.efficiency.items()}
+        self._scaling = cores.scaling.value
+        # Products of two activations are as fast as those with weights, where a profile says nothing of them.
+        self._efficiency = {"matmul": profile.efficiency["linear"].value} | {
+            kind: ratio.value for kind, ratio in profile.efficiency.items()
+        }
         self._launch_ms = profile.launch_us.value / 1e3
         self._half = profile.half_outputs.value
         self._epilogue = profile.epilogue_macs.value
@@ -72,6 +58,27 @@ class RooflinePredictor:
         self._cache_bytes_per_ms = cores.cache_gbs.value * 1e6
         self._dram_bytes_per_ms = cores.bandwidth_gbs.value * 1e6
         self._times: dict[KernelCost, KernelTime] = {}
+
+    @property
+    def fixed_ms(self) -> float:
+        """Nothing is known of what an inference takes beside its kernels: 0 ms."""
+        return 0.0
+
+    def interval(self) -> tuple[float, float]:
+        """Ends of the interval around a network's time, as factors on it."""
+        spread = 1 + self.processor.profile.uncertainty.value
+        return 1 / spread, spread
+
+    def times(self, costs: Sequence[KernelCost]) -> list[KernelTime]:
+        """Time of each kernel; equal kernels are computed once."""
+        return [self.time(cost) for cost in costs]
+
+    def floor_ms(self, cost: KernelCost) -> float:
+        """Least time of a kernel: its products at the processor's peak, ms."""
+        products = cost.pixels * cost.out_channels * cost.groups * cost.in_channels * cost.taps
+        if cost.kind not in MULTIPLIES:
+            return 0.0
+        return products / (self._macs_per_ms / self._scaling * _SAVES.get(cost.variant, 1))
 
     def time(self, cost: KernelCost) -> KernelTime:
         """Time of a kernel; equal kernels are computed once."""
@@ -99,7 +106,7 @@ class RooflinePredictor:
         # A reduction runs as a tree: its inputs are what there is to do side by side.
         parallel = outputs * cost.taps if cost.kind == "reduce" else outputs
         occupancy = parallel / (parallel + self._half)
-        products = cin * cost.taps + (self._epilogue if cost.kind in _CONVOLUTIONS else 0)
+        products = cin * cost.taps + (self._epilogue if cost.kind in MULTIPLIES else 0)
         return outputs * products / (self._efficiency[cost.kind] * occupancy * self._macs_per_ms)
 
     def _memory_ms(self, cost: KernelCost) -> float:

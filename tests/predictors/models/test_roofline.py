@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from msgspec import Struct
 from msgspec.structs import replace
 
-from predictors.devices import load_device
 from predictors.errors import UsageError
 from predictors.fusion import KernelCost
-from predictors.roofline import RooflinePredictor
+from predictors.models.roofline import RooflinePredictor
+from tests.predictors.specified import specified
 
-MI9 = load_device("mi9")
+MI9 = specified("mi9")
 
 
 def conv(cin=256, cout=256, taps=9, pixels=196, kind="conv"):

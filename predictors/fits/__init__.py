@@ -1,0 +1,25 @@
+"""Fits: kernel models whose numbers were found from measurements on a device, as data beside its profile."""
+
+from predictors.fits.fit import Correction, Fit, HeldOut, Interval, KernelGroup, Trees
+from predictors.fits.prior import LeftOut, Prior, Relative
+from predictors.fits.store import FitFile, PriorFile, fit_path, prior_path, read_fits, read_priors, write_fits, write_priors
+
+__all__ = [
+    "Correction",
+    "Fit",
+    "FitFile",
+    "HeldOut",
+    "Interval",
+    "KernelGroup",
+    "LeftOut",
+    "Prior",
+    "PriorFile",
+    "Relative",
+    "Trees",
+    "fit_path",
+    "prior_path",
+    "read_fits",
+    "read_priors",
+    "write_fits",
+    "write_priors",
+]

@@ -1,0 +1,153 @@
+"""What a fit is: numbers that turn kernels into times, how good they were on networks left out, and where they come from."""
+
+from typing import Annotated
+
+import msgspec
+
+_Text = Annotated[str, msgspec.Meta(min_length=1)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
+_NotNegative = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
+_Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
+class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Unknown keys are refused: a fit says nothing that is not read."""
+
+
+class Trees(_Part, frozen=True):
+    """Boosted regression trees over features of a kernel, all nodes in flat lists.
+
+    A node goes to its left child where its feature is at most its threshold,
+    else to its right; a leaf is its own child. The prediction is `base` plus the
+    values of the leaves that the trees end in.
+
+    Args:
+        features: Names of the features (`predictors.models.trees`), which `feature` counts.
+        roots: First node of each tree.
+        feature: Feature that each node asks for.
+        threshold: Bound of each node.
+        left: Left child of each node.
+        right: Right child of each node.
+        value: What each leaf adds; 0 in other nodes.
+        base: What every prediction begins with.
+        bound: The prediction is cut to between minus this and this.
+    """
+
+    features: tuple[_Text, ...]
+    roots: tuple[_Count, ...]
+    feature: tuple[_Count, ...]
+    threshold: tuple[float, ...]
+    left: tuple[_Count, ...]
+    right: tuple[_Count, ...]
+    value: tuple[float, ...]
+    base: float
+    bound: Annotated[float, msgspec.Meta(gt=0, le=5)]
+
+    def __post_init__(self) -> None:
+        """Refuse nodes that are none, or that would be walked without end."""
+        nodes = len(self.feature)
+        if any(len(each) != nodes for each in (self.threshold, self.left, self.right, self.value)):
+            raise ValueError("the lists of its nodes differ in length")
+        if any(child >= nodes for child in (*self.roots, *self.left, *self.right)):
+            raise ValueError("a child is no node")
+        if any(not (left == right == node or (left > node and right > node)) for node, (left, right) in enumerate(self._children())):
+            raise ValueError("a child comes before its parent")
+        if any(feature >= len(self.features) for feature in self.feature):
+            raise ValueError("a node asks for a feature that there is not")
+
+    def _children(self) -> list[tuple[int, int]]:
+        return list(zip(self.left, self.right, strict=True))
+
+
+class KernelGroup(_Part, frozen=True):
+    """Kernels that one formula times.
+
+    Args:
+        terms: ms for a unit of each term (`predictors.models.terms`).
+        trees: What the logarithm of time ÷ sum of terms is, where there were enough measured kernels.
+        kernels: Measured kernels that it was fitted to; 0 where only whole networks were measured.
+    """
+
+    terms: dict[_Text, _NotNegative]
+    trees: Trees | None = None
+    kernels: _Count = 0
+
+
+class Correction(_Part, frozen=True):
+    """From the sum of kernels to a whole network: ``scale · sum + per_kernel_ms · kernels + fixed_ms``.
+
+    Args:
+        scale: Factor on each kernel.
+        per_kernel_ms: What each kernel takes beside its own time.
+        fixed_ms: What an inference takes beside its kernels.
+    """
+
+    scale: Annotated[float, msgspec.Meta(gt=0, le=100)] = 1.0
+    per_kernel_ms: _NotNegative = 0.0
+    fixed_ms: _NotNegative = 0.0
+
+
+class Interval(_Part, frozen=True):
+    """Where the measured time of a network lies around the predicted one.
+
+    Args:
+        coverage: Share of networks of other families that it is made to hold.
+        low: Lower end ÷ prediction.
+        high: Upper end ÷ prediction.
+        method: How it was found, with its source.
+    """
+
+    coverage: Annotated[float, msgspec.Meta(gt=0, lt=1)]
+    low: Annotated[float, msgspec.Meta(gt=0, le=1)]
+    high: Annotated[float, msgspec.Meta(ge=1, le=1e6)]
+    method: _Text
+
+
+class HeldOut(_Part, frozen=True):
+    """How good fits made in the same way were on networks whose family they had not seen.
+
+    Args:
+        networks: Networks, each left out once with its family.
+        families: Families.
+        folds: Fits that were made.
+        within_10: Share within ±10 % of the measured time.
+        within_20: Share within ±20 %.
+        mape: Mean absolute error relative to the measured time.
+        coverage: Share within the interval that was made without them.
+    """
+
+    networks: _Count
+    families: _Count
+    folds: _Count
+    within_10: _Share
+    within_20: _Share
+    mape: _NotNegative
+    coverage: _Share
+
+
+class Fit(_Part, frozen=True):
+    """The kernel model of one processor with one core set at one precision.
+
+    Args:
+        processor: Family name, such as ``cpu``.
+        core_set: Such as ``1large``.
+        precision: Such as ``fp32``.
+        backend: Fusion rules that its kernels were made by.
+        runtime: Runtime and version that was measured.
+        groups: Kernel groups by ``kind`` or ``kind:variant``.
+        correction: From kernels to networks.
+        interval: Around a network's time.
+        held_out: How good it is.
+        source: Measurements it was fitted to, in words.
+    """
+
+    processor: _Text
+    core_set: _Text
+    precision: _Text
+    backend: _Text
+    runtime: _Text
+    groups: dict[_Text, KernelGroup]
+    correction: Correction
+    interval: Interval
+    held_out: HeldOut
+    source: _Text

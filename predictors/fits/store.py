@@ -1,0 +1,145 @@
+"""The files of a device's fits and priors: JSON beside its profile, ``<id>.fit.json`` and ``<id>.prior.json``."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from predictors.errors import StretchError
+from predictors.faults import find_fault
+from predictors.files import read_bytes
+from predictors.fits.fit import Fit
+from predictors.fits.prior import Prior
+
+MAX_FIT_BYTES = 1 << 25
+
+_HINT = "`stretch fit` and `stretch profile` write such files"
+
+
+class FitFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The fits of one device.
+
+    Args:
+        device: Id of the profile they belong to.
+        command: Command that makes this file from shipped or given measurements.
+        fits: One for each processor, core set and precision.
+    """
+
+    device: str
+    command: str
+    fits: tuple[Fit, ...]
+
+
+class PriorFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The priors of one device.
+
+    Args:
+        device: Id of the profile they belong to.
+        command: Command that makes this file from the fits of other profiles.
+        priors: One for each processor, core set and precision.
+    """
+
+    device: str
+    command: str
+    priors: tuple[Prior, ...]
+
+
+File = TypeVar("File", FitFile, PriorFile)
+
+
+def prior_path(profile: Path) -> Path:
+    """Where the priors of a profile are, whether or not there are any."""
+    return profile.with_name(f"{profile.stem}.prior.json")
+
+
+def fit_path(profile: Path) -> Path:
+    """Where the fits of a profile are, whether or not there are any."""
+    return profile.with_name(f"{profile.stem}.fit.json")
+
+
+def read_fits(profile: Path, device: str) -> dict[tuple[str, str, str], Fit]:
+    """Fits beside a profile by processor, core set and precision; empty if there are none.
+
+    Args:
+        profile: The profile's TOML file.
+        device: Its id.
+
+    Raises:
+        StretchError: If the file cannot be read, is no file of fits or belongs to another device.
+    """
+    found = _read(fit_path(profile), FitFile, device)
+    return {(fit.processor, fit.core_set, fit.precision): fit for fit in found.fits} if found else {}
+
+
+def read_priors(profile: Path, device: str) -> dict[tuple[str, str, str], Prior]:
+    """Priors beside a profile by processor, core set and precision; empty if there are none.
+
+    Args:
+        profile: The profile's TOML file.
+        device: Its id.
+
+    Raises:
+        StretchError: If the file cannot be read, is no file of priors or belongs to another device.
+    """
+    found = _read(prior_path(profile), PriorFile, device)
+    return {(prior.processor, prior.core_set, prior.precision): prior for prior in found.priors} if found else {}
+
+
+def _read(path: Path, kind: type[File], device: str) -> File | None:
+    """A file of a device; None if there is none."""
+    if not path.exists():
+        return None
+    content = read_bytes(path, "file of fits", MAX_FIT_BYTES, _HINT)
+    try:
+        found = msgspec.json.decode(content, type=kind)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise StretchError(f"{path} is not a file of fits: {_fault(content, kind) or error}", _HINT) from error
+    if found.device != device:
+        raise StretchError(f"{path} has fits of `{found.device}`, the profile is `{device}`", "write them anew with `stretch fit`")
+    return found
+
+
+def write_fits(path: Path, device: str, command: str, fits: Sequence[Fit]) -> None:
+    """Write the fits of a device; the same fits give the same bytes.
+
+    Args:
+        path: File to write.
+        device: Id of the profile.
+        command: Command that makes them.
+        fits: In the order of the file.
+    """
+    _write(path, FitFile(device, command, tuple(fits)))
+
+
+def write_priors(path: Path, device: str, command: str, priors: Sequence[Prior]) -> None:
+    """Write the priors of a device; the same priors give the same bytes.
+
+    Args:
+        path: File to write.
+        device: Id of the profile.
+        command: Command that makes them.
+        priors: In the order of the file.
+    """
+    _write(path, PriorFile(device, command, tuple(priors)))
+
+
+def _write(path: Path, content: FitFile | PriorFile) -> None:
+    text = msgspec.json.format(msgspec.json.encode(content), indent=0)
+    # Whole or not at all: a profile is read together with its fits.
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        unfinished.write_bytes(text + b"\n")
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _fault(content: bytes, kind: type[FitFile] | type[PriorFile]) -> str | None:
+    """What is wrong with JSON that is no file of fits, with its place."""
+    try:
+        fault = find_fault(msgspec.json.decode(content), kind)
+    except (msgspec.MsgspecError, ValueError):
+        return None
+    return fault.sentence if fault else None

@@ -1,0 +1,1 @@
+"""How fits are made from measurements; needs the extra `fit` (SciPy, scikit-learn). Using fits needs neither."""

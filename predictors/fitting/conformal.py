@@ -1,0 +1,98 @@
+"""Intervals whose stated coverage holds on families that a fit has not seen."""
+
+from collections.abc import Mapping, Sequence
+from math import ceil, floor
+
+import numpy as np
+
+from predictors.fits.fit import Interval
+
+COVERAGE = 0.9
+
+#: Nominal levels that are tried, from the coverage on.
+_LEVELS = 8
+
+METHOD = (
+    "cross-conformal by family: quantiles of measured ÷ predicted over networks that were left out with their families "
+    "(CV+ of Barber, Candès, Ramdas and Tibshirani 2021, leaving out groups as Dunn, Wasserman and Ramdas 2023 do)"
+)
+
+FAMILY_METHOD = (
+    "cross-conformal by family: quantiles of measured ÷ predicted over networks that were left out with their families "
+    "(CV+ of Barber, Candès, Ramdas and Tibshirani 2021), at the least level that covers the rest when one family more is left out"
+)
+
+
+def ends(ratios: Sequence[float], coverage: float = COVERAGE) -> tuple[float, float]:
+    """Factors on a prediction between which a new time lies with probability `coverage`.
+
+    Both ends are order statistics, each with half of the rest beyond it; with n
+    ratios the k-th smallest is k ÷ (n + 1) of the way. With too few for that the outermost are taken.
+
+    Args:
+        ratios: Measured ÷ predicted of networks left out, at least one.
+        coverage: Between 0 and 1.
+    """
+    ordered = sorted(ratios)
+    n, beyond = len(ordered), (1 - coverage) / 2
+    low = ordered[max(floor((n + 1) * beyond), 1) - 1]
+    high = ordered[min(ceil((n + 1) * (1 - beyond)), n) - 1]
+    return min(low, 1.0), max(high, 1.0)
+
+
+def _between(ratios: Mapping[str, float], families: Mapping[str, str], level: float) -> float:
+    """Share of networks between the ends that networks of other families give at a level."""
+    inside = []
+    for family in {families[name] for name in ratios}:
+        others = [ratio for name, ratio in ratios.items() if families[name] != family]
+        if others:
+            low, high = ends(others, level)
+            inside += [low <= ratio <= high for name, ratio in ratios.items() if families[name] == family]
+    return float(np.mean(inside)) if inside else 0.0
+
+
+def family_ends(ratios: Mapping[str, float], families: Mapping[str, str], coverage: float = COVERAGE) -> tuple[float, float]:
+    """Factors on a prediction between which a network of a new family lies with probability `coverage`.
+
+    Networks of one family err alike, so that quantiles over networks promise too
+    much: the level is raised until families that are left out are covered.
+
+    Args:
+        ratios: Measured ÷ predicted of networks left out.
+        families: Family of each.
+        coverage: Between 0 and 1.
+    """
+    levels = [1 - (1 - coverage) * (1 - step / _LEVELS) for step in range(_LEVELS)]
+    level = next((each for each in levels if _between(ratios, families, each) >= coverage), levels[-1])
+    return ends(list(ratios.values()), level)
+
+
+def interval(ratios: Sequence[float], coverage: float = COVERAGE) -> Interval:
+    """The interval of a fit from all ratios, see `ends`."""
+    return _interval(*ends(ratios, coverage), coverage, METHOD)
+
+
+def family_interval(ratios: Mapping[str, float], families: Mapping[str, str], coverage: float = COVERAGE) -> Interval:
+    """The interval of a fit from all ratios, see `family_ends`."""
+    return _interval(*family_ends(ratios, families, coverage), coverage, FAMILY_METHOD)
+
+
+def _interval(low: float, high: float, coverage: float, method: str) -> Interval:
+    return Interval(coverage, float(f"{low:.4g}"), float(f"{high:.4g}"), method)
+
+
+def covered(ratios: Mapping[str, float], families: Mapping[str, str], coverage: float = COVERAGE) -> float:
+    """Share of networks within the interval that is made without their family, its level included.
+
+    Args:
+        ratios: Measured ÷ predicted of each network, left out.
+        families: Family of each.
+        coverage: That the intervals are made for.
+    """
+    inside = []
+    for family in sorted({families[name] for name in ratios}):
+        others = {name: ratio for name, ratio in ratios.items() if families[name] != family}
+        if others:
+            low, high = family_ends(others, families, coverage)
+            inside += [low <= ratio <= high for name, ratio in ratios.items() if families[name] == family]
+    return float(np.mean(inside)) if inside else 0.0

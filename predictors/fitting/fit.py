@@ -1,0 +1,293 @@
+"""All fits of one device: every processor, core set and precision that was measured, judged on families left out."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+import numpy as np
+
+from predictors.devices import DeviceProfile, Processor
+from predictors.errors import StretchError, UnknownNameError
+from predictors.faults import nearest
+from predictors.fits.fit import Correction, Fit, HeldOut, Interval, KernelGroup
+from predictors.fitting.conformal import METHOD, covered, family_interval
+from predictors.fitting.design import Networks, design, grain_of
+from predictors.fitting.folds import family_folds
+from predictors.fitting.formula import Formula, load_formula
+from predictors.fitting.lend import lend
+from predictors.fitting.nnls import Vector, rounded
+from predictors.fitting.single import Timed, correction, fit_kernels, time_kernels
+from predictors.fitting.together import MIN_NETWORKS as MIN_POOLED
+from predictors.fitting.together import Pool
+from predictors.fitting.whole import CoreSet, fit_core_sets
+from predictors.fusion import KernelCost
+from predictors.measurements.networks import Measurements
+from predictors.measurements.tables import Latency
+from predictors.models.fitted import FittedModel
+
+#: Fewest networks and families that say something about networks of another family.
+MIN_NETWORKS, MIN_FAMILIES = 12, 3
+
+#: A fit that was judged on nothing yet.
+_UNJUDGED = HeldOut(0, 0, 0, 0.0, 0.0, 0.0, 0.0)
+
+Predictions = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A fit and what fits made in the same way said of networks of families that they had not seen.
+
+    Args:
+        fit: The fit.
+        measured: ms of each network.
+        predicted: ms of each, left out with its family.
+    """
+
+    fit: Fit
+    measured: Predictions
+    predicted: Predictions
+
+
+@dataclass(frozen=True)
+class _Task:
+    """The core sets of one processor at one precision.
+
+    Args:
+        measurements: All of them, relatives included.
+        device: Profile that the fits are for.
+        measured_on: Device of the rows that they are made from.
+        family: Of the processor.
+        precision: Of the rows.
+        networks: As kernels of the processor's backend.
+        formula: Of that backend.
+        folds: Fold of each network.
+    """
+
+    measurements: Measurements
+    device: DeviceProfile
+    measured_on: str
+    family: str
+    precision: str
+    networks: Networks
+    formula: Formula
+    folds: Mapping[str, int]
+
+    def rows(self, device: str | None = None) -> Iterator[Latency]:
+        """Rows of this processor and precision, of all devices or one."""
+        for row in self.measurements.latencies:
+            if (row.processor, row.precision) == (self.family, self.precision) and device in (None, row.device):
+                yield row
+
+    def processor(self, core_set: str) -> Processor:
+        """The processor of the profile with one core set."""
+        return self.device.processor(f"{self.family}[{core_set}]")
+
+    def make(self, core_set: str, groups: dict[str, KernelGroup], beside: Correction) -> Fit:
+        """A fit that was not judged yet."""
+        runtimes = sorted({row.runtime for row in self.rows(self.measured_on)})
+        source = self.measurements.source
+        where = f"; {source.url} at {source.commit}" if source.url else ""
+        return Fit(
+            self.family,
+            core_set,
+            self.precision,
+            self.networks.backend,
+            ", ".join(runtimes),
+            groups,
+            beside,
+            Interval(0.9, 1.0, 1.0, METHOD),
+            _UNJUDGED,
+            f"{source.title}, device {self.measured_on}{where}",
+        )
+
+
+def fit_device(
+    measurements: Measurements, device: DeviceProfile, measured_on: str | None = None, step: Callable[[], object] = lambda: None
+) -> list[Judged]:
+    """Fits of everything that was measured on a device and that its profile has.
+
+    Args:
+        measurements: Of this device, and of others where there are: they share a prior.
+        device: Profile that the fits belong to.
+        measured_on: Device in the tables; the profile's own id if None. Another
+            of the same chip may stand for it.
+        step: Called after each processor and precision.
+
+    Raises:
+        UnknownNameError: If the tables do not have the device.
+        StretchError: If there are too few networks, or none of the profile's core sets was measured.
+    """
+    measured_on = measured_on or device.id
+    own = [row for row in measurements.latencies if row.device == measured_on]
+    if not own:
+        raise UnknownNameError.among("device in these measurements", measured_on, sorted({row.device for row in measurements.latencies}))
+    wanted = sorted(
+        {
+            (row.processor, row.precision)
+            for row in own
+            if row.processor in device.processors and row.core_set in device.processors[row.processor].core_sets
+        }
+    )
+    if not wanted:
+        names = sorted({f"{row.processor}[{row.core_set}]" for row in own})
+        raise StretchError(
+            f"the profile `{device.id}` has none of the core sets that were measured: {', '.join(names)}",
+            nearest(names[0], device.variants),
+        )
+    known: dict[str, Networks] = {}
+    found: list[Judged] = []
+    for family, precision in wanted:
+        backend = device.processors[family].backend
+        if (units := load_formula(backend).units) and precision not in units:
+            continue
+        if backend not in known:
+            known[backend] = Networks(measurements.graphs, measurements.families, backend)
+        networks = known[backend]
+        folds = family_folds(measurements.families, networks.kinds)
+        task = _Task(measurements, device, measured_on, family, precision, networks, load_formula(backend), folds)
+        found += [replace(each, fit=lend(each.fit, measured_on)) for each in _fit(task)]
+        step()
+    return found
+
+
+def _fit(task: _Task) -> list[Judged]:
+    """Fits of all core sets of one processor at one precision."""
+    times: dict[str, Predictions] = defaultdict(dict)
+    for row in task.rows(task.measured_on):
+        if row.core_set in task.device.processors[task.family].core_sets:
+            known = times[row.core_set].get(row.network, row.ms)
+            # of several runtimes the fastest
+            times[row.core_set][row.network] = min(known, row.ms)
+    for core_set, some in times.items():
+        _check(task, core_set, some)
+    if task.formula.units:
+        return _fit_together(task, times)
+    single = bool(task.formula.kernels) and any(
+        (row.device, row.processor, row.precision) == (task.measured_on, task.family, task.precision) for row in task.measurements.kernels
+    )
+    make = _from_kernels if single else _from_networks
+    everything = make(task, frozenset(task.networks.costs), times)
+    folds = sorted(set(task.folds.values()))
+    left_out: dict[str, Predictions] = {core_set: {} for core_set in times}
+    for fold in folds:
+        training = frozenset(name for name, of in task.folds.items() if of != fold)
+        for core_set, fit in make(task, training, times).items():
+            model = FittedModel(fit, task.processor(core_set))
+            for name, of in task.folds.items():
+                if of == fold and name in times[core_set]:
+                    left_out[core_set][name] = predict(model, task.networks.costs[name])
+    return [_judge(task, fit, times[core_set], left_out[core_set], len(folds)) for core_set, fit in everything.items()]
+
+
+def _fit_together(task: _Task, times: Mapping[str, Predictions]) -> list[Judged]:
+    """Fits of all core sets that share what they know with all devices and precisions."""
+    processor = task.processor(next(iter(times)))
+    rows = [row for row in task.measurements.latencies if row.processor == task.family]
+    pool = Pool(task.networks, task.formula, rows, task.folds, (processor.width_slice, round(processor.profile.reduce_slice.value)))
+    everything = pool.sizes()
+    found = []
+    for core_set, measured in times.items():
+        place = (task.precision, task.measured_on, core_set)
+        predicted: Predictions = {}
+        for fold, sizes in pool.left_out.items():
+            model = FittedModel(task.make(core_set, *pool.groups(place, sizes[place])), task.processor(core_set))
+            predicted |= {name: predict(model, task.networks.costs[name]) for name in measured if task.folds[name] == fold}
+        judged = _judge(task, task.make(core_set, *pool.groups(place, everything[place])), measured, predicted, len(pool.left_out))
+        held = msgspec.structs.replace(judged.fit.held_out, coverage=rounded(pool.covered([place])))
+        fit = msgspec.structs.replace(judged.fit, interval=pool.interval(task.precision), held_out=held)
+        found.append(Judged(fit, judged.measured, judged.predicted))
+    return found
+
+
+def predict(model: FittedModel, costs: Sequence[KernelCost]) -> float:
+    """Time of a network from its kernels, ms, as `predictors.predictor` computes it."""
+    return sum(time.ms for time in model.times(costs)) + model.fixed_ms
+
+
+def _check(task: _Task, core_set: str, times: Predictions) -> None:
+    families = {task.networks.families[name] for name in times}
+    fewest = MIN_POOLED if task.formula.units else MIN_NETWORKS
+    if len(times) < fewest or len(families) < MIN_FAMILIES:
+        raise StretchError(
+            f"{task.family}[{core_set}] in {task.precision} has times of {len(times)} networks of {len(families)} families, "
+            f"too few for a fit",
+            f"measure at least {fewest} networks of {MIN_FAMILIES} families",
+        )
+
+
+def _judge(task: _Task, fit: Fit, measured: Predictions, predicted: Predictions, folds: int) -> Judged:
+    """The fit with its interval and how good its like were."""
+    ratios = {name: measured[name] / ms for name, ms in predicted.items()}
+    errors = np.array([abs(ms / measured[name] - 1) for name, ms in predicted.items()])
+    held = HeldOut(
+        len(ratios),
+        len({task.networks.families[name] for name in ratios}),
+        folds,
+        rounded(float(np.mean(errors <= 0.1))),
+        rounded(float(np.mean(errors <= 0.2))),
+        rounded(float(np.mean(errors))),
+        rounded(covered(ratios, task.networks.families)),
+    )
+    made = msgspec.structs.replace(fit, interval=family_interval(ratios, task.networks.families), held_out=held)
+    return Judged(made, dict(measured), dict(predicted))
+
+
+def _from_networks(task: _Task, training: frozenset[str], times: Mapping[str, Predictions]) -> dict[str, Fit]:
+    """Fits to whole networks: those of the other devices share the prior."""
+    grain = grain_of(task.processor(next(iter(times))), task.precision)
+    made = design(task.networks, task.formula, grain, task.precision)
+    at: dict[tuple[str, str], Vector] = defaultdict(lambda: np.full(len(made.names), np.nan))
+    position = {name: i for i, name in enumerate(made.names)}
+    runtimes = {row.runtime for row in task.rows(task.measured_on)}
+    for row in task.rows():
+        if row.runtime in runtimes:
+            at[row.device, row.core_set][position[row.network]] = row.ms
+    sets = [CoreSet(*key, values) for key, values in sorted(at.items()) if np.isfinite(values).sum() >= MIN_NETWORKS]
+    sizes = fit_core_sets(made, task.formula, task.precision, sets, np.array([name in training for name in made.names]))
+    found = {}
+    for core_set in times:
+        some = np.array([rounded(float(size)) for size in sizes[task.measured_on, core_set]])
+        groups = {name: KernelGroup({term: rounded(ms) for term, ms in some.items()}) for name, some in made.group_terms(some).items()}
+        found[core_set] = task.make(core_set, groups, Correction(fixed_ms=rounded(made.fixed(some))))
+    return found
+
+
+def _from_kernels(task: _Task, training: frozenset[str], times: Mapping[str, Predictions]) -> dict[str, Fit]:
+    """Fits to single kernels, then from their sums to whole networks."""
+    found = {}
+    for core_set, measured in times.items():
+        key = (task.measured_on, task.family, core_set, task.precision)
+        rows = [
+            Timed(row.network, row.cost, row.ms)
+            for row in task.measurements.kernels
+            if (row.device, row.processor, row.core_set, row.precision) == key and row.network in training
+        ]
+        grain = grain_of(task.processor(core_set), task.precision)
+        groups = fit_kernels(rows, task.formula, grain)
+        beside = correction(*_sums(task, groups, rows, {name: ms for name, ms in measured.items() if name in training}, core_set))
+        found[core_set] = task.make(core_set, groups, beside)
+    return found
+
+
+def _sums(
+    task: _Task, groups: dict[str, KernelGroup], rows: Sequence[Timed], measured: Predictions, core_set: str
+) -> tuple[Vector, Vector, Vector]:
+    """For each network the sum of its kernels, how many there are, and its time.
+
+    Kernels that were measured count with their own time: what trees say of the
+    networks they were grown from is better than what they will say of others.
+    """
+    grain = grain_of(task.processor(core_set), task.precision)
+    known: dict[tuple[str, KernelCost], list[float]] = defaultdict(list)
+    for row in rows:
+        known[row.network, row.cost].append(row.ms)
+    mean = {key: float(np.mean(some)) for key, some in known.items()}
+    sums = []
+    for name in measured:
+        costs = task.networks.costs[name]
+        guessed = np.nan_to_num(time_kernels(groups, costs, grain))
+        sums.append(sum(mean.get((name, cost), float(ms)) for cost, ms in zip(costs, guessed, strict=True)))
+    counts = [float(len(task.networks.costs[name])) for name in measured]
+    return np.array(sums), np.array(counts), np.array(list(measured.values()))

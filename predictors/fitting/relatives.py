@@ -1,0 +1,235 @@
+"""Priors of processors that nobody measured, from all fitted relatives, with the relatives' spread around each other as interval.
+
+The relatives of a processor are those of its family that were fitted at the same
+precision in the same runtime with as many cores; a profile may name the backends of others, where none of
+its own kind was ever fitted. Each is left out in turn: the others,
+scaled by the ratio of peaks and bandwidths, predict the networks that were measured on
+it. How far the middle of its networks lies off is one draw of how far a chip that nobody
+measured lies off; a normal distribution over chips (Student's t, as they are few) with the scatter of
+networks within a chip gives the interval.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, log, sqrt
+
+import numpy as np
+from scipy import stats
+
+from predictors.devices import DeviceProfile, Processor
+from predictors.errors import StretchError
+from predictors.fits.fit import Fit, Interval
+from predictors.fits.prior import LeftOut, Prior, Relative
+from predictors.fitting.nnls import rounded
+from predictors.fusion import Fuser, KernelCost, load_rules
+from predictors.measurements.networks import Measurements
+from predictors.models.base import KernelTime
+from predictors.models.fitted import FittedModel
+from predictors.models.related import Ratios
+
+COVERAGE = 0.9
+
+#: Fewest relatives from which a spread can be told.
+MIN_RELATIVES = 3
+
+METHOD = (
+    "relatives left out one after the other: Student's t over the middle of each one's log ratios, with the scatter of networks "
+    "within a relative added (the prediction interval of a one-way random-effects model)"
+)
+
+
+@dataclass(frozen=True)
+class Chip:
+    """A fitted processor with the networks that were measured on it.
+
+    Args:
+        name: Where it is found.
+        processor: With its core set.
+        model: Its fit.
+        measured: ms of each network.
+        times: Kernel times of each network by its fit.
+        fixed_ms: What an inference takes beside them.
+    """
+
+    name: Relative
+    processor: Processor
+    measured: Mapping[str, float]
+    times: Mapping[str, Sequence[KernelTime]]
+    fixed_ms: float
+
+    def on(self, other: Processor, precision: str) -> dict[str, float]:
+        """What its fit says of each network on another processor, ms."""
+        ratios = Ratios.between(self.processor, other, precision)
+        return {name: sum(ratios.of(time).ms for time in times) + self.fixed_ms for name, times in self.times.items()}
+
+
+def fit_priors(
+    device: DeviceProfile,
+    profiles: Iterable[DeviceProfile],
+    measurements: Sequence[Measurements],
+    step: Callable[[], object] = lambda: None,
+) -> list[Prior]:
+    """Priors of all core sets and precisions of a device that have no fit and enough relatives.
+
+    Args:
+        device: The device.
+        profiles: Those with fits.
+        measurements: What the fits were made from: they are judged by it.
+        step: Called after each prior.
+
+    Raises:
+        StretchError: If none of its processors has enough relatives.
+    """
+    pool = _Pool([profile for profile in profiles if profile.id != device.id], measurements)
+    found = []
+    for family, profile in device.processors.items():
+        for core_set, cores in profile.core_sets.items():
+            processor = device.processor(f"{family}[{core_set}]")
+            for precision in cores.peak_gops:
+                if precision in processor.fits:
+                    continue
+                chips = pool.relatives(device, processor, precision)
+                if len(chips) >= MIN_RELATIVES:
+                    found.append(_prior(processor, precision, chips))
+                    step()
+    if not found:
+        raise StretchError(
+            f"no processor of {device.id} has {MIN_RELATIVES} fitted relatives",
+            "relatives are of the same family, runtime, precision and number of cores",
+        )
+    return found
+
+
+def log_ratios(chips: Sequence[Chip], precision: str) -> list[dict[str, float]]:
+    """For each chip the logarithm of measured ÷ predicted of its networks, predicted from the other chips."""
+    found = []
+    for chip in chips:
+        others = [other.on(chip.processor, precision) for other in chips if other is not chip]
+        found.append({name: log(ms / _mean([other[name] for other in others])) for name, ms in chip.measured.items()})
+    return found
+
+
+def spread(ratios: Sequence[Mapping[str, float]]) -> tuple[float, float]:
+    """Middle and half-width of the interval of a chip's log ratios, from those of other chips.
+
+    Args:
+        ratios: Log ratios of the networks of each chip.
+    """
+    middles = np.array([np.median(list(each.values())) for each in ratios])
+    within = np.mean([np.var(np.array(list(each.values())) - middle) for each, middle in zip(ratios, middles, strict=True)])
+    between = np.var(middles, ddof=1) * (1 + 1 / len(middles))
+    width = stats.t.ppf(0.5 + COVERAGE / 2, len(middles) - 1) * sqrt(between + within)
+    return float(np.mean(middles)), float(width)
+
+
+def _prior(processor: Processor, precision: str, chips: Sequence[Chip]) -> Prior:
+    ratios = log_ratios(chips, precision)
+    middle, width = spread(ratios)
+    errors, inside = [], []
+    for i in range(len(chips)):
+        others = [*chips[:i], *chips[i + 1 :]]
+        # Without this chip: the others around each other, and then on it.
+        at, off = spread(log_ratios(others, precision)) if len(others) > 1 else (0.0, float("inf"))
+        errors += [exp(at - ratio) - 1 for ratio in ratios[i].values()]
+        inside += [abs(ratio - at) <= off for ratio in ratios[i].values()]
+    return Prior(
+        processor.family,
+        processor.core_set,
+        precision,
+        tuple(chip.name for chip in chips),
+        rounded(exp(middle)),
+        Interval(COVERAGE, rounded(exp(-width)), rounded(exp(width)), METHOD),
+        LeftOut(
+            len(chips),
+            len(errors),
+            rounded(float(np.mean(np.abs(errors) <= 0.2))),
+            rounded(float(np.mean(np.abs(errors)))),
+            rounded(float(np.mean(inside))),
+        ),
+    )
+
+
+class _Pool:
+    """Every fitted processor of some profiles, evaluated once.
+
+    Args:
+        profiles: Those with fits.
+        measurements: What the fits were made from.
+    """
+
+    def __init__(self, profiles: Sequence[DeviceProfile], measurements: Sequence[Measurements]) -> None:
+        self._profiles, self._measurements = profiles, measurements
+        self._chips: dict[Relative, Chip] = {}
+        self._costs: dict[tuple[str, str], dict[str, list[KernelCost]]] = {}
+
+    def relatives(self, device: DeviceProfile, processor: Processor, precision: str) -> list[Chip]:
+        """Relatives of a processor of a device; of several profiles of one measured device the first alone."""
+        found: dict[tuple[str, str], Chip] = {}
+        for profile in self._profiles:
+            for relative in _fitted(profile, precision):
+                fit = relative.fits[precision]
+                key = (fit.source, relative.core_set)
+                if key not in found and _alike(profile, relative, device, processor):
+                    name = Relative(profile.id, relative.family, relative.core_set, precision)
+                    found[key] = self._chip(name, relative, fit)
+        return [chip for chip in found.values() if chip.measured]
+
+    def _chip(self, name: Relative, relative: Processor, fit: Fit) -> Chip:
+        """A relative with what was measured on it, all networks as kernels of its own runtime."""
+        if name not in self._chips:
+            model = FittedModel(fit, relative)
+            tables = [table for table in self._measurements if table.source.title in fit.source]
+            networks = {network: costs for table in tables for network, costs in self._networks(relative.profile.backend, table).items()}
+            times = {network: model.times(costs) for network, costs in networks.items()}
+            self._chips[name] = Chip(name, relative, self._measured(name, fit), times, model.fixed_ms)
+        return self._chips[name]
+
+    def _networks(self, backend: str, table: Measurements) -> dict[str, list[KernelCost]]:
+        """The networks of a table as kernels of a backend."""
+        key = (backend, table.source.title)
+        if key not in self._costs:
+            fuser = Fuser(load_rules(backend))
+            self._costs[key] = {network: [kernel.cost for kernel in fuser.fuse(graph)] for network, graph in table.graphs.items()}
+        return self._costs[key]
+
+    def _measured(self, name: Relative, fit: Fit) -> dict[str, float]:
+        """Time of each network, ms, on the device that the fit says it is from."""
+        key = (name.processor, name.core_set, name.precision)
+        return {
+            row.network: row.ms
+            for table in self._measurements
+            for row in table.latencies
+            if (row.processor, row.core_set, row.precision) == key and f"{table.source.title}, device {row.device};" in f"{fit.source};"
+        }
+
+
+def _fitted(profile: DeviceProfile, precision: str) -> list[Processor]:
+    """Processors of a profile that have a fit at a precision, with every core set."""
+    every = [
+        profile.processor(f"{family}[{core_set}]") for family, processor in profile.processors.items() for core_set in processor.core_sets
+    ]
+    return [processor for processor in every if precision in processor.fits]
+
+
+def _alike(profile: DeviceProfile, relative: Processor, device: DeviceProfile, processor: Processor) -> bool:
+    """Whether a processor of one profile is a relative of a processor of another device."""
+    if relative.profile.backend in processor.profile.relatives:
+        return True
+    same_kind = relative.family == processor.family and _runtime(profile, relative) == _runtime(device, processor)
+    return same_kind and _cores(relative.core_set) == _cores(processor.core_set)
+
+
+def _runtime(device: DeviceProfile, processor: Processor) -> tuple[str, str | None]:
+    """What drives a processor and how it is reached, whichever implementations are chosen there."""
+    rules, link = load_rules(processor.profile.backend), device.links.get(processor.family)
+    return rules.base or rules.id, link.runtime if link else None
+
+
+def _cores(core_set: str) -> int | None:
+    """How many cores a core set has, by its name such as ``1large3med``; None if it counts none."""
+    numbers = [int(sign) for sign in core_set if sign.isdigit()]
+    return sum(numbers) if numbers else None
+
+
+def _mean(numbers: Sequence[float]) -> float:
+    return sum(numbers) / len(numbers)

@@ -1,0 +1,113 @@
+"""Fits to the times of single kernels, with what an inference takes beside them from whole networks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from predictors.fits.fit import Correction, KernelGroup
+from predictors.fitting.boosting import MIN_KERNELS, evaluate, grow
+from predictors.fitting.design import group_of
+from predictors.fitting.formula import Formula
+from predictors.fitting.nnls import Vector, rounded, solve
+from predictors.fusion import KernelCost
+from predictors.models.fitted import columns
+from predictors.models.terms import Grain, terms
+
+#: Fewest kernels that a group's terms are fitted to.
+MIN_GROUP = 5
+
+#: No kernel is believed to take less, ms: what a logarithm can bear.
+LEAST_MS = 1e-4
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A measured kernel.
+
+    Args:
+        network: That it is part of.
+        cost: What its time depends on.
+        ms: Its time.
+    """
+
+    network: str
+    cost: KernelCost
+    ms: float
+
+
+def fit_kernels(rows: Sequence[Timed], formula: Formula, grain: Grain) -> dict[str, KernelGroup]:
+    """A formula and, where there are enough kernels, trees for each group.
+
+    Args:
+        rows: Measured kernels.
+        formula: Of their backend.
+        grain: Of the processor.
+    """
+    inside: dict[str, list[Timed]] = {}
+    for row in rows:
+        group = group_of(row.cost, tuple(formula.kernels))
+        if group is not None:
+            inside.setdefault(group, []).append(row)
+    found = {name: _group(inside[name], formula.kernels[name], grain) for name in formula.kernels if len(inside.get(name, ())) >= MIN_GROUP}
+    for kind, like in formula.like.items():
+        if like in found:
+            found[kind] = _unmeasured(found[like])
+    return found
+
+
+def _unmeasured(group: KernelGroup) -> KernelGroup:
+    """What moving elements takes of a measured group, for kernels that no table has.
+
+    Without its trees, which know its shapes, and without the launch: whole networks show that kernels without products, which
+    tables leave out, hardly cost one (`correction` finds what they do).
+    """
+    return KernelGroup({name: size for name, size in group.terms.items() if terms.get(name).part == "memory"})
+
+
+def _group(rows: Sequence[Timed], names: Sequence[str], grain: Grain) -> KernelGroup:
+    costs = [row.cost for row in rows]
+    times = np.array([row.ms for row in rows])
+    table = columns(costs)
+    units = np.stack([np.broadcast_to(np.asarray(terms.get(name).units(table, grain), dtype=float), len(rows)) for name in names], axis=1)
+    sizes = [rounded(float(size)) for size in solve(units, times)]
+    summed = np.maximum(units @ np.array(sizes), LEAST_MS)
+    trees = None
+    if len(rows) >= MIN_KERNELS:
+        # Long kernels count more: a network's time is their sum.
+        weights = np.sqrt(times / times.mean())
+        trees = grow(costs, np.log(times / summed), weights)
+    return KernelGroup({name: size for name, size in zip(names, sizes, strict=True) if size > 0}, trees, len(rows))
+
+
+def time_kernels(groups: dict[str, KernelGroup], costs: Sequence[KernelCost], grain: Grain) -> Vector:
+    """Times of kernels by groups, ms; NaN where none has them."""
+    found = np.full(len(costs), np.nan)
+    inside: dict[str, list[int]] = {}
+    for index, cost in enumerate(costs):
+        group = group_of(cost, tuple(groups))
+        if group is not None:
+            inside.setdefault(group, []).append(index)
+    for name, some in inside.items():
+        table = columns([costs[i] for i in some])
+        ms = sum(
+            size * np.broadcast_to(np.asarray(terms.get(term).units(table, grain), dtype=float), len(some))
+            for term, size in groups[name].terms.items()
+        )
+        trees = groups[name].trees
+        if trees is not None:
+            ms = ms * np.exp(evaluate(trees, [costs[i] for i in some]))
+        found[some] = ms
+    return found
+
+
+def correction(sums: Vector, kernels: Vector, times: Vector) -> Correction:
+    """From sums of kernels to whole networks: ``scale · sum + per_kernel · kernels + fixed``, on the relative error.
+
+    Args:
+        sums: Sum of each network's kernels, ms.
+        kernels: How many there are.
+        times: ms of the networks.
+    """
+    scale, per_kernel, fixed = solve(np.stack([sums, kernels, np.ones(len(sums))], axis=1), times)
+    return Correction(rounded(float(scale)), rounded(float(per_kernel)), rounded(float(fixed)))

@@ -1,0 +1,137 @@
+"""Pooled fits as the fits of one device, judged on families that no device's times had shown."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from predictors.devices import ITEM_BYTES
+from predictors.fits.fit import Correction, Interval, KernelGroup
+from predictors.fitting.conformal import COVERAGE
+from predictors.fitting.design import Design, Networks, design
+from predictors.fitting.formula import Formula
+from predictors.fitting.nnls import Vector, rounded
+from predictors.fitting.pooled import Place, fit_pooled
+from predictors.fitting.whole import CoreSet
+from predictors.measurements.tables import Latency
+from predictors.models.terms import Grain
+
+METHOD = (
+    "Student's t for the logarithm of measured ÷ predicted of networks left out with their families, on all devices of the table at this "
+    "precision; as many degrees of freedom as networks less one, since the errors of one network on several devices are nearly the same"
+)
+
+#: Fewest networks of a core set: what others know of networks helps, not what they know of this one.
+MIN_NETWORKS = 8
+
+
+@dataclass(frozen=True)
+class Pool:
+    """All times of one kind of processor, on every device and at every precision that a formula has units for.
+
+    Args:
+        networks: As kernels of the backend.
+        formula: With its units.
+        rows: Times; of several runtimes the least counts.
+        folds: Fold of each network.
+        slices: Output and input channels that are computed at a time.
+    """
+
+    networks: Networks
+    formula: Formula
+    rows: Sequence[Latency]
+    folds: Mapping[str, int]
+    slices: tuple[int, int]
+
+    @cached_property
+    def designs(self) -> dict[str, Design]:
+        """Units of the networks by precision."""
+        return {
+            precision: design(self.networks, self.formula, Grain(*self.slices, ITEM_BYTES[precision]), precision)
+            for precision in sorted({row.precision for row in self.rows} & set(self.formula.units))
+        }
+
+    @cached_property
+    def sets(self) -> dict[str, list[CoreSet]]:
+        """Times by precision and core set."""
+        position = {name: i for i, name in enumerate(self.networks.costs)}
+        found: dict[str, list[CoreSet]] = {}
+        for precision in self.designs:
+            at: dict[tuple[str, str], Vector] = defaultdict(lambda: np.full(len(position), np.nan))
+            for row in self.rows:
+                if row.precision == precision:
+                    times, i = at[row.device, row.core_set], position[row.network]
+                    times[i] = np.fmin(times[i], row.ms)
+            found[precision] = [CoreSet(*key, times) for key, times in sorted(at.items()) if np.isfinite(times).sum() >= MIN_NETWORKS]
+        return found
+
+    def sizes(self, without: int | None = None) -> dict[Place, Vector]:
+        """Sizes of the parameters, from all networks or those outside of one fold."""
+        training = np.array([self.folds[name] != without for name in self.networks.costs])
+        return fit_pooled(self.designs, self.formula, self.sets, training)
+
+    @cached_property
+    def left_out(self) -> dict[int, dict[Place, Vector]]:
+        """Sizes without each fold."""
+        return {fold: self.sizes(fold) for fold in sorted(set(self.folds.values()))}
+
+    def groups(self, place: Place, sizes: Vector) -> tuple[dict[str, KernelGroup], Correction]:
+        """Sizes as what a fit stores."""
+        made = self.designs[place[0]]
+        stored = np.array([rounded(float(size)) for size in sizes])
+        groups = {name: KernelGroup({term: rounded(ms) for term, ms in some.items()}) for name, some in made.group_terms(stored).items()}
+        return groups, Correction(fixed_ms=rounded(made.fixed(stored)))
+
+    @cached_property
+    def ratios(self) -> dict[Place, dict[str, float]]:
+        """Measured ÷ predicted of networks left out, of each core set at each precision."""
+        found: dict[Place, dict[str, float]] = defaultdict(dict)
+        for precision, some in self.sets.items():
+            for each in some:
+                for i, name in enumerate(self.networks.costs):
+                    if np.isfinite(each.times[i]):
+                        sizes = self.left_out[self.folds[name]][precision, *each.key]
+                        found[precision, *each.key][name] = float(each.times[i] / (self.designs[precision].units[i] @ sizes))
+        return dict(found)
+
+    def ends(self, precision: str, without: str | None = None) -> tuple[float, float]:
+        """Ends of the interval at a precision, from networks left out on all devices.
+
+        Args:
+            precision: Such as ``int8``.
+            without: Family that is not looked at.
+        """
+        from scipy.stats import t
+
+        families = self.networks.families
+        logs: dict[str, list[float]] = defaultdict(list)
+        for place, some in self.ratios.items():
+            for name, ratio in some.items():
+                if place[0] == precision and families[name] != without:
+                    logs[name].append(float(np.log(ratio)))
+        every = np.concatenate([np.array(each) for each in logs.values()])
+        reach = float(t.ppf((1 + COVERAGE) / 2, len(logs) - 1) * np.sqrt(np.mean(every**2)))
+        return float(np.exp(-reach)), float(np.exp(reach))
+
+    def interval(self, precision: str) -> Interval:
+        """The interval at a precision: ten networks on one device are too few for quantiles."""
+        low, high = self.ends(precision)
+        return Interval(COVERAGE, float(f"{low:.4g}"), float(f"{high:.4g}"), METHOD)
+
+    def covered(self, places: Sequence[Place]) -> float:
+        """Share of networks within the interval that is made without their family on any device.
+
+        Args:
+            places: Core sets at precisions.
+        """
+        families, inside = self.networks.families, []
+        bounds: dict[tuple[str, str], tuple[float, float]] = {}
+        for place in places:
+            for name, ratio in self.ratios[place].items():
+                key = (place[0], families[name])
+                if key not in bounds:
+                    bounds[key] = self.ends(*key)
+                inside.append(bounds[key][0] <= ratio <= bounds[key][1])
+        return float(np.mean(inside))

@@ -1,0 +1,141 @@
+"""Fits to the times of whole networks, where nobody measured their kernels.
+
+A few dozen networks cannot tell thirty parameters apart, above all not for a
+family that none of them belongs to. Three things are known besides: about what a
+unit of work costs (the formula's priors), that cores of other devices divide
+their time alike (a prior shared by all of them, an empirical Bayes estimate after
+Morris 1983), and what threads divide.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from predictors.fitting.design import Design
+from predictors.fitting.formula import Formula, Prior
+from predictors.fitting.nnls import Vector, solve, solve_robustly
+
+#: Relative uncertainty of: a time, the formula's priors, the prior that devices share, threads.
+NOISE, WIDE, SHARED, THREADS = 0.05, 1.0, 0.2, 0.15
+
+#: Relative uncertainty of how the sizes of one scaling follow from those of one thread.
+SCALING = 0.6
+
+#: A byte costs at least as much as this many multiply-accumulates, and a launch at least so many ms.
+LEAST_BYTE, LEAST_LAUNCH_MS = 0.5, 5e-4
+
+_CORES = re.compile(r"(\d+)([A-Za-z]+)")
+
+
+@dataclass(frozen=True)
+class CoreSet:
+    """One choice of cores of one device whose networks were timed.
+
+    Args:
+        device: Its device.
+        name: Such as ``1large2med``.
+        times: ms of each network of a design, in its order; NaN where it was not measured.
+    """
+
+    device: str
+    name: str
+    times: Vector
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Device and name."""
+        return self.device, self.name
+
+    @property
+    def cores(self) -> int:
+        """How many; 1 where the name does not tell."""
+        return sum(int(count) for count, _ in _CORES.findall(self.name)) or 1
+
+    @property
+    def alone(self) -> str:
+        """Name of the core set that has the first of these cores by itself."""
+        found = _CORES.findall(self.name)
+        return f"1{found[0][1]}" if found else self.name
+
+
+def fit_core_sets(
+    made: Design, formula: Formula, precision: str, sets: Sequence[CoreSet], training: Vector
+) -> dict[tuple[str, str], Vector]:
+    """Sizes of the parameters for every core set.
+
+    Args:
+        made: Units of the networks.
+        formula: That they are of.
+        precision: Of all these times.
+        sets: Core sets of all devices.
+        training: Which networks may be looked at.
+    """
+    known = {each.key for each in sets}
+    # What has no single core to be compared with counts as one itself.
+    single = [each for each in sets if each.cores == 1 or (each.device, each.alone) not in known]
+    first = {each.key: _first(made, precision, each, training) for each in single}
+    found = {each.key: _shared(made, first, each, training) for each in single}
+    for each in sets:
+        if each.key not in found:
+            found[each.key] = _threads(made, formula, found[each.device, each.alone], each, training)
+    return found
+
+
+def _rows(made: Design, each: CoreSet, training: Vector) -> tuple[Vector, Vector]:
+    use = training & np.isfinite(each.times)
+    return made.units[use], each.times[use]
+
+
+def _first(made: Design, precision: str, each: CoreSet, training: Vector) -> Vector:
+    """From the formula's priors alone, kept from zero so that logarithms exist."""
+    units, times = _rows(made, each, training)
+    prior = scaled_prior(units, times, made.priors(precision))
+    return np.maximum(solve(units, times, prior, WIDE, NOISE), 0.1 * prior)
+
+
+def scaled_prior(units: Vector, times: Vector, priors: Sequence[Prior]) -> Vector:
+    """Sizes in ms from priors in multiply-accumulates, bytes and launches: what one of each costs here.
+
+    Args:
+        units: Networks × parameters.
+        times: ms of the networks.
+        priors: Of the parameters.
+    """
+    parts = np.array([[each.compute, each.memory, each.launch] for each in priors])
+    rows = (units @ parts) / times[:, None]
+    scale = np.maximum(rows.mean(axis=0), np.finfo(float).tiny)
+    # A launch of 3 µs unless the times say otherwise.
+    weak = np.array([[0.0, 0.0, 0.3 / 3e-3]])
+    per_mac, per_byte, per_launch = (
+        solve(np.vstack([rows / scale, weak / scale]), np.ones(len(times) + 1) * np.append(np.ones(len(times)), 0.3), None) / scale
+    )
+    per_byte, per_launch = max(per_byte, LEAST_BYTE * per_mac), max(per_launch, LEAST_LAUNCH_MS)
+    sizes: Vector = parts @ np.array([per_mac, per_byte, per_launch])
+    return sizes
+
+
+def _shared(made: Design, first: Mapping[tuple[str, str], Vector], each: CoreSet, training: Vector) -> Vector:
+    """Towards what all devices have in common: the mean of their sizes, each relative to how fast the device is."""
+    logs = {key: np.log(sizes) for key, sizes in first.items()}
+    mean = made.units[training].mean(axis=0)
+    weight = mean * np.mean([sizes / (mean @ sizes) for sizes in first.values()], axis=0)
+    weight /= weight.sum()
+    speed = {key: float(log @ weight) for key, log in logs.items()}
+    prior = np.exp(np.mean([log - speed[key] for key, log in logs.items()], axis=0) + speed[each.key])
+    units, times = _rows(made, each, training)
+    prior *= np.exp(np.mean(np.log(times / (units @ prior))))
+    return solve(units, times, prior, SHARED, NOISE)
+
+
+def _threads(made: Design, formula: Formula, alone: Vector, each: CoreSet, training: Vector) -> Vector:
+    """From one core of the same device: a factor for each scaling, then each size by itself."""
+    units, times = _rows(made, each, training)
+    alone = np.maximum(alone, alone.max() * 1e-15)
+    names = list(formula.threads)
+    shares = np.array([[name in parameter.shares for parameter in made.parameters] for name in names], dtype=float)
+    expected = np.array([formula.threads[name].factor / each.cores ** formula.threads[name].exponent for name in names])
+    factors = solve_robustly(units @ (shares * alone).T, times, expected, SCALING, NOISE)
+    prior = np.maximum((factors @ shares) * alone, 0.03 * alone)
+    return solve_robustly(units, times, prior, THREADS, NOISE)

@@ -1,0 +1,198 @@
+"""ONNX files of any exporter as operator graphs for predictions: what each node computes, with the shapes of everything.
+
+Weights are not read, only their shapes. A node whose operator has no family, or is
+used in a way that its family does not have, becomes an opaque operator of the shape that
+ONNX's own shape inference gives it.
+"""
+
+from collections.abc import Sequence
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from predictors.errors import StretchError
+from predictors.files import open_regular
+from predictors.formats.onnx_nodes import RULES, Node, Step, opaque, sized
+from predictors.graph import Op, OpGraph
+from predictors.operators import kind_of
+from predictors.shapes import Shape
+
+#: The format itself ends at two gigabytes.
+MAX_BYTES = (1 << 31) - 1
+
+#: Nodes that give a stored tensor.
+_CONSTANTS = frozenset({"Constant", "ConstantOfShape", "Shape", "Range"})
+
+
+def read_onnx(path: str | Path, input_shape: Sequence[int] | None = None) -> OpGraph:
+    """The operator graph of an ONNX network.
+
+    Args:
+        path: Of the file.
+        input_shape: Of its first input, batch first; what the file states if None, with a batch of 1 where it leaves that open.
+
+    Raises:
+        StretchError: If the file cannot be read, is no ONNX model, leaves its input's size open and none is
+            given, or states shapes that do not fit each other.
+    """
+    path = Path(path)
+    model = _load(path)
+    graph = model.graph
+    stored = {each.name: tuple(each.dims) for each in graph.initializer}
+    inputs = [each for each in graph.input if each.name not in stored]
+    if not inputs:
+        raise StretchError(f"{path} has no input")
+    _settle(path, inputs, input_shape)
+    shapes = _infer(path, model)
+    return _Lowering(path, graph, stored, shapes).graph(inputs)
+
+
+def _load(path: Path) -> Any:
+    import onnx
+
+    try:
+        with open_regular(path) as stream:
+            content = stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise StretchError(f"cannot read the model {path}: {error.strerror}") from error
+    if len(content) > MAX_BYTES:
+        raise StretchError(f"{path} is larger than an ONNX file can be")
+    try:
+        model = onnx.load_model_from_string(content)
+    except Exception as error:
+        raise StretchError(f"{path} is no ONNX model: it cannot be decoded", "export it again") from error
+    if not model.graph.node:
+        raise StretchError(f"{path} is no ONNX model: it has no operators", "export it again")
+    return model
+
+
+def _settle(path: Path, inputs: list[Any], given: Sequence[int] | None) -> None:
+    """Give every input a size in numbers."""
+    for index, each in enumerate(inputs):
+        dims = each.type.tensor_type.shape.dim
+        sizes = [dim.dim_value for dim in dims]
+        if index == 0 and given is not None:
+            if len(given) != len(sizes):
+                raise StretchError(
+                    f"the input `{each.name}` of {path} has {len(sizes)} axes, a shape of {len(given)} is given",
+                    "give the shape that it has",
+                )
+            sizes = list(given)
+        elif sizes and not sizes[0]:
+            sizes[0] = 1
+        if not sizes or any(size < 1 for size in sizes):
+            raise StretchError(f"the size of the input `{each.name}` of {path} is open", "give it with --input, as 3x224x224")
+        for dim, size in zip(dims, sizes, strict=True):
+            dim.dim_value = size
+
+
+def _infer(path: Path, model: Any) -> dict[str, Shape]:
+    """Shapes of all tensors that ONNX can tell."""
+    import onnx
+
+    # What an exporter wrote down for another size would contradict the one that is asked for.
+    del model.graph.value_info[:]
+    for each in model.graph.output:
+        each.type.tensor_type.ClearField("shape")
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model, strict_mode=False, data_prop=True)
+    except Exception as error:
+        raise StretchError(f"the shapes of {path} do not fit each other: {str(error).splitlines()[0]}") from error
+    found = {}
+    for each in (*inferred.graph.input, *inferred.graph.value_info, *inferred.graph.output):
+        tensor = each.type.tensor_type
+        sizes = tuple(dim.dim_value for dim in tensor.shape.dim)
+        if tensor.HasField("shape") and all(size > 0 for size in sizes):
+            found[each.name] = sizes
+    return found
+
+
+class _Lowering:
+    """Nodes to operators, in the file's order."""
+
+    def __init__(self, path: Path, graph: Any, stored: dict[str, Shape], shapes: dict[str, Shape]) -> None:
+        self._path, self._graph, self._stored, self._shapes = path, graph, stored, shapes
+        self._ops: dict[str, Op] = {}
+        #: Operator that gives each tensor.
+        self._maker: dict[str, str] = {}
+
+    def graph(self, inputs: list[Any]) -> OpGraph:
+        """The operator graph; of several outputs one operator that reads them all."""
+        first, *others = inputs
+        self._append("input", "input", (), {"shape": self._shapes[first.name]}, first.name)
+        for each in others:
+            # A graph has one input: another is a tensor that nothing is launched for.
+            self._append(each.name, "view", ("input",), {"shape": self._shapes[each.name]}, each.name)
+        for node in self._graph.node:
+            self._lower(node)
+        ends = list(dict.fromkeys(self._maker[each.name] for each in self._graph.output if each.name in self._maker))
+        if not ends:
+            raise StretchError(f"{self._path} computes nothing from its input")
+        last = ends[0]
+        if len(ends) > 1:
+            last = self._append("outputs", "view", tuple(ends), {"shape": self._ops[ends[0]].shape}, "")
+        return OpGraph.build(self._path.stem, self._ops.values(), last)
+
+    def _lower(self, node: Any) -> None:
+        reads = [name for name in node.input if name in self._maker]
+        if node.op_type in _CONSTANTS or not reads:
+            # Computed from weights alone, before the network runs.
+            self._stored.update((name, self._shapes.get(name, ())) for name in node.output)
+            return
+        seen = Node.of(
+            node, [self._shape(name) for name in node.input], [name in self._maker for name in node.input], self._shape(node.output[0])
+        )
+        if seen.shape is None:
+            raise StretchError(
+                f"the shape of `{node.output[0]}`, which `{node.op_type}` gives in {self._path}, cannot be told",
+                "simplify the model, with onnxsim",
+            )
+        name = self._emit(self._steps(seen, reads), reads, node)
+        for output in node.output[1:]:
+            if output in self._shapes:
+                self._append(output, "view", (name,), {"shape": self._shapes[output]}, output)
+
+    def _steps(self, seen: Node, reads: list[str]) -> list[Step]:
+        """The operators of a node, if their shape is the one that ONNX gives; else one of that shape."""
+        rule = RULES.get(seen.kind)
+        try:
+            steps = rule(seen) if rule else None
+            if steps and self._result(steps, reads) == seen.shape:
+                return steps
+        except (KeyError, ValueError, IndexError, TypeError, ZeroDivisionError):
+            pass
+        return [sized(seen) if seen.kind in ("Reshape", "Squeeze", "Unsqueeze", "Identity", "Dropout", "Cast") else opaque(seen)]
+
+    def _result(self, steps: list[Step], reads: list[str]) -> Shape:
+        ins = [self._ops[self._maker[name]].shape for name in reads]
+        for kind, attrs in steps:
+            known = kind_of(kind)
+            if len(ins) < known.min_inputs:
+                raise ValueError(kind)
+            ins = [known.shape(ins, attrs)]
+        return ins[0]
+
+    def _emit(self, steps: list[Step], reads: list[str], node: Any) -> str:
+        sources = tuple(self._maker[name] for name in reads)
+        for number, (kind, attrs) in enumerate(steps):
+            last = number == len(steps) - 1
+            wanted = node.name or f"{node.op_type}_{len(self._ops)}"
+            sources = (self._append(wanted if last else f"{wanted}.{kind}", kind, sources, attrs, node.output[0] if last else ""),)
+        return sources[0]
+
+    def _append(self, wanted: str, kind: str, sources: tuple[str, ...], attrs: dict[str, Any], tensor: str) -> str:
+        name, count = wanted, 1
+        while name in self._ops:
+            name, count = f"{wanted}_{count}", count + 1
+        shape = kind_of(kind).shape([self._ops[source].shape for source in sources], attrs)
+        if prod(shape) < 1:
+            raise StretchError(f"`{wanted}` of {self._path} gives an empty tensor")
+        self._ops[name] = Op(name, kind, sources, attrs, shape)
+        if tensor:
+            self._maker[tensor] = name
+        return name
+
+    def _shape(self, name: str) -> Shape | None:
+        if name in self._maker:
+            return self._ops[self._maker[name]].shape
+        return self._stored.get(name) or self._shapes.get(name)

@@ -1,0 +1,96 @@
+"""What ncnn's `benchncnn` prints: a line a network."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from predictors.errors import StretchError
+from predictors.files import read_bytes
+
+MAX_BYTES = 1 << 22
+
+_NUMBER = r"([-+.\w]+)"
+_LINE = re.compile(rf"^\s*(\S+)\s+min\s*=\s*{_NUMBER}\s+max\s*=\s*{_NUMBER}\s+avg\s*=\s*{_NUMBER}\s*$")
+_SETTING = re.compile(r"^\s*(num_threads|powersave|gpu_device|loop_count)\s*=\s*(-?\d+)\s*$")
+
+#: Ending of networks with 8-bit weights and activations.
+_INT8 = ("_int8", "-int8")
+
+#: Its networks that torchvision or timm has, too, by our names.
+NAMES = {
+    "squeezenet": "squeezenet1_1",
+    "mobilenet_v2": "mobilenet_v2",
+    "mobilenet_v3": "mobilenet_v3_large",
+    "mnasnet": "mnasnet1_0",
+    "googlenet": "googlenet",
+    "resnet18": "resnet18",
+    "resnet50": "resnet50",
+    "alexnet": "alexnet",
+    "vgg16": "vgg16",
+    "efficientnet_b0": "efficientnet_b0",
+    "shufflenet_v2": "shufflenet_v2_x1_0",
+    "regnety_400m": "regnet_y_400mf",
+}
+
+_HINT = "give the text that `benchncnn 8 1 0 -1` prints, a line `resnet18  min = 1.0  max = 1.2  avg = 1.1` a network"
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A network as it ran.
+
+    Args:
+        name: As `benchncnn` calls it, without the ending of its precision.
+        precision: ``int8`` where the name said so, else what ncnn computes in where it may: ``fp16``.
+        min_ms: Quickest run.
+        max_ms: Slowest run.
+        avg_ms: Mean of the runs.
+    """
+
+    name: str
+    precision: str
+    min_ms: float
+    max_ms: float
+    avg_ms: float
+
+
+def read_benchncnn(path: Path) -> tuple[list[Bench], dict[str, int]]:
+    """Networks and settings such as ``num_threads``; other lines are passed over.
+
+    Args:
+        path: File with what was printed.
+
+    Raises:
+        StretchError: If the file cannot be read or has no such line, a network is there twice or a time is none; names the line.
+    """
+    try:
+        text = read_bytes(path, "output of benchncnn", MAX_BYTES, _HINT).decode()
+    except UnicodeDecodeError as error:
+        raise StretchError(f"{path} is not text", _HINT) from error
+    found: dict[tuple[str, str], Bench] = {}
+    settings: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if setting := _SETTING.match(line):
+            settings[setting[1]] = int(setting[2])
+        elif match := _LINE.match(line):
+            bench = _bench(path, number, *match.groups())
+            if (bench.name, bench.precision) in found:
+                raise StretchError(f"{path}, line {number}: `{match[1]}` is there twice", "keep the output of one run")
+            found[bench.name, bench.precision] = bench
+    if not found:
+        raise StretchError(f"{path} has no line of a network", _HINT)
+    return list(found.values()), settings
+
+
+def _bench(path: Path, line: int, name: str, *numbers: str) -> Bench:
+    times = []
+    for text in numbers:
+        try:
+            times.append(float(text))
+        except ValueError as error:
+            raise StretchError(f"{path}, line {line}: `{text}` is not a time in ms", _HINT) from error
+    least, most, mean = times
+    if not 0 < least <= mean <= most < 1e7:
+        raise StretchError(f"{path}, line {line}: min {least:g}, avg {mean:g} and max {most:g} ms cannot be those of one network", _HINT)
+    short = next((name.removesuffix(end) for end in _INT8 if name.endswith(end)), None)
+    return Bench(short or name, "int8" if short else "fp16", least, most, mean)

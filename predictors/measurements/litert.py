@@ -1,0 +1,96 @@
+"""The table that LiteRT's `benchmark_model` writes with ``--enable_op_profiling=true --profiling_output_csv_file=FILE``."""
+
+import csv
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+
+from predictors.errors import StretchError
+from predictors.files import read_bytes
+
+MAX_BYTES = 1 << 24
+
+#: The block that lists operators in the order in which they run; others sort or sum up the same times.
+ORDER = "Run Order"
+
+_HEADER = ("node type", "avg_ms", "times called", "name")
+
+_HINT = "benchmark_model writes it with --enable_op_profiling=true --profiling_output_csv_file=FILE"
+
+
+@dataclass(frozen=True)
+class Operator:
+    """An operator as it ran.
+
+    Args:
+        kind: Its type, such as ``CONV_2D``, or a delegate's.
+        ms: Mean time of a run.
+        name: Tensor that it writes, and its number.
+    """
+
+    kind: str
+    ms: float
+    name: str
+
+
+def read_op_profile(path: Path) -> list[Operator]:
+    """Operators of one network in the order in which they ran, those of preparation left out.
+
+    Args:
+        path: The file.
+
+    Raises:
+        StretchError: If the file cannot be read or is no such table, or a time is none; names the line.
+    """
+    content = read_bytes(path, "table of operators", MAX_BYTES, _HINT)
+    try:
+        lines = content.decode().splitlines()
+    except UnicodeDecodeError as error:
+        raise StretchError(f"{path} is not text", _HINT) from error
+    blocks = _blocks(lines)
+    if not blocks:
+        raise StretchError(f"{path} has no block `{ORDER}` of operators", _HINT)
+    # One that prepares, allocating tensors, comes before the one that runs.
+    found = _operators(path, lines, blocks[-1])
+    if not found:
+        raise StretchError(f"{path} lists no operator under `{ORDER}`", _HINT)
+    return found
+
+
+def network_ms(operators: list[Operator]) -> float:
+    """Time of the network: what its operators take together."""
+    return sum(each.ms for each in operators)
+
+
+def _blocks(lines: list[str]) -> list[int]:
+    """Numbers of the lines after the titles."""
+    return [number + 1 for number, line in enumerate(lines) if line.startswith("=") and ORDER in line]
+
+
+def _operators(path: Path, lines: list[str], start: int) -> list[Operator]:
+    header = [name.strip() for name in lines[start].split(",")] if start < len(lines) else []
+    missing = [name for name in _HEADER if name not in header]
+    if missing:
+        raise StretchError(f"{path}, line {start + 1}: the column `{missing[0]}` is missing", _HINT)
+    at = {name: header.index(name) for name in _HEADER}
+    found: list[Operator] = []
+    for number, line in enumerate(lines[start + 1 :], start=start + 2):
+        if not line.strip() or line.startswith("="):
+            break
+        values = [value.strip() for value in next(csv.reader([line]))]
+        if len(values) != len(header):
+            raise StretchError(f"{path}, line {number}: it has {len(values)} fields, the header {len(header)}", _HINT)
+        ms = _number(path, number, "avg_ms", values[at["avg_ms"]])
+        called = _number(path, number, "times called", values[at["times called"]])
+        found.append(Operator(values[at["node type"]], ms * max(called, 1.0), values[at["name"]]))
+    return found
+
+
+def _number(path: Path, line: int, name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise StretchError(f"{path}, line {line}: `{name}` is `{text}`, not a number", _HINT) from error
+    if not isfinite(value) or value < 0:
+        raise StretchError(f"{path}, line {line}: `{name}` is {text}, which no measurement gives", _HINT)
+    return value

@@ -1,0 +1,152 @@
+"""A folder of measurements: the networks that were measured as operator graphs, and the tables of their times."""
+
+import gzip
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from predictors.errors import StretchError, UnknownNameError
+from predictors.faults import nearest
+from predictors.files import read_bytes, read_toml
+from predictors.graph import OpGraph
+from predictors.measurements.tables import KernelLatency, Latency, read_table
+
+MEASUREMENT_FOLDER = Path(__file__).parent
+
+NETWORKS, LATENCIES, KERNELS, SOURCE = "networks.jsonl.gz", "latencies.csv", "kernels.csv", "source.toml"
+
+#: Bytes of the networks of one folder, packed and unpacked.
+MAX_PACKED, MAX_UNPACKED = 1 << 26, 1 << 29
+
+_Text = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where measurements come from.
+
+    Args:
+        title: What they are.
+        url: Where they were published; empty for one's own.
+        commit: Version of that.
+        licence: Its licence, as SPDX names it.
+        notes: What the numbers mean, and what was left out.
+    """
+
+    title: _Text
+    url: str
+    commit: str
+    licence: _Text
+    notes: _Text
+
+
+class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A line of the file of networks."""
+
+    network: _Text
+    family: _Text
+    graph: msgspec.Raw
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """What was measured.
+
+    Args:
+        source: Where it comes from.
+        graphs: The networks by name.
+        families: The family of each network: relatives are left out together when a fit is judged.
+        latencies: Times of whole networks.
+        kernels: Times of single kernels.
+    """
+
+    source: Source
+    graphs: dict[str, OpGraph]
+    families: dict[str, str]
+    latencies: list[Latency]
+    kernels: list[KernelLatency] = field(default_factory=list)
+
+    def of(self, device: str) -> "Measurements":
+        """Those on one device."""
+        return Measurements(
+            self.source,
+            self.graphs,
+            self.families,
+            [row for row in self.latencies if row.device == device],
+            [row for row in self.kernels if row.device == device],
+        )
+
+
+def list_measurements() -> list[str]:
+    """Names of the measurements that ship with nn-stretch."""
+    return sorted(path.parent.name for path in MEASUREMENT_FOLDER.glob(f"*/{SOURCE}"))
+
+
+def load_measurements(folder: str | Path) -> Measurements:
+    """Read and check a folder of measurements.
+
+    Args:
+        folder: Name of measurements that ship with nn-stretch, or path of a folder with
+            `SOURCE`, `NETWORKS`, `LATENCIES` and, where kernels were measured, `KERNELS` or the same packed as ``.gz``.
+
+    Raises:
+        UnknownNameError: If it is neither.
+        StretchError: If a file is missing or damaged, or a table names a network that there is not.
+    """
+    path = Path(folder)
+    if not path.is_dir():
+        if isinstance(folder, Path) or "/" in folder:
+            raise StretchError(f"{path} is no folder of measurements", f"it has {SOURCE}, {NETWORKS} and {LATENCIES}")
+        if folder not in list_measurements():
+            raise UnknownNameError.among("measurements", folder, list_measurements())
+        path = MEASUREMENT_FOLDER / folder
+    try:
+        source = msgspec.convert(read_toml(path / SOURCE, "source of measurements"), Source)
+    except msgspec.ValidationError as error:
+        raise StretchError(f"{path / SOURCE} does not say where measurements come from: {error}") from error
+    graphs, families = _read_networks(path / NETWORKS)
+    latencies = read_table(path / LATENCIES, Latency)
+    single = next((file for file in (path / KERNELS, path / f"{KERNELS}.gz") if file.exists()), None)
+    kernels = read_table(single, KernelLatency) if single else []
+    for name in [*(row.network for row in latencies), *(row.network for row in kernels)]:
+        if name not in graphs:
+            raise StretchError(f"{path} has times of the network `{name}`, which {NETWORKS} does not have", nearest(name, graphs))
+    return Measurements(source, graphs, families, latencies, kernels)
+
+
+def write_networks(path: Path, networks: Iterable[tuple[str, str, OpGraph]]) -> None:
+    """Write networks; the same networks give the same bytes.
+
+    Args:
+        path: File to write.
+        networks: Name, family and graph of each.
+    """
+    lines = [
+        msgspec.json.encode({"network": name, "family": family, "graph": msgspec.Raw(graph.to_json())}) for name, family, graph in networks
+    ]
+    path.write_bytes(gzip.compress(b"\n".join(lines) + b"\n", 9, mtime=0))
+
+
+def _read_networks(path: Path) -> tuple[dict[str, OpGraph], dict[str, str]]:
+    packed = read_bytes(path, "file of networks", MAX_PACKED)
+    try:
+        with gzip.open(path) as stream:
+            text = stream.read(MAX_UNPACKED + 1)
+    except (OSError, EOFError, ValueError) as error:
+        raise StretchError(f"{path} is no gzip file: {error}") from error
+    if len(text) > MAX_UNPACKED:
+        raise StretchError(f"{path} unpacks {len(packed)} bytes to more than {MAX_UNPACKED}")
+    graphs: dict[str, OpGraph] = {}
+    families: dict[str, str] = {}
+    for number, each in enumerate(text.splitlines(), start=1):
+        try:
+            line = msgspec.json.decode(each, type=_Line)
+            graph = OpGraph.from_json(bytes(line.graph))
+        except (msgspec.MsgspecError, StretchError) as error:
+            raise StretchError(f"{path}, line {number}: {error}") from error
+        if line.network in graphs:
+            raise StretchError(f"{path}, line {number}: the network `{line.network}` is there twice")
+        graphs[line.network], families[line.network] = graph, line.family
+    return graphs, families

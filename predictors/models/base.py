@@ -1,0 +1,52 @@
+"""What every kernel model answers: the time of a kernel, and what it is made of."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from predictors.fusion import KernelCost
+
+#: Which model a time is from: fitted to measurements, from fits of other devices, or analytic.
+Origin = Literal["fit", "relatives", "roofline"]
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """Time of a kernel and what it is made of, ms.
+
+    Args:
+        ms: The whole.
+        launch_ms: Fixed cost of starting it.
+        compute_ms: Arithmetic.
+        memory_ms: Moving activations and weights.
+        origin: Which model it is from.
+    """
+
+    ms: float
+    launch_ms: float
+    compute_ms: float
+    memory_ms: float
+    origin: Origin = "roofline"
+
+    @property
+    def bound(self) -> str:
+        """What takes most of the time: ``launch``, ``compute`` or ``memory``."""
+        parts = {"launch": self.launch_ms, "compute": self.compute_ms, "memory": self.memory_ms}
+        return max(parts, key=lambda name: parts[name])
+
+
+class KernelModel(Protocol):
+    """Times of kernels on one processor with one core set at one precision."""
+
+    def times(self, costs: Sequence[KernelCost]) -> list[KernelTime]:
+        """Time of each kernel; equal kernels are computed once."""
+        ...
+
+    @property
+    def fixed_ms(self) -> float:
+        """What an inference takes beside its kernels, ms."""
+        ...
+
+    def interval(self) -> tuple[float, float]:
+        """Ends of the interval around a network's time, as factors on it."""
+        ...

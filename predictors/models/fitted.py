@@ -1,0 +1,110 @@
+"""Kernel times from a fit: non-negative terms, trees on what they leave, a floor that no processor goes below."""
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from predictors.devices import ITEM_BYTES, Processor
+from predictors.errors import StretchError
+from predictors.fits.fit import Fit, KernelGroup
+from predictors.fusion import KernelCost
+from predictors.models.base import KernelTime
+from predictors.models.roofline import RooflinePredictor
+from predictors.models.terms import Grain, Part, terms
+from predictors.models.trees import TreeModel
+
+Times = NDArray[np.float64]
+
+_PARTS: tuple[Part, ...] = ("launch", "compute", "memory")
+
+
+def columns(costs: Sequence[KernelCost]) -> SimpleNamespace:
+    """Costs as one array a field, by which terms and features are computed for all at once."""
+    return SimpleNamespace(
+        **{
+            name: np.array(values, dtype=object if name in ("kind", "variant") else np.float64)
+            for name, values in zip(KernelCost._fields, zip(*costs, strict=True), strict=True)
+        }
+    )
+
+
+def group_name(cost: KernelCost, groups: Sequence[str] | dict[str, KernelGroup]) -> str | None:
+    """The group of a fit that times a kernel: of its kind and variant, else of its kind; None if there is neither."""
+    fine = f"{cost.kind}:{cost.variant}"
+    return fine if fine in groups else cost.kind if cost.kind in groups else None
+
+
+class FittedModel:
+    """Kernel times on one processor from a fit; kernels of kinds that were never measured come from the roofline.
+
+    Args:
+        fit: The fit.
+        processor: The processor with its core set.
+
+    Raises:
+        StretchError: If the fit was made by other fusion rules than the processor's.
+        UnknownNameError: If it names a term or a feature that there is not.
+    """
+
+    def __init__(self, fit: Fit, processor: Processor) -> None:
+        if fit.backend != processor.profile.backend:
+            raise StretchError(
+                f"the fit of {processor.name} was made for kernels of `{fit.backend}`, the profile says `{processor.profile.backend}`",
+                "make the fit anew with `stretch fit`",
+            )
+        self.fit, self.processor = fit, processor
+        self.roofline = RooflinePredictor(processor, fit.precision)
+        self.precision = self.roofline.precision
+        self._grain = Grain(processor.width_slice, round(processor.profile.reduce_slice.value), ITEM_BYTES[self.precision])
+        self._terms = {name: [(terms.get(term), ms) for term, ms in group.terms.items()] for name, group in fit.groups.items()}
+        self._trees = {name: TreeModel(group.trees) for name, group in fit.groups.items() if group.trees is not None}
+        self._times: dict[KernelCost, KernelTime] = {}
+
+    @property
+    def fixed_ms(self) -> float:
+        """What an inference takes beside its kernels, ms."""
+        return self.fit.correction.fixed_ms
+
+    def interval(self) -> tuple[float, float]:
+        """Ends of the interval around a network's time, as factors on it."""
+        return self.fit.interval.low, self.fit.interval.high
+
+    def time(self, cost: KernelCost) -> KernelTime:
+        """Time of one kernel."""
+        return self.times([cost])[0]
+
+    def times(self, costs: Sequence[KernelCost]) -> list[KernelTime]:
+        """Time of each kernel; equal kernels are computed once, new ones together."""
+        new: dict[str | None, list[KernelCost]] = {}
+        for cost in dict.fromkeys(cost for cost in costs if cost not in self._times):
+            new.setdefault(group_name(cost, self.fit.groups), []).append(cost)
+        for name, some in new.items():
+            found = [self.roofline.time(cost) for cost in some] if name is None else self._fitted(name, some)
+            self._times.update(zip(some, found, strict=True))
+        return [self._times[cost] for cost in costs]
+
+    def _fitted(self, group: str, costs: list[KernelCost]) -> list[KernelTime]:
+        """Times of kernels of one group, what an inference adds to each included."""
+        table = columns(costs)
+        parts: dict[Part, Times] = {part: np.zeros(len(costs)) for part in _PARTS}
+        for term, ms in self._terms[group]:
+            parts[term.part] += ms * term.units(table, self._grain)
+        correction = self.fit.correction
+        factor = np.exp(self._trees[group](table)) if group in self._trees else np.ones(len(costs))
+        total = sum(parts.values()) * factor
+        floor = np.array([self.roofline.floor_ms(cost) for cost in costs])
+        # The floor is arithmetic: what is missing to it is.
+        raised = np.maximum(total, floor)
+        compute = parts["compute"] * factor + (raised - total)
+        return [
+            KernelTime(
+                correction.scale * float(raised[i]) + correction.per_kernel_ms,
+                correction.scale * float(parts["launch"][i] * factor[i]) + correction.per_kernel_ms,
+                correction.scale * float(compute[i]),
+                correction.scale * float(parts["memory"][i] * factor[i]),
+                "fit",
+            )
+            for i in range(len(costs))
+        ]

@@ -1,0 +1,81 @@
+"""Kernel times of a processor that nobody measured, from fits of its relatives.
+
+A relative's time is scaled part by part: arithmetic by the ratio of the two peaks,
+memory by that of the two bandwidths, starting a kernel not at all. The scaled times of
+all relatives are averaged, so that the time of a network is the average of the
+relatives' times of it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from predictors.devices import Precision, Processor
+from predictors.fits.prior import Prior
+from predictors.fusion import KernelCost
+from predictors.models.base import KernelModel, KernelTime
+
+
+@dataclass(frozen=True)
+class Ratios:
+    """A processor against its relative: factors on the parts of the relative's times.
+
+    Args:
+        compute: The relative's peak over the processor's, threads that wait for each other considered.
+        memory: The relative's bandwidth over the processor's.
+    """
+
+    compute: float
+    memory: float
+
+    @classmethod
+    def between(cls, relative: Processor, processor: Processor, precision: str) -> "Ratios":
+        """From what the two profiles specify."""
+        one, other = relative.cores, processor.cores
+        at: Precision = processor.check_precision(precision)
+        peaks = [cores.peak_gops[at].value * cores.scaling.value for cores in (one, other)]
+        return cls(peaks[0] / peaks[1], one.bandwidth_gbs.value / other.bandwidth_gbs.value)
+
+    def of(self, time: KernelTime) -> KernelTime:
+        """A kernel's time, scaled."""
+        compute, memory = self.compute * time.compute_ms, self.memory * time.memory_ms
+        work = time.compute_ms + time.memory_ms
+        # Of a roofline only the longer part counts: its time is scaled as its parts are on average.
+        rest = (time.ms - time.launch_ms) * ((compute + memory) / work if work else 1.0)
+        return KernelTime(time.launch_ms + rest, time.launch_ms, compute, memory, "relatives")
+
+
+class RelatedModel:
+    """Kernel times from relatives.
+
+    Args:
+        prior: The prior.
+        relatives: Kernel model of each relative, and how the processor compares with it.
+    """
+
+    def __init__(self, prior: Prior, relatives: Sequence[tuple[KernelModel, Ratios]]) -> None:
+        self.prior = prior
+        self._relatives = relatives
+        self._times: dict[KernelCost, KernelTime] = {}
+
+    @property
+    def fixed_ms(self) -> float:
+        """What an inference takes beside its kernels, ms."""
+        return self.prior.scale * sum(model.fixed_ms for model, _ in self._relatives) / len(self._relatives)
+
+    def interval(self) -> tuple[float, float]:
+        """Ends of the interval around a network's time, as factors on it."""
+        return self.prior.interval.low, self.prior.interval.high
+
+    def times(self, costs: Sequence[KernelCost]) -> list[KernelTime]:
+        """Time of each kernel; equal kernels are computed once."""
+        new = list(dict.fromkeys(cost for cost in costs if cost not in self._times))
+        if new:
+            scaled = [[ratios.of(time) for time in model.times(new)] for model, ratios in self._relatives]
+            self._times.update(zip(new, map(self._average, zip(*scaled, strict=True)), strict=True))
+        return [self._times[cost] for cost in costs]
+
+    def _average(self, times: Sequence[KernelTime]) -> KernelTime:
+        factor = self.prior.scale / len(times)
+        parts = ((each.ms, each.launch_ms, each.compute_ms, each.memory_ms) for each in times)
+        ms, launch, compute, memory = (factor * sum(column) for column in zip(*parts, strict=True))
+        return KernelTime(ms, launch, compute, memory, "relatives")

@@ -1,0 +1,66 @@
+"""Operators that no family describes: what they give and what computing it takes are stated, what they compute is not.
+
+They are for predictions. Nothing scales them, exports them or runs them.
+"""
+
+from collections.abc import Sequence
+from math import prod
+
+from predictors.devices import KERNEL_KINDS
+from predictors.kinds import UNLAUNCHED, Kind, Work, kinds
+from predictors.shapes import Attrs, Shape, integer, ints
+
+#: Kernel kinds whose time is that of products.
+PRODUCTS = frozenset({"conv1x1", "conv", "depthwise", "grouped", "linear", "matmul"})
+
+#: No count of an operator is beyond this.
+_MOST = 1 << 48
+
+
+def _count(attrs: Attrs, key: str, least: int = 1) -> int:
+    value = integer(attrs, key)
+    if not least <= value <= _MOST:
+        raise ValueError(f"its `{key}` is {value}, not a number from {least} on")
+    return value
+
+
+def _opaque(ins: Sequence[Shape], attrs: Attrs) -> Shape:
+    """The stated shape, once everything else that is stated makes sense."""
+    kernel = attrs["kernel"]
+    if kernel not in KERNEL_KINDS:
+        raise ValueError(f"its `kernel` is {kernel!r}, which is none of {', '.join(KERNEL_KINDS)}")
+    if not isinstance(attrs["variant"], str):
+        raise TypeError(f"`variant` is {attrs['variant']!r}, not a name")
+    for key in ("in_channels", "out_channels", "groups", "taps", "pixels"):
+        _count(attrs, key)
+    _count(attrs, "weights", 0)
+    return ints(attrs, "shape")
+
+
+def _macs(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> int:
+    if attrs["kernel"] not in PRODUCTS:
+        return 0
+    return prod(integer(attrs, key) for key in ("in_channels", "out_channels", "groups", "taps", "pixels"))
+
+
+def _weights(ins: Sequence[Shape], attrs: Attrs) -> dict[str, Shape]:
+    weights = integer(attrs, "weights")
+    return {"weight": (weights,)} if weights else {}
+
+
+def _work(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> Work:
+    counts = [integer(attrs, key) for key in ("in_channels", "out_channels", "groups", "taps", "pixels")]
+    return Work(str(attrs["kernel"]), *counts)
+
+
+def _view(ins: Sequence[Shape], attrs: Attrs) -> Shape:
+    """The stated shape: of as many elements as are read, or each of them several times."""
+    shape = ints(attrs, "shape")
+    if len(ins) == 1 and prod(shape) % prod(ins[0]):
+        raise ValueError(f"{ins[0]} cannot be seen as {shape}")
+    return shape
+
+
+kinds.register("opaque")(Kind(_opaque, _macs, _weights, work=_work, weightless=False, stated=True))
+# The elements of its first input in another shape; of several inputs, that they are all results of the network.
+kinds.register("view")(Kind(_view, traits=frozenset({UNLAUNCHED}), stated=True))

@@ -1,0 +1,237 @@
+"""What a profile's file may say of a device: numbers with their sources, and what is wrong with a file that says something else."""
+
+import dataclasses
+import difflib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from predictors.errors import StretchError
+from predictors.faults import find_fault, nearest
+
+Precision = Literal["fp32", "fp16", "int8"]
+Layout = Literal["NCHW", "NHWC", "PHWC4"]
+
+#: Bytes of one element.
+ITEM_BYTES: dict[str, int] = {"fp32": 4, "fp16": 2, "int8": 1}
+
+#: Kinds of kernels a profile states an efficiency for.
+KERNEL_KINDS = ("conv1x1", "conv", "depthwise", "grouped", "linear", "matmul", "pool", "reduce", "elementwise", "copy")
+
+#: Those that a profile may leave out; they are then as efficient as `linear`.
+_LIKE_LINEAR = ("matmul",)
+
+_EVERY_KEY = "predictors/profiles/host.toml shows every key"
+
+#: No number of a device is beyond these; products and quotients of some stay finite.
+_LEAST, _MOST = 1e-15, 1e15
+
+_Positive = Annotated[float, msgspec.Meta(ge=_LEAST, le=_MOST)]
+_NotNegative = Annotated[float, msgspec.Meta(ge=0, le=_MOST)]
+_Ratio = Annotated[float, msgspec.Meta(ge=_LEAST, le=1)]
+_Text = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Unknown keys are refused, so that a misspelt one is not silently ignored."""
+
+
+class Positive(_Part, frozen=True):
+    """A number above zero and the key of its source in the profile's ``[sources]``."""
+
+    value: _Positive
+    source: _Text
+
+
+class NotNegative(_Part, frozen=True):
+    """A number that may be zero, and the key of its source."""
+
+    value: _NotNegative
+    source: _Text
+
+
+class Ratio(_Part, frozen=True):
+    """A number above 0 and up to 1, and the key of its source."""
+
+    value: _Ratio
+    source: _Text
+
+
+class Factor(_Part, frozen=True):
+    """A number from 1 on, and the key of its source."""
+
+    value: Annotated[float, msgspec.Meta(ge=1, le=_MOST)]
+    source: _Text
+
+
+class Cores(_Part, frozen=True):
+    """Numbers of CPU cores as the device's system counts them, and the key of their source."""
+
+    value: tuple[Annotated[int, msgspec.Meta(ge=0, le=1023)], ...]
+    source: _Text
+
+
+Quantity = Positive | NotNegative | Ratio | Factor | Cores
+
+
+class CoreSet(_Part, frozen=True):
+    """One way to run a processor: a choice of cores.
+
+    Args:
+        cores: The cores in words.
+        peak_gops: Arithmetic peak of all these cores together per precision,
+            10⁹ operations a second (a multiply-accumulate is two).
+        scaling: Fraction of the peak that remains after threads wait for each other.
+        bandwidth_gbs: Sustained DRAM bandwidth, 10⁹ bytes a second.
+        cache_kib: Cache these cores keep activations in, KiB.
+        cache_gbs: Bandwidth of that cache, 10⁹ bytes a second.
+        power_w: Power while it computes, W.
+    """
+
+    cores: str
+    peak_gops: dict[Precision, Positive]
+    scaling: Ratio
+    bandwidth_gbs: Positive
+    cache_kib: Positive
+    cache_gbs: Positive
+    power_w: Positive | None = None
+
+
+class ProcessorProfile(_Part, frozen=True):
+    """One processor of a device.
+
+    Args:
+        backend: Fusion rules of the runtime that drives it (`predictors/fusion_rules`).
+        layout: How it keeps activations.
+        default_precision: Precision a plan uses unless told otherwise.
+        default_core_set: Core set meant by the bare processor name.
+        width_slice: Output channels are computed in multiples of this many.
+        reduce_slice: Input channels are computed in multiples of this many.
+        launch_us: Time to start one kernel, µs.
+        half_outputs: Output elements of a kernel at which it reaches half of its rate.
+        epilogue_macs: Work per output element of a convolution beside its products
+            (bias, re-quantisation, store), as a number of multiply-accumulates.
+        contention: Factor on the time of kernels that compute, while another processor works.
+        relatives: Backends of other kinds of processors whose fits say something of this one, where none of its own kind was ever fitted.
+        idle_w: Power while it waits for other processors, W; None where not known, and then not counted.
+        contention_memory: The same for kernels that move memory; `contention` if None (`predictors.contention`).
+        uncertainty: Relative half-width of the 90 % interval around a prediction without a fit.
+        efficiency: Fraction of the peak per kernel kind when nothing else limits.
+        core_sets: Core sets by name.
+    """
+
+    backend: str
+    layout: Layout
+    default_precision: Precision
+    default_core_set: str
+    width_slice: Positive
+    reduce_slice: Positive
+    launch_us: NotNegative
+    half_outputs: NotNegative
+    epilogue_macs: NotNegative
+    contention: Factor
+    uncertainty: Positive
+    efficiency: dict[str, Ratio]
+    core_sets: dict[str, CoreSet]
+    contention_memory: Factor | None = None
+    idle_w: NotNegative | None = None
+    relatives: tuple[str, ...] = ()
+
+
+class LinkProfile(_Part, frozen=True):
+    """How a tensor moves between the CPU and one other processor, in one runtime.
+
+    Args:
+        runtime: Runtime and interface that the numbers belong to: another one on the same device may be several times faster or slower.
+        map_ms: Fixed time to hand a tensor to the processor, ms.
+        unmap_ms: Fixed time to make its result readable by the CPU, ms.
+        sync_ms: Time to notice that it has finished, ms.
+        convert_gbs: Rate of layout and precision conversion and copying on the way to the processor, 10⁹ bytes a second.
+        convert_back_gbs: The same on the way back; `convert_gbs` if None.
+    """
+
+    runtime: _Text
+    map_ms: NotNegative
+    unmap_ms: NotNegative
+    sync_ms: NotNegative
+    convert_gbs: Positive
+    convert_back_gbs: Positive | None = None
+
+
+class ProfileFile(_Part, frozen=True):
+    """A profile as it stands in TOML."""
+
+    id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.-]+$")]
+    name: _Text
+    soc: _Text
+    sources: dict[str, _Text]
+    processors: dict[str, ProcessorProfile]
+    links: dict[str, LinkProfile]
+    little_cores: Cores | None = None
+
+
+def refused(path: Path, raw: dict[str, Any], error: Exception) -> StretchError:
+    """What is wrong with a profile that does not fit the schema, with the place in the file."""
+    fault = find_fault(raw, ProfileFile)
+    what, hint = (str(error), None) if fault is None else (fault.sentence, fault.hint)
+    return StretchError(f"{path} is not a device profile: {what}", hint or _EVERY_KEY)
+
+
+def check(path: Path, parsed: ProfileFile) -> None:
+    """Refuse what the schema alone cannot see."""
+
+    def fail(what: str, hint: str | None = None) -> StretchError:
+        return StretchError(f"{path} is not a device profile: {what}", hint or _EVERY_KEY)
+
+    if "cpu" not in parsed.processors:
+        raise fail("it has no processor `cpu`, which joins the branches")
+    missing_links = sorted(set(parsed.processors) - {"cpu"} - set(parsed.links))
+    stray_links = sorted(set(parsed.links) - (set(parsed.processors) - {"cpu"}))
+    if missing_links:
+        close = difflib.get_close_matches(missing_links[0], stray_links, n=1, cutoff=0.5)
+        raise fail(f"[links.{missing_links[0]}] is missing", f"is it meant by [links.{close[0]}]?" if close else None)
+    if stray_links:
+        raise fail(f"[links.{stray_links[0]}] leads to no processor but the cpu itself or an unknown one")
+    for family, processor in parsed.processors.items():
+        where = f"processors.{family}"
+        if processor.default_core_set not in processor.core_sets:
+            raise fail(
+                f"{where}.default_core_set `{processor.default_core_set}` is none of its core sets",
+                nearest(processor.default_core_set, processor.core_sets),
+            )
+        lacking = sorted(set(KERNEL_KINDS) - {*processor.efficiency, *_LIKE_LINEAR})
+        unknown = sorted(set(processor.efficiency) - set(KERNEL_KINDS))
+        if unknown:
+            raise fail(f"{where}.efficiency has the unknown kernel kind `{unknown[0]}`", nearest(unknown[0], lacking or KERNEL_KINDS))
+        if lacking:
+            raise fail(f"{where}.efficiency lacks `{lacking[0]}`")
+        for name, core_set in processor.core_sets.items():
+            if processor.default_precision not in core_set.peak_gops:
+                raise fail(f"{where}.core_sets.{name}.peak_gops lacks the default precision {processor.default_precision}")
+        for label, slice_ in (("width_slice", processor.width_slice), ("reduce_slice", processor.reduce_slice)):
+            if slice_.value != round(slice_.value):
+                raise fail(f"{where}.{label} must be a whole number")
+    for where, quantity in quantities(parsed):
+        if quantity.source not in parsed.sources:
+            raise fail(
+                f"{where} names the source `{quantity.source}`, which [sources] does not have", nearest(quantity.source, parsed.sources)
+            )
+
+
+def quantities(part: object, where: str = "") -> list[tuple[str, Quantity]]:
+    """Every number of a profile or a part of one, with its place in the file."""
+    if isinstance(part, Positive | NotNegative | Ratio | Factor | Cores):
+        return [(where, part)]
+    found: list[tuple[str, Quantity]] = []
+    if isinstance(part, dict):
+        items = list(part.items())
+    elif isinstance(part, msgspec.Struct):
+        items = [(name, getattr(part, name)) for name in part.__struct_fields__]
+    elif dataclasses.is_dataclass(part):
+        items = [(each.name, getattr(part, each.name)) for each in dataclasses.fields(part) if each.name not in ("fits", "priors")]
+    else:
+        return found
+    for key, value in items:
+        found += quantities(value, f"{where}.{key}" if where else str(key))
+    return found

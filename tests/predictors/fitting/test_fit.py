@@ -1,0 +1,114 @@
+"""All fits of a device, judged on families that they had not seen."""
+
+from dataclasses import replace
+
+import pytest
+
+from predictors.devices import load_device
+from predictors.errors import StretchError, UnknownNameError
+from predictors.fits import fit_path, write_fits
+from predictors.fitting.fit import fit_device
+from predictors.measurements.networks import load_measurements
+from predictors.predictor import LatencyPredictor
+from tests.predictors.fitting.worlds import DEVICE, kernel_world, whole_world
+
+
+@pytest.fixture(scope="module")
+def judged():
+    return fit_device(whole_world(noise=0.02), load_device(DEVICE))
+
+
+def test_every_core_set_that_was_measured_has_a_fit(judged):
+    assert {each.fit.core_set for each in judged} == {"1large", "1med", "2med"}
+    assert all((each.fit.processor, each.fit.precision, each.fit.backend) == ("cpu", "fp32", "tflite_cpu") for each in judged)
+
+
+def test_held_out_figures_are_those_of_the_predictions(judged):
+    for each in judged:
+        assert each.predicted.keys() == each.measured.keys()
+        errors = [abs(each.predicted[name] / ms - 1) for name, ms in each.measured.items()]
+        assert each.fit.held_out.within_10 == pytest.approx(sum(error <= 0.1 for error in errors) / len(errors), abs=1e-5)
+        assert each.fit.held_out.mape == pytest.approx(sum(errors) / len(errors), rel=1e-4)
+        assert (each.fit.held_out.networks, each.fit.held_out.families, each.fit.held_out.folds) == (20, 5, 5)
+        # The truth is of the formula's kind, with 2 % noise.
+        assert each.fit.held_out.within_20 >= 0.9
+
+
+def test_family_that_is_left_out_has_no_part_in_its_predictions():
+    """Times of one family made three times as long change the predictions of others, and its own not at all."""
+    world = whole_world()
+    spoilt = replace(
+        world,
+        latencies=[replace_ms(row, 3.0) if world.families[row.network] == "mobile" else row for row in world.latencies],
+    )
+    plain, other = (fit_device(each, load_device(DEVICE)) for each in (world, spoilt))
+    for one, two in zip(plain, other, strict=True):
+        own = [name for name in one.predicted if world.families[name] == "mobile"]
+        assert [two.predicted[name] for name in own] == pytest.approx([one.predicted[name] for name in own], rel=1e-9)
+
+
+def replace_ms(row, factor):
+    import msgspec
+
+    return msgspec.structs.replace(row, ms=row.ms * factor)
+
+
+def test_fit_beside_a_profile_predicts_as_it_was_judged(tmp_path, judged):
+    profile = tmp_path / f"{DEVICE}.toml"
+    from predictors.devices import PROFILE_FOLDER
+
+    profile.write_bytes((PROFILE_FOLDER / profile.name).read_bytes())
+    write_fits(fit_path(profile), DEVICE, "a test", [each.fit for each in judged])
+    world = whole_world(noise=0.02)
+    predictor = LatencyPredictor(load_device(profile))
+    for name in ("plain_0", "mobile_3"):
+        estimate = predictor.predict(world.graphs[name], "cpu[1large]", "fp32")
+        assert estimate.calibrated
+        assert estimate.low_ms <= estimate.ms <= estimate.high_ms
+        measured = next(row.ms for row in world.latencies if (row.device, row.core_set, row.network) == (DEVICE, "1large", name))
+        assert estimate.ms == pytest.approx(measured, rel=0.1)
+
+
+def test_kernels_are_fitted_where_they_were_measured():
+    (each,) = fit_device(kernel_world(), load_device(DEVICE))
+    assert (each.fit.processor, each.fit.precision) == ("gpu", "fp16")
+    assert each.fit.groups["depthwise"].kernels > 0
+    assert each.fit.correction.fixed_ms == pytest.approx(0.5, abs=0.05)
+    assert each.fit.held_out.within_20 >= 0.9
+
+
+def test_same_measurements_give_the_same_bytes(tmp_path, judged):
+    for number, fits in enumerate((judged, fit_device(whole_world(noise=0.02), load_device(DEVICE)))):
+        write_fits(tmp_path / f"{number}.json", DEVICE, "a test", [each.fit for each in fits])
+    assert (tmp_path / "0.json").read_bytes() == (tmp_path / "1.json").read_bytes()
+
+
+def test_another_device_of_the_tables_may_stand_for_the_profile():
+    found = fit_device(whole_world(), load_device("mi9"), "other")
+    assert {each.fit.core_set for each in found} == {"1large", "1med", "2med"}
+    assert all("device other" in each.fit.source for each in found)
+
+
+def test_device_that_was_not_measured_is_told_with_those_that_were():
+    with pytest.raises(UnknownNameError, match="device in these measurements"):
+        fit_device(whole_world(), load_device("s10"))
+
+
+def test_too_few_networks_are_refused():
+    with pytest.raises(StretchError, match="times of 8 networks of 5 families, too few for a fit"):
+        fit_device(whole_world(count=8), load_device(DEVICE))
+
+
+def test_profile_without_the_measured_core_sets_is_refused():
+    with pytest.raises(StretchError, match="has none of the core sets that were measured"):
+        fit_device(whole_world(), load_device("host"), DEVICE)
+
+
+@pytest.mark.slow
+def test_shipped_fit_is_made_anew_byte_for_byte(tmp_path):
+    from predictors.devices import PROFILE_FOLDER
+
+    shipped = PROFILE_FOLDER / "mi8se.fit.json"
+    judged = fit_device(load_measurements("phones"), load_device("mi8se"))
+    write_fits(tmp_path / "again.json", "mi8se", "stretch fit phones --device mi8se", [each.fit for each in judged])
+    assert (tmp_path / "again.json").read_bytes() == shipped.read_bytes()

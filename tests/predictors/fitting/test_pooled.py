@@ -1,0 +1,67 @@
+"""Pooled fits, on worlds whose truth is known."""
+
+import numpy as np
+import pytest
+
+from predictors.fitting.design import Networks, design
+from predictors.fitting.formula import load_formula
+from predictors.fitting.pooled import fit_pooled
+from predictors.fitting.whole import CoreSet
+from predictors.measurements.networks import load_measurements
+from predictors.models.terms import Grain
+
+
+@pytest.fixture(scope="module")
+def world():
+    """The networks of the NPU tables, and times made up of known sizes: five devices, the last two of one precision alone."""
+    measured = load_measurements("npu")
+    formula = load_formula("qnn_htp")
+    networks = Networks(measured.graphs, measured.families, "qnn_htp")
+    designs = {p: design(networks, formula, Grain(32, 32, size), p) for p, size in (("fp16", 2), ("int8", 1))}
+    rng = np.random.default_rng(0)
+    common = rng.normal(0, 0.3, len(designs["fp16"].parameters))
+    sets, truth = {}, {}
+    for precision, made in designs.items():
+        unit = formula.units[precision]
+        prior = np.array(
+            [size.compute * unit.compute + size.memory * unit.memory + size.launch * unit.launch for size in made.priors(precision)]
+        )
+        places = []
+        for number, speed in enumerate((0.5, 1.0, 2.0, 3.0, 6.0)):
+            if precision == "fp16" and number > 2:
+                continue
+            truth[precision, f"d{number}", "all"] = prior * np.exp(common) * speed
+            places.append(CoreSet(f"d{number}", "all", made.units @ truth[precision, f"d{number}", "all"]))
+        sets[precision] = places
+    return designs, formula, sets, truth
+
+
+def test_networks_left_out_are_predicted_where_devices_differ_in_speed_alone(world):
+    designs, formula, sets, truth = world
+    training = np.ones(len(designs["fp16"].names), dtype=bool)
+    training[::4] = False
+    found = fit_pooled(designs, formula, sets, training)
+    assert set(found) == set(truth)
+    for place, sizes in found.items():
+        units = designs[place[0]].units[~training]
+        np.testing.assert_allclose(units @ sizes, units @ truth[place], rtol=0.12)
+
+
+def test_one_wrong_time_hardly_moves_the_others(world):
+    designs, formula, sets, truth = world
+    spoiled = {p: [CoreSet(each.device, each.name, each.times.copy()) for each in some] for p, some in sets.items()}
+    spoiled["int8"][0].times[3] *= 5
+    training = np.ones(len(designs["fp16"].names), dtype=bool)
+    before, after = (fit_pooled(designs, formula, some, training) for some in (sets, spoiled))
+    for place in truth:
+        units = np.delete(designs[place[0]].units, 3, axis=0)
+        np.testing.assert_allclose(units @ after[place], units @ before[place], rtol=0.1)
+
+
+def test_sizes_are_positive_and_the_same_every_time(world):
+    designs, formula, sets, _ = world
+    training = np.ones(len(designs["fp16"].names), dtype=bool)
+    first, second = (fit_pooled(designs, formula, sets, training) for _ in range(2))
+    for place, sizes in first.items():
+        assert (sizes > 0).all()
+        np.testing.assert_array_equal(sizes, second[place])

@@ -1,0 +1,62 @@
+"""Fits to whole networks find what the times were made of."""
+
+import numpy as np
+import pytest
+
+from predictors.fitting.design import Networks, design, grain_of
+from predictors.fitting.formula import load_formula
+from predictors.fitting.whole import CoreSet, fit_core_sets, scaled_prior
+from tests.predictors.fitting.worlds import DEVICE, processor, whole_world
+
+
+@pytest.fixture(scope="module")
+def world():
+    found = whole_world(noise=0.02)
+    networks = Networks(found.graphs, found.families, "tflite_cpu")
+    made = design(networks, load_formula("tflite_cpu"), grain_of(processor(), "fp32"), "fp32")
+    position = {name: i for i, name in enumerate(made.names)}
+    times: dict[tuple[str, str], np.ndarray] = {}
+    for row in found.latencies:
+        times.setdefault((row.device, row.core_set), np.full(len(made.names), np.nan))[position[row.network]] = row.ms
+    return made, [CoreSet(*key, values) for key, values in times.items()]
+
+
+def test_core_sets_are_read_from_their_names():
+    nothing = np.array([])
+    assert (CoreSet("d", "1large2med", nothing).cores, CoreSet("d", "1large2med", nothing).alone) == (3, "1large")
+    assert (CoreSet("d", "3small", nothing).cores, CoreSet("d", "3small", nothing).alone) == (3, "1small")
+    assert CoreSet("d", "all", nothing).cores == 1
+
+
+def test_networks_left_out_are_predicted_on_one_core_and_on_several(world):
+    made, sets = world
+    training = np.arange(len(made.names)) % 4 != 0
+    sizes = fit_core_sets(made, load_formula("tflite_cpu"), "fp32", sets, training)
+    for each in sets:
+        error = made.units[~training] @ sizes[each.key] / each.times[~training] - 1
+        assert np.abs(error).max() < 0.15, each.key
+        assert (sizes[each.key] >= 0).all()
+
+
+def test_networks_that_are_left_out_are_not_looked_at(world):
+    made, sets = world
+    training = np.arange(len(made.names)) % 4 != 0
+    spoilt = [CoreSet(each.device, each.name, np.where(training, each.times, 1e6)) for each in sets]
+    clean = fit_core_sets(made, load_formula("tflite_cpu"), "fp32", sets, training)
+    for key, sizes in fit_core_sets(made, load_formula("tflite_cpu"), "fp32", spoilt, training).items():
+        assert sizes == pytest.approx(clean[key], rel=1e-12)
+
+
+def test_core_set_without_a_single_core_beside_it_is_fitted_by_itself(world):
+    made, sets = world
+    alone = [each for each in sets if each.key == (DEVICE, "2med")]
+    training = np.ones(len(made.names), dtype=bool)
+    sizes = fit_core_sets(made, load_formula("tflite_cpu"), "fp32", alone, training)[DEVICE, "2med"]
+    assert np.abs(made.units @ sizes / alone[0].times - 1).max() < 0.15
+
+
+def test_prior_follows_the_speed_of_a_device(world):
+    made, sets = world
+    slow = {each.key: scaled_prior(made.units, each.times, made.priors("fp32")) for each in sets}
+    ratio = slow["other", "1large"] / slow[DEVICE, "1large"]
+    assert np.median(ratio) == pytest.approx(2.0, rel=0.2)

@@ -1,0 +1,94 @@
+"""Worlds whose truth is known: small networks of several families, and times that follow a formula."""
+
+from pathlib import Path
+
+import numpy as np
+
+from predictors.devices import Processor, load_device
+from predictors.fitting.design import Networks, design, grain_of
+from predictors.fitting.formula import load_formula
+from predictors.graph import OpGraph
+from predictors.measurements.networks import LATENCIES, NETWORKS, SOURCE, Measurements, Source, write_networks
+from predictors.measurements.tables import KernelLatency, Latency, write_table
+from tests.predictors.networks import Net
+
+MADE_UP = Source("a world of a test", "", "", "none", "times follow a formula")
+
+DEVICE = "pixel4"
+
+
+def chain(name: str, seed: int, windows: tuple[int, ...], grouped: bool = False) -> OpGraph:
+    """A network of convolutions with these windows, and widths by the seed."""
+    draw = np.random.default_rng(seed)
+    net = Net(1, 3, 64, 64)
+    for index, window in enumerate(windows):
+        width = int(draw.integers(2, 9)) * 8
+        net.conv(width, window, stride=2 if index % 3 == 0 else 1)
+        if grouped:
+            net.conv(width, 3, groups=width)
+    net.head(10)
+    return net.graph(name)
+
+
+def networks(count: int = 20) -> tuple[dict[str, OpGraph], dict[str, str]]:
+    """Networks and their families: of 1×1 and 3×3 windows, deep and shallow, with depthwise windows or without."""
+    kinds = {
+        "plain": ((3, 3, 3), False),
+        "narrow": ((3, 1, 1, 1), False),
+        "mixed": ((3, 1, 3, 1, 3), False),
+        "mobile": ((3, 1, 1), True),
+        "mobile2": ((3, 1, 1, 1), True),
+    }
+    graphs, families = {}, {}
+    for number in range(count):
+        family = list(kinds)[number % len(kinds)]
+        windows, grouped = kinds[family]
+        name = f"{family}_{number}"
+        graphs[name], families[name] = chain(name, number, windows, grouped), family
+    return graphs, families
+
+
+def processor(name: str = "cpu[1large]") -> Processor:
+    """A processor of the device that worlds are measured on."""
+    return load_device(DEVICE).processor(name)
+
+
+def whole_world(noise: float = 0.0, count: int = 20) -> Measurements:
+    """Networks timed on two devices: as the formula's priors say, one device twice as slow, with relative noise."""
+    graphs, families = networks(count)
+    made = design(Networks(graphs, families, "tflite_cpu"), load_formula("tflite_cpu"), grain_of(processor(), "fp32"), "fp32")
+    sizes = np.array([each.compute * 5e-8 + each.memory * 1e-7 + each.launch * 2e-3 for each in made.priors("fp32")])
+    draw = np.random.default_rng(0)
+    times = made.units @ sizes
+    rows = [
+        Latency(device, name, "cpu", core_set, "fp32", "r", float(ms * factor * np.exp(noise * draw.standard_normal())), None)
+        for device, slow in ((DEVICE, 1.0), ("other", 2.0))
+        for core_set, factor in (("1large", slow), ("2med", 0.6 * slow), ("1med", 1.1 * slow))
+        for name, ms in zip(made.names, times, strict=True)
+    ]
+    return Measurements(MADE_UP, graphs, families, rows)
+
+
+def kernel_world(count: int = 20) -> Measurements:
+    """Networks whose GPU kernels take a microsecond, and a nanosecond for each output; an inference half a ms more."""
+    graphs, families = networks(count)
+    of = Networks(graphs, families, "tflite_gpu_adreno")
+    kernels, rows = [], []
+    for name, costs in of.costs.items():
+        total = 0.5
+        for index, cost in enumerate(costs):
+            ms = 1e-3 + 1e-6 * cost.writes
+            total += ms
+            kernels.append(KernelLatency(DEVICE, name, "gpu", "all", "fp16", "r", f"k{index}", "", *cost, ms))
+        rows.append(Latency(DEVICE, name, "gpu", "all", "fp16", "r", total, None))
+    return Measurements(MADE_UP, graphs, families, rows, kernels)
+
+
+def write_world(folder: Path) -> None:
+    """The networks of `whole_world` as a folder of measurements."""
+    world = whole_world(noise=0.02)
+    folder.mkdir()
+    write_networks(folder / NETWORKS, [(name, world.families[name], graph) for name, graph in world.graphs.items()])
+    write_table(folder / LATENCIES, world.latencies)
+    lines = [f'{name} = "{getattr(MADE_UP, name)}"' for name in ("title", "url", "commit", "licence", "notes")]
+    (folder / SOURCE).write_text("\n".join(lines) + "\n")

@@ -1,0 +1,101 @@
+"""ncnn networks as operator graphs."""
+
+import pytest
+
+from predictors.errors import StretchError
+from predictors.formats.ncnn import read_ncnn
+from predictors.fusion import fuse
+from predictors.graph import OpGraph
+
+#: A network with a branch, a fused activation, a pooling that rounds up and a head.
+NETWORK = """7767517
+10 11
+Input            data  0 1 data 0=15 1=15 2=3
+Convolution      conv1 1 1 data a 0=8 1=3 3=2 4=1 5=1 6=216 9=1
+Split            split 1 2 a a0 a1
+ConvolutionDepthWise dw 1 1 a0 b 0=8 1=3 4=-233 5=1 6=72 7=8 9=2 -23310=1,1.000000e-01
+BinaryOp         add   2 1 b a1 c 0=0
+Pooling          pool  1 1 c d 1=3 2=2
+Slice            cut   1 2 d e f -23300=2,3,-233 1=0
+Concat           cat   2 1 e f g 0=0
+Pooling          mean  1 1 g h 0=1 4=1
+InnerProduct     fc    1 1 h out -23330=4,1,5,1,1 0=5 1=1 2=40
+"""
+
+
+def write(tmp_path, text, name="net.param"):
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+def test_layers_become_operators_with_their_activations(tmp_path):
+    graph = read_ncnn(write(tmp_path, NETWORK))
+    kinds = [op.kind for op in graph.ops]
+    assert kinds == [
+        "input",
+        "conv",
+        "relu",
+        "conv",
+        "leaky_relu",
+        "add",
+        "max_pool",
+        "slice",
+        "slice",
+        "concat",
+        "global_avg_pool",
+        "linear",
+    ]
+    # ⌈(8 − 3) / 2⌉ + 1 rows: every pixel is in a window
+    assert graph.by_name["pool"].shape == (1, 8, 4, 4)
+    assert graph.macs == 64 * 8 * 27 + 64 * 8 * 9 + 40
+    assert graph.params == 216 + 8 + 72 + 8 + 40 + 5
+    assert OpGraph.from_json(graph.to_json()) == graph
+    assert sum(kernel.macs for kernel in fuse(graph, "ncnn")) == graph.macs
+
+
+def test_attention_is_its_projections_and_products(tmp_path):
+    text = "7767517\n4 5\nInput x 0 1 x 0=8 1=8 2=3\nReshape r 1 1 x t 0=6 1=32\nMultiHeadAttention m 1 1 t y 0=6 1=2 2=36\nGemm g 1 1 y z 3=1 5=1 6=1 8=9 9=6 10=4\n"
+    graph = read_ncnn(write(tmp_path, text))
+    assert graph.macs == 4 * 32 * 36 + 2 * 32 * 32 * 6 + 32 * 6 * 9
+    assert sum(op.kind == "opaque" and op.attrs["kernel"] == "matmul" for op in graph.ops) == 2
+
+
+def test_unknown_layer_is_opaque_and_several_outputs_are_read_together(tmp_path):
+    text = "7767517\n3 3\nInput x 0 1 x 0=8 1=8 2=3\nWarp w 1 1 x y -23330=4,3,4,4,3\nReLU r 1 1 x z\n"
+    graph = read_ncnn(write(tmp_path, text))
+    assert (graph.by_name["w"].kind, graph.by_name["w"].attrs["variant"], graph.by_name["w"].shape) == ("opaque", "warp", (1, 3, 4, 4))
+    assert graph.by_name[graph.output].inputs == ("w", "r")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("ReLU r 1 1 nowhere y", "line 4.*reads `nowhere`"),
+        ("Convolution c 1 1 x y 0=4 1=9", "line 4.*does not fit"),
+        ("Convolution c 1 1 x y 0=4 1=3 3=0", "line 4.*does not fit"),
+        ("Convolution c 1 1 x y -23330=4,3,8,8,4 0=4 1=3", r"states the output \(1, 4, 8, 8\)"),
+        ("Convolution c 1 1 x y 0=4 1=3 9=77", "activation 77"),
+        ("Slice s 1 2 x y z -23300=2,5,-233 1=0", "line 4.*does not fit"),
+        ("Reshape r 1 1 x y 0=5 1=-1", "cannot be seen"),
+        ("Input b 0 1 b 0=8 1=8 2=3", "second input"),
+    ],
+)
+def test_layer_that_does_not_fit_is_refused_with_its_line(tmp_path, line, words):
+    with pytest.raises(StretchError, match=words):
+        read_ncnn(write(tmp_path, f"7767517\n2 2\nInput x 0 1 x 0=8 1=8 2=3\n{line}\n"))
+
+
+def test_input_without_a_size_needs_one(tmp_path):
+    path = write(tmp_path, "7767517\n2 2\nInput x 0 1 x\nReLU r 1 1 x y\n")
+    with pytest.raises(StretchError, match="states no size"):
+        read_ncnn(path)
+    assert read_ncnn(path, (1, 3, 9, 9)).by_name["r"].shape == (1, 3, 9, 9)
+
+
+def test_file_that_is_no_text_or_not_there_is_refused(tmp_path):
+    (tmp_path / "net.param").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(StretchError, match="it is no text"):
+        read_ncnn(tmp_path / "net.param")
+    with pytest.raises(StretchError, match="cannot read"):
+        read_ncnn(tmp_path / "other.param")

@@ -1,0 +1,117 @@
+"""ONNX files of other exporters, read for predictions: the same kernels as the network that they were made of."""
+
+import warnings
+from collections import Counter
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from predictors.errors import StretchError
+from predictors.formats.onnx import read_onnx
+from predictors.fusion import fuse
+
+
+def products(graph):
+    """Kernels that multiply, as a multiset."""
+    return Counter(kernel.cost[:6] for kernel in fuse(graph, "tflite_gpu") if kernel.macs)
+
+
+def write(path, nodes, shape, weights=()):
+    """A small model with one input `x` and one output `y`."""
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.zeros(size, np.float32), name) for name, size in weights],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)]), path)
+    return path
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("dynamo", [False, True])
+@pytest.mark.parametrize("name", ["tiny_resnet", "tiny_mobilenet", "tiny_efficientnet"])
+def test_both_exporters_of_torch_give_the_kernels_of_the_module(tmp_path, name, dynamo):
+    torch = pytest.importorskip("torch")
+    from stretch.capture import capture
+    from stretch.models.load import load_model
+
+    loaded = load_model(name, weights="none")
+    path = tmp_path / "net.onnx"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(loaded.module.eval(), (torch.zeros(loaded.input_shape),), path, dynamo=dynamo, opset_version=18)
+    own, found = capture(loaded.module, loaded.input_shape).graph, read_onnx(path)
+    assert found.macs == own.macs
+    assert products(found) == products(own)
+    assert found.by_name[found.output].shape == own.by_name[own.output].shape
+
+
+def test_node_without_a_family_has_its_size(tmp_path):
+    nodes = [helper.make_node("Einsum", ["x", "x"], ["e"], equation="nchw,nchw->nchw"), helper.make_node("Relu", ["e"], ["y"])]
+    graph = read_onnx(write(tmp_path / "a.onnx", nodes, [1, 3, 8, 8]))
+    assert [op.kind for op in graph.ops] == ["input", "opaque", "relu"]
+    assert graph.ops[1].attrs["variant"] == "einsum"
+
+
+def test_open_batch_is_one_and_another_size_can_be_asked_for(tmp_path):
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"], kernel_shape=[3, 3], strides=[2, 2], auto_pad="SAME_UPPER")]
+    path = write(tmp_path / "a.onnx", nodes, ["batch", 3, 9, 9], [("w", (8, 3, 3, 3))])
+    graph = read_onnx(path)
+    assert graph.by_name[graph.output].shape == (1, 8, 5, 5)
+    assert read_onnx(path, (1, 3, 32, 32)).macs == 8 * 16 * 16 * 27
+
+
+def test_quantised_weights_are_weights(tmp_path):
+    nodes = [
+        helper.make_node("DequantizeLinear", ["q", "s"], ["w"]),
+        helper.make_node("Conv", ["x", "w"], ["y"], kernel_shape=[3, 3]),
+    ]
+    path = write(tmp_path / "a.onnx", nodes, [1, 3, 9, 9], [("s", ())])
+    model = onnx.load(path)
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros((8, 3, 3, 3), np.int8), "q"))
+    onnx.save(model, path)
+    assert read_onnx(path).macs == 8 * 7 * 7 * 27
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"", "is no ONNX model"), (b"not onnx at all", "is no ONNX model"), (None, "cannot read the model")],
+)
+def test_file_that_is_no_model_is_refused(tmp_path, content, message):
+    path = tmp_path / "a.onnx"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(StretchError, match=message):
+        read_onnx(path)
+
+
+def test_damaged_files_are_read_or_refused_in_one_sentence(tmp_path):
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"], kernel_shape=[3, 3]), helper.make_node("Relu", ["c"], ["y"])]
+    good = write(tmp_path / "a.onnx", nodes, [1, 3, 9, 9], [("w", (8, 3, 3, 3))]).read_bytes()
+    path = tmp_path / "b.onnx"
+    for at in range(0, len(good), 7):
+        path.write_bytes(good[:at] + bytes([good[at] ^ 0x55]) + good[at + 1 :])
+        message = None
+        try:
+            read_onnx(path)
+        except StretchError as error:
+            message = error.message
+        assert message is None or (message and "\n" not in message)
+
+
+def test_open_sizes_are_told(tmp_path):
+    path = write(tmp_path / "a.onnx", [helper.make_node("Relu", ["x"], ["y"])], [1, 3, "h", "w"])
+    with pytest.raises(StretchError, match="size of the input `x`"):
+        read_onnx(path)
+    with pytest.raises(StretchError, match="has 4 axes"):
+        read_onnx(path, (1, 3, 8))
+
+
+def test_model_that_computes_nothing_from_its_input_is_refused(tmp_path):
+    nodes = [helper.make_node("Relu", ["w"], ["y"])]
+    with pytest.raises(StretchError, match="computes nothing from its input"):
+        read_onnx(write(tmp_path / "a.onnx", nodes, [1, 3], [("w", (1, 3))]))

@@ -1,0 +1,90 @@
+"""Kernel times from fits: what the terms, trees and corrections of a fit say, kernel by kernel."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from predictors.devices import load_device
+from predictors.fits import Correction, KernelGroup, Trees
+from predictors.fusion import KernelCost
+from predictors.models.fitted import FittedModel
+from predictors.models.roofline import RooflinePredictor
+from tests.predictors.fits.examples import fit
+
+CPU = load_device("mi9").processor("cpu[1large]")
+
+
+def conv(cin=16, cout=16, pixels=100, **changes):
+    return KernelCost("conv1x1", cin, cout, 1, 1, pixels, cin * pixels, cout * pixels, cin * cout)._replace(**changes)
+
+
+costs = st.builds(
+    KernelCost,
+    st.sampled_from(["conv1x1", "conv", "depthwise", "elementwise"]),
+    st.integers(1, 64),
+    st.integers(1, 64),
+    st.integers(1, 8),
+    st.sampled_from([1, 9, 25]),
+    st.integers(1, 5000),
+    st.integers(0, 10**6),
+    st.integers(1, 10**6),
+    st.integers(0, 10**6),
+)
+
+
+def test_terms_add_up_in_their_parts():
+    model = FittedModel(fit({"conv1x1": KernelGroup({"launch": 0.5, "macs": 1e-3, "weight_bytes": 1e-3})}), CPU)
+    time = model.time(conv())
+    assert time.launch_ms == pytest.approx(0.5)
+    assert time.compute_ms == pytest.approx(16 * 16 * 100 * 1e-3)
+    assert time.memory_ms == pytest.approx(16 * 16 * 4 * 1e-3)
+    assert time.ms == pytest.approx(0.5 + 25.6 + 1.024)
+    assert time.origin == "fit"
+
+
+def test_correction_scales_kernels_and_adds_to_each():
+    plain = FittedModel(fit({"conv1x1": KernelGroup({"launch": 0.5})}), CPU)
+    corrected = FittedModel(fit({"conv1x1": KernelGroup({"launch": 0.5})}, Correction(2.0, 0.25, 3.0)), CPU)
+    assert corrected.time(conv()).ms == pytest.approx(2 * plain.time(conv()).ms + 0.25)
+    assert (plain.fixed_ms, corrected.fixed_ms) == (0.0, 3.0)
+
+
+def test_finer_group_comes_before_that_of_the_kind():
+    model = FittedModel(fit({"conv1x1": KernelGroup({"launch": 1.0}), "conv1x1:winograd": KernelGroup({"launch": 2.0})}), CPU)
+    assert model.time(conv()).ms == pytest.approx(1.0)
+    assert model.time(conv(variant="winograd")).ms == pytest.approx(2.0)
+
+
+def test_kernel_that_no_group_knows_is_timed_by_the_roofline_and_says_so():
+    model = FittedModel(fit({"conv": KernelGroup({"launch": 1.0})}), CPU)
+    assert model.time(conv()) == RooflinePredictor(CPU, "fp32").time(conv())
+    assert model.time(conv()).origin == "roofline"
+
+
+@settings(max_examples=50)
+@given(st.lists(costs, min_size=1, max_size=20))
+def test_no_kernel_is_faster_than_its_products_at_the_peak(some):
+    model = FittedModel(fit({kind: KernelGroup({"launch": 0.0}) for kind in ("conv1x1", "conv", "depthwise", "elementwise")}), CPU)
+    peak = CPU.cores.peak_gops["fp32"].value * 1e6 / 2
+    for cost, time in zip(some, model.times(some), strict=True):
+        products = cost.pixels * cost.out_channels * cost.groups * cost.in_channels * cost.taps
+        least = 0.0 if cost.kind == "elementwise" else products / peak
+        assert time.ms == pytest.approx(least, rel=1e-9)
+
+
+@settings(max_examples=50)
+@given(st.lists(costs, min_size=1, max_size=20))
+def test_many_kernels_at_once_take_the_times_of_each_alone(some):
+    groups = {kind: KernelGroup({"macs": 1e-6, "io_bytes": 1e-6, "serial": 1e-5}) for kind in ("conv1x1", "conv", "depthwise")}
+    together, alone = FittedModel(fit(groups), CPU), FittedModel(fit(groups), CPU)
+    for time, cost in zip(together.times(some), some, strict=True):
+        assert time.ms == pytest.approx(alone.time(cost).ms, rel=1e-12)
+
+
+def test_trees_multiply_the_terms_by_the_exponential_of_their_leaves():
+    # One tree: up to 64 output channels 0.5, above −0.25; base 0.1.
+    trees = Trees(("out_channels",), (0,), (0, 0, 0), (64.0, 0.0, 0.0), (1, 1, 2), (2, 1, 2), (0.0, 0.5, -0.25), 0.1, 1.0)
+    model = FittedModel(fit({"conv1x1": KernelGroup({"launch": 1.0}, trees)}), CPU)
+    assert model.time(conv(cout=64)).ms == pytest.approx(np.exp(0.6))
+    assert model.time(conv(cout=65)).ms == pytest.approx(np.exp(-0.15))

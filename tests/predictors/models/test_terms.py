@@ -1,0 +1,41 @@
+"""Terms of a kernel's time: one kernel and many give the same numbers."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from predictors.fusion import KernelCost
+from predictors.models.fitted import columns
+from predictors.models.terms import Grain, terms
+
+costs = st.builds(
+    KernelCost,
+    st.sampled_from(["conv1x1", "conv", "depthwise", "elementwise"]),
+    st.integers(1, 64),
+    st.integers(1, 64),
+    st.integers(1, 8),
+    st.sampled_from([1, 9, 25]),
+    st.integers(1, 5000),
+    st.integers(0, 10**6),
+    st.integers(1, 10**6),
+    st.integers(0, 10**6),
+)
+
+
+@given(costs, st.sampled_from(terms.names()))
+def test_terms_of_columns_are_those_of_each_kernel(cost, name):
+    grain = Grain(8, 4, 4)
+    assert np.asarray(terms.get(name).units(columns([cost, cost]), grain)) == pytest.approx(terms.get(name).units(cost, grain))
+
+
+def test_channels_are_computed_in_whole_slices():
+    cost, grain = KernelCost("conv1x1", 5, 9, 1, 1, 10, 50, 90, 45), Grain(8, 4, 4)
+    assert terms.get("outputs").units(cost, grain) == 10 * 16
+    assert terms.get("macs").units(cost, grain) == 10 * 16 * 8
+
+
+def test_slices_run_over_the_groups_where_each_has_one_channel():
+    cost, grain = KernelCost("depthwise", 1, 1, 20, 9, 10, 200, 200, 180), Grain(8, 4, 4)
+    assert terms.get("outputs").units(cost, grain) == 10 * 24
+    assert terms.get("macs").units(cost, grain) == 10 * 24 * 9
