@@ -1,6 +1,6 @@
-"""What a measured run of a bundle showed, as plain data: JSON and the terminal's table both read these structs, whose fields are the JSON's keys."""
+"""What a run, a check or the tuning of a bundle showed, as plain data: JSON and the terminal's table both read these structs, whose fields are the JSON's keys."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -8,6 +8,8 @@ import numpy as np
 
 from scheduler.bundle.manifest import WeightsInfo
 from scheduler.checks.judge import Judgement
+from scheduler.checks.verify import Verification
+from scheduler.delegates.base import TunedKernel
 from scheduler.measure.benchmark import Benchmark, Timing
 from scheduler.measure.throughput import Rate, Throughput
 from scheduler.measure.verdict import CONTROLS, Comparison, Verdict, judge_speed
@@ -288,4 +290,72 @@ def _throughput(rates: Throughput) -> ThroughputAnswer:
         burst=rates.burst,
         over_one_core=rates.over_one_core,
         contestants=(rates.submitted, rates.one_at_a_time, rates.one_core, rates.all_cores),
+    )
+
+
+class VerifyAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a bundle is fit to run.
+
+    Args:
+        bundle: Its folder.
+        ok: Whether nothing is wrong.
+        problems: What is wrong, one sentence each.
+        max_error: Of the subgraphs run together against the whole model; None if they were not run.
+        tolerance: Largest `max_error` allowed; None where fp16 or int8 is judged by its distance instead.
+    """
+
+    bundle: Path
+    ok: bool
+    problems: tuple[str, ...]
+    max_error: float | None
+    tolerance: float | None
+
+
+def verify_answer(path: Path, found: Verification) -> VerifyAnswer:
+    """What a check of the bundle in the folder `path` found, summed up."""
+    return VerifyAnswer(bundle=path, ok=found.ok, problems=found.problems, max_error=found.max_error, tolerance=found.tolerance)
+
+
+class TuneAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A bundle's kernels before and after they were tuned.
+
+    Args:
+        bundle: Its folder.
+        device: What the kernels run on, with its driver.
+        mode: What was tried.
+        source: Where the times come from.
+        before_ms: Sum over the kernels.
+        after_ms: Sum over the kernels.
+        kernels: Each kernel.
+        warnings: What a person should know.
+    """
+
+    bundle: Path
+    device: str
+    mode: str
+    source: str = "measured"
+    before_ms: float
+    after_ms: float
+    kernels: list[TunedKernel]
+    warnings: list[str]
+
+
+def tune_answer(path: Path, device: str, modes: Sequence[str], kernels: list[TunedKernel], warnings: list[str]) -> TuneAnswer:
+    """What tuning the bundle in the folder `path` brought, summed up.
+
+    Args:
+        path: The bundle's folder.
+        device: What the kernels run on, with its driver.
+        modes: Mode of each subgraph that was tuned.
+        kernels: Each kernel.
+        warnings: What a person should know.
+    """
+    return TuneAnswer(
+        bundle=path,
+        device=device,
+        mode=", ".join(dict.fromkeys(modes)),
+        before_ms=sum(each.before_ms or 0.0 for each in kernels),
+        after_ms=sum(each.after_ms or 0.0 for each in kernels),
+        kernels=kernels,
+        warnings=warnings,
     )

@@ -69,7 +69,8 @@ class SubgraphEntry(_Part, frozen=True):
         macs: Multiply-accumulates.
         precision: Precision of the file.
         planned_precision: Precision the plan assumed on the device.
-        predicted_ms: Predicted time on the device, without communication.
+        predicted_ms: Predicted time on the device, alone and without communication.
+        contention: Predicted factor on that while other branches of its segment compute.
         alternatives: What it would take on each processor of the plan.
     """
 
@@ -83,6 +84,7 @@ class SubgraphEntry(_Part, frozen=True):
     precision: Precision = "fp32"
     planned_precision: Precision = "fp32"
     predicted_ms: _Amount | None = None
+    contention: Annotated[float, msgspec.Meta(ge=1, le=1e3)] = 1.0
     alternatives: dict[str, Alternative] = {}
 
     @property

@@ -35,7 +35,7 @@ class _Branch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     align: _Count
 
 
-class _Segment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _StatedSegment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A segment of a complete design."""
 
     name: _Name
@@ -50,7 +50,7 @@ class _Design(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     model: _Name
     device: _Name
-    segments: tuple[_Segment, ...]
+    segments: tuple[_StatedSegment, ...]
     version: Literal[1]
 
 
@@ -87,7 +87,7 @@ def _design_problems(manifest: Manifest) -> Iterator[str]:
         yield from _segment_problems(segment, manifest)
 
 
-def _segment_problems(segment: _Segment, manifest: Manifest) -> Iterator[str]:
+def _segment_problems(segment: _StatedSegment, manifest: Manifest) -> Iterator[str]:
     entries = [entry for entry in manifest.subgraphs if entry.segment == segment.name]
     processors = [branch.processor for branch in segment.branches]
     # A subgraph that was moved to another processor keeps the name of its branch.
@@ -121,7 +121,7 @@ def _is_word(key: str, value: str) -> bool:
         return value == "predicted"
     if key.endswith("_precision"):
         return value in _PRECISIONS
-    return key.endswith("_processor") and 0 < len(value) <= 100 and value.isprintable()
+    return (key.endswith("_processor") or key == "measure_next") and 0 < len(value) <= 100 and value.isprintable()
 
 
 def _check_problems(manifest: Manifest) -> Iterator[str]:

@@ -23,7 +23,7 @@ _AGAIN = "write it again with `stretch export BUNDLE --format tflite --out NEW_B
 _CODES = {kind.number: name for name, kind in OPERATORS.items()}
 
 
-class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TflitePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a TFLite file says of the bundle that it runs.
 
     Args:
@@ -61,7 +61,7 @@ class TfliteFile:
 
     path: Path
     model: Mapping[str, Any]
-    plan: Plan
+    plan: TflitePlan
 
     def ends(self, signature: str) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
         """Names and shapes (NHWC) of a signature's inputs and outputs.
@@ -140,7 +140,7 @@ def parse_tflite(data: bytes, path: Path) -> TfliteFile:
         raise StretchError(f"{path} has no plan in its metadata, so it is no TFLite file of a bundle", _AGAIN)
     try:
         content = model["buffers"][found[0].get("buffer", 0)].get("data", b"")
-        plan = msgspec.json.decode(bytes(content), type=Plan)
+        plan = msgspec.json.decode(bytes(content), type=TflitePlan)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise StretchError(f"the plan in the metadata of {path} is damaged: {error}", _AGAIN) from error
     if plan.schema != SCHEMA:

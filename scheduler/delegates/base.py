@@ -1,18 +1,20 @@
 """What a delegate must do, and the list of all delegates."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from inspect import isabstract
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
+import msgspec
 from numpy.typing import NDArray
 
 from predictors.errors import StretchError, UnknownNameError
 from predictors.registry import Registry
 from scheduler.formats.onnx import open_onnx
+from scheduler.progress import Progress
 
 if TYPE_CHECKING:
     from scheduler.bundle.load import Bundle
@@ -125,6 +127,34 @@ class Compiled(ABC):
                     raise StretchError(f"the buffer of {what} `{name}` is not contiguous")
 
 
+class TunedKernel(msgspec.Struct, frozen=True, kw_only=True):
+    """A kernel of a subgraph before and after it was tuned; the fields are the keys of `stretch tune --json`.
+
+    Args:
+        name: What it computes: an operator of the graph.
+        subgraph: What it is part of.
+        kernel: The program.
+        shape: What it works on, in words.
+        macs: Multiply-accumulates.
+        bytes: Read and written.
+        precision: That it computes in.
+        before_ms: Its time before; None where tuning brought it in.
+        after_ms: Its time after; None where tuning replaced it.
+        choice: What was chosen for it in this run; None: nothing.
+    """
+
+    name: str
+    subgraph: str
+    kernel: str
+    shape: str
+    macs: int
+    bytes: int
+    precision: str
+    before_ms: float | None
+    after_ms: float | None
+    choice: dict[str, Any] | None
+
+
 class Tuning(ABC):
     """A subgraph whose kernels are about to be tuned, as they are now.
 
@@ -138,20 +168,20 @@ class Tuning(ABC):
         self.steps = steps
 
     @abstractmethod
-    def tune(self, budget_s: float, step: Callable[[str], None]) -> dict[tuple[str, str], Any]:
+    def tune(self, budget_s: float, progress: Progress) -> dict[tuple[str, str], Any]:
         """Measure other forms of the kernels, and keep the better ones for this device and later runs.
 
         Args:
             budget_s: Seconds after which no further kernel is begun.
-            step: Called after each with the name of the next.
+            progress: Called after each with the name of the next.
 
         Returns:
             What was chosen, by kernel and shape.
         """
 
     @abstractmethod
-    def rows(self, choices: Mapping[tuple[str, str], Any]) -> list[dict[str, Any]]:
-        """Each kernel with its time before and after, as `stretch tune --json` has them.
+    def rows(self, choices: Mapping[tuple[str, str], Any]) -> list[TunedKernel]:
+        """Each kernel with its time before and after.
 
         Args:
             choices: What `tune` returned, for this subgraph and those that share its kernels.
@@ -204,6 +234,11 @@ class Delegate(ABC):
         """A delegate with its defaults that uses `cores`; the thread that calls it is pinned to the first."""
         return cls()
 
+    @classmethod
+    def create_untuned(cls, cores: tuple[int, ...]) -> Self:
+        """As `create`, but kernels are as they are without tuning: their times depend on their shapes alone, not on which were tuned."""
+        return cls.create(cores)
+
     @abstractmethod
     def compile(self, model: Path) -> Compiled:
         """Make the subgraph in the file `model` ready to run.
@@ -231,7 +266,19 @@ class Delegate(ABC):
         return self.compile(bundle.file(bundle.subgraph(name).file))
 
     def places_from(self, bundle: "Bundle", name: str) -> list[NodePlace]:
-        """Where each operator of a bundle's subgraph would run; asked by `stretch explain`."""
+        """Where each operator of a bundle's subgraph runs, and what its kernel takes where that can be measured.
+
+        This is how kernels' times leave a delegate, whatever it measures them with; asked by `stretch explain`.
+        A delegate that can tell runs the subgraph here, on made-up inputs.
+
+        Args:
+            bundle: The bundle.
+            name: The subgraph.
+
+        Returns:
+            Each operator of the subgraph, then kernels that the delegate added. An operator without a time is computed
+            in another one's kernel, as its reason says, or by a delegate that cannot tell.
+        """
         return self.places(bundle.file(bundle.subgraph(name).file))
 
     def tuning_from(self, bundle: "Bundle", name: str, mode: str) -> Tuning:
@@ -248,7 +295,7 @@ class Delegate(ABC):
         raise StretchError(f"{type(self).__name__} has nothing to tune in subgraph `{name}`", "`stretch delegates` lists what there is")
 
     def places(self, model: Path) -> list[NodePlace]:
-        """Where each operator of the ONNX file `model` would run."""
+        """As `places_from`, of the ONNX file `model`."""
         return [NodePlace(name, op, "runs as it stands") for name, op in open_onnx(model).named]
 
 

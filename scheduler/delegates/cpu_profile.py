@@ -12,7 +12,10 @@ import numpy as np
 from scheduler.delegates.base import NodePlace
 
 #: ONNX Runtime marks kernels that the optimiser made by changing the name of what they replace.
-_MARKS = ("fused ", "_nchwc")
+_MARKS = ("fused ", "_nchwc", "/QuickGeluFusion/")
+
+#: How it marks a normalisation that it computes as a convolution of its own.
+_NORMALISES = "_bn_nchwc"
 
 
 def place_kernels(nodes: Iterable[Any], kernels: Mapping[str, tuple[str, float]]) -> list[NodePlace]:
@@ -41,12 +44,12 @@ def place_kernels(nodes: Iterable[Any], kernels: Mapping[str, tuple[str, float]]
     owned: dict[int, float] = {}
     added: list[NodePlace] = []
     for kernel, (op, ms) in kernels.items():
-        name = kernel
+        name = kernel.removesuffix(_NORMALISES)
         for mark in _MARKS:
             name = name.replace(mark, "")
         # A kernel in blocked layout is named after the last tensor of the operators it replaces.
         last = by_name.get(name, writer.get(name))
-        wanted = op.removeprefix("Fused")
+        wanted = None if kernel.endswith(_NORMALISES) else op.removeprefix("Fused")
         owner = None if last is None else next((i for i in upstream(last) if nodes[i].op_type == wanted and i not in owned), last)
         if owner is None:
             added.append(NodePlace(kernel, op, "added by ONNX Runtime to change the layout", ms))

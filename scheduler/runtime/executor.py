@@ -6,12 +6,12 @@ from functools import partial
 from time import perf_counter_ns
 from typing import TypeVar
 
-from predictors.errors import StretchError
 from scheduler.cores import pinned
-from scheduler.delegates.base import Array, AsyncInvocation, Invocation, UnableError
-from scheduler.placement.place import Placement, queues_of
-from scheduler.runtime.buffers import Buffers, bind_subgraph, subgraph_spans
+from scheduler.delegates.base import Array, AsyncInvocation
+from scheduler.placement.place import Placement
+from scheduler.runtime.buffers import Buffers, subgraph_spans
 from scheduler.runtime.code import Code
+from scheduler.runtime.driver import Driver, Lane
 from scheduler.runtime.events import (
     Enqueue,
     Event,
@@ -23,7 +23,6 @@ from scheduler.runtime.events import (
     Replaced,
     RunInline,
     StepDone,
-    StepFailed,
     StepReturned,
     Submit,
     Wait,
@@ -49,7 +48,7 @@ Act = Callable[[], "str | Event | None"]
 Actions = tuple[tuple[Hand, ...], Act]
 
 
-class Executor:
+class Executor(Driver[Lane]):
     """Runs one inference at a time of a plan.
 
     A subgraph on an asynchronous processor is enqueued from the calling thread;
@@ -78,16 +77,12 @@ class Executor:
         limit_s: float = TIME_LIMIT_S,
         recorder: Recorder | None = None,
     ) -> None:
-        self.plan = plan
+        lane = Lane(buffers)
+        super().__init__(plan, (lane,), code, recorder)
         self.buffers = buffers
-        self._code = code
-        self._recorder = recorder
+        self._calls, self._errors = lane.calls, lane.errors
         self._places = dict(placements)
-        #: Subgraphs that went elsewhere since this was made, and why.
-        self._replaced: dict[str, str] = {}
-        self._calls: dict[tuple[str, Placement], Invocation] = {}
         self._done: list[tuple[str, int, int]] = []
-        self._errors: dict[str, Exception] = {}
         self._queues = Queues(limit_s, self._places.__getitem__)
         for name, place in placements.items():
             self._add(name, place)
@@ -95,7 +90,6 @@ class Executor:
         self._now = {name: self._calls[name, place] for name, place in placements.items()}
         self._table: Transitions[Actions] = Transitions(self._actions)
         self._idle: Node[Actions]
-        self._recorded: int
         self._begin_anew()
 
     def run(self, keep: dict[str, Array] | None = None) -> Trace:
@@ -156,31 +150,27 @@ class Executor:
         """End the threads, which finish what they are doing unless it hangs, and let go of everything compiled."""
         self._queues.close()
         # Calls hold memory, files and processes, and this object is part of cycles.
-        self._calls, self._now = {}, {}
+        self._lanes, self._calls, self._now = [], {}, {}
         self._table.clear()
         del self._table, self._idle, self._code
 
-    def _add(self, name: str, place: Placement) -> None:
-        """Have a subgraph's code ready for a placement: (subgraph, placement) is what finds it."""
-        call = bind_subgraph(self.plan.subgraphs[name], self._code.get(name, place), self.buffers.arrays)
-        if place.dispatch == "async" and not isinstance(call, AsyncInvocation):
-            raise StretchError(f"delegate `{place.delegate}` says that it is asynchronous, but its invocations are not")
+    def _open(self, place: Placement) -> None:
         self._queues.open(place)
-        self._calls[name, place] = call
+
+    def _placed(self) -> Mapping[str, Placement]:
+        return self._places
 
     def _place(self, name: str, place: Placement) -> None:
         """Between two inferences, tell the state machine where a subgraph runs from now on."""
-        event, machine = Replaced(name, place), self._idle.machine.copy()
-        instructions = machine.handle(event)
-        if self._recorder is not None:
-            self._recorder.note(self._recorded, event, instructions)
+        machine = self._idle.machine.copy()
+        self._handle(machine, Replaced(name, place))
+        self._replaced[name] = place.reason
         self._moved(name, place)
         self._idle = self._table.node(machine)
 
     def _moved(self, name: str, place: Placement) -> None:
         self._places[name] = place
         self._now[name] = self._calls[name, place]
-        self._replaced[name] = place.reason
         self._inline_cores = _inline_cores(self._places)
 
     def _begin_anew(self) -> None:
@@ -188,7 +178,7 @@ class Executor:
         machine = Machine(self.plan, self._places)
         self._inline_cores = _inline_cores(self._places)
         self._idle = self._table.node(machine)
-        self._recorded = 0 if self._recorder is None else self._recorder.open(machine)
+        self._begin_record(machine)
 
     def _carry_out(self) -> None:
         """Follow the state machine from the input to the output; the hot path."""
@@ -230,10 +220,7 @@ class Executor:
             elif isinstance(event, StepDone) and keep is not None:
                 # Nothing that could write over it has started yet: that is what the answer to this event may do.
                 keep.update({name: arrays[name].copy() for name in self.plan.step(event.step).outputs})
-            instructions = machine.handle(event)
-            if self._recorder is not None:
-                self._recorder.note(self._recorded, event, instructions)
-            handed, act = self._actions(instructions)
+            handed, act = self._actions(self._handle(machine, event))
             for hand in handed:
                 hand()
             told = act()
@@ -275,7 +262,7 @@ class Executor:
             run()
         except Exception as error:
             running[CALLER] = None
-            return self._lost(name, error)
+            return self._raised(name, error)
         running[CALLER] = None
         self._done.append((name, start, perf_counter_ns()))
         return name
@@ -287,30 +274,20 @@ class Executor:
             try:
                 work()
             except Exception as error:
-                return self._lost(name, error)
+                return self._raised(name, error)
         self._done.append((name, start, perf_counter_ns()))
         return name
 
     def _wait(self) -> str | Event:
         name, error, start, end = self._queues.wait()
         if error is not None:
-            return self._lost(name, error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}"))
+            return self._raised(name, error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}"))
         self._done.append((name, start, end))
         return name
 
-    def _lost(self, name: str, error: Exception) -> Event:
-        """A step that raised: it failed, unless its code for another placement can be made and added now."""
-        if isinstance(error, UnableError):
-            place = self._places[name]
-            try:
-                instead = self._code.fall_back(name, place, error, queues_of(self._places.values()))
-                self._add(name, instead)
-            except Exception as again:
-                error = again
-            else:
-                return StepReturned(0, name, place.queue, instead)
-        self._errors[name] = error
-        return StepFailed(0, name, self._queue(name), str(error))
+    def _raised(self, name: str, error: Exception) -> Event:
+        """What has happened where a step raised."""
+        return self._lost(0, name, self._queue(name), self._places.get(name), error)
 
     def _async_calls(self) -> tuple[AsyncInvocation, ...]:
         return tuple(call for call in self._calls.values() if isinstance(call, AsyncInvocation))

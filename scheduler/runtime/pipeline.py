@@ -18,11 +18,12 @@ import numpy as np
 
 from predictors.errors import StretchError
 from scheduler.cores import pin_thread
-from scheduler.delegates.base import Array, Invocation, UnableError
-from scheduler.placement.place import Placement, queues_of
-from scheduler.runtime.buffers import Buffers, bind_subgraph, subgraph_spans
+from scheduler.delegates.base import Array
+from scheduler.placement.place import Placement
+from scheduler.runtime.buffers import Buffers, subgraph_spans
 from scheduler.runtime.code import Code
-from scheduler.runtime.events import Event, Fail, Finish, InputReady, Replaced, Start, StepDone, StepFailed, StepReturned
+from scheduler.runtime.driver import Driver, Lane
+from scheduler.runtime.events import Event, Fail, Finish, InputReady, Replaced, Start, StepDone
 from scheduler.runtime.failures import hang_failure, step_failure
 from scheduler.runtime.inputs import Values, plain
 from scheduler.runtime.machine import Machine
@@ -41,19 +42,17 @@ Task = tuple[Start, Placement | None]
 _LOOK_S = 0.2
 
 
-class _Lane:
-    """Buffers of one inference, and its subgraphs bound to them: by (subgraph, placement)."""
+class _Lane(Lane):
+    """A lane, and the inference that is in it."""
 
     def __init__(self, buffers: Buffers) -> None:
-        self.buffers = buffers
-        self.calls: dict[tuple[str, Placement], Invocation] = {}
+        super().__init__(buffers)
         self.future: Future[Values] = Future()
         self.start_ns = 0
         self.spans: list[Span] = []
-        self.error: Exception | None = None
 
 
-class Pipeline:
+class Pipeline(Driver[_Lane]):
     """Several inferences in flight over the same processors.
 
     Args:
@@ -77,27 +76,21 @@ class Pipeline:
         limit_s: float = TIME_LIMIT_S,
         recorder: Recorder | None = None,
     ) -> None:
-        self._plan = plan
-        self._code = code
+        super().__init__(plan, [_Lane(buffers) for buffers in lanes], code, recorder)
         self._limit_s = limit_s
-        self._recorder = recorder
-        self._lanes = [_Lane(buffers) for buffers in lanes]
         self._free = deque(range(len(lanes)))
-        placements = {name: _threaded(place) for name, place in placements.items()}
+        placements = {name: self._fitted(place) for name, place in placements.items()}
         self._changed = threading.Condition()
-        self._adding = threading.Lock()
         self._closed = False
         self._dismissed = False
         self._hang: StretchError | None = None
         self._watch = Watch(limit_s, self._overdue)
         self._traces: deque[Trace] = deque(maxlen=KEPT_TRACES)
         self._depths: deque[QueueDepth] = deque(maxlen=KEPT_TRACES * 16)
-        #: Subgraphs that went elsewhere since this was made, and why.
-        self._replaced: dict[str, str] = {}
         self._threads: list[threading.Thread] = []
         self._inboxes: dict[str, SimpleQueue[Task | None]] = {}
         self._machine = Machine(plan, placements, len(lanes), caller=False, movable=code.movable())
-        self._recorded = 0 if recorder is None else recorder.open(self._machine)
+        self._begin_record(self._machine)
         for name, place in placements.items():
             self._add(name, place)
 
@@ -123,7 +116,7 @@ class Pipeline:
             self._raise_hang()
             number = self._free.popleft()
         lane = self._lanes[number]
-        lane.future, lane.spans, lane.error = Future(), [], None
+        lane.future, lane.spans, lane.errors = Future(), [], {}
         lane.future.set_running_or_notify_cancel()
         for name, value in x.items():
             np.copyto(lane.buffers.arrays[name], value)  # outside the lock: it takes as long as a small subgraph
@@ -153,7 +146,7 @@ class Pipeline:
         Raises:
             StretchError: If it cannot be compiled for it, or the placement does not go together with the others.
         """
-        place = _threaded(place)
+        place = self._fitted(place)
         self._add(name, place)
         with self._changed:
             self._replaced[name] = place.reason
@@ -193,13 +186,15 @@ class Pipeline:
             # Bound subgraphs hold memory, files and processes.
             self._lanes = []
 
-    def _add(self, name: str, place: Placement) -> None:
-        """Have a subgraph's code ready for a placement in every lane, and a thread for its queue."""
-        compiled = self._code.get(name, place)
-        with self._adding:
-            for lane in self._lanes:
-                if (name, place) not in lane.calls:
-                    lane.calls[name, place] = bind_subgraph(self._plan.subgraphs[name], compiled, lane.buffers.arrays)
+    def _fitted(self, place: Placement) -> Placement:
+        """Every queue has a thread, which calls its delegate and waits for it."""
+        return replace(place, dispatch="blocking")
+
+    def _placed(self) -> Mapping[str, Placement]:
+        with self._changed:
+            return dict(self._machine.placements)
+
+    def _open(self, place: Placement) -> None:
         with self._changed:
             if place.queue not in self._inboxes:
                 inbox = self._inboxes[place.queue] = SimpleQueue()
@@ -220,12 +215,9 @@ class Pipeline:
         Returns:
             What is to run on this thread, and the end of an inference.
         """
-        instructions = self._machine.handle(event)
-        if self._recorder is not None:
-            self._recorder.note(self._recorded, event, instructions)
         following: Task | None = None
         end: Finish | Fail | None = None
-        for instruction in instructions:
+        for instruction in self._handle(self._machine, event):
             if isinstance(instruction, Finish | Fail):
                 end = instruction
             elif isinstance(instruction, Start):
@@ -266,25 +258,7 @@ class Pipeline:
         if error is None:
             lane.spans += self._spans(task, place, start, perf_counter_ns())
             return self._report(task, StepDone(task.lane, task.step, task.queue))
-        return self._report(task, self._lost(task, place, error))
-
-    def _lost(self, task: Start, place: Placement | None, error: Exception) -> Event:
-        """A step that raised: it failed, unless its code for another placement can be made and added now."""
-        if isinstance(error, UnableError) and place is not None:
-            try:
-                with self._changed:
-                    instead, queues = self._machine.placements[task.step], queues_of(self._machine.placements.values())
-                if instead == place:  # else another inference has found the same, and it is placed anew already
-                    instead = _threaded(self._code.fall_back(task.step, place, error, queues))
-                    self._add(task.step, instead)
-            except Exception as again:
-                error = again
-            else:
-                self._replaced[task.step] = instead.reason
-                return StepReturned(task.lane, task.step, task.queue, instead)
-        lane = self._lanes[task.lane]
-        lane.error = lane.error or error
-        return StepFailed(task.lane, task.step, task.queue, str(error))
+        return self._report(task, self._lost(task.lane, task.step, task.queue, place, error))
 
     def _report(self, task: Start, event: Event) -> Task | None:
         """Tell the state machine, and hand out the result of an inference that ended."""
@@ -303,13 +277,14 @@ class Pipeline:
     def _hand_out(self, end: Finish | Fail) -> None:
         """Give an inference's result to whoever waits for it, and its lane to the next one."""
         lane = self._lanes[end.lane]
-        future, error = lane.future, lane.error
+        future = lane.future
         if isinstance(end, Fail):
+            error = lane.errors.get(end.step)
             raised = step_failure(end.step, self._machine.placements.get(end.step), error, end.error)
             raised.__cause__ = error
             output: Values | None = None
         else:
-            output = plain({name: lane.buffers.arrays[name].copy() for name in self._plan.outputs})
+            output = plain({name: lane.buffers.arrays[name].copy() for name in self.plan.outputs})
         with self._changed:
             self._free.append(end.lane)
             if self._closed and not self._machine.in_flight:
@@ -343,10 +318,5 @@ class Pipeline:
 
     def _spans(self, task: Start, place: Placement | None, start: int, end: int) -> list[Span]:
         if place is None:
-            return [Span(task.step, self._plan.joins[task.step].processor, task.queue, "join", start, end)]
-        return subgraph_spans(self._plan.subgraphs[task.step], task.queue, self._lanes[task.lane].calls[task.step, place], start, end)
-
-
-def _threaded(place: Placement) -> Placement:
-    """A placement where every queue has a thread, which calls its delegate and waits for it."""
-    return replace(place, dispatch="blocking")
+            return [Span(task.step, self.plan.joins[task.step].processor, task.queue, "join", start, end)]
+        return subgraph_spans(self.plan.subgraphs[task.step], task.queue, self._lanes[task.lane].calls[task.step, place], start, end)

@@ -21,7 +21,7 @@ _NS = 1e6
 def predicted_trace(manifest: Manifest, device: DeviceProfile) -> Trace | None:
     """The run that the planner expects, transfers as spans of their own.
 
-    A subgraph takes its predicted time, times the profile's contention where its
+    A subgraph takes its predicted time, times its predicted contention where its
     segment has several branches; before it the tensors it reads are handed to its
     processor, and after it what the host joins is taken back.
 
@@ -113,7 +113,7 @@ def _parts(manifest: Manifest, entry: SubgraphEntry, predictor: LatencyPredictor
         if any(reader not in by_name for reader in tensors[name].consumers):
             leaving += links.ms(entry.processor, host, prod(tensors[name].shape), entry.planned_precision)
     branches = sum(1 for sub in manifest.subgraphs if sub.segment == entry.segment)
-    slower = predictor.device.processor(entry.processor).profile.contention.value if branches > 1 else 1.0
+    slower = entry.contention if branches > 1 else 1.0
     return (("in", arriving), ("subgraph", (entry.predicted_ms or 0.0) * slower), ("out", leaving))
 
 

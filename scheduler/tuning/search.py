@@ -16,7 +16,7 @@ HOPELESS = 1.5
 
 
 @dataclass(frozen=True)
-class Choice(Generic[T]):
+class Quickest(Generic[T]):
     """The quickest candidate.
 
     Args:
@@ -32,13 +32,13 @@ class Choice(Generic[T]):
     measured: int
 
 
-def choose(
+def quickest(
     candidates: Sequence[T],
     measure: Callable[[T | None], float | None],
     repeats: int = REPEATS,
     margin: float = 0.03,
     spent: Callable[[], bool] = lambda: False,
-) -> Choice[T]:
+) -> Quickest[T]:
     """Measure candidates against the default in turns and take the quickest; never one that is slower than the default.
 
     Paper 002 times each candidate once and takes the first of the quickest. On
@@ -50,7 +50,7 @@ def choose(
         measure: Milliseconds of a candidate, of the default if given None; None if the device refuses the candidate.
         repeats: Times that hopeful candidates are measured.
         margin: Part of the default's time that a candidate must gain.
-        spent: Asked before each measurement of a candidate: whether to stop and choose among what is known.
+        spent: Asked before each measurement of a candidate: whether to stop and take the best of what is known.
 
     Raises:
         StretchError: If the default cannot be measured.
@@ -62,8 +62,8 @@ def choose(
     default = times.pop(0)
     best = min(times, key=lambda i: (times[i], i), default=None)
     if best is None or times[best] > (1 - margin) * default:
-        return Choice(None, default, default, count)
-    return Choice(candidates[best - 1], times[best], default, count)
+        return Quickest(None, default, default, count)
+    return Quickest(candidates[best - 1], times[best], default, count)
 
 
 def race(

@@ -1,14 +1,15 @@
-"""What a run answers, against what was measured."""
+"""What a run, a check and tuning answer, against what was measured."""
 
 import dataclasses
 
 import msgspec
 import pytest
 
-from scheduler.answer import RunAnswer, run_answer
+from scheduler.answer import RunAnswer, run_answer, tune_answer, verify_answer
 from scheduler.checks.judge import judge
-from scheduler.checks.verify import random_input
+from scheduler.checks.verify import random_input, verify_bundle
 from scheduler.cores import available_cores
+from scheduler.delegates.base import TunedKernel
 from scheduler.measure.benchmark import Effort, benchmark
 from scheduler.measure.throughput import throughput
 from scheduler.runtime.session import Session
@@ -84,3 +85,28 @@ def test_answer_goes_through_json_and_back(bundle_dir):
     answer, _, _, _ = run(bundle_dir, in_flight=2)
     text = msgspec.json.encode(answer, enc_hook=str)
     assert msgspec.json.decode(text, type=RunAnswer, dec_hook=lambda kind, value: kind(value)) == answer
+
+
+def test_whole_bundle_is_answered_with_its_error(bundle_dir):
+    found = verify_bundle(bundle_dir)
+    answer = verify_answer(bundle_dir, found)
+    assert (answer.ok, answer.problems, answer.bundle) == (True, (), bundle_dir)
+    assert answer.max_error == found.max_error <= answer.tolerance
+
+
+def test_spoilt_bundle_is_answered_with_its_problems(bundle_dir):
+    (bundle_dir / "head.onnx").unlink()
+    answer = verify_answer(bundle_dir, verify_bundle(bundle_dir))
+    assert (answer.ok, len(answer.problems), answer.max_error) == (False, 1, None)
+
+
+def test_sums_over_tuned_kernels_leave_out_those_that_are_not_there(tmp_path):
+    what = {"subgraph": "s", "kernel": "conv", "shape": "3x3", "macs": 9, "bytes": 36, "precision": "fp32", "choice": None}
+    kernels = [
+        TunedKernel(name=name, before_ms=old, after_ms=new, **what)
+        for name, old, new in (("a", 4.0, None), ("a", None, 1.0), ("b", 2.0, 2.0))
+    ]
+    answer = tune_answer(tmp_path, "a machine", ["fast", "fast", "schedule"], kernels, [])
+    assert (answer.before_ms, answer.after_ms) == (6.0, 3.0)
+    assert answer.mode == "fast, schedule"
+    assert answer.source == "measured"

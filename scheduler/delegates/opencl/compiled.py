@@ -63,7 +63,7 @@ class OpenCLCompiled(Compiled):
         self.device = device
         self._programs = programs
         self._half = half
-        self._item_bytes = device.traits.layout(half).item_bytes
+        self._item_bytes = device.traits.blocking(half).item_bytes
         self._constants: dict[int, Any] = {}
         try:
             self.intermediates: Lifetimes = intermediates(launches)

@@ -1,6 +1,6 @@
 """The `opencl` delegate: kernels of our own on a GPU, or on CPU cores through PoCL."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
@@ -29,6 +29,7 @@ from scheduler.delegates.opencl.tuning import OpenCLTuning
 from scheduler.delegates.opencl.workgroups import GroupTuner, Mode, TunedGroup, apply_groups, group_entries, group_key
 from scheduler.memory import Planner
 from scheduler.memory.offset import plan_offset
+from scheduler.progress import Progress, silent
 from scheduler.tuning.interrupt import interruption_waits
 
 if TYPE_CHECKING:
@@ -86,6 +87,11 @@ class OpenCLDelegate(Delegate):
     def create(cls, cores: tuple[int, ...]) -> Self:
         """A delegate whose CPU device computes on `cores`; what it refuses falls back on the CPU."""
         return cls(cores, fallback=True)
+
+    @classmethod
+    def create_untuned(cls, cores: tuple[int, ...]) -> Self:
+        """A delegate that takes no schedule from any cache or table."""
+        return cls(cores, options=Options(tuned=False), fallback=True)
 
     @classmethod
     def needs_core(cls) -> bool:
@@ -151,7 +157,7 @@ class OpenCLDelegate(Delegate):
         cache = open_cache(device, self._half)
         return apply_groups(self._launches(graph, {**shipped_schedules(device, self._half), **cached_schedules(cache)}), cache)
 
-    def tune(self, model: Path, budget_s: float, step: Callable[[str], None] | None = None) -> list[Tuned]:
+    def tune(self, model: Path, budget_s: float, progress: Progress = silent) -> list[Tuned]:
         """Measure schedules for the convolutions of a subgraph that were not tuned yet, and keep what makes the subgraph faster in the user's cache.
 
         What was found until an interruption is kept as well.
@@ -159,7 +165,7 @@ class OpenCLDelegate(Delegate):
         Args:
             model: ONNX file of the subgraph.
             budget_s: Seconds after which no further kernel is begun.
-            step: Called after each convolution with the name of the next.
+            progress: Called after each convolution with the name of the next.
         """
         device = open_device(self._cores)
         graph = self.prepared(model)
@@ -167,7 +173,7 @@ class OpenCLDelegate(Delegate):
         shipped, known = shipped_schedules(device, self._half), cached_schedules(cache)
         found: list[Tuned] = []
         try:
-            for each in ScheduleTuner(device, half=self._half, options=self._options).tune(graph, known, budget_s, step, shipped):
+            for each in ScheduleTuner(device, half=self._half, options=self._options).tune(graph, known, budget_s, progress, shipped):
                 found.append(each)  # noqa: PERF402 - an interruption leaves what was found so far
         finally:
             if found:
@@ -194,14 +200,14 @@ class OpenCLDelegate(Delegate):
     def _launches(self, graph: Graph, schedules: Mapping[tuple[str, str], Mapping[str, int]]) -> list[Launch]:
         """The launches of a graph that is simplified and fused."""
         traits = open_device(self._cores).traits
-        return lower(graph, traits.layout(self._half), traits, self._options, Schedules(traits, schedules))
+        return lower(graph, traits.blocking(self._half), traits, self._options, Schedules(traits, schedules))
 
     def _compiled(self, graph: Graph, launches: Sequence[Launch]) -> OpenCLCompiled:
         device = open_device(self._cores)
         inputs, outputs = ({name: graph.shapes[name] for name in names} for names in (graph.inputs, graph.outputs))
         return OpenCLCompiled(device, programs_of(device, self._half), launches, inputs, outputs, half=self._half, planner=self._planner)
 
-    def tune_groups(self, model: Path, mode: Mode, budget_s: float, step: Callable[[str], None] | None = None) -> list[TunedGroup]:
+    def tune_groups(self, model: Path, mode: Mode, budget_s: float, progress: Progress = silent) -> list[TunedGroup]:
         """Choose the work-group of every launch of a subgraph by FAST or EXHAUSTIVE, and keep what is better than the templates' own.
 
         What was found until an interruption is kept as well.
@@ -210,14 +216,14 @@ class OpenCLDelegate(Delegate):
             model: ONNX file of the subgraph.
             mode: Which candidates are measured.
             budget_s: Seconds after which no further launch is begun.
-            step: Called after each launch with the kernel of the next.
+            progress: Called after each launch with the kernel of the next.
         """
         device = open_device(self._cores)
         graph = read_graph(model)
         compiled = self._compiled(graph, self.lowered(graph))
         found: list[TunedGroup] = []
         try:
-            for each in GroupTuner(device, compiled, mode).tune(budget_s, step):
+            for each in GroupTuner(device, compiled, mode).tune(budget_s, progress):
                 found.append(each)  # noqa: PERF402 - an interruption leaves what was found so far
         finally:
             chosen = {(each.launch.kernel, group_key(each.launch)): each.local for each in found if each.local is not None}

@@ -16,7 +16,7 @@ from predictors.install import install_line
 from scheduler.cores import available_cores
 from scheduler.delegates.opencl import pocl_target
 from scheduler.delegates.opencl.memory import Arenas
-from scheduler.delegates.opencl.tensors import Layout
+from scheduler.delegates.opencl.tensors import Blocking
 
 INSTALL = install_line("opencl")
 
@@ -65,9 +65,9 @@ class Traits:
     fp16: bool = False
     images: tuple[int, int, int] = (0, 0, 0)
 
-    def layout(self, half: bool) -> Layout:
+    def blocking(self, half: bool) -> Blocking:
         """How blocked tensors lie in memory."""
-        return Layout(self.lanes, self.blocks_inside, half)
+        return Blocking(self.lanes, self.blocks_inside, half)
 
 
 @dataclass(frozen=True)

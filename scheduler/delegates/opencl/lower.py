@@ -11,16 +11,16 @@ from scheduler.delegates.opencl.launch import Launch
 from scheduler.delegates.opencl.lowering import Lowering, UnsupportedError
 from scheduler.delegates.opencl.schedule import Options, Schedules
 from scheduler.delegates.opencl.templates.move import move_launch
-from scheduler.delegates.opencl.tensors import Layout, plain
+from scheduler.delegates.opencl.tensors import Blocking, plain
 
 
-def lower(graph: Graph, layout: Layout, traits: Traits, options: Options, schedules: Schedules) -> list[Launch]:
+def lower(graph: Graph, blocking: Blocking, traits: Traits, options: Options, schedules: Schedules) -> list[Launch]:
     """The launches that compute a simplified and fused graph, in order.
 
     Raises:
         UnsupportedError: Names the first node that no kernel computes, and why.
     """
-    state = Lowering(graph, layout, traits, options, schedules, move_launch)
+    state = Lowering(graph, blocking, traits, options, schedules, move_launch)
     for node in graph.nodes:
         template = template_of(node)
         if template is None:

@@ -11,7 +11,7 @@ from scheduler.delegates.opencl.device import Traits
 from scheduler.delegates.opencl.graph import Graph
 from scheduler.delegates.opencl.launch import Launch
 from scheduler.delegates.opencl.schedule import Options, Schedules
-from scheduler.delegates.opencl.tensors import Layout, Shape, View, image_shape, plain
+from scheduler.delegates.opencl.tensors import Blocking, Shape, View, image_shape, plain
 
 #: Kernels index elements with 32-bit integers.
 MAX_ELEMENTS = 2**31 - 1
@@ -27,7 +27,7 @@ class Lowering:
 
     Args:
         graph: What to lower.
-        layout: Of blocked tensors.
+        blocking: Of blocked tensors.
         traits: Of the device.
         options: Switches.
         schedules: Tuned schedules.
@@ -35,7 +35,7 @@ class Lowering:
     """
 
     graph: Graph
-    layout: Layout
+    blocking: Blocking
     traits: Traits
     options: Options
     schedules: Schedules
@@ -46,7 +46,7 @@ class Lowering:
         self.launches: list[Launch] = []
         self._blocked: dict[str, View] = {}
         self._plain: dict[str, View] = {name: plain(name, self.graph.shapes[name], "input") for name in self.graph.inputs}
-        self._slices = concat_slices(self.graph, self.layout)
+        self._slices = concat_slices(self.graph, self.blocking)
         for name, shape in self.graph.shapes.items():
             if prod(shape) > MAX_ELEMENTS:
                 raise UnsupportedError(f"tensor `{name}` has more than {MAX_ELEMENTS} elements, the opencl delegate's limit")
@@ -61,7 +61,7 @@ class Lowering:
             shape = self.shape(name)
             if len(shape) not in (2, 4):
                 raise UnsupportedError(f"`{name}` has rank {len(shape)}, blocks of channels need rank 2 or 4")
-            target = self.layout.blocked(f"{name}:blocked", shape)
+            target = self.blocking.blocked(f"{name}:blocked", shape)
             self.move(self._plain[name], target, name)
             self._blocked[name] = target
         return self._blocked[name]
@@ -88,7 +88,7 @@ class Lowering:
                 self._blocked[parent] = self.result(parent)
             view = self._blocked[parent].channels(first, self.shape(name)[1])
         else:
-            view = self.layout.blocked(name, self.shape(name))
+            view = self.blocking.blocked(name, self.shape(name))
         self._blocked[name] = view
         return view
 
@@ -120,7 +120,7 @@ class Lowering:
     def native(self) -> bool:
         """Whether kernels compute with half: the device has it and tensors are stored in it, unless the switch says otherwise."""
         wanted = self.options.arithmetic
-        return self.layout.half and (self.traits.fp16 if wanted == "auto" else wanted == "half")
+        return self.blocking.half and (self.traits.fp16 if wanted == "auto" else wanted == "half")
 
     def add(self, launch: Launch) -> None:
         """Append a launch, its work-group within the device's limits."""
@@ -140,7 +140,7 @@ class Lowering:
 Mover = Callable[[Lowering, View, View, str], Launch]
 
 
-def concat_slices(graph: Graph, layout: Layout) -> dict[str, tuple[str, int]]:
+def concat_slices(graph: Graph, blocking: Blocking) -> dict[str, tuple[str, int]]:
     """Tensors that can be written straight into a concatenation of channels: the result's name and the first channel.
 
     A part must start at a block and be written by a node of this graph, which
@@ -157,7 +157,7 @@ def concat_slices(graph: Graph, layout: Layout) -> dict[str, tuple[str, int]]:
         for name in node.inputs:
             channels = image_shape(graph.shapes[name])[1]
             # Padding of a part that ends within a block would overwrite the next part's first lanes.
-            aligned = first % layout.lanes == 0 and (channels % layout.lanes == 0 or name == node.inputs[-1])
+            aligned = first % blocking.lanes == 0 and (channels % blocking.lanes == 0 or name == node.inputs[-1])
             own = name in written and name not in found and name not in graph.outputs and node.inputs.count(name) == 1
             if aligned and own:
                 found[name] = (node.output, first)

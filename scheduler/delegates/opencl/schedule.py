@@ -83,7 +83,7 @@ class Schedules:
     tuned: Mapping[tuple[str, str], Parameters] = field(default_factory=dict)
     asked: list[tuple[Problem, list[Parameters]]] = field(default_factory=list)
 
-    def choose(self, problem: Problem, candidates: Sequence[Parameters]) -> Parameters:
+    def parameters(self, problem: Problem, candidates: Sequence[Parameters]) -> Parameters:
         """The parameters to compile with.
 
         Args:

@@ -12,7 +12,7 @@ Where = Literal["device", "input", "output", "constant"]
 
 
 @dataclass(frozen=True)
-class Layout:
+class Blocking:
     """How blocked tensors are laid out on one device.
 
     Args:

@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,6 +16,7 @@ from scheduler.delegates.opencl.launch import Launch
 from scheduler.delegates.opencl.lower import lower
 from scheduler.delegates.opencl.programs import programs_of, source_hash
 from scheduler.delegates.opencl.schedule import Options, Parameters, Schedules
+from scheduler.progress import Progress, silent
 from scheduler.tuning import Entry, TuningCache, shipped_entries
 from scheduler.tuning.search import race
 
@@ -107,7 +108,7 @@ class ScheduleTuner:
         graph: Graph,
         known: Mapping[tuple[str, str], Parameters],
         budget_s: float,
-        step: Callable[[str], None] | None = None,
+        progress: Progress = silent,
         start: Mapping[tuple[str, str], Parameters] | None = None,
     ) -> Iterator[Tuned]:
         """Tune every convolution of a simplified and fused graph, until the budget is spent; what is found is given away at once.
@@ -116,7 +117,7 @@ class ScheduleTuner:
             graph: What `fuse` left.
             known: Schedules found before, which are not measured again.
             budget_s: Seconds after which no further kernel is begun.
-            step: Called after each convolution with the name of the next.
+            progress: Called after each convolution with the name of the next.
             start: Schedules that are taken untuned, where they are not the first of the ranking.
         """
         end = time.monotonic() + budget_s
@@ -130,8 +131,7 @@ class ScheduleTuner:
                     taken[key] = found.choice
                     done.add(key)
                     yield replace(found, node=node.name)
-            if step is not None:
-                step(after.name if after else "")
+            progress(after.name if after else "")
 
     def _tune_node(self, graph: Graph, taken: Mapping[tuple[str, str], Parameters], done: AbstractSet[tuple[str, str]]) -> Iterator[Tuned]:
         """What is found for one convolution; `taken` and `done` grow while the caller takes it."""
@@ -212,7 +212,7 @@ class ScheduleTuner:
 
     def _compile(self, graph: Graph, options: Options, schedules: Schedules) -> OpenCLCompiled:
         copy = Graph(list(graph.nodes), dict(graph.constants), dict(graph.shapes), graph.inputs, graph.outputs)
-        launches = lower(copy, self._device.traits.layout(self._half), self._device.traits, options, schedules)
+        launches = lower(copy, self._device.traits.blocking(self._half), self._device.traits, options, schedules)
         inputs, outputs = ({name: graph.shapes[name] for name in names} for names in (graph.inputs, graph.outputs))
         return OpenCLCompiled(self._device, programs_of(self._device, self._half), launches, inputs, outputs, half=self._half)
 

@@ -1,13 +1,14 @@
 """A subgraph's kernels before and after they are tuned, for `stretch tune`."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from scheduler.delegates.base import Tuning
+from scheduler.delegates.base import TunedKernel, Tuning
 from scheduler.delegates.opencl.compiled import OpenCLCompiled
 from scheduler.delegates.opencl.tuner import Tuned, tuned_key
 from scheduler.delegates.opencl.workgroups import CONVOLUTIONS, Mode, TunedGroup
+from scheduler.progress import Progress, silent
 
 #: Turns in which a subgraph is measured before and after tuning.
 TURNS = 7
@@ -25,11 +26,11 @@ class Tuner(Protocol):
         """The kernels of a subgraph as they are now."""
         ...
 
-    def tune(self, model: Path, budget_s: float, step: Callable[[str], None] | None = None) -> list[Tuned]:
+    def tune(self, model: Path, budget_s: float, progress: Progress = silent) -> list[Tuned]:
         """Schedules of convolutions, kept."""
         ...
 
-    def tune_groups(self, model: Path, mode: Mode, budget_s: float, step: Callable[[str], None] | None = None) -> list[TunedGroup]:
+    def tune_groups(self, model: Path, mode: Mode, budget_s: float, progress: Progress = silent) -> list[TunedGroup]:
         """Work-groups of launches, kept."""
         ...
 
@@ -60,35 +61,35 @@ class OpenCLTuning(Tuning):
             return len(launches)
         return len({launch.node for launch in launches if launch.kernel in CONVOLUTIONS})
 
-    def tune(self, budget_s: float, step: Callable[[str], None]) -> dict[tuple[str, str], Any]:
+    def tune(self, budget_s: float, progress: Progress) -> dict[tuple[str, str], Any]:
         """Tune schedules or work-groups; what was found until an interruption is kept."""
         if self._mode is None:
-            return {(each.kernel, each.shape): dict(each.choice) for each in self._delegate.tune(self._model, budget_s, step)}
-        groups = self._delegate.tune_groups(self._model, self._mode, budget_s, step)
+            return {(each.kernel, each.shape): dict(each.choice) for each in self._delegate.tune(self._model, budget_s, progress)}
+        groups = self._delegate.tune_groups(self._model, self._mode, budget_s, progress)
         return {
             (group.launch.kernel, group.launch.shape): None if group.local is None else {"local": list(group.local)} for group in groups
         }
 
-    def rows(self, choices: Mapping[tuple[str, str], Any]) -> list[dict[str, Any]]:
+    def rows(self, choices: Mapping[tuple[str, str], Any]) -> list[TunedKernel]:
         """Each launch, measured before and after in turns."""
         times = measure_in_turns(self._before, self._delegate.build(self._model))
         return [self._row(old, new, choices) for old, new in pair_launches(*times)]
 
-    def _row(self, old: Any, new: Any, choices: Mapping[tuple[str, str], Any]) -> dict[str, Any]:
+    def _row(self, old: Any, new: Any, choices: Mapping[tuple[str, str], Any]) -> TunedKernel:
         launch = (new or old).launch
         item_bytes = self._delegate.item_bytes
-        return {
-            "name": launch.node,
-            "subgraph": self._name,
-            "kernel": launch.kernel,
-            "shape": launch.shape,
-            "macs": launch.macs,
-            "bytes": launch.traffic(item_bytes),
-            "precision": "fp16" if item_bytes == 2 else "fp32",
-            "before_ms": None if old is None else old.ms,
-            "after_ms": None if new is None else new.ms,
-            "choice": choices.get(tuned_key(launch)),
-        }
+        return TunedKernel(
+            name=launch.node,
+            subgraph=self._name,
+            kernel=launch.kernel,
+            shape=launch.shape,
+            macs=launch.macs,
+            bytes=launch.traffic(item_bytes),
+            precision="fp16" if item_bytes == 2 else "fp32",
+            before_ms=None if old is None else old.ms,
+            after_ms=None if new is None else new.ms,
+            choice=choices.get(tuned_key(launch)),
+        )
 
 
 def measure_in_turns(before: OpenCLCompiled, after: OpenCLCompiled) -> tuple[list[Any], list[Any]]:

@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -13,8 +13,9 @@ from scheduler.delegates.opencl.compiled import OpenCLCompiled
 from scheduler.delegates.opencl.device import OpenDevice
 from scheduler.delegates.opencl.launch import Launch, Size
 from scheduler.delegates.opencl.programs import source_hash
+from scheduler.progress import Progress, silent
 from scheduler.tuning.cache import Entry, TuningCache
-from scheduler.tuning.search import REPEATS, choose
+from scheduler.tuning.search import REPEATS, quickest
 from scheduler.tuning.workgroups import Limits, Size3, exhaustive, fast, fast_convolution
 
 Mode = Literal["fast", "exhaustive"]
@@ -124,12 +125,12 @@ class GroupTuner:
         self._compiled = compiled
         self._mode = mode
 
-    def tune(self, budget_s: float, step: Callable[[str], None] | None = None) -> Iterator[TunedGroup]:
+    def tune(self, budget_s: float, progress: Progress = silent) -> Iterator[TunedGroup]:
         """Choose a work-group for each launch; launches that are alike share one, and so does what the budget leaves out.
 
         Args:
             budget_s: Seconds after which no further candidate is measured.
-            step: Called after each launch with the kernel of the next.
+            progress: Called after each launch with the kernel of the next.
 
         Raises:
             StretchError: If a launch fails with its own work-group.
@@ -143,8 +144,7 @@ class GroupTuner:
             if key not in done and time.monotonic() < end:
                 done.add(key)
                 yield self._tune(timer, i, launch, end)
-            if step is not None:
-                step(after.kernel if after else "")
+            progress(after.kernel if after else "")
 
     def _tune(self, timer: "LaunchTimer", index: int, launch: Launch, end: float) -> TunedGroup:
         limits = Limits(timer.most_items(index), _three(self._device.traits.max_sizes))
@@ -156,7 +156,7 @@ class GroupTuner:
             except StretchError:
                 return None  # the driver refuses the size
 
-        chosen = choose(candidates, measure, REPEATS, spent=lambda: time.monotonic() > end)
+        chosen = quickest(candidates, measure, REPEATS, spent=lambda: time.monotonic() > end)
         return TunedGroup(launch, chosen.default_ms, chosen.best_ms, chosen.best, chosen.measured)
 
     def _candidates(self, launch: Launch, limits: Limits) -> Sequence[Size]:

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from predictors.graph import Op, OpGraph
 from predictors.operators import kind_of, kinds
 from scheduler.bundle.manifest import SubgraphEntry, Tensor
-from scheduler.bundle.tflite_file import METADATA, SCHEMA, Plan, nhwc
+from scheduler.bundle.tflite_file import METADATA, SCHEMA, TflitePlan, nhwc
 
 #: Every kind that computes something.
-KIND_NAMES = sorted(name for name in kinds if name != "input" and not kind_of(name).identity)
+KIND_NAMES = sorted(name for name in kinds if name != "input" and not kind_of(name).identity and not kind_of(name).stated)
 
 sizes = st.integers(1, 9)
 
@@ -103,7 +103,7 @@ def plan_of(graph, name="case", **changes):
     ends = ((graph.input.name, graph.input.shape, "input", (name,)), (graph.output, graph.by_name[graph.output].shape, name, ("output",)))
     tensors = tuple(Tensor(t, nhwc(s), made, read, layout="NHWC" if len(s) == 4 else "NC") for t, s, made, read in ends)
     subgraph = SubgraphEntry(name, "s", "cpu", "model.tflite", (graph.input.name,), (graph.output,), graph.macs)
-    plan = Plan(SCHEMA, "0", graph.name, "none", (graph.input.name,), (graph.output,), tensors, (subgraph,), ())
+    plan = TflitePlan(SCHEMA, "0", graph.name, "none", (graph.input.name,), (graph.output,), tensors, (subgraph,), ())
     return msgspec.structs.replace(plan, **changes)
 
 

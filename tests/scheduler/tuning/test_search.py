@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.errors import StretchError
-from scheduler.tuning.search import HOPELESS, choose, race
+from scheduler.tuning.search import HOPELESS, quickest, race
 
 
 class Clock:
@@ -21,44 +21,44 @@ class Clock:
 
 def test_least_of_interleaved_times_decides():
     clock = Clock({None: [10.0], "a": [9.0], "b": [11.0, 5.0, 5.0]})
-    found = choose(["a", "b"], clock)
+    found = quickest(["a", "b"], clock)
     assert (found.best, found.best_ms, found.default_ms) == ("b", 5.0, 10.0)
     assert clock.asked == [None, "a", "b", None, "a", "b", None, "b"]
 
 
 def test_default_stays_unless_a_candidate_gains_more_than_noise():
-    assert choose(["a"], Clock({None: [10.0], "a": [9.8]})).best is None
-    assert choose([], Clock({None: [10.0]})).best_ms == 10.0
+    assert quickest(["a"], Clock({None: [10.0], "a": [9.8]})).best is None
+    assert quickest([], Clock({None: [10.0]})).best_ms == 10.0
 
 
 def test_default_that_was_disturbed_once_is_not_replaced():
-    assert choose(["a"], Clock({None: [30.0, 10.0], "a": [11.0]})).best is None
+    assert quickest(["a"], Clock({None: [30.0, 10.0], "a": [11.0]})).best is None
 
 
 def test_hopeless_candidate_is_measured_once():
     clock = Clock({None: [10.0], "a": [16.0], "b": [9.0]})
-    choose(["a", "b"], clock)
+    quickest(["a", "b"], clock)
     assert clock.asked.count("a") == 1
 
 
 def test_candidate_that_the_device_refuses_is_passed_over():
-    assert choose(["a", "b"], Clock({None: [10.0], "a": [None], "b": [5.0]})).best == "b"
+    assert quickest(["a", "b"], Clock({None: [10.0], "a": [None], "b": [5.0]})).best == "b"
 
 
 def test_default_that_does_not_run_is_an_error():
     with pytest.raises(StretchError, match="default work-group"):
-        choose(["a"], Clock({None: [None]}))
+        quickest(["a"], Clock({None: [None]}))
 
 
-def test_spent_budget_chooses_among_what_is_known():
+def test_spent_budget_takes_the_best_of_what_is_known():
     clock = Clock({None: [10.0], "a": [5.0], "b": [1.0]})
-    found = choose(["a", "b"], clock, spent=lambda: "a" in clock.asked)
+    found = quickest(["a", "b"], clock, spent=lambda: "a" in clock.asked)
     assert found.best == "a"
     assert "b" not in clock.asked
 
 
 @given(st.data())
-def test_choice_is_at_most_as_slow_as_the_default_in_truth_whatever_noise_slows_single_measurements(data):
+def test_quickest_is_at_most_as_slow_as_the_default_in_truth_whatever_noise_slows_single_measurements(data):
     """Each candidate has a true time, which the search never sees: a measurement is that time or, on a busy machine, longer."""
     truth = data.draw(st.dictionaries(st.integers(0, 9), st.floats(0.1, 100), max_size=8))
     default = data.draw(st.floats(0.1, 100))
@@ -71,7 +71,7 @@ def test_choice_is_at_most_as_slow_as_the_default_in_truth_whatever_noise_slows_
         slowed = 1 if turn % 3 == quiet else data.draw(st.floats(1, 3))
         return slowed * (default if candidate is None else truth[candidate])
 
-    found = choose(list(truth), measure)
+    found = quickest(list(truth), measure)
     if found.best is not None:
         assert truth[found.best] < default
     else:

@@ -52,7 +52,7 @@ def padded(state: Lowering, conv: Convolution) -> Convolution:
     top, left, bottom, right = conv.pads
     name, shape = f"{conv.node.name}:padded", (n, c, h + top + bottom, w + left + right)
     state.graph.shapes[name] = shape
-    view = state.layout.blocked(name, shape)
+    view = state.blocking.blocked(name, shape)
     state.add(move_launch(state, state.blocked(conv.x), view, conv.node.name, start=(0, top, left, 0)))
     state.alias(name, view)
     return replace(conv, x=name, input=shape, pads=(0, 0, 0, 0))
@@ -60,15 +60,15 @@ def padded(state: Lowering, conv: Convolution) -> Convolution:
 
 def direct(state: Lowering, conv: Convolution) -> None:
     """Any convolution, as a matrix product over gathered pixels."""
-    lanes = state.layout.lanes
+    lanes = state.blocking.lanes
     _, c, h, w = conv.input
     _, m, oh, ow = conv.output
-    blocks = state.layout.blocks(m)
+    blocks = state.blocking.blocks(m)
     from_plain = state.is_plain(conv.x) and c <= PLAIN_CHANNELS and conv.groups == 1
     x = state.plain(conv.x) if from_plain else state.blocked(conv.x)
     depth = conv.weight[0].size if from_plain else conv.kernel[0] * conv.kernel[1] * -(-conv.weight.shape[1] // lanes) * lanes
     problem = Problem("conv", conv.shape, conv.pixels, blocks, depth, depths=grouped_depths(conv, lanes))
-    tile = state.schedules.choose(problem, candidates(state, problem))
+    tile = state.schedules.parameters(problem, candidates(state, problem))
     vw, vc = tile["VW"], tile["VC"]
     weight, reads, first = _packed(state, conv, vc, from_plain)
     residual = conv.residual_argument(state)
@@ -118,11 +118,11 @@ def direct(state: Lowering, conv: Convolution) -> None:
 
 def _packed(state: Lowering, conv: Convolution, vc: int, from_plain: bool) -> tuple[Array, int, tuple[Argument, ...]]:
     """Weights as the kernel reads them, blocks (or channels) of input that a tile reads, and where a group's begin."""
-    lanes, c = state.layout.lanes, conv.input[1]
+    lanes, c = state.blocking.lanes, conv.input[1]
     if conv.groups > 1:
         weight, starts = pack_grouped(conv.weight, conv.groups, c, lanes, vc)
         return weight, weight.shape[3] // lanes, (Weights(starts, "int"),)
-    return pack_dense(conv.weight, lanes, vc, blocked_input=not from_plain), c if from_plain else state.layout.blocks(c), ()
+    return pack_dense(conv.weight, lanes, vc, blocked_input=not from_plain), c if from_plain else state.blocking.blocks(c), ()
 
 
 def grouped_depths(conv: Convolution, lanes: int) -> dict[int, int]:

@@ -30,12 +30,12 @@ def suits(conv: Convolution) -> bool:
 
 def depthwise(state: Lowering, conv: Convolution) -> None:
     """A depthwise convolution, tiles of neighbouring pixels of a row."""
-    lanes = state.layout.lanes
+    lanes = state.blocking.lanes
     n, _, h, w = conv.input
     _, m, oh, ow = conv.output
-    blocks = state.layout.blocks(m)
+    blocks = state.blocking.blocks(m)
     problem = Problem("depthwise", conv.shape, conv.pixels, blocks, conv.weight[0].size)
-    tile = state.schedules.choose(problem, candidates(state, conv))
+    tile = state.schedules.parameters(problem, candidates(state, conv))
     vw = tile["VW"]
     x, y = state.blocked(conv.x), state.result(conv.node.output, may_be_plain=True)
     tiles = -(-ow // vw)

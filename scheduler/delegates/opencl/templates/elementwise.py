@@ -11,7 +11,7 @@ from scheduler.delegates.opencl.graph import Node
 from scheduler.delegates.opencl.launch import Argument, Ints, Launch, Tensor
 from scheduler.delegates.opencl.lowering import Lowering, UnsupportedError
 from scheduler.delegates.opencl.templates.parts import activation, activation_arguments, defines, describe, light_grid
-from scheduler.delegates.opencl.tensors import Layout, View, image_shape
+from scheduler.delegates.opencl.tensors import Blocking, View, image_shape
 
 
 def unary(state: Lowering, node: Node) -> None:
@@ -39,14 +39,14 @@ def scale_shift(state: Lowering, node: Node) -> None:
     scale = constant_operand(state, f"{node.name}.scale", state.constant(node.inputs[1]).reshape(per_channel), shape)
     shift = constant_operand(state, f"{node.name}.shift", state.constant(node.inputs[2]).reshape(per_channel), shape)
     x = _input(state, node.inputs[0])
-    middle = state.layout.blocked(f"{node.output}:scaled", shape)
+    middle = state.blocking.blocked(f"{node.output}:scaled", shape)
     first = replace(node, attrs={**node.attrs, "activation": NONE})
     _launch(state, first, x, scale, "mul", middle)
     _launch(state, node, Tensor(middle), shift, "add")
 
 
 def _input(state: Lowering, name: str) -> Tensor:
-    """A tensor in blocks; one of another rank is taken as a line of channels where nothing else reads its layout."""
+    """A tensor in blocks; one of another rank is taken as a line of channels where nothing else reads its blocking."""
     return Tensor(state.blocked(name))
 
 
@@ -63,19 +63,19 @@ def constant_operand(state: Lowering, name: str, values: Array, shape: tuple[int
     if values.ndim > len(shape):
         raise UnsupportedError(f"the constant `{name}` has a higher rank than the result")
     own = image_shape((1,) * (len(shape) - values.ndim) + values.shape)
-    packed = to_blocks(np.asarray(values, np.float32).reshape(own), state.layout)
-    view = replace(state.layout.blocked(f"{name}:constant", own), where="constant")
+    packed = to_blocks(np.asarray(values, np.float32).reshape(own), state.blocking)
+    view = replace(state.blocking.blocked(f"{name}:constant", own), where="constant")
     return Tensor(_repeated(view, image_shape(shape)), values=packed)
 
 
-def to_blocks(values: Array, layout: Layout) -> Array:
+def to_blocks(values: Array, blocking: Blocking) -> Array:
     """An N×C×H×W array as a blocked tensor lies in memory, lanes behind the last channel zero."""
     n, c, h, w = values.shape
-    blocks = layout.blocks(c)
-    padded = np.zeros((n, blocks * layout.lanes, h, w), np.float32)
+    blocks = blocking.blocks(c)
+    padded = np.zeros((n, blocks * blocking.lanes, h, w), np.float32)
     padded[:, :c] = values
-    split = padded.reshape(n, blocks, layout.lanes, h, w)
-    return np.ascontiguousarray(split.transpose((0, 3, 4, 1, 2) if layout.blocks_inside else (0, 1, 3, 4, 2)))
+    split = padded.reshape(n, blocks, blocking.lanes, h, w)
+    return np.ascontiguousarray(split.transpose((0, 3, 4, 1, 2) if blocking.blocks_inside else (0, 1, 3, 4, 2)))
 
 
 def _repeated(view: View, shape: tuple[int, ...]) -> View:
@@ -94,11 +94,11 @@ def _launch(state: Lowering, node: Node, x: Tensor, z: Tensor | None, function: 
     n, c, h, w = image_shape(shape)
     act = activation(node)
     y = target or state.result(node.output)
-    more, grid, local = light_grid(state.traits, state.layout.blocks(c), h * w, n)
+    more, grid, local = light_grid(state.traits, state.blocking.blocks(c), h * w, n)
     splat = [int(t is not None and c > 1 and t.view.image[1] == 1) for t in (x, z)]
     macros = defines(ACT=act.macro, OP=f"OP_{function}", BINARY=z is not None, SPLAT_X=splat[0], SPLAT=splat[1], **more)
     operands: tuple[Argument, ...] = (x,) if z is None else (x, z)
-    arguments = (*operands, Tensor(y, written=True), Ints((n, state.layout.blocks(c), h, w)), *activation_arguments(act))
+    arguments = (*operands, Tensor(y, written=True), Ints((n, state.blocking.blocks(c), h, w)), *activation_arguments(act))
     shapes = [shape] if z is None else [x.view.shape, z.view.shape]
     state.add(
         Launch(

@@ -30,7 +30,7 @@ def switches(state: Lowering) -> dict[str, int]:
 def reads_vectors(state: Lowering) -> bool:
     """Whether convolutions load a block of inputs at once and take it apart; PoCL is quicker with one load a lane, of floats."""
     access = state.options.access
-    return state.layout.half or not state.traits.cpu if access == "auto" else access == "vector"
+    return state.blocking.half or not state.traits.cpu if access == "auto" else access == "vector"
 
 
 def activation_arguments(activation: Activation) -> tuple[Argument, Argument]:
@@ -82,7 +82,7 @@ def image_power(state: Lowering, weights: Array) -> int:
     """Power of 2 of the width of an image of these weights; 0 where the device reads buffers or has no image so large."""
     width, height, _ = state.traits.images
     texels = weights.size // TEXEL
-    if state.layout.lanes != TEXEL or width < 2:
+    if state.blocking.lanes != TEXEL or width < 2:
         return 0
     power = min(width.bit_length() - 1, max(1, (texels - 1).bit_length()))
     return power if texels <= height << power else 0
@@ -90,7 +90,7 @@ def image_power(state: Lowering, weights: Array) -> int:
 
 def reads_image(state: Lowering, x: View) -> bool:
     """Whether a kernel reads an input as an image, if its memory is not too large for one."""
-    return state.layout.lanes == x.lanes == TEXEL and state.traits.images[2] > 0
+    return state.blocking.lanes == x.lanes == TEXEL and state.traits.images[2] > 0
 
 
 def strides(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -23,7 +23,7 @@ def pool(state: Lowering, node: Node) -> None:
     counts = int(not largest and bool(node.attrs.get("count_include_pad", 0)))
     if not largest and dilation != (1, 1):
         raise UnsupportedError("averages of dilated windows are not computed")
-    blocks = state.layout.blocks(c)
+    blocks = state.blocking.blocks(c)
     more, grid, local = light_grid(state.traits, blocks, oh * ow, n)
     arguments = (
         Tensor(x),
@@ -44,7 +44,7 @@ def global_pool(state: Lowering, node: Node) -> None:
         raise UnsupportedError("images only are pooled")
     x, y = state.blocked(node.inputs[0]), state.result(node.output, may_be_plain=True)
     n, c, h, w = x.image
-    blocks = state.layout.blocks(c)
+    blocks = state.blocking.blocks(c)
     macros = defines(LARGEST=node.op == "GlobalMaxPool", YPLAIN=y.plain)
     arguments = (Tensor(x), Tensor(y, written=True), Ints((h, w, blocks, c)))
     local = (CPU_LIGHT[0], 1) if state.traits.cpu else (min(32, state.traits.max_local), 1)

@@ -78,7 +78,7 @@ def matmul(state: Lowering, node: Node) -> None:
     if weight.ndim != 2 or len(shape) < 2:
         raise UnsupportedError("products with a constant matrix only are computed")
     length, columns = weight.shape
-    lanes = state.layout.lanes
+    lanes = state.blocking.lanes
     width = -(-columns // lanes) * lanes
     padded = np.zeros((length, width), np.float32)
     padded[:, :columns] = weight

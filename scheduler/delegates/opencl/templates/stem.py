@@ -19,13 +19,13 @@ def suits(state: Lowering, conv: Convolution) -> bool:
 
 def stem(state: Lowering, conv: Convolution) -> None:
     """A convolution from NCHW, tiles of neighbouring pixels of a row."""
-    lanes = state.layout.lanes
+    lanes = state.blocking.lanes
     n, c, h, w = conv.input
     _, m, oh, ow = conv.output
-    blocks = state.layout.blocks(m)
+    blocks = state.blocking.blocks(m)
     problem = Problem("stem", conv.shape, conv.pixels, blocks, conv.weight[0].size)
     ranked = sorted(rank_tiles(state.schedules, problem, lambda vw, vc: vw <= ow), key=lambda tile: _preference(state, ow, tile))
-    tile = state.schedules.choose(problem, ranked)
+    tile = state.schedules.parameters(problem, ranked)
     vw, vc = tile["VW"], tile["VC"]
     x, y = state.plain(conv.x), state.result(conv.node.output, may_be_plain=True)
     tiles = -(-ow // vw), -(-blocks // vc)

@@ -46,7 +46,7 @@ def suits(state: Lowering, conv: Convolution) -> bool:
     """Whether it is a 3×3 convolution with stride 1 for which Winograd's algorithm is asked for or estimated to be quicker."""
     switch = state.options.winograd
     legal = conv.kernel == (3, 3) and conv.stride == conv.dilation == (1, 1) and conv.groups == 1
-    if not legal or switch == "off" or state.layout.half:
+    if not legal or switch == "off" or state.blocking.half:
         return False
     if switch == "on":
         return True
@@ -56,8 +56,8 @@ def suits(state: Lowering, conv: Convolution) -> bool:
 
 def worth_it(state: Lowering, conv: Convolution) -> bool:
     """Whether fewer multiplications outweigh the transforms, 36 weights for 9, and the pixels that tiles add at the border."""
-    reads, writes = state.layout.blocks(conv.input[1]), state.layout.blocks(conv.output[1])
-    depth = reads * state.layout.lanes
+    reads, writes = state.blocking.blocks(conv.input[1]), state.blocking.blocks(conv.output[1])
+    depth = reads * state.blocking.lanes
     tiles = conv.output[0] * -(-conv.output[2] // TILE) * -(-conv.output[3] // TILE)
     direct = least_cycles(state.schedules, Problem("conv", conv.shape, conv.pixels, writes, 9 * depth))
     product = least_cycles(state.schedules, Problem("product", conv.shape, tiles, writes, depth, POINTS))
@@ -99,7 +99,7 @@ def winograd(state: Lowering, conv: Convolution) -> None:
     _, m, oh, ow = conv.output
     down, across = -(-oh // TILE), -(-ow // TILE)
     count, name = n * down * across, conv.node.output
-    reads, writes = state.layout.blocks(c), state.layout.blocks(m)
+    reads, writes = state.blocking.blocks(c), state.blocking.blocks(m)
     points = _matrices(state, f"{name}:points", count, c)
     tiles = Tiles(down, across, count, reads, writes, points, _matrices(state, f"{name}:products", count, m))
     _transform_input(state, conv, tiles)
@@ -109,7 +109,7 @@ def winograd(state: Lowering, conv: Convolution) -> None:
 
 def _matrices(state: Lowering, name: str, tiles: int, channels: int) -> View:
     """Memory of 36 matrices: a row of channels in blocks for each tile."""
-    lanes, blocks = state.layout.lanes, state.layout.blocks(channels)
+    lanes, blocks = state.blocking.lanes, state.blocking.blocks(channels)
     row = blocks * lanes
     return View(name, (POINTS * tiles, channels), 0, (row, lanes, row, row), lanes, POINTS * tiles * row * 4)
 
@@ -122,7 +122,7 @@ def _transform_input(state: Lowering, conv: Convolution, tiles: Tiles) -> None:
     _, _, h, w = conv.input
     arguments = (
         Tensor(state.blocked(conv.x)),
-        Zeros(state.layout.lanes),
+        Zeros(state.blocking.lanes),
         Tensor(tiles.points, written=True),
         Ints((h, w, tiles.reads, 0)),
         Ints((tiles.down, tiles.across, tiles.count, 0)),
@@ -134,9 +134,9 @@ def _transform_input(state: Lowering, conv: Convolution, tiles: Tiles) -> None:
 
 def _multiply(state: Lowering, conv: Convolution, tiles: Tiles) -> None:
     """The 36 products of all tiles' points with the transformed weights, as one launch of the direct kernel."""
-    lanes, c, m = state.layout.lanes, conv.input[1], conv.output[1]
+    lanes, c, m = state.blocking.lanes, conv.input[1], conv.output[1]
     problem = Problem("product", f"{POINTS}x{tiles.count}x{c}x{m}", tiles.count, tiles.writes, tiles.reads * lanes, POINTS)
-    tile = state.schedules.choose(problem, rank_tiles(state.schedules, problem))
+    tile = state.schedules.parameters(problem, rank_tiles(state.schedules, problem))
     vw, vc = tile["VW"], tile["VC"]
     matrices = np.stack([pack_dense(u.reshape(m, c, 1, 1), lanes, vc, blocked_input=True) for u in transform_weights(conv.weight)])
     counts = -(-tiles.count // vw), -(-tiles.writes // vc)
@@ -168,7 +168,7 @@ def _transform_output(state: Lowering, conv: Convolution, tiles: Tiles) -> None:
     residual = conv.residual_argument(state)
     arguments = (
         Tensor(tiles.products),
-        Weights(pad_to(conv.bias, tiles.writes * state.layout.lanes), "float"),
+        Weights(pad_to(conv.bias, tiles.writes * state.blocking.lanes), "float"),
         *residual,
         Tensor(state.result(conv.node.output), written=True),
         Ints((oh, ow, tiles.writes, 0)),

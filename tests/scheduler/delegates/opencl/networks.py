@@ -151,7 +151,7 @@ def cosine(kernel):
     def template(state, node):
         x, y = state.blocked(node.inputs[0]), state.result(node.output)
         n, c, h, w = x.image
-        blocks = state.layout.blocks(c)
+        blocks = state.blocking.blocks(c)
         arguments = (Tensor(x), Tensor(y, written=True), Ints((blocks, h, w, 0)))
         state.add(Launch(kernel, node.name, (), arguments, (blocks, h * w, n), "cos"))
 
@@ -170,7 +170,7 @@ def as_gpu(path, *, half=False, **options):
     graph = read_graph(path)
     simplify(graph)
     fuse(graph)
-    found = lower(graph, traits.layout(half), traits, Options(**options), Schedules(traits))
+    found = lower(graph, traits.blocking(half), traits, Options(**options), Schedules(traits))
     inputs, outputs = ({name: graph.shapes[name] for name in names} for names in (graph.inputs, graph.outputs))
     compiled = OpenCLCompiled(device, programs_of(device, half), found, inputs, outputs, half=half)
     results = [np.full(shape, np.nan, np.float32) for shape in outputs.values()]

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.delegates.opencl.launch import Ints, Launch, Tensor, Weights
-from scheduler.delegates.opencl.tensors import Layout, plain
+from scheduler.delegates.opencl.tensors import Blocking, plain
 
 sizes = st.tuples(*[st.integers(1, 40)] * 3)
 
@@ -45,8 +45,8 @@ def test_buffers_of_the_device_are_told_apart_by_use():
 
 @pytest.mark.parametrize(("half", "item"), [(False, 4), (True, 2)])
 def test_traffic_counts_every_input_weight_and_result_once_with_the_padding_of_blocks(half, item):
-    layout = Layout(8, True, half)
-    x, y = layout.blocked("x", (1, 12, 5, 5)), plain("y", (1, 3, 5, 5), "output")
+    blocking = Blocking(8, True, half)
+    x, y = blocking.blocked("x", (1, 12, 5, 5)), plain("y", (1, 3, 5, 5), "output")
     arguments = (
         Tensor(x),
         Weights(np.zeros(100, np.float32)),

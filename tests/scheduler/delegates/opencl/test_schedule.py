@@ -34,9 +34,9 @@ def test_one_pixel_takes_several_blocks_at_once():
 def test_tuned_schedule_is_taken_where_it_is_legal():
     problem = Problem("conv", "s", 100, 4, 64)
     legal = rank_tiles(Schedules(AVX2), problem)
-    assert Schedules(AVX2, {("conv", "s"): legal[-1]}).choose(problem, legal) == legal[-1]
-    assert Schedules(AVX2, {("conv", "s"): {"VW": 99, "VC": 1, "CHANNELS_FIRST": 0}}).choose(problem, legal) == legal[0]
-    assert Schedules(AVX2, {("conv", "other"): legal[-1]}).choose(problem, legal) == legal[0]
+    assert Schedules(AVX2, {("conv", "s"): legal[-1]}).parameters(problem, legal) == legal[-1]
+    assert Schedules(AVX2, {("conv", "s"): {"VW": 99, "VC": 1, "CHANNELS_FIRST": 0}}).parameters(problem, legal) == legal[0]
+    assert Schedules(AVX2, {("conv", "other"): legal[-1]}).parameters(problem, legal) == legal[0]
 
 
 @given(problems, st.sampled_from([AVX2, AVX512, GPU]))

@@ -3,10 +3,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.delegates.opencl.tensors import Layout, image_shape, plain
+from scheduler.delegates.opencl.tensors import Blocking, image_shape, plain
 
 shapes = st.tuples(*[st.integers(1, 9)] * 4)
-layouts = st.builds(Layout, st.sampled_from([4, 8, 16]), st.booleans())
+blockings = st.builds(Blocking, st.sampled_from([4, 8, 16]), st.booleans())
 
 
 def element(view, n, c, h, w):
@@ -16,20 +16,20 @@ def element(view, n, c, h, w):
     )
 
 
-@given(shapes, layouts)
-def test_every_element_has_a_place_of_its_own_inside_the_buffer(shape, layout):
-    view = layout.blocked("t", shape)
+@given(shapes, blockings)
+def test_every_element_has_a_place_of_its_own_inside_the_buffer(shape, blocking):
+    view = blocking.blocked("t", shape)
     places = {element(view, *index) for index in np.ndindex(*shape)}
     assert len(places) == int(np.prod(shape))
-    assert max(places) * layout.item_bytes < view.bytes
+    assert max(places) * blocking.item_bytes < view.bytes
 
 
-@given(shapes, layouts, st.data())
-def test_slice_of_channels_is_where_these_channels_are(shape, layout, data):
+@given(shapes, blockings, st.data())
+def test_slice_of_channels_is_where_these_channels_are(shape, blocking, data):
     n, c, h, w = shape
-    first = data.draw(st.integers(0, (c - 1) // layout.lanes)) * layout.lanes
+    first = data.draw(st.integers(0, (c - 1) // blocking.lanes)) * blocking.lanes
     count = data.draw(st.integers(1, c - first))
-    whole = layout.blocked("t", shape)
+    whole = blocking.blocked("t", shape)
     part = whole.channels(first, count)
     assert part.shape == (n, count, h, w)
     assert all(element(part, i, k, y, x) == element(whole, i, first + k, y, x) for i, k, y, x in np.ndindex(n, count, h, w))
@@ -43,7 +43,7 @@ def test_plain_tensor_is_row_major(shape):
 
 
 def test_half_precision_takes_two_bytes_an_element_and_plain_tensors_stay_in_floats():
-    assert Layout(8, True, half=True).blocked("t", (1, 8, 2, 2)).bytes == 64
+    assert Blocking(8, True, half=True).blocked("t", (1, 8, 2, 2)).bytes == 64
     assert plain("t", (1, 8, 2, 2)).bytes == 128
 
 

@@ -3,11 +3,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from predictors.devices import load_device
 from predictors.errors import StretchError
 from predictors.predictor import LatencyPredictor
 from scheduler.formats.onnx import open_onnx
 from scheduler.formats.onnx.operators import ATTRIBUTES, KIND, operators, state, stated
+from tests.predictors.specified import specified
 
 IDENTITIES = ("dropout", "stochastic_depth", "identity")
 
@@ -27,7 +27,7 @@ def test_what_the_exporter_wrote_comes_back_but_for_identities(tmp_path, name):
     assert [(op.name, op.kind, op.shape) for op in graph.ops] == [(op.name, op.kind, op.shape) for op in kept]
     assert [dict(op.attrs) for op in graph.ops] == [dict(op.attrs) for op in kept]
     assert (graph.macs, graph.params) == (captured.graph.macs, captured.graph.params)
-    predictor = LatencyPredictor(load_device("pixel6"))
+    predictor = LatencyPredictor(specified("pixel6"))
     for processor in ("cpu", "gpu"):
         assert predictor.predict(graph, processor).ms == pytest.approx(predictor.predict(captured.graph, processor).ms)
 

@@ -148,7 +148,7 @@ def test_tuner_may_take_another_way_to_load_a_depthwise_convolution(tmp_path, wa
     path = one_conv(tmp_path / "m.onnx", (1, 12, 9, 10), (12, 1, 3, 3), **THREE | {"group": 12})
     delegate = networks.OpenCLDelegate()
     schedules = networks.Schedules(open_device(()).traits)
-    networks.lower(delegate.prepared(path), schedules.traits.layout(False), schedules.traits, networks.Options(), schedules)
+    networks.lower(delegate.prepared(path), schedules.traits.blocking(False), schedules.traits, networks.Options(), schedules)
     ((problem, candidates),) = schedules.asked
     (chosen,) = [each for each in candidates[:8] if way.items() <= each.items()]
     compiled = delegate.scheduled(path, {(problem.kernel, problem.shape): chosen})

@@ -1,0 +1,121 @@
+"""What every driver of the state machine does alike: code bound to buffers, what happens written down, steps that went wrong."""
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Generic, TypeVar
+
+from predictors.errors import StretchError
+from scheduler.delegates.base import AsyncInvocation, Invocation, UnableError
+from scheduler.placement.place import Placement, queues_of
+from scheduler.runtime.buffers import Buffers, bind_subgraph
+from scheduler.runtime.code import Code
+from scheduler.runtime.events import Event, Instruction, StepFailed, StepReturned
+from scheduler.runtime.machine import Machine
+from scheduler.runtime.plan import ExecutionPlan
+from scheduler.runtime.record import Recorder
+
+
+class Lane:
+    """Buffers of one inference in flight, and its subgraphs bound to them.
+
+    Args:
+        buffers: Memory of the tensors that cross subgraphs.
+
+    Attributes:
+        calls: By (subgraph, placement), which is what finds them.
+        errors: What went wrong in this inference, by step.
+    """
+
+    def __init__(self, buffers: Buffers) -> None:
+        self.buffers = buffers
+        self.calls: dict[tuple[str, Placement], Invocation] = {}
+        self.errors: dict[str, Exception] = {}
+
+
+AnyLane = TypeVar("AnyLane", bound=Lane)
+
+
+class Driver(ABC, Generic[AnyLane]):
+    """Carries out what the state machine says.
+
+    Args:
+        plan: What to run.
+        lanes: A lane for each inference that may be in flight.
+        code: The subgraphs, compiled for their placements.
+        recorder: Writes down what the state machine is told and answers; None for nobody.
+    """
+
+    def __init__(self, plan: ExecutionPlan, lanes: Sequence[AnyLane], code: Code, recorder: Recorder | None) -> None:
+        self.plan = plan
+        self._lanes = list(lanes)
+        self._code = code
+        self._recorder = recorder
+        self._recorded = 0
+        #: Subgraphs that went elsewhere since this was made, and why.
+        self._replaced: dict[str, str] = {}
+        self._adding = threading.Lock()
+
+    @abstractmethod
+    def _open(self, place: Placement) -> None:
+        """Have what serves the queue of a placement ready."""
+
+    @abstractmethod
+    def _placed(self) -> Mapping[str, Placement]:
+        """Where each subgraph runs now."""
+
+    def _fitted(self, place: Placement) -> Placement:
+        """A placement as this driver carries it out."""
+        return place
+
+    def _add(self, name: str, place: Placement) -> None:
+        """Have a subgraph's code ready for a placement, bound to every lane's buffers.
+
+        Raises:
+            StretchError: If it cannot be compiled for it, does not fit its tensors, or is not what its delegate says.
+        """
+        compiled = self._code.get(name, place)
+        with self._adding:
+            for lane in self._lanes:
+                if (name, place) not in lane.calls:
+                    call = bind_subgraph(self.plan.subgraphs[name], compiled, lane.buffers.arrays)
+                    if place.dispatch == "async" and not isinstance(call, AsyncInvocation):
+                        raise StretchError(f"delegate `{place.delegate}` says that it is asynchronous, but its invocations are not")
+                    lane.calls[name, place] = call
+        self._open(place)
+
+    def _begin_record(self, machine: Machine) -> None:
+        """Begin to write down what a state machine is told, which starts afresh."""
+        self._recorded = 0 if self._recorder is None else self._recorder.open(machine)
+
+    def _handle(self, machine: Machine, event: Event) -> Sequence[Instruction]:
+        """Tell the state machine, and write that down with what it answers."""
+        instructions = machine.handle(event)
+        if self._recorder is not None:
+            self._recorder.note(self._recorded, event, instructions)
+        return instructions
+
+    def _lost(self, number: int, name: str, queue: str, place: Placement | None, error: Exception) -> Event:
+        """A step that raised: it failed, unless its code for another placement can be made and added now.
+
+        Args:
+            number: Its lane.
+            name: The step.
+            queue: Where it ran.
+            place: Placement that its subgraph had as it started; None for a join.
+            error: What it raised.
+        """
+        if isinstance(error, UnableError) and place is not None:
+            try:
+                places = self._placed()
+                instead = places[name]
+                if instead == place:  # else another inference has found the same, and it is placed anew already
+                    instead = self._fitted(self._code.fall_back(name, place, error, queues_of(places.values())))
+                    self._add(name, instead)
+            except Exception as again:
+                error = again
+            else:
+                self._replaced[name] = instead.reason
+                return StepReturned(number, name, queue, instead)
+        self._lanes[number].errors.setdefault(name, error)
+        return StepFailed(number, name, queue, str(error))

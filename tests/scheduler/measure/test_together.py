@@ -1,0 +1,34 @@
+import threading
+
+import pytest
+
+from scheduler.measure.together import time_together
+
+
+def test_works_that_share_the_interpreter_slow_each_other_down():
+    def work() -> int:
+        return sum(i * i for i in range(300_000))
+
+    found = time_together(work, work, runs=3, phases=2)
+    assert found.first > 1.1
+    assert found.second > 1.1
+
+
+def test_company_never_makes_faster():
+    found = time_together(lambda: sum(range(1000)), lambda: None, runs=3, phases=2)
+    assert found.first >= 1
+    assert found.second >= 1
+
+
+def test_an_error_ends_the_other_work():
+    before = threading.active_count()
+    calls = []
+
+    def fail() -> None:
+        calls.append(1)
+        if len(calls) > 3:
+            raise RuntimeError("device lost")
+
+    with pytest.raises(RuntimeError, match="device lost"):
+        time_together(fail, lambda: None, runs=3, phases=2)
+    assert threading.active_count() == before
