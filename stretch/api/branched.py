@@ -1,12 +1,16 @@
 """What the main job gives: a plan, a network to train, and a bundle when it is saved."""
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import asdict
+
 from predictors.errors import UsageError
-from stretch.planning.plan import PlanResult
+from scheduler.progress import Progress, silent
+from stretch.api.answer import BranchedAnswer, WeightsAnswer
+from stretch.planning.answer import plain
+from stretch.planning.result import PlanResult
 from stretch.planning.sentences import Mention, Sentence, Spelling, as_argument, spelled
 
 if TYPE_CHECKING:
@@ -15,8 +19,6 @@ if TYPE_CHECKING:
     from stretch.capture import Captured
     from stretch.transform import BranchedModel
     from stretch.transform.calibrate import SegmentError
-
-Step = Callable[[str], None]
 
 #: Said of a network that was neither calibrated nor trained since it was changed.
 UNKNOWN_ACCURACY = Sentence(
@@ -60,7 +62,7 @@ class Branched:
     original: "Captured | None" = field(default=None, repr=False)
     built: str | None = field(default=None, repr=False)
 
-    def save(self, path: str | Path, *, controls: bool = True, step: Step | None = None) -> Path:
+    def save(self, path: str | Path, *, controls: bool = True, progress: Progress | None = None) -> Path:
         """Write the network as it is now into a bundle, each file checked against torch.
 
         It may have been trained, moved to a GPU or left in training mode since
@@ -70,7 +72,7 @@ class Branched:
         Args:
             path: Folder of the bundle; an earlier bundle there is replaced in one step.
             controls: Whether the bundle has the sequential controls.
-            step: Called with a few words for what comes next.
+            progress: Called with a few words for what comes next.
 
         Returns:
             The folder, ready for `scheduler.Session`.
@@ -91,11 +93,31 @@ class Branched:
         model, sequential = as_it_is(self.model, self.original.graph), self._control() if controls else None
         trained = fingerprint(model) != self.built
         networks, weights = (model, sequential), self._weights(trained)
-        self.manifest = write_bundle(folder, self.plan, self.original, networks, weights, self.preprocessing, controls=controls, step=step)
+        self.manifest = write_bundle(
+            folder, self.plan, self.original, networks, weights, self.preprocessing, controls=controls, progress=progress or silent
+        )
         self.bundle = folder
         if trained:
             self.warnings = [warning for warning in self.warnings if warning != UNKNOWN_ACCURACY]
         return folder
+
+    def answer(self, spelling: Spelling | None = None) -> BranchedAnswer:
+        """What was planned and made, as plain data.
+
+        Args:
+            spelling: How its sentences write options; as arguments of Python if None.
+        """
+        planned = self.plan.answer(spelling)
+        own = [spelled(each, spelling or as_argument) for each in self.warnings]
+        return BranchedAnswer(
+            **asdict(planned) | {"warnings": [*own, *planned.warnings]},
+            weights=WeightsAnswer(source=self.weights_source, detail=self.weights_detail),
+            seconds={name: round(value, 3) for name, value in self.seconds.items()},
+            preprocessing=self.preprocessing.to_json() if self.preprocessing else None,
+            calibration=self.calibration,
+            bundle=str(self.bundle) if self.bundle else None,
+            checks=self.manifest.checks if self.manifest else {},
+        )
 
     def to_json(self, spelling: Spelling | None = None) -> dict[str, Any]:
         """The object that `stretch branch --json` prints.
@@ -103,16 +125,7 @@ class Branched:
         Args:
             spelling: How its sentences write options; as arguments of Python if None.
         """
-        planned = self.plan.to_json(spelling)
-        return planned | {
-            "weights": {"source": self.weights_source, "detail": self.weights_detail},
-            "warnings": [*(spelled(each, spelling or as_argument) for each in self.warnings), *planned["warnings"]],
-            "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
-            "preprocessing": self.preprocessing.to_json() if self.preprocessing else None,
-            "calibration": [asdict(error) for error in self.calibration],
-            "bundle": str(self.bundle) if self.bundle else None,
-            "checks": self.manifest.checks if self.manifest else {},
-        }
+        return plain(self.answer(spelling))
 
     def _control(self) -> "BranchedModel | None":
         """The sequential control to export; built now if that was left out."""

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from predictors.devices import DeviceProfile, load_device
 from predictors.errors import MissingBackendError, UsageError
 from predictors.install import install_line
-from stretch.api.branched import UNKNOWN_ACCURACY, Branched, Step
+from scheduler.progress import Progress, silent
+from stretch.api.branched import UNKNOWN_ACCURACY, Branched
 from stretch.planning.config import PlanConfig
 from stretch.planning.design.branch_design import DesignDraft, load_draft
 from stretch.stages.design import decide_design
@@ -40,7 +41,7 @@ def branch(
     controls: bool = True,
     dry_run: bool = False,
     trust_code: bool = False,
-    step: Step | None = None,
+    progress: Progress | None = None,
     **options: Any,
 ) -> Branched:
     """Stretch a network into branches for a device and, if asked, write a bundle; a module and the global random numbers stay as they are.
@@ -60,7 +61,7 @@ def branch(
         controls: Whether the bundle has the sequential controls.
         dry_run: Stop after planning.
         trust_code: Whether ``file.py:factory`` may be executed.
-        step: Called with a few words for what comes next.
+        progress: Called with a few words for what comes next.
         options: Options of the planner by name, such as ``alpha=0.3``, as `PlanConfig` has them; they take the place of those of `config`.
 
     Returns:
@@ -70,7 +71,7 @@ def branch(
         StretchError: Or one of its kinds, in one sentence each: unknown names, networks that are not captured, no design, no folder.
     """
     seconds: dict[str, float] = {}
-    phase = partial(_phase, seconds, step)
+    phase = partial(_phase, seconds, progress or silent)
     asked = _asked(device, design, config, options)
     _check_target(None if dry_run else out)
     with _torch(phase):
@@ -81,7 +82,7 @@ def branch(
         _build(result, network.captured, controls, images, image_count, phase)
     if out is not None:
         with phase("export"):
-            result.save(out, controls=controls, step=step)
+            result.save(out, controls=controls, progress=progress)
     return result
 
 
@@ -124,9 +125,8 @@ def _read(model: "str | nn.Module", input_shape: Sequence[int] | None, phase: "P
 
 
 @contextmanager
-def _phase(seconds: dict[str, float], step: Step | None, name: str) -> Iterator[None]:
-    if step is not None:
-        step(name)
+def _phase(seconds: dict[str, float], progress: Progress, name: str) -> Iterator[None]:
+    progress(name)
     start = time.perf_counter()
     yield
     seconds[name] = time.perf_counter() - start

@@ -14,7 +14,8 @@ from stretch.operators.capturing import FUNCTIONS, LAST_FUNCTIONS, METHODS, Call
 from stretch.operators.settings import Refusal
 
 #: (kind, attributes, weights, suffix of the name)
-Step = tuple[str, dict[str, Attr], Own, str]
+#: An operator on its way into the graph: kind, attributes, own weights, suffix of its name.
+Lowered = tuple[str, dict[str, Attr], Own, str]
 
 
 class Lowering:
@@ -98,7 +99,7 @@ class Lowering:
             raise Refusal("it reads no tensor")
         last = sources[0].form == "last"
         module = self._traced.get_submodule(str(node.target))
-        steps: list[Step] = [(kind, attrs, own, suffix) for suffix, kind, attrs, own in lower_module(module, sources[0].shape, last)]
+        steps: list[Lowered] = [(kind, attrs, own, suffix) for suffix, kind, attrs, own in lower_module(module, sources[0].shape, last)]
         if last and defined_on_last(module):
             # Lowering saw to it.
             return self._emit(node, steps, sources, str(node.target).replace(".", "_"), "last")
@@ -138,7 +139,7 @@ class Lowering:
         result = rule(Call(shapes, shape), *args, **kwargs)
         chain = result if isinstance(result, list) else [result]
         sources = [self._view(node, n) for n in chain[0][0]]
-        steps: list[Step] = [
+        steps: list[Lowered] = [
             (kind, attrs, rest[0] if rest else {}, "" if i == 0 else str(i)) for i, (_, kind, attrs, *rest) in enumerate(chain)
         ]
         if target in LAST_FUNCTIONS and len(shape) == 4:
@@ -147,7 +148,7 @@ class Lowering:
             return self._emit(node, steps, sources, node.name, "last")
         return self._emit(node, steps, sources, node.name, self._form(steps, sources, node))
 
-    def _form(self, steps: list[Step], sources: list[View], node: fx.Node) -> str:
+    def _form(self, steps: list[Lowered], sources: list[View], node: fx.Node) -> str:
         """How the result of `steps` lies, which read `sources`."""
         forms = {view.form for view in sources}
         if forms == {"plain"}:
@@ -160,7 +161,7 @@ class Lowering:
         next(view for view in sources if view.form != "plain").plain()
         raise Refusal("it reads tensors whose dimensions lie in different orders")
 
-    def _emit(self, node: fx.Node, steps: list[Step], sources: list[View], base: str, form: str) -> View:
+    def _emit(self, node: fx.Node, steps: list[Lowered], sources: list[View], base: str, form: str) -> View:
         reads = tuple(view.op for view in sources)
         name = ""
         for kind, attrs, own, suffix in steps:

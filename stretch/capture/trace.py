@@ -49,7 +49,7 @@ def capture(module: nn.Module, input_shape: Sequence[int] = (1, 3, 224, 224), na
             changes its output.
     """
     name = name or type(module).__name__
-    with _evaluating(module):
+    with evaluating(module):
         check_hooks(module, input_shape, name)
         traced = _trace(module, tuple(input_shape), name)
         values, same = _run(module, traced, tuple(input_shape), name)
@@ -64,7 +64,7 @@ def capture(module: nn.Module, input_shape: Sequence[int] = (1, 3, 224, 224), na
 
 
 @contextlib.contextmanager
-def _evaluating(module: nn.Module) -> Iterator[None]:
+def evaluating(module: nn.Module) -> Iterator[None]:
     """Evaluation mode for a while; modules within may have been in different modes."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()

@@ -56,7 +56,7 @@ def branch(
     target = (folder or Path("runs") / _folder_name(model, device)) if export and not dry_run else None
     shape = _input_shape(input_size) if input_size is not None else None
     asked = pictures.values() or None
-    with out.progress("branching", total=PHASES) as step:
+    with out.progress("branching", total=PHASES) as progress:
         result = make(
             model,
             device,
@@ -72,37 +72,38 @@ def branch(
             controls=controls,
             dry_run=dry_run,
             trust_code=trust_code,
-            step=step,
+            progress=progress,
         )
     _tell(out, result)
 
 
 def _tell(out: Output, result: "Branched") -> None:
     """Warn, and print the plan and what was written."""
-    data = result.to_json(as_flag)
+    from msgspec.structs import replace
+
+    answer = result.answer(as_flag)
     # one list for people and for programs, with what packages warned of on the way
-    for warning in data["warnings"]:
+    for warning in answer.warnings:
         if warning not in out.warnings:
             out.warn(warning)
-    data["warnings"] = out.warnings
+    answer = replace(answer, warnings=out.warnings)
 
     def human(console: "Console") -> None:
         from stretch.report.table import print_plan
 
-        console.print(f"weights: {result.weights_source}" + (f" ({result.weights_detail})" if result.weights_detail else ""))
-        print_plan(console, result.plan.answer(as_flag))
-        for error in result.calibration:
+        weights = answer.weights
+        console.print(f"weights: {weights.source}" + (f" ({weights.detail})" if weights.detail else ""))
+        print_plan(console, answer)
+        for error in answer.calibration:
             console.print(
                 f"calibrated {error.segment}: squared error {error.after:.3f} of the original's square, {error.before:.3f} before"
             )
-        if result.manifest is not None:
-            console.print(
-                f"largest difference of any exported file from torch: {result.manifest.checks['max_error']:.1e} of its largest output"
-            )
+        if answer.bundle is not None:
+            console.print(f"largest difference of any exported file from torch: {answer.checks['max_error']:.1e} of its largest output")
             # not wrapped: this line is there to be copied
-            console.print(f"bundle written; run it with: stretch run {result.bundle}", soft_wrap=True)
+            console.print(f"bundle written; run it with: stretch run {answer.bundle}", soft_wrap=True)
 
-    out.emit(data, human)
+    out.emit(answer, human)
 
 
 def _input_shape(text: str) -> tuple[int, ...]:

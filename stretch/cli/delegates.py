@@ -2,12 +2,50 @@
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from stretch.cli.output import Output, verb
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from scheduler.delegates import Delegate
+
+
+class ListedDelegate(msgspec.Struct, frozen=True, kw_only=True):
+    """A delegate.
+
+    Args:
+        name: Its name.
+        summary: What it is.
+        available: Whether it can run here.
+        reason: Why not; None where it can.
+        asynchronous: Whether work is enqueued, without a thread.
+        computes: Whether its outputs are the subgraph's results.
+        module: Where its code is.
+        origin: Package and entry point that it comes from; None for nn-stretch's own.
+    """
+
+    name: str
+    summary: str
+    available: bool
+    reason: str | None
+    asynchronous: bool
+    computes: bool
+    module: str
+    origin: str | None
+
+
+class DelegatesAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What can run subgraphs here; the fields are the keys of `stretch delegates --json`.
+
+    Args:
+        items: Each delegate.
+        broken: Delegates of other packages that cannot be used, and why.
+    """
+
+    items: list[ListedDelegate]
+    broken: dict[str, str]
 
 
 @verb
@@ -27,16 +65,16 @@ def delegates(out: Output) -> None:
                 raise
             broken[name] = problem = f"{type(error).__name__}: {error} ({origin(name)})"
         items.append(
-            {
-                "name": name,
-                "summary": str(delegate.summary) or _documented(delegate),
-                "available": problem is None,
-                "reason": problem,
-                "asynchronous": delegate.asynchronous,
-                "computes": delegate.computes,
-                "module": delegate.__module__,
-                "origin": origin(name),
-            }
+            ListedDelegate(
+                name=name,
+                summary=str(delegate.summary) or _documented(delegate),
+                available=problem is None,
+                reason=problem,
+                asynchronous=delegate.asynchronous,
+                computes=delegate.computes,
+                module=delegate.__module__,
+                origin=origin(name),
+            )
         )
     for name, problem in sorted(broken.items()):
         out.warn(f"delegate `{name}` of another package cannot be used: {problem}")
@@ -48,11 +86,11 @@ def delegates(out: Output) -> None:
         for title in ("delegate", "what it is", "available", "how work reaches it"):
             table.add_column(title)
         for item in items:
-            how = "enqueued, no thread" if item["asynchronous"] else "calling thread or a thread of its own"
-            table.add_row(str(item["name"]), str(item["summary"]), "yes" if item["available"] else f"no: {item['reason']}", how)
+            how = "enqueued, no thread" if item.asynchronous else "calling thread or a thread of its own"
+            table.add_row(item.name, item.summary, "yes" if item.available else f"no: {item.reason}", how)
         console.print(table)
 
-    out.emit({"items": items, "broken": broken}, human)
+    out.emit(DelegatesAnswer(items=items, broken=broken), human)
 
 
 def _documented(delegate: "type[Delegate]") -> str:

@@ -1,12 +1,54 @@
 """`stretch env`: what a bug report needs."""
 
 import platform
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from stretch.cli.output import Output, verb
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+class EnvItem(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of the report.
+
+    Args:
+        name: What.
+        value: Its value in words.
+    """
+
+    name: str
+    value: str
+
+
+class EnvAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a bug report needs; the fields are the keys of `stretch env --json`.
+
+    Args:
+        nn_stretch: Our version.
+        python: Python's version.
+        system: The operating system.
+        processor: The CPU.
+        cores: CPU cores that this process may use.
+        opencl: OpenCL devices, or its loader; None where there is none.
+        packages: Version of each package that matters; None where it is not installed.
+        imported_from: Folder of each of our packages.
+        warnings: What a person should know.
+        items: All of it in words, in reading order.
+    """
+
+    nn_stretch: str
+    python: str
+    system: str
+    processor: str
+    cores: list[int]
+    opencl: str | None
+    packages: dict[str, str | None]
+    imported_from: dict[str, str]
+    warnings: list[str]
+    items: list[EnvItem] = []
 
 
 @verb
@@ -15,16 +57,18 @@ def env(out: Output) -> None:
     from stretch import __version__
     from stretch.environment import OTHERS, OURS, cores, folder, opencl_devices, other_owner, processor_name, version
 
-    data: dict[str, Any] = {
-        "nn_stretch": __version__,
-        "python": platform.python_version(),
-        "system": platform.platform(),
-        "processor": processor_name(),
-        "cores": cores(),
-        "opencl": opencl_devices(),
-        "packages": {name: version(name) for name in OTHERS},
-        "imported_from": {name: str(folder(name)) for name in OURS},
-    }
+    found = EnvAnswer(
+        nn_stretch=__version__,
+        python=platform.python_version(),
+        system=platform.platform(),
+        processor=processor_name(),
+        cores=cores(),
+        opencl=opencl_devices(),
+        packages={name: version(name) for name in OTHERS},
+        imported_from={name: str(folder(name)) for name in OURS},
+        warnings=out.warnings,
+    )
+    answer = msgspec.structs.replace(found, items=_items(found))
     for name in OURS:
         if stranger := other_owner(name):
             out.warn(
@@ -32,20 +76,18 @@ def env(out: Output) -> None:
             )
         if folder(name).parent != folder("stretch").parent:
             out.warn(f"`{name}` is imported from {folder(name)}, not from beside `stretch`")
-    data["warnings"] = out.warnings
-    data["items"] = [{"name": name, "value": value} for name, value in _lines(data)]
 
     def human(console: "Console") -> None:
-        for name, value in _lines(data):
-            console.print(f"{name:<16} {value}", soft_wrap=True)
+        for item in answer.items:
+            console.print(f"{item.name:<16} {item.value}", soft_wrap=True)
 
-    out.emit(data, human)
+    out.emit(answer, human)
 
 
-def _lines(data: dict[str, Any]) -> list[tuple[str, str]]:
-    """The report as names and values, in reading order."""
-    lines = [(key.replace("_", "-"), str(data[key])) for key in ("nn_stretch", "python", "system", "processor")]
-    lines += [("cores", ", ".join(map(str, data["cores"]))), ("opencl", data["opencl"] or "none")]
-    lines += [(name, version or "not installed") for name, version in data["packages"].items()]
-    lines += [(f"{name} from", folder) for name, folder in data["imported_from"].items()]
-    return lines
+def _items(found: EnvAnswer) -> list[EnvItem]:
+    """The report in words, in reading order."""
+    lines = [("nn-stretch", found.nn_stretch), ("python", found.python), ("system", found.system), ("processor", found.processor)]
+    lines += [("cores", ", ".join(map(str, found.cores))), ("opencl", found.opencl or "none")]
+    lines += [(name, version or "not installed") for name, version in found.packages.items()]
+    lines += [(f"{name} from", folder) for name, folder in found.imported_from.items()]
+    return [EnvItem(name=name, value=value) for name, value in lines]

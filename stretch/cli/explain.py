@@ -34,9 +34,9 @@ def explain(
         raise UsageError("--map places processors on this machine, --device asks about another", "give one of the two")
     loaded = load_bundle(bundle, check_hashes=True)
 
-    with out.progress("explaining", total=len(loaded.manifest.subgraphs)) as step:
+    with out.progress("explaining", total=len(loaded.manifest.subgraphs)) as progress:
         if device is None:
-            found = explain_here(loaded, mapping or [], step, out.warnings)
+            found = explain_here(loaded, mapping or [], progress, out.warnings)
         else:
             profile = load_device(device)
             if not profile.calibrated:
@@ -44,7 +44,7 @@ def explain(
                     f"the profile {profile.id} is derived from specifications, not fitted to measurements: "
                     "treat predicted times as estimates"
                 )
-            found = explain_on(loaded, profile, step, out.warnings)
+            found = explain_on(loaded, profile, progress, out.warnings)
     out.emit(found, lambda console: _print(console, found, loaded.manifest.device))
 
 

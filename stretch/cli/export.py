@@ -3,7 +3,7 @@
 import dataclasses
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from scheduler.bundle.load import Bundle
     from scheduler.bundle.manifest import Manifest
-    from stretch.quantize.compare import Loss
+    from stretch.export.answer import ChipsAnswer, ExportAnswer
 
 
 class Format(StrEnum):
@@ -90,9 +90,9 @@ def export(
         return
     wanted = _wanted(file_format, precision, manifest)
     samples, source = _samples(manifest, wanted, images, limit)
-    with out.progress("exporting") as step:
+    with out.progress("exporting") as progress:
         write = _writer(file_format)
-        made = write(loaded, folder, wanted, samples, source, step=step, min_cosine=min_cosine, repair=repair)
+        made = write(loaded, folder, wanted, samples, source, progress=progress, min_cosine=min_cosine, repair=repair)
     _emit(out, folder, file_format, manifest, made)
 
 
@@ -161,73 +161,42 @@ def _samples(manifest: "Manifest", wanted: dict[str, str], images: Path | None, 
 
 def _emit(out: Output, folder: Path, file_format: Format, before: "Manifest", made: Any) -> None:
     """Tell what was written, what stayed in fp32, and what it is predicted to take."""
+    from stretch.export.answer import export_answer
+
     for name, why in made.kept.items():
         where = f", on processor {made.moved[name]}" if name in made.moved else ""
         out.warn(f"subgraph `{name}` stays in fp32{where}: {why}")
     if before.predicted and not made.manifest.predicted:
         out.warn(f"the profile {before.device} cannot be read here, so the new bundle has no predicted times")
-    data: dict[str, Any] = {
-        "bundle": folder,
-        "files": _files(made.manifest),
-        "format": file_format.value,
-        "subgraphs": _subgraphs(made.manifest, made.losses),
-        "checks": made.manifest.checks["tflite" if file_format is Format.tflite else "precision"],
-        "device": made.manifest.device,
-        "predicted": made.manifest.predicted,
-        "recommended": made.manifest.recommended,
-        "warnings": out.warnings,
-    }
-    out.emit(data, lambda console: _print(console, data))
+    form: Literal["onnx", "tflite"] = "tflite" if file_format is Format.tflite else "onnx"
+    answer = export_answer(folder, form, made.manifest, made.losses, out.warnings)
+    out.emit(answer, lambda console: _print(console, answer))
 
 
 def _export_qnn(out: Output, bundle: "Bundle", folder: Path, chips: list[str]) -> None:
     """Code for the DSP of chips, each file compared with its int8 subgraph."""
+    from stretch.export.answer import contexts_answer
     from stretch.export.qnn import export_contexts
 
-    with out.progress("compiling") as step:
-        made = export_contexts(bundle, folder, chips, step)
-    data: dict[str, Any] = {
-        "bundle": folder,
-        "files": _files(made.manifest),
-        "format": Format.qnn.value,
-        "subgraphs": [
-            {"name": name, "chip": chip, "cosine": each.cosine, "snr_db": each.snr_db}
-            for chip, found in made.losses.items()
-            for name, each in found.items()
-        ],
-        "checks": made.manifest.checks["contexts"],
-        "warnings": out.warnings,
-    }
-    out.emit(data, lambda console: _print_chips(console, data))
+    with out.progress("compiling") as progress:
+        made = export_contexts(bundle, folder, chips, progress)
+    answer = contexts_answer(folder, made.manifest, made.losses, out.warnings)
+    out.emit(answer, lambda console: _print_chips(console, answer))
 
 
 def _export_aot(out: Output, bundle: "Bundle", folder: Path, chips: list[str]) -> None:
     """Copies of the TFLite file with code in place of its int8 DSP signatures, each compared with its int8 subgraph."""
+    from stretch.export.answer import aot_answer
     from stretch.export.tflite.aot import export_aot
 
-    with out.progress("compiling") as step:
-        made = export_aot(bundle, folder, chips, step)
-    data: dict[str, Any] = {
-        "bundle": folder,
-        "files": _files(made.manifest),
-        "format": Format.tflite.value,
-        "subgraphs": [
-            {"name": name, "chip": chip, "operators": each.operators, "cosine": each.loss.cosine, "snr_db": each.loss.snr_db}
-            for chip, found in made.compiled.items()
-            for name, each in found.items()
-        ],
-        "checks": made.manifest.checks["aot"],
-        "warnings": out.warnings,
-    }
-    out.emit(data, lambda console: _print_signatures(console, data))
+    with out.progress("compiling") as progress:
+        made = export_aot(bundle, folder, chips, progress)
+    answer = aot_answer(folder, made.manifest, made.compiled, out.warnings)
+    out.emit(answer, lambda console: _print_chips(console, answer))
 
 
 def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",")]
-
-
-def _files(manifest: "Manifest") -> list[dict[str, Any]]:
-    return [{"file": name, "bytes": entry.bytes, "sha256": entry.sha256} for name, entry in manifest.files.items()]
 
 
 def _precision(text: str) -> dict[str, str]:
@@ -243,76 +212,60 @@ def _precision(text: str) -> dict[str, str]:
     return chosen
 
 
-def _subgraphs(manifest: "Manifest", losses: "dict[str, Loss]") -> list[dict[str, Any]]:
-    """Each subgraph with what was compared: another precision with fp32, or TFLite with ONNX."""
-    return [
-        {
-            "name": sub.name,
-            "processor": sub.processor,
-            "precision": sub.precision,
-            "cosine": losses[sub.name].cosine if sub.name in losses else None,
-            "snr_db": losses[sub.name].snr_db if sub.name in losses else None,
-        }
-        for sub in manifest.subgraphs
-    ]
-
-
-def _print(console: "Console", data: dict[str, Any]) -> None:
+def _print(console: "Console", answer: "ExportAnswer") -> None:
     from rich.table import Table
 
-    tflite = data["format"] == Format.tflite
+    tflite = answer.format == "tflite"
 
     table = Table(box=None, pad_edge=False)
     for title in ("subgraph", "processor", "precision"):
         table.add_column(title)
     for title in ("cosine with ONNX" if tflite else "cosine with fp32", "SNR dB"):
         table.add_column(title, justify="right")
-    for sub in data["subgraphs"]:
-        numbers = ["", ""] if sub["cosine"] is None else [f"{sub['cosine']:.5f}", f"{sub['snr_db']:.1f}"]
-        table.add_row(sub["name"], sub["processor"], sub["precision"], *numbers)
+    for sub in answer.subgraphs:
+        numbers = ["", ""] if sub.cosine is None or sub.snr_db is None else [f"{sub.cosine:.5f}", f"{sub.snr_db:.1f}"]
+        table.add_row(sub.name, sub.processor, sub.precision, *numbers)
     console.print(table)
-    output, images = data["checks"]["output"], data["checks"]["images"]
+    output, images = answer.checks["output"], answer.checks["images"]
     same = "" if output.get("top1_agreement") is None else f", the same best class for {output['top1_agreement']:.1%}"
     exact = f"; with fp32 {output['fp32']['cosine']:.5f}, {output['fp32']['snr_db']:.1f} dB," if tflite else ""
     console.print(
         f"output: cosine {output['cosine']:.5f}, {output['snr_db']:.1f} dB{exact}{same} of {images['count']} images ({images['source']})"
     )
-    if data["predicted"]:
-        console.print(_prediction(data))
-    console.print(f"bundle: {data['bundle']}")
+    if answer.predicted:
+        console.print(_prediction(answer))
+    console.print(f"bundle: {answer.bundle}")
 
 
-def _prediction(data: dict[str, Any]) -> str:
+def _prediction(answer: "ExportAnswer") -> str:
     """What the new files are predicted to take on the device."""
-    predicted = data["predicted"]
+    predicted = answer.predicted
     speedup = predicted["speedup"]
     single = f", {speedup:.2f}× the best single processor ({predicted['best_single_processor']})" if speedup is not None else ""
-    return f"predicted on {data['device']}: {predicted['makespan_ms']:.2f} ms{single}; recommended: {data['recommended']}"
+    return f"predicted on {answer.device}: {predicted['makespan_ms']:.2f} ms{single}; recommended: {answer.recommended}"
 
 
-def _print_chips(console: "Console", data: dict[str, Any]) -> None:
+def _print_chips(console: "Console", answer: "ChipsAnswer") -> None:
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False)
-    for title in ("chip", "subgraph"):
-        table.add_column(title)
-    for title in ("cosine with int8", "SNR dB"):
-        table.add_column(title, justify="right")
-    for sub in data["subgraphs"]:
-        table.add_row(sub["chip"], sub["name"], f"{sub['cosine']:.5f}", f"{sub['snr_db']:.1f}")
-    console.print(table)
-    console.print(f"bundle: {data['bundle']}; run its code with: stretch run {data['bundle']} --dsp-code CHIP --trust-code")
+    from stretch.export.answer import ChipSignature
 
-
-def _print_signatures(console: "Console", data: dict[str, Any]) -> None:
-    from rich.table import Table
+    signatures = answer.format == "tflite"
 
     table = Table(box=None, pad_edge=False)
-    for title in ("chip", "signature"):
+    for title in ("chip", "signature" if signatures else "subgraph"):
         table.add_column(title)
-    for title in ("operators", "cosine with int8", "SNR dB"):
+    for title in ("operators",) * signatures + ("cosine with int8", "SNR dB"):
         table.add_column(title, justify="right")
-    for sub in data["subgraphs"]:
-        table.add_row(sub["chip"], sub["name"], str(sub["operators"]), f"{sub['cosine']:.5f}", f"{sub['snr_db']:.1f}")
+    for sub in answer.subgraphs:
+        operators = (str(sub.operators),) if isinstance(sub, ChipSignature) else ()
+        table.add_row(sub.chip, sub.name, *operators, f"{sub.cosine:.5f}", f"{sub.snr_db:.1f}")
     console.print(table)
-    console.print(f"bundle: {data['bundle']}; every operator of these signatures was taken; compared on the simulator of this machine")
+    console.print(
+        f"bundle: {answer.bundle}; "
+        + (
+            "every operator of these signatures was taken; compared on the simulator of this machine"
+            if signatures
+            else f"run its code with: stretch run {answer.bundle} --dsp-code CHIP --trust-code"
+        )
+    )

@@ -1,7 +1,7 @@
 """`stretch extract`: a design out of a trained run, as weights and as a bundle."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -9,9 +9,10 @@ from stretch.cli.interrupt import WRITER_GRACE_S
 from stretch.cli.output import Output, verb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rich.console import Console
+
+    from scheduler.progress import Progress
+    from stretch.train.answer import ExtractAnswer, RankingAnswer
 
 #: Seconds after Ctrl-C in which it leaves nothing half-written.
 GRACE_S = WRITER_GRACE_S
@@ -39,57 +40,49 @@ def extract(
     from stretch.cli.train import import_torch
 
     import_torch()
+    from stretch.train.answer import ExtractAnswer, ExtractedAccuracy
     from stretch.train.extract import extract as take
     from stretch.train.rank import check_rank
 
     if rank:
         check_rank(run, rank)
     target = folder or run / "extracted"
-    with out.progress("extracting") as step:
-        step("weights")
+    with out.progress("extracting") as progress:
+        progress("weights")
         done = take(run, target, design=design, bundle=export, controls=controls, trust_code=trust_code)
-        ranking = _rank(run, target, rank, step, trust_code) if rank else None
-    data: dict[str, Any] = {
-        "checkpoint": str(done.checkpoint),
-        "accuracy": {"supernet": done.inside, "extracted": done.extracted, "source": "measured"},
-        "bundle": str(done.bundle) if done.bundle else None,
-        "checks": done.manifest.checks if done.manifest else {},
-        "ranking": ranking,
-        "warnings": out.warnings,
-    }
-    out.emit(data, lambda console: _print(console, data))
+        ranking = _rank(run, target, rank, progress, trust_code) if rank else None
+    answer = ExtractAnswer(
+        checkpoint=done.checkpoint,
+        accuracy=ExtractedAccuracy(supernet=done.inside, extracted=done.extracted),
+        bundle=done.bundle,
+        checks=done.manifest.checks if done.manifest else {},
+        ranking=ranking,
+        warnings=out.warnings,
+    )
+    out.emit(answer, lambda console: _print(console, answer))
 
 
-def _rank(run: Path, target: Path, count: int, step: "Callable[[str], None]", trust_code: bool) -> dict[str, Any]:
+def _rank(run: Path, target: Path, count: int, progress: "Progress", trust_code: bool) -> "RankingAnswer":
     """Fit and write the accuracy predictor."""
     from stretch.planning.cost.accuracy import save_accuracy
+    from stretch.train.answer import ranking_answer
     from stretch.train.rank import rank
 
-    found = rank(run, count, step, trust_code=trust_code)
+    found = rank(run, count, progress, trust_code=trust_code)
     file = target / "accuracy.json"
     save_accuracy(file, found.predictor)
-    own = found.predictor
-    return {
-        "file": str(file),
-        "designs": own.designs,
-        "rank_correlation": own.rank_correlation,
-        "p_value": own.p_value,
-        "rmse": own.rmse,
-        "source": "measured",
-    }
+    return ranking_answer(file, found.predictor)
 
 
-def _print(console: "Console", data: dict[str, Any]) -> None:
-    accuracy = data["accuracy"]
-    console.print(f"accuracy {accuracy['extracted']:.2%}, within the run {accuracy['supernet']:.2%}")
+def _print(console: "Console", answer: "ExtractAnswer") -> None:
+    console.print(f"accuracy {answer.accuracy.extracted:.2%}, within the run {answer.accuracy.supernet:.2%}")
     # not wrapped: these lines are there to be copied
-    console.print(f"weights: {data['checkpoint']}", soft_wrap=True)
-    if data["ranking"]:
-        ranking = data["ranking"]
+    console.print(f"weights: {answer.checkpoint}", soft_wrap=True)
+    if ranking := answer.ranking:
         console.print(
-            f"{ranking['designs']} designs ranked: rank correlation {ranking['rank_correlation']:.2f} (p {ranking['p_value']:.2g}) on designs left out, "
-            f"error {ranking['rmse']:.2%}"
+            f"{ranking.designs} designs ranked: rank correlation {ranking.rank_correlation:.2f} (p {ranking.p_value:.2g}) on designs left out, "
+            f"error {ranking.rmse:.2%}"
         )
-        console.print(f"plan with it: stretch branch MODEL --device DEVICE --accuracy {ranking['file']}", soft_wrap=True)
-    if data["bundle"]:
-        console.print(f"bundle written; run it with: stretch run {data['bundle']}", soft_wrap=True)
+        console.print(f"plan with it: stretch branch MODEL --device DEVICE --accuracy {ranking.file}", soft_wrap=True)
+    if answer.bundle:
+        console.print(f"bundle written; run it with: stretch run {answer.bundle}", soft_wrap=True)

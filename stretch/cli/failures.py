@@ -32,6 +32,8 @@ EXTRAS = {
     "timm": "torch",
     "safetensors": "torch",
     "pyopencl": "opencl",
+    "scipy": "fit",
+    "sklearn": "fit",
     "ai_edge_litert": "litert",
     "onnxruntime_qnn": "qnn",
     "onnxruntime": "",
@@ -87,10 +89,9 @@ def _speaks() -> bool:
         return True
     try:
         os.close(os.open(claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    except FileExistsError:
-        return False
-    except OSError:
-        return True
+    except OSError as error:
+        # a folder that is gone or full must not keep everybody silent
+        return not isinstance(error, FileExistsError)
     return True
 
 

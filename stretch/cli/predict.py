@@ -1,5 +1,7 @@
 """`stretch predict`: latency of a model on each processor of a device, without the device."""
 
+import fnmatch
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,43 +12,163 @@ from stretch.cli.output import Output, verb
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from stretch.stages.predict import Prediction
+    from predictors.devices import DeviceProfile
+    from stretch.stages.predict import Prediction, PredictionTable
 
 
 @verb
 def predict(
     out: Output,
-    model: Annotated[str, typer.Argument(help="A name of `stretch models`, package.module:factory or file.py:factory.")],
-    device: Annotated[str, typer.Option("--device", "-d", help="Profile id (see `stretch devices`) or TOML file.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A name of `stretch models`, a wildcard pattern such as 'resnet*', package.module:factory, file.py:factory or an .onnx file."
+        ),
+    ],
+    device: Annotated[
+        str, typer.Option("--device", "-d", help="Profile id (see `stretch devices`), a wildcard pattern such as '*', or TOML file.")
+    ],
     processor: Annotated[str | None, typer.Option("--processor", help="Such as gpu or cpu[1large]; all if left out.")] = None,
     precision: Annotated[str | None, typer.Option("--precision", help="fp32, fp16 or int8; each processor's default if left out.")] = None,
     kernels: Annotated[bool, typer.Option("--kernels", help="List every kernel.")] = False,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Draw the kernels of one processor under its roofline, to this .svg or .png file.")
+    ] = None,
     input_size: Annotated[str | None, typer.Option("--input", help="Channels, height and width, as 3x224x224.")] = None,
     trust_code: Annotated[bool, typer.Option("--trust-code", help="Allow file.py:factory to be executed.")] = False,
 ) -> None:
-    """Predict the latency of a model per processor and per kernel."""
+    """Predict the latency of a model, or of many, per processor and per kernel."""
     # Names are checked before torch is imported, so that a misspelt one is told at once.
-    from predictors.devices import load_device
-
-    profile = load_device(device)
-    names = [profile.processor(processor).name] if processor else list(profile.variants)
-    if precision is not None and processor is None:
-        names = [name for name in names if precision in profile.processor(name).precisions]
-        if not names:
-            raise UsageError(f"no processor of {profile.id} runs `{precision}`", "choose fp32, fp16 or int8")
-    for name in names:
-        profile.processor(name).check_precision(precision)
     shape = parse_input(input_size)
+    profiles = _profiles(device)
+    if len(profiles) > 1 or _is_pattern(model):
+        if kernels or plot is not None:
+            raise UsageError("--kernels and --plot are of one model on one device", "name both without wildcards")
+        _predict_many(
+            out, model, [(profile, _places(profile, processor, precision, every=False)) for profile in profiles], precision, shape
+        )
+        return
+    [profile] = profiles
+    names = _places(profile, processor, precision, every=True)
+    if not names:
+        raise UsageError(f"no processor of {profile.id} runs `{precision}`", "choose fp32, fp16 or int8")
+    if plot is not None:
+        check_picture(plot, names)
 
-    from stretch.stages.network import read_network
+    from stretch.stages.network import read_graph
     from stretch.stages.predict import predict_latency
 
     with out.progress("capturing"):
-        graph = read_network(model, shape, weights="none", trust_code=trust_code).graph
-    if not profile.calibrated:
-        out.warn(f"the profile {profile.id} is derived from specifications, not fitted to measurements: treat predicted times as estimates")
+        network = read_graph(model, shape, trust_code=trust_code)
+    graph = network.graph
+    if network.refusal is not None:
+        opaque = sum(op.kind == "opaque" for op in graph.ops)
+        out.warn(
+            f"{network.refusal}: it is predicted from torch.export, {opaque} of its {len(graph.ops)} operators by their sizes alone, and cannot be branched"
+        )
     found = predict_latency(model, graph, profile, names, precision, kernels=kernels, warnings=out.warnings)
+    _warn(out, found)
+    if plot is not None:
+        from stretch.report.roofline import draw_roofline
+
+        draw_roofline(graph, profile, names[0], precision, plot)
     out.emit(found, lambda console: _show(console, found, kernels))
+
+
+def _is_pattern(name: str) -> bool:
+    """Whether a name is to be matched rather than looked up."""
+    return any(sign in name for sign in "*?[") and not Path(name).exists()
+
+
+def _profiles(device: str) -> "list[DeviceProfile]":
+    from predictors.devices import list_devices, load_device
+    from predictors.errors import UnknownNameError
+
+    if not _is_pattern(device):
+        return [load_device(device)]
+    names = fnmatch.filter(list_devices(), device)
+    if not names:
+        raise UnknownNameError.among("device", device, list_devices())
+    return [load_device(name) for name in names]
+
+
+def _places(profile: "DeviceProfile", processor: str | None, precision: str | None, *, every: bool) -> list[str]:
+    """Processors that are asked for and run the precision; with every core set, or only the default ones.
+
+    Raises:
+        UnknownNameError: If the device lacks the one that is asked for.
+        UsageError: If that does not run the precision.
+    """
+    if processor is not None:
+        profile.processor(processor).check_precision(precision)
+        return [processor]
+    names = profile.variants if every else profile.processors
+    return [name for name in names if precision is None or precision in profile.processor(name).precisions]
+
+
+def _predict_many(
+    out: Output,
+    pattern: str,
+    places: "list[tuple[DeviceProfile, list[str]]]",
+    precision: str | None,
+    shape: tuple[int, ...] | None,
+) -> None:
+    """Every model of a pattern on every processor, a row each."""
+    from predictors.errors import StretchError, UnknownNameError
+    from predictors.predictor import LatencyPredictor
+    from stretch.models import model_names
+    from stretch.stages.network import read_graph
+    from stretch.stages.predict import PredictedRow, PredictionTable, Unpredicted, predicted_rows
+
+    models = [name for name, _ in model_names(pattern)] if _is_pattern(pattern) else [pattern]
+    if not models:
+        raise UnknownNameError.among("model", pattern, [name for name, _ in model_names()])
+    predictors = [(LatencyPredictor(profile), names) for profile, names in places]
+    rows: list[PredictedRow] = []
+    failed = []
+    with out.progress("predicting", len(models)) as done:
+        for model in models:
+            try:
+                graph = read_graph(model, shape).graph
+            except StretchError as error:
+                failed.append(Unpredicted(model=model, reason=error.message))
+            else:
+                rows += predicted_rows(model, graph, [(predictor, name, precision) for predictor, names in predictors for name in names])
+            done()
+    guessed = sorted({f"{row.processor} of {row.device}" for row in rows if not row.calibrated})
+    if guessed:
+        out.warn(f"not fitted to measurements, but derived from specifications: {', '.join(guessed)}")
+    table = PredictionTable(items=rows, failed=failed, warnings=out.warnings)
+    out.emit(table, lambda console: _show_many(console, table))
+
+
+def check_picture(path: Path, processors: list[str]) -> None:
+    """Refuse a picture that could not be drawn, before anything is computed.
+
+    Raises:
+        UsageError: If there are several processors, or the file has another ending than ``.svg`` or ``.png``.
+    """
+    if len(processors) > 1:
+        raise UsageError("--plot draws one processor", f"choose one with --processor: {', '.join(processors)}")
+    if path.suffix not in (".svg", ".png"):
+        raise UsageError(f"--plot {path} is neither an .svg nor a .png file", "give the file one of these endings")
+    if not path.parent.is_dir():
+        raise UsageError(f"the folder of --plot {path} does not exist", "make it first")
+
+
+def _warn(out: Output, found: "Prediction") -> None:
+    """Tell what of the times was not measured."""
+    guessed = [name for name, row in found.processors.items() if not row.calibrated]
+    if guessed:
+        out.warn(
+            f"the times of {', '.join(guessed)} on {found.device} are derived from specifications, "
+            "not fitted to measurements: treat predicted times as estimates"
+        )
+    for name, row in found.processors.items():
+        if row.calibrated and row.by_roofline:
+            out.warn(
+                f"{row.by_roofline} of {row.kernel_count} kernels on {name} are like none that was measured: they are timed by the roofline"
+            )
 
 
 def parse_input(text: str | None) -> tuple[int, int, int, int] | None:
@@ -85,3 +207,18 @@ def _show(console: "Console", found: "Prediction", kernels: bool) -> None:
         for each in row.kernels:
             table.add_row(each.name, each.kind, str(len(each.ops)), f"{each.macs / 1e6:.2f}", f"{each.ms:.3f}", each.bound)
         console.print(table)
+
+
+def _show_many(console: "Console", found: "PredictionTable") -> None:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for title in ("model", "device", "processor", "precision", "MMACs", "predicted ms", "low", "high", "from"):
+        table.add_column(title, justify="right" if title in ("MMACs", "predicted ms", "low", "high") else "left")
+    for row in found.items:
+        times = (f"{ms:.2f}" for ms in (row.latency_ms, row.low_ms, row.high_ms))
+        source = "a fit" if row.calibrated else "specifications"
+        table.add_row(row.model, row.device, row.processor, row.precision, f"{row.macs / 1e6:.1f}", *times, source)
+    console.print(table)
+    for each in found.failed:
+        console.print(f"{each.model}: {each.reason}", markup=False)

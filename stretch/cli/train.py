@@ -5,7 +5,7 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from stretch.train.answer import TrainAnswer
     from stretch.train.listen import Listener
     from stretch.train.loop import Epoch, Run
 
@@ -47,6 +48,7 @@ def train(
     if gpus > 1 and "RANK" not in os.environ:
         raise typer.Exit(_torchrun(gpus, out))
     import_torch()
+    from stretch.train.answer import TrainAnswer
     from stretch.train.distributed import join_world
     from stretch.train.session import train_recipe
 
@@ -62,13 +64,8 @@ def train(
             return
     for warning in done.warnings:
         out.warn(warning)
-    data: dict[str, Any] = {
-        "run": str(done.run) if done.run else None,
-        "checkpoint": str(done.checkpoint) if done.checkpoint else None,
-        "metrics": done.metrics,
-        "warnings": out.warnings,
-    }
-    out.emit(data, lambda console: _print(console, data, trust_code))
+    answer = TrainAnswer(run=done.run, checkpoint=done.checkpoint, metrics=done.metrics, warnings=out.warnings)
+    out.emit(answer, lambda console: _print(console, answer, trust_code))
 
 
 def _listener(out: Output, step: "Callable[..., None]", epochs: int) -> "Listener":
@@ -137,11 +134,11 @@ def _torchrun(gpus: int, out: Output) -> int:
     return 0
 
 
-def _print(console: "Console", data: dict[str, Any], trusted: bool) -> None:
-    metrics = data["metrics"]
+def _print(console: "Console", answer: "TrainAnswer", trusted: bool) -> None:
+    metrics = answer.metrics
     ratios = ", ".join(f"{ratio:.3f}" for ratio in metrics["macs_ratio"])
     console.print(f"MACs over the original's: {ratios}")
-    if data["run"] is None:
+    if answer.run is None:
         console.print(f"dry run: one step in {metrics['seconds']:.1f} s, loss {metrics['loss']:.4f}, {metrics['memory_mib']:.0f} MiB")
         return
     console.print(f"accuracy {metrics['accuracy']:.2%}, best {metrics['best_accuracy']:.2%}, loss {metrics['loss']:.4f}")
@@ -152,4 +149,4 @@ def _print(console: "Console", data: dict[str, Any], trusted: bool) -> None:
     if metrics.get("unreadable_images"):
         console.print(f"{metrics['unreadable_images']} images could not be read")
     # not wrapped: this line is there to be copied
-    console.print(f"take it out with: stretch extract {data['run']}{' --trust-code' * trusted}", soft_wrap=True)
+    console.print(f"take it out with: stretch extract {answer.run}{' --trust-code' * trusted}", soft_wrap=True)

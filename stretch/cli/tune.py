@@ -11,6 +11,7 @@ from stretch.cli.output import Output, verb
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from scheduler.answer import TuneAnswer
     from scheduler.bundle.load import Bundle
     from scheduler.delegates import Delegate
     from scheduler.delegates.base import Tuning
@@ -39,6 +40,7 @@ def tune(
     ] = None,
 ) -> None:
     """Tune the kernels of a bundle where a delegate has any to tune, and keep what was found for this device and driver."""
+    from scheduler.answer import tune_answer
     from scheduler.bundle.load import load_bundle
 
     loaded = load_bundle(bundle, check_hashes=True)
@@ -47,26 +49,16 @@ def tune(
     choices: dict[tuple[str, str], Any] = {}
     with out.progress("tuning", total=sum(each.steps for each in tunings)) as bar:
 
-        def step(kernel: str) -> None:
+        def progress(kernel: str) -> None:
             bar(f"{kernel}, {max(0.0, end - time.monotonic()):.0f} s left")
 
         for each in tunings:
-            choices |= each.tune(max(0.0, end - time.monotonic()), step)
+            choices |= each.tune(max(0.0, end - time.monotonic()), progress)
     if time.monotonic() > end:
         out.warn(f"the budget of {budget:g} s was spent before every kernel was measured; run it again to go on")
     kernels = [row for each in tunings for row in each.rows(choices)]
-    totals = [sum(row[key] or 0.0 for row in kernels) for key in ("before_ms", "after_ms")]
-    data: dict[str, Any] = {
-        "bundle": bundle,
-        "device": tunings[0].device,
-        "mode": ", ".join(dict.fromkeys(modes)),
-        "source": "measured",
-        "before_ms": totals[0],
-        "after_ms": totals[1],
-        "kernels": kernels,
-        "warnings": out.warnings,
-    }
-    out.emit(data, lambda console: _print(console, data))
+    answer = tune_answer(bundle, tunings[0].device, modes, kernels, out.warnings)
+    out.emit(answer, lambda console: _print(console, answer))
 
 
 def _tunings(bundle: "Bundle", mapping: list[str], mode: str | None) -> "tuple[list[Tuning], list[str]]":
@@ -109,19 +101,19 @@ def _created(place: "Placement") -> "Delegate":
     return get_delegate(place.delegate).create(place.cores)
 
 
-def _print(console: "Console", data: dict[str, Any]) -> None:
+def _print(console: "Console", answer: "TuneAnswer") -> None:
     from rich.table import Table
 
-    console.print(f"{data['device']}, mode {data['mode']}")
+    console.print(f"{answer.device}, mode {answer.mode}")
     table = Table(box=None, pad_edge=False)
     for title in ("kernel", "shape", "choice"):
         table.add_column(title)
     for title in ("before ms", "after ms"):
         table.add_column(title, justify="right")
-    for row in sorted(data["kernels"], key=lambda row: -(row["after_ms"] or 0.0))[:30]:
-        choice = "" if not row["choice"] else " ".join(f"{key}={value}" for key, value in row["choice"].items())
-        table.add_row(row["kernel"], row["shape"], choice, *("" if row[k] is None else f"{row[k]:.3f}" for k in ("before_ms", "after_ms")))
+    for row in sorted(answer.kernels, key=lambda row: -(row.after_ms or 0.0))[:30]:
+        choice = "" if not row.choice else " ".join(f"{key}={value}" for key, value in row.choice.items())
+        table.add_row(row.kernel, row.shape, choice, *("" if ms is None else f"{ms:.3f}" for ms in (row.before_ms, row.after_ms)))
     console.print(table)
-    if len(data["kernels"]) > 30:
-        console.print(f"… and {len(data['kernels']) - 30} more; --json has them all")
-    console.print(f"all kernels: {data['before_ms']:.2f} ms before, {data['after_ms']:.2f} ms after")
+    if len(answer.kernels) > 30:
+        console.print(f"… and {len(answer.kernels) - 30} more; --json has them all")
+    console.print(f"all kernels: {answer.before_ms:.2f} ms before, {answer.after_ms:.2f} ms after")

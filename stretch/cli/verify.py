@@ -17,30 +17,22 @@ def verify(
     bundle: Annotated[Path, typer.Argument(help="Folder of a bundle.")],
 ) -> None:
     """Check a bundle: schema, hashes, graph, and its subgraphs against its whole model."""
+    from scheduler.answer import verify_answer
     from scheduler.checks.verify import verify_bundle
 
-    result = verify_bundle(bundle)
+    answer = verify_answer(bundle, verify_bundle(bundle))
 
     def human(console: "Console") -> None:
-        for problem in result.problems:
+        for problem in answer.problems:
             console.print(f"problem: {problem}")
-        if result.ok:
-            allowed = "its fp16 and int8 subgraphs round" if result.tolerance is None else f"{result.tolerance:.0e} is allowed"
+        if answer.ok:
+            allowed = "its fp16 and int8 subgraphs round" if answer.tolerance is None else f"{answer.tolerance:.0e} is allowed"
             console.print(
-                f"{bundle} is whole; its subgraphs differ from the whole model by {result.max_error:.1e} of the largest output ({allowed})"
+                f"{bundle} is whole; its subgraphs differ from the whole model by {answer.max_error:.1e} of the largest output ({allowed})"
             )
         else:
             console.print(f"{bundle} is not fit to run")
 
-    out.emit(
-        {
-            "bundle": bundle,
-            "ok": result.ok,
-            "problems": list(result.problems),
-            "max_error": result.max_error,
-            "tolerance": result.tolerance,
-        },
-        human,
-    )
-    if not result.ok:
+    out.emit(answer, human)
+    if not answer.ok:
         raise typer.Exit(1)

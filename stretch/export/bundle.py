@@ -11,14 +11,13 @@ from predictors.graph import Op, OpGraph
 from predictors.joins import join_of
 from scheduler.bundle.manifest import SCHEMA, Alternative, FileEntry, JoinEntry, Manifest, ModelInfo, SubgraphEntry, Tensor, WeightsInfo
 from scheduler.bundle.preprocessing import Preprocessing
+from scheduler.progress import Progress, silent
 from stretch.capture import Captured
 from stretch.export.checks import check_export
 from stretch.export.onnx import Arrays, save_onnx, to_numpy, to_onnx
 from stretch.export.staging import file_entry, staged, write_manifest
 from stretch.planning.design.scale import host_processor
 from stretch.transform.model import BranchedModel, op_weights
-
-Step = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class BundleFacts:
         weights_detail: Which weights.
         predicted: The planner's figures, JSON-ready.
         recommended: What the planner recommends to run.
-        branch_ms: Predicted milliseconds by (segment, processor).
+        branch_times: Predicted milliseconds alone, and the factor on them beside other branches, by (segment, processor).
         precision: Planned precision by processor.
         alternatives: What a subgraph would take on each processor of the plan.
         little_cores: The device's cores for threads that only wait.
@@ -45,7 +44,7 @@ class BundleFacts:
     weights_detail: str = ""
     predicted: Mapping[str, Any] = field(default_factory=dict)
     recommended: str = "branched"
-    branch_ms: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    branch_times: Mapping[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
     precision: Mapping[str, str] = field(default_factory=dict)
     alternatives: Callable[[OpGraph], dict[str, Alternative]] = lambda graph: {}
     little_cores: tuple[int, ...] = ()
@@ -61,7 +60,7 @@ def export_bundle(
     version: str,
     *,
     controls: bool = True,
-    step: Step = lambda what: None,
+    progress: Progress = silent,
 ) -> Manifest:
     """Write the bundle folder atomically, each file checked against torch.
 
@@ -73,16 +72,16 @@ def export_bundle(
         facts: What the manifest says about them.
         version: Version of nn-stretch.
         controls: Whether to write the controls.
-        step: Called with the name of each file before it is written.
+        progress: Called with the name of each file before it is written.
 
     Raises:
         StretchError: If the folder cannot be written, or a file computes
             something else than torch.
     """
     with staged(out) as folder:
-        written = _write_graphs(folder, original, model, sequential if controls else None, facts, controls=controls, step=step)
+        written = _write_graphs(folder, original, model, sequential if controls else None, facts, controls=controls, progress=progress)
         manifest = _manifest(original, model, facts, version, written)
-        step("checks")
+        progress("checks")
         checks = check_export(folder, manifest, original, model, sequential if controls else None)
         manifest = msgspec.structs.replace(manifest, checks=checks)
         write_manifest(folder, manifest)
@@ -114,7 +113,7 @@ def _write_graphs(
     facts: BundleFacts,
     *,
     controls: bool,
-    step: Step,
+    progress: Progress,
 ) -> _Written:
     """Write every subgraph, the whole and the controls."""
     weights = to_numpy(op_weights(model))
@@ -125,12 +124,12 @@ def _write_graphs(
         "stretch.device": facts.device,
     }
     for name, piece in written.pieces.items():
-        step(name)
+        progress(name)
         _write(folder, f"subgraphs/{name}.onnx", piece, weights, {**properties, "stretch.subgraph": name}, written.files)
-    step("model")
+    progress("model")
     _write(folder, "model.onnx", model.graph, weights, properties, written.files)
     if controls:
-        step("controls")
+        progress("controls")
         for name, (graph, arrays) in _controls(original, sequential).items():
             written.controls[name] = f"controls/{name}.onnx"
             written.control_macs[name] = graph.macs
@@ -198,6 +197,7 @@ def _manifest(original: Captured, model: BranchedModel, facts: BundleFacts, vers
 def _subgraph_entry(name: str, piece: OpGraph, facts: BundleFacts) -> SubgraphEntry:
     tags = piece.by_name[piece.output].tags
     segment, processor = tags["segment"], tags["processor"]
+    ms, contention = facts.branch_times.get((segment, processor), (None, 1.0))
     return SubgraphEntry(
         name,
         segment,
@@ -207,7 +207,8 @@ def _subgraph_entry(name: str, piece: OpGraph, facts: BundleFacts) -> SubgraphEn
         (piece.output,),
         piece.macs,
         planned_precision=facts.precision.get(processor, "fp32"),
-        predicted_ms=facts.branch_ms.get((segment, processor)),
+        predicted_ms=ms,
+        contention=contention,
         alternatives=facts.alternatives(piece),
     )
 

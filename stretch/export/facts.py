@@ -8,7 +8,7 @@ from scheduler.bundle.manifest import Alternative
 from scheduler.bundle.preprocessing import Preprocessing
 from stretch.export.bundle import BundleFacts
 from stretch.planning.config import PlanConfig
-from stretch.planning.plan import PlanResult
+from stretch.planning.result import PlanResult
 
 
 def bundle_facts(
@@ -25,12 +25,12 @@ def bundle_facts(
     """
     return BundleFacts(
         profile.id,
-        profile.calibrated,
+        planned.calibrated,
         weights_source,
         weights_detail,
         planned.predicted.to_json(),
         planned.recommended,
-        {(row.design.name, b.scale.processor): b.ms for row in planned.run.segments for b in row.branches},
+        {(row.design.name, b.scale.processor): (b.ms, b.contention) for row in planned.run.segments for b in row.branches},
         planned.config.precision,
         lambda piece: _alternatives(piece, profile, planned.config),
         profile.little_cores.value if profile.little_cores else (),
@@ -43,6 +43,6 @@ def _alternatives(graph: OpGraph, device: DeviceProfile, config: PlanConfig) -> 
     predictor, energy = LatencyPredictor(device), EnergyModel(device)
     found = {}
     for name in config.processors:
-        ms = predictor.predict(graph, name, config.precision.get(name)).ms
+        ms = predictor.predict(graph, name, config.precision.get(name)).computing_ms
         found[name] = Alternative(ms, energy.mj(name, ms))
     return found

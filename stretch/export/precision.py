@@ -1,6 +1,6 @@
 """A bundle in other precisions: subgraphs quantised one by one, compared with their float form, refused or repaired."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import Manifest, SubgraphEntry
 from scheduler.formats.int8_edges import Edge, edges
 from scheduler.placement.processors import host_of, is_integer_only
+from scheduler.progress import Progress, silent
 from stretch.export.repredict import repredict
 from stretch.export.staging import copy_files, file_entry, staged, write_manifest
 from stretch.quantize.compare import Loss, least_snr_db, loss, top1_agreement
@@ -23,8 +24,6 @@ from stretch.quantize.qdq import METHOD, quantise
 from stretch.quantize.replay import Run, replay, runner
 
 Array = NDArray[Any]
-Step = Callable[[str], None]
-
 HALF_METHOD = "weights and activations rounded to half precision, batch-norms folded"
 
 PRECISIONS = ("fp32", "fp16", "int8")
@@ -79,7 +78,7 @@ def export_precision(
     *,
     min_cosine: float = MIN_COSINE,
     repair: bool = False,
-    step: Step = lambda what: None,
+    progress: Progress = silent,
 ) -> PrecisionExport:
     """Write a bundle again with some processors' subgraphs in int8 or fp16.
 
@@ -91,7 +90,7 @@ def export_precision(
         images_source: Where they came from, for the record.
         min_cosine: Of each changed subgraph's output and the model's with those in fp32, at least.
         repair: Keep subgraphs that lose more in fp32 instead of refusing.
-        step: Told which subgraph comes next.
+        progress: Told which subgraph comes next.
 
     Raises:
         UsageError: If a processor or precision is unknown or not available, or `out` is the bundle itself.
@@ -103,13 +102,13 @@ def export_precision(
     if out.resolve() == bundle.path.resolve():
         raise UsageError(f"the new bundle cannot replace {bundle.path}, which it is made from", "choose another folder with --out")
     floats = {sub.name: runner(str(bundle.file(sub.file))) for sub in manifest.subgraphs}
-    calibration = _calibration(manifest, floats, chosen, images, step)
+    calibration = _calibration(manifest, floats, chosen, images, progress)
     candidates: dict[str, _Candidate] = {}
     kept: dict[str, str] = {}
     for sub in manifest.subgraphs:
         if sub.name not in chosen:
             continue
-        step(sub.name)
+        progress(sub.name)
         candidate = _candidate(bundle, sub, chosen[sub.name], *calibration.pop(sub.name))
         if candidate.loss.exceeds(min_cosine):
             _refuse_unless(
@@ -118,7 +117,7 @@ def export_precision(
             kept[sub.name] = _words(candidate.loss)
         else:
             candidates[sub.name] = candidate
-    step("comparison")
+    progress("comparison")
     whole = _agreeing(manifest, floats, candidates, kept, images, min_cosine, repair)
     # Where there is no floating point, what is not int8 moves to the host.
     moved = {sub.name: host_of(manifest) for sub in manifest.subgraphs if sub.name in kept and is_integer_only(sub.processor)}
@@ -160,13 +159,13 @@ def _chosen(manifest: Manifest, precision: Mapping[str, str]) -> dict[str, str]:
 
 
 def _calibration(
-    manifest: Manifest, floats: Mapping[str, Run], chosen: Mapping[str, str], images: Sequence[Array], step: Step
+    manifest: Manifest, floats: Mapping[str, Run], chosen: Mapping[str, str], images: Sequence[Array], progress: Progress
 ) -> dict[str, tuple[list[Array], list[Array]]]:
     """What each chosen subgraph reads and writes in fp32, for as many images as memory allows."""
     found: dict[str, tuple[list[Array], list[Array]]] = {name: ([], []) for name in chosen}
     used = 0
     for image in images[:CALIBRATION_IMAGES]:
-        step("calibration")
+        progress("calibration")
         tensors = replay(manifest, floats, image)
         for sub in manifest.subgraphs:
             if sub.name in chosen:

@@ -1,6 +1,6 @@
 """A bundle with its int8 DSP subgraphs compiled for named chips (QNN EPContext files)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,11 +11,10 @@ from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import Manifest
 from scheduler.checks.verify import random_input
 from scheduler.delegates.qnn_context import compile_context, find_chip
+from scheduler.progress import Progress, silent
 from stretch.export.staging import copy_files, file_entry, staged, write_manifest
 from stretch.quantize.compare import Loss, loss
 from stretch.quantize.replay import replay, runner
-
-Step = Callable[[str], None]
 
 #: Cosine with the int8 subgraph on ONNX Runtime below which compiled code counts as wrong.
 MIN_COSINE = 0.999
@@ -34,14 +33,14 @@ class ContextExport:
     losses: dict[str, dict[str, Loss]]
 
 
-def export_contexts(bundle: Bundle, out: Path, chips: Sequence[str], step: Step = lambda what: None) -> ContextExport:
+def export_contexts(bundle: Bundle, out: Path, chips: Sequence[str], progress: Progress = silent) -> ContextExport:
     """Write a bundle again with code for the DSP of each chip beside its int8 subgraphs.
 
     Args:
         bundle: A bundle with int8 subgraphs on a dsp.
         out: Folder of the new one; an earlier bundle there is replaced.
         chips: Keys of `scheduler.delegates.qnn_context.CHIPS`.
-        step: Told which file comes next.
+        progress: Told which file comes next.
 
     Raises:
         UsageError: If there is nothing to compile, or `out` is the bundle itself.
@@ -68,7 +67,7 @@ def export_contexts(bundle: Bundle, out: Path, chips: Sequence[str], step: Step 
         files = copy_files(bundle, folder)
         for chip in chips:
             for sub in compiled:
-                step(f"{sub.name} for {chip}")
+                progress(f"{sub.name} for {chip}")
                 name = f"contexts/{chip}/{sub.name}.onnx"
                 path = folder / name
                 path.parent.mkdir(parents=True, exist_ok=True)

@@ -10,13 +10,14 @@ from predictors.devices import ITEM_BYTES, DeviceProfile, Processor, load_device
 from predictors.energy import EnergyModel
 from predictors.errors import StretchError
 from predictors.graph import OpGraph
+from predictors.host import is_host, kind_of
 from predictors.predictor import Estimate, LatencyPredictor
 from scheduler.bundle.manifest import Alternative, Manifest, SubgraphEntry
 from scheduler.formats.onnx import open_onnx
 from scheduler.runtime.trace import Trace
 from scheduler.simulate.predicted import predicted_trace
 from stretch.planning.cost.branch import Costs
-from stretch.planning.cost.compare import NO_CLEAR_WINNER, Branch, PredictedRun, recommend, single_run
+from stretch.planning.cost.compare import NO_CLEAR_WINNER, Branch, PredictedRun, certainty, recommend, single_run
 from stretch.planning.cost.makespan import ideal_split_ms
 from stretch.planning.search.controls import Single, best_single, operator_split_ms
 
@@ -57,7 +58,11 @@ def repredict(manifest: Manifest, file: Callable[[str], Path]) -> Manifest:
         estimate = estimates[sub.name] = predictor.predict(graph, sub.processor, precision)
         entries.append(
             msgspec.structs.replace(
-                sub, planned_precision=precision, predicted_ms=estimate.ms, alternatives=_alternatives(graph, sub, device, predictor)
+                sub,
+                planned_precision=precision,
+                predicted_ms=estimate.computing_ms,
+                contention=_contention(manifest, sub, estimate),
+                alternatives=_alternatives(graph, sub, device, predictor),
             )
         )
     made = msgspec.structs.replace(manifest, subgraphs=tuple(entries))
@@ -72,7 +77,7 @@ def _alternatives(graph: OpGraph, sub: SubgraphEntry, device: DeviceProfile, pre
     energy = EnergyModel(device)
     found = {}
     for name in sub.alternatives:
-        ms = predictor.predict(graph, name, runs_in(device.processor(name), sub)).ms
+        ms = predictor.predict(graph, name, runs_in(device.processor(name), sub)).computing_ms
         found[name] = Alternative(ms, energy.mj(name, ms))
     return found
 
@@ -98,7 +103,7 @@ def _figures(
     runs = {
         names[name]: single_run(graphs[name], single.processor, single.precision, single.ms, predictor) for name, single in singles.items()
     }
-    recommendation = recommend(branched, runs, device)
+    recommendation = recommend(branched, runs)
     original, same, whole = (singles.get(name) for name in ("original", "sequential_same_macs", "whole_graph"))
     makespan = trace.makespan_ms
     ideal = ideal_split_ms(graphs["original"], processors, predictor, costs.precision) if original else None
@@ -116,12 +121,15 @@ def _figures(
         "operator_split_ms": operator_split_ms(graphs["original"], costs, processors) if original else None,
         "ideal_split_ms": ideal,
         "ideal_fraction": ideal / makespan if ideal else None,
-        **_shares(manifest, device, makespan, estimates),
-        "comparisons": [rival.to_json() for rival in recommendation.rivals],
+        **_shares(manifest, makespan, estimates),
+        "comparisons": msgspec.to_builtins(recommendation.rivals),
+        **msgspec.to_builtins(certainty(recommendation, branched, runs.get(names["original"]) if original else None)),
+        "energy_mj": EnergyModel(device).plan_mj(_busy(manifest, estimates), makespan),
+        "best_single_energy_mj": EnergyModel(device).plan_mj({original.processor: original.ms}, original.ms) if original else None,
         "optimal": None,
         "gap": None,
         "source": "predicted",
-    }, recommendation.choice if original else NO_CLEAR_WINNER
+    }, recommendation.recommended if original else NO_CLEAR_WINNER
 
 
 def _rival_name(name: str, single: Single) -> str:
@@ -129,24 +137,42 @@ def _rival_name(name: str, single: Single) -> str:
     return {"original": f"single:{single.processor}", "whole_graph": f"whole_graph:{single.processor}"}.get(name, name)
 
 
-def _contention(manifest: Manifest, device: DeviceProfile, sub: SubgraphEntry) -> float:
-    branches = sum(other.segment == sub.segment for other in manifest.subgraphs)
-    return device.processor(sub.processor).profile.contention.value if branches > 1 else 1.0
+def _contention(manifest: Manifest, sub: SubgraphEntry, estimate: Estimate) -> float:
+    """Factor on the time of a subgraph beside the other branches of its segment."""
+    beside = any(other.segment == sub.segment and other.name != sub.name for other in manifest.subgraphs)
+    return estimate.contended_ms / estimate.computing_ms if beside and estimate.computing_ms else 1.0
 
 
-def _shares(manifest: Manifest, device: DeviceProfile, makespan: float, estimates: Mapping[str, Estimate]) -> dict[str, float]:
+def _shares(manifest: Manifest, makespan: float, estimates: Mapping[str, Estimate]) -> dict[str, float]:
     """What of the makespan is the slowest branches, each alone, and what is beside their computation."""
     alone: dict[str, dict[str, float]] = {}
     together: dict[str, dict[str, float]] = {}
     for sub in manifest.subgraphs:
-        ms = estimates[sub.name].ms
-        for found, factor in ((alone, 1.0), (together, _contention(manifest, device, sub))):
+        ms = estimates[sub.name].computing_ms
+        for found, factor in ((alone, 1.0), (together, _contention(manifest, sub, estimates[sub.name]))):
             row = found.setdefault(sub.segment, {})
             row[sub.processor] = row.get(sub.processor, 0.0) + ms * factor
     return {
         "efficiency": sum(max(row.values()) for row in alone.values()) / makespan,
         "communication_ms": makespan - sum(max(row.values()) for row in together.values()),
     }
+
+
+def _busy(manifest: Manifest, estimates: Mapping[str, Estimate]) -> dict[str, float]:
+    """How long each processor computes, ms."""
+    busy: dict[str, float] = {}
+    for sub in manifest.subgraphs:
+        ms = estimates[sub.name].computing_ms * _contention(manifest, sub, estimates[sub.name])
+        busy[sub.processor] = busy.get(sub.processor, 0.0) + ms
+    return busy
+
+
+def _far(manifest: Manifest, sub: SubgraphEntry) -> str:
+    """The processor at the far end of the link that a subgraph's tensors cross: its own, or for the host's that of whoever made its input."""
+    if not is_host(sub.processor):
+        return kind_of(sub.processor)
+    makers = {name: other.processor for other in manifest.subgraphs for name in other.outputs}
+    return next(kind_of(makers[name]) for name in sub.inputs if not is_host(makers.get(name, sub.processor)))
 
 
 def _run(manifest: Manifest, device: DeviceProfile, trace: Trace, estimates: Mapping[str, Estimate]) -> PredictedRun:
@@ -158,7 +184,10 @@ def _run(manifest: Manifest, device: DeviceProfile, trace: Trace, estimates: Map
             moving[name] = moving.get(name, 0.0) + span.ms
     segments: dict[str, dict[str, Branch]] = {}
     for sub in manifest.subgraphs:
-        branch = Branch.of(estimates[sub.name], moving.get(sub.name, 0.0), _contention(manifest, device, sub))
+        estimate = estimates[sub.name]
+        links = {_far(manifest, sub): moving[sub.name]} if sub.name in moving else {}
+        slowed = (_contention(manifest, sub, estimate) - 1) * estimate.computing_ms
+        branch = Branch.of(estimate, device, links, slowed)
         row = segments.setdefault(sub.segment, {})
         row[sub.processor] = row[sub.processor].then(branch) if sub.processor in row else branch
     joins = sum(span.ms for span in trace.spans if span.kind == "join")

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from predictors.joins import JoinKind
+from stretch.planning.cost.compare import LinkFigure, Rival
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.network.segments import EntryKind
 
@@ -98,6 +99,13 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
         communication_ms: Of transfers and joins.
         optimal: Whether no design of the space is faster; None where that was not asked.
         gap: How much faster one might be, as a fraction; None where not known.
+        makespan_low_ms: Lower end of the 90 % interval around the makespan.
+        makespan_high_ms: Upper end.
+        probability_faster: That the branched run is faster than each control, and than ``all`` of them.
+        measure_next: The number of the profile that decides most; None if nothing is uncertain.
+        links: The design with links of half, the stated and twice the time.
+        energy_mj: Energy of its processors while they compute; None if the profile states no power of one.
+        best_single_energy_mj: The same of the best single processor.
         source: Where the numbers come from.
     """
 
@@ -118,6 +126,13 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     communication_ms: float
     optimal: bool | None
     gap: float | None
+    makespan_low_ms: float
+    makespan_high_ms: float
+    probability_faster: dict[str, float]
+    measure_next: str | None
+    links: tuple[LinkFigure, ...]
+    energy_mj: float | None
+    best_single_energy_mj: float | None
     source: str = "predicted"
 
     def to_json(self) -> dict[str, Any]:
@@ -164,7 +179,7 @@ class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
     predicted: Predicted
     accuracy: dict[str, Any] | None
     recommended: str
-    comparisons: list[dict[str, Any]]
+    comparisons: list[Rival]
     unused: list[dict[str, Any]]
     sequential_design: BranchDesign | None
     evaluated: int

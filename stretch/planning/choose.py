@@ -45,7 +45,7 @@ def macs_range(graph: OpGraph, config: PlanConfig) -> tuple[int, int]:
 
 
 def choose(
-    graph: OpGraph, config: PlanConfig, costs: Costs, stages: Sequence[Segment], predictor: AccuracyPredictor | None = None
+    graph: OpGraph, config: PlanConfig, costs: Costs, stages: Sequence[Segment], accuracy_predictor: AccuracyPredictor | None = None
 ) -> Choice:
     """The fastest design within the constraints, or the most accurate one where that is the objective.
 
@@ -58,13 +58,13 @@ def choose(
         config: The request, checked.
         costs: Costs on the device.
         stages: The segments of the network.
-        predictor: Of accuracy, where the request is about it.
+        accuracy_predictor: Fitted to measured ones, where the request is about it.
 
     Raises:
         InfeasibleError: If there is none; names the tightest rule.
         UsageError: If the request cannot be planned for.
     """
-    _check(config, predictor)
+    _check(config, accuracy_predictor)
     space = _space(config, costs, stages, _join(config))
     if config.merge == "always":
         space = merge_stages(graph, space)
@@ -81,10 +81,10 @@ def choose(
     bounds = Bounds(graph, space, config, macs_range(graph, config), n_meet)
     if config.params is not None:
         found = bounds.within_params(found)
-    if predictor is not None and config.min_accuracy is not None:
-        found = bounds.accurate_enough(found, predictor)
-    if predictor is not None and config.objective == "accuracy":
-        found = bounds.most_accurate(found, predictor)
+    if accuracy_predictor is not None and config.min_accuracy is not None:
+        found = bounds.accurate_enough(found, accuracy_predictor)
+    if accuracy_predictor is not None and config.objective == "accuracy":
+        found = bounds.most_accurate(found, accuracy_predictor)
     if config.latency_budget is not None and found.ms > config.latency_budget:
         what = Sentence(
             "the fastest design of `{}` on {} takes {} ms, more than {}",
@@ -94,13 +94,13 @@ def choose(
     return Choice(found, space, n_meet)
 
 
-def _check(config: PlanConfig, predictor: AccuracyPredictor | None) -> None:
+def _check(config: PlanConfig, accuracy_predictor: AccuracyPredictor | None) -> None:
     """Refuse what no search can do.
 
     Raises:
         UsageError: If the request asks for it.
     """
-    if predictor is not None and (config.strategy != "exact" or config.widens):
+    if accuracy_predictor is not None and (config.strategy != "exact" or config.widens):
         raise UsageError(
             f"accuracy is planned for by the exact search and joins other than {_widening()} only",
             Sentence("leave out {} and {}", Mention("strategy"), Mention("join")),

@@ -6,24 +6,25 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
 from rich.table import Table
 
-Layout = Callable[[], Table]
+#: Makes a table anew, which measuring one may change.
+Variant = Callable[[], Table]
 
 
 class Fitting:
-    """The first of several layouts of a table that is no wider than the terminal.
+    """The first of several variants of a table that is no wider than the terminal.
 
     Args:
-        layouts: From the widest to the narrowest. The last one is taken where none fits,
+        variants: From the widest to the narrowest. The last one is taken where none fits,
             so its columns should come from `column` with `fold`.
     """
 
-    def __init__(self, layouts: Sequence[Layout]) -> None:
-        self._layouts = layouts
+    def __init__(self, variants: Sequence[Variant]) -> None:
+        self._variants = variants
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The layout that fits."""
-        for layout in self._layouts:
-            table = layout()
+        """The variant that fits."""
+        for variant in self._variants:
+            table = variant()
             if Measurement.get(console, options.update(max_width=10_000), table).maximum <= options.max_width:
                 break
         yield table

@@ -186,7 +186,11 @@ def figures(plan: PlanAnswer) -> list[tuple[str, str]]:
         ("MACs", f"{plan.macs / 1e6:.1f} M, {plan.macs_ratio:.3f} of the original"),
         ("parameters", f"{plan.params / 1e6:.2f} M, {_share(plan.params_ratio)}"),
         ("meeting points", str(plan.n_meet)),
-        ("makespan", f"{makespan:.2f} ms, {predicted.speedup:.2f}× the best single processor ({predicted.source})"),
+        (
+            "makespan",
+            f"{makespan:.2f} ms ({predicted.makespan_low_ms:.2f} to {predicted.makespan_high_ms:.2f} with a probability of 0.9), "
+            f"{predicted.speedup:.2f}× the best single processor ({predicted.source})",
+        ),
         ("best single processor", control(predicted.best_single_ms, single)),
         ("sequential, same MACs", control(predicted.sequential_same_macs_ms, predicted.sequential_same_macs_processor)),
         ("branched net as one graph", control(predicted.whole_graph_ms, predicted.whole_graph_processor)),
@@ -194,9 +198,30 @@ def figures(plan: PlanAnswer) -> list[tuple[str, str]]:
         ("ideal split", f"{predicted.ideal_split_ms:.2f} ms, of which the makespan reaches {predicted.ideal_fraction:.2f}"),
         ("search", _search(predicted)),
         *([("accuracy", _accuracy(plan.accuracy))] if plan.accuracy else []),
+        ("with other links", _links(predicted)),
+        *([("energy", _energy(predicted.energy_mj, predicted.best_single_energy_mj))] if predicted.energy_mj else []),
+        ("faster than all of these", _probability(predicted)),
         ("recommended", plan.recommended),
     ]
     return rows
+
+
+def _energy(ours: float, single: float | None) -> str:
+    return f"{ours:.0f} mJ while processors compute" + (f", {single:.0f} mJ on the best single processor" if single else "")
+
+
+def _links(predicted: Predicted) -> str:
+    """The design where transfers take half and twice of what the profile says."""
+    rows = [row for row in predicted.links if row.factor != 1]
+    return ", ".join(
+        f"{row.makespan_ms:.2f} ms" + (f" ({row.speedup:.2f}×)" if row.speedup else "") + f" at {row.factor:g} times their time"
+        for row in rows
+    )
+
+
+def _probability(predicted: Predicted) -> str:
+    sure = f"with a probability of {predicted.probability_faster['all']:.2f}"
+    return sure + (f"; measure next: {predicted.measure_next}" if predicted.measure_next else "")
 
 
 def _share(ratio: float | None) -> str:

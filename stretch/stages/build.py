@@ -6,7 +6,7 @@ import torch
 
 from scheduler.bundle.preprocessing import IMAGENET, Preprocessing
 from stretch.capture import Captured
-from stretch.planning.plan import PlanResult
+from stretch.planning.result import PlanResult
 from stretch.quantize.images import load_images
 from stretch.transform import BranchedModel, build
 from stretch.transform.calibrate import SegmentError, calibrate

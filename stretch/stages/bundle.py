@@ -1,15 +1,15 @@
 """Last stage: a bundle, with all that is known of the plan, whoever writes it."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 from scheduler.bundle.manifest import Manifest
 from scheduler.bundle.preprocessing import Preprocessing
+from scheduler.progress import Progress, silent
 from stretch import __version__
 from stretch.capture import Captured
 from stretch.export.bundle import export_bundle
 from stretch.export.facts import bundle_facts
-from stretch.planning.plan import PlanResult
+from stretch.planning.result import PlanResult
 from stretch.transform import BranchedModel
 
 
@@ -22,7 +22,7 @@ def write_bundle(
     preprocessing: Preprocessing | None,
     *,
     controls: bool = True,
-    step: Callable[[str], None] | None = None,
+    progress: Progress = silent,
 ) -> Manifest:
     """Write a bundle, each file checked against torch.
 
@@ -34,7 +34,7 @@ def write_bundle(
         weights: Source (``default``, ``random``, ``file``, ``given`` or ``trained``) and which.
         preprocessing: What a picture goes through before the model reads it; None: ImageNet's.
         controls: Whether the bundle has the sequential controls.
-        step: Called with a few words for what comes next.
+        progress: Called with a few words for what comes next.
 
     Raises:
         StretchError: If a file differs from torch, or the folder cannot be written.
@@ -43,7 +43,6 @@ def write_bundle(
     model, sequential = networks
 
     def tell(what: str) -> None:
-        if step is not None:
-            step(f"export {what}")
+        progress(f"export {what}")
 
-    return export_bundle(folder, original, model, sequential, facts, __version__, controls=controls, step=tell)
+    return export_bundle(folder, original, model, sequential, facts, __version__, controls=controls, progress=tell)

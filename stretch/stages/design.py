@@ -7,7 +7,9 @@ from predictors.graph import OpGraph
 from stretch.planning.config import PlanConfig
 from stretch.planning.design.branch_design import BranchDesign, DesignDraft, load_draft
 from stretch.planning.design.resolve import resolve_design
-from stretch.planning.plan import PlanResult, evaluate, plan
+from stretch.planning.design.widths import aligns
+from stretch.planning.plan import evaluate, plan
+from stretch.planning.result import PlanResult
 
 
 def read_design(design: Path | DesignDraft, graph: OpGraph, profile: DeviceProfile) -> BranchDesign:
@@ -23,7 +25,7 @@ def read_design(design: Path | DesignDraft, graph: OpGraph, profile: DeviceProfi
         UnknownNameError: If a segment, cut point or processor does not exist.
     """
     draft = load_draft(design) if isinstance(design, Path) else design
-    align = {name: profile.processor(name).width_slice for name in (*profile.processors, *profile.variants)}
+    align = aligns(profile, (*profile.processors, *profile.variants))
     return resolve_design(draft, graph, profile.id, align, next(iter(profile.processors)))
 
 

@@ -1,6 +1,6 @@
 """Where each operator of a bundle runs, why, and what it costs: on this machine or, predicted, on a device."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -16,10 +16,8 @@ from scheduler.delegates import get_delegate
 from scheduler.formats.onnx import open_onnx
 from scheduler.placement.mapping import bundle_precisions, parse_mapping, place_processors
 from scheduler.placement.place import Dispatch, Placement
+from scheduler.progress import Progress
 from stretch.export.repredict import runs_in
-
-#: Called after each subgraph with its name.
-Step = Callable[[str], None]
 
 
 class PlacedProcessor(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,13 +102,13 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     warnings: list[str]
 
 
-def explain_here(bundle: Bundle, mapping: list[str], step: Step, warnings: list[str]) -> Explanation:
+def explain_here(bundle: Bundle, mapping: list[str], progress: Progress, warnings: list[str]) -> Explanation:
     """Placement on this machine, each operator measured where its delegate can tell.
 
     Args:
         bundle: The bundle.
         mapping: Where processors run, as ``gpu=cpu1``.
-        step: Called after each subgraph.
+        progress: Called after each subgraph.
         warnings: For the result.
 
     Raises:
@@ -123,7 +121,7 @@ def explain_here(bundle: Bundle, mapping: list[str], step: Step, warnings: list[
     ops: list[PlacedOperator] = []
     for entry in manifest.subgraphs:
         ops += _measured(bundle, entry, placements[entry.processor])
-        step(entry.name)
+        progress(entry.name)
     processors = {
         name: PlacedProcessor(delegate=p.delegate, cores=p.cores, dispatch=p.dispatch, stand_in=p.stand_in, reason=p.reason)
         for name, p in placements.items()
@@ -131,13 +129,13 @@ def explain_here(bundle: Bundle, mapping: list[str], step: Step, warnings: list[
     return _explanation(bundle, "this machine", processors, ops, warnings)
 
 
-def explain_on(bundle: Bundle, profile: DeviceProfile, step: Step, warnings: list[str]) -> Explanation:
+def explain_on(bundle: Bundle, profile: DeviceProfile, progress: Progress, warnings: list[str]) -> Explanation:
     """Kernels that a device's backends launch, with predicted times.
 
     Args:
         bundle: The bundle.
         profile: Of the device.
-        step: Called after each subgraph.
+        progress: Called after each subgraph.
         warnings: For the result.
 
     Raises:
@@ -152,7 +150,7 @@ def explain_on(bundle: Bundle, profile: DeviceProfile, step: Step, warnings: lis
         processors[entry.processor] = _joined(processors.get(entry.processor), processor, entry, profile.id, precision)
         graph = open_onnx(bundle.file(entry.file)).graph
         ops += _predicted(graph, predictor.predict(graph, entry.processor, precision), entry, processor.profile.backend)
-        step(entry.name)
+        progress(entry.name)
     return _explanation(bundle, profile.id, processors, ops, warnings)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
+from predictors.errors import StretchError, UsageError
 from predictors.graph import OpGraph
 from stretch.capture import Captured, capture
 from stretch.models.load import LoadedModel, is_file, load_model
@@ -60,3 +61,48 @@ def read_network(
     name = loaded.name.rpartition("/")[2] if portable and is_file(loaded.name) else loaded.name
     with phase("capture"):
         return Network(loaded, capture(loaded.module, tuple(own or loaded.input_shape), name))
+
+
+@dataclass(frozen=True)
+class Readout:
+    """What a prediction needs of a network.
+
+    Args:
+        graph: Its operators; some may be opaque.
+        refusal: Why it can be predicted and not branched; None where it can be both.
+    """
+
+    graph: OpGraph
+    refusal: str | None = None
+
+
+def read_graph(model: str, shape: Sequence[int] | None = None, *, trust_code: bool = False) -> Readout:
+    """Load a model and capture what a prediction needs: every network that torch can export has a graph.
+
+    Args:
+        model: A name of `stretch models`, Python code, a file; an ONNX file of any exporter, or an ncnn network, ``NAME.param``.
+        shape: Of the input, batch first; the model's usual one if None.
+        trust_code: Whether Python code may be executed.
+
+    Raises:
+        StretchError: Or one of its kinds: names that do not exist, networks that torch cannot export either.
+    """
+    if model.endswith(".param"):
+        from predictors.formats import read_ncnn
+
+        return Readout(read_ncnn(model, shape))
+    if model.endswith(".onnx"):
+        from predictors.formats.onnx import read_onnx
+
+        return Readout(read_onnx(model, shape))
+    loaded = load_model(model, weights="none", trust_code=trust_code)
+    own = tuple(shape or loaded.input_shape)
+    try:
+        return Readout(capture(loaded.module, own, loaded.name).graph)
+    except UsageError:
+        raise
+    except StretchError as error:
+        # torch's exporter is slow to import
+        from stretch.capture.exported import capture_exported
+
+        return Readout(capture_exported(loaded.module, own, loaded.name), error.message)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from predictors.devices import DeviceProfile, Precision
+from predictors.fits.fit import HeldOut
 from predictors.graph import OpGraph
 from predictors.predictor import Estimate, KernelEstimate, LatencyPredictor
 
@@ -22,6 +23,7 @@ class PredictedKernel(msgspec.Struct, frozen=True, kw_only=True):
         compute_ms: If it only computed.
         memory_ms: If it only moved memory.
         bound: What limits it.
+        origin: ``fit``, or ``roofline`` where no measured kernel was like it.
     """
 
     name: str
@@ -33,6 +35,21 @@ class PredictedKernel(msgspec.Struct, frozen=True, kw_only=True):
     compute_ms: float
     memory_ms: float
     bound: str
+    origin: str
+
+
+class FitSource(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a fitted time comes from.
+
+    Args:
+        runtime: Runtime that was measured.
+        source: Measurements.
+        held_out: How good fits made so are on families of networks that they have not seen.
+    """
+
+    runtime: str
+    source: str
+    held_out: HeldOut
 
 
 class PredictedLatency(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,8 +60,12 @@ class PredictedLatency(msgspec.Struct, frozen=True, kw_only=True):
         low_ms: Lower end of the interval.
         high_ms: Upper end.
         precision: At what precision.
-        calibrated: Whether the profile was fitted to measurements.
+        calibrated: Whether this processor was fitted to measurements at this precision.
         source: Always ``predicted``.
+        fixed_ms: What an inference takes beside its kernels.
+        kernel_count: Kernels.
+        by_roofline: Of them those that no measured kernel was like, so that they are timed by the roofline; all where nothing was fitted.
+        fit: Where the times come from; None where they are from specifications.
         kernels: What the time is made of; empty where that was not asked for.
     """
 
@@ -54,6 +75,10 @@ class PredictedLatency(msgspec.Struct, frozen=True, kw_only=True):
     precision: Precision
     calibrated: bool
     source: str
+    fixed_ms: float
+    kernel_count: int
+    by_roofline: int
+    fit: FitSource | None
     kernels: list[PredictedKernel]
 
 
@@ -114,12 +139,13 @@ def predict_latency(
         input=graph.input.shape,
         macs=graph.macs,
         params=graph.params,
-        processors={name: _latency(predictor.predict(graph, name, precision), kernels) for name in processors},
+        processors={name: _latency(predictor.predict(graph, name, precision), profile, kernels) for name in processors},
         warnings=warnings,
     )
 
 
-def _latency(estimate: Estimate, kernels: bool) -> PredictedLatency:
+def _latency(estimate: Estimate, profile: DeviceProfile, kernels: bool) -> PredictedLatency:
+    fit = profile.processor(estimate.processor).fits.get(estimate.precision)
     return PredictedLatency(
         latency_ms=estimate.ms,
         low_ms=estimate.low_ms,
@@ -127,6 +153,10 @@ def _latency(estimate: Estimate, kernels: bool) -> PredictedLatency:
         precision=estimate.precision,
         calibrated=estimate.calibrated,
         source=estimate.source,
+        fixed_ms=estimate.fixed_ms,
+        kernel_count=len(estimate.kernels),
+        by_roofline=sum(each.time.origin == "roofline" for each in estimate.kernels),
+        fit=FitSource(runtime=fit.runtime, source=fit.source, held_out=fit.held_out) if fit else None,
         kernels=[_kernel(each) for each in estimate.kernels] if kernels else [],
     )
 
@@ -142,4 +172,84 @@ def _kernel(each: KernelEstimate) -> PredictedKernel:
         compute_ms=each.time.compute_ms,
         memory_ms=each.time.memory_ms,
         bound=each.time.bound,
+        origin=each.time.origin,
     )
+
+
+class PredictedRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One network on one processor of one device, in a table of many.
+
+    Args:
+        model: The network.
+        device: The device's id.
+        processor: Where.
+        precision: At what precision.
+        macs: Multiply-accumulates.
+        latency_ms: Most likely value.
+        low_ms: Lower end of the interval.
+        high_ms: Upper end.
+        calibrated: Whether this processor was fitted to measurements at this precision.
+    """
+
+    model: str
+    device: str
+    processor: str
+    precision: Precision
+    macs: int
+    latency_ms: float
+    low_ms: float
+    high_ms: float
+    calibrated: bool
+
+
+class Unpredicted(msgspec.Struct, frozen=True, kw_only=True):
+    """A network that no graph could be had of.
+
+    Args:
+        model: The network.
+        reason: Why.
+    """
+
+    model: str
+    reason: str
+
+
+class PredictionTable(msgspec.Struct, frozen=True, kw_only=True):
+    """Many networks on many devices; the fields are the keys of `stretch predict --json` with wildcards.
+
+    Args:
+        items: Each network on each processor of each device.
+        failed: Networks without a graph.
+        warnings: What a person should know.
+    """
+
+    items: list[PredictedRow]
+    failed: list[Unpredicted]
+    warnings: list[str]
+
+
+def predicted_rows(model: str, graph: OpGraph, places: Sequence[tuple[LatencyPredictor, str, str | None]]) -> list[PredictedRow]:
+    """One network in many places.
+
+    Args:
+        model: Its name.
+        graph: Its operators.
+        places: Predictor of a device, processor, and precision or None for the default.
+    """
+    rows = []
+    for predictor, processor, precision in places:
+        estimate = predictor.predict(graph, processor, precision)
+        rows.append(
+            PredictedRow(
+                model=model,
+                device=predictor.device.id,
+                processor=processor,
+                precision=estimate.precision,
+                macs=graph.macs,
+                latency_ms=estimate.ms,
+                low_ms=estimate.low_ms,
+                high_ms=estimate.high_ms,
+                calibrated=estimate.calibrated,
+            )
+        )
+    return rows

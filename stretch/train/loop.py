@@ -18,7 +18,7 @@ from stretch.train.distill import WithFeatures
 from stretch.train.distributed import World, share_statistics
 from stretch.train.schedule import learning_rate
 from stretch.train.source import Source
-from stretch.train.step import GraphStep, Prepare, Step, autocast, unwrapped
+from stretch.train.step import GraphStep, Prepare, TrainingStep, autocast, unwrapped
 from stretch.train.supernet import Supernet
 from stretch.transform.model import BranchedModel, BranchedSegment
 
@@ -96,7 +96,7 @@ class Run:
         teacher: nn.Module | None = None,
         world: World | None = None,
         evaluate_every: int = 10,
-        make_step: Callable[[Prepare, torch.device], Step] | None = None,
+        make_step: Callable[[Prepare, torch.device], TrainingStep] | None = None,
     ) -> None:
         device = next(model.parameters()).device
         self.world = world or World(device=device)
@@ -123,7 +123,7 @@ class Run:
             self.model = model.train()
             used = teacher if config.distill > 0 or config.features > 0 else None
             alone = self.world.size == 1
-            kind = GraphStep if config.graph and device.type == "cuda" and alone and config.amp != "fp16" else Step
+            kind = GraphStep if config.graph and device.type == "cuda" and alone and config.amp != "fp16" else TrainingStep
             self.step = kind(self._wrapped(device), config, self._prepare, used, device)
         self.epoch, self.done, self.history = 0, 0, History()
         self.losses = torch.zeros(self.per_epoch, device=device)

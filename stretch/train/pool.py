@@ -13,7 +13,7 @@ from predictors.joins import DEFAULT, join_of
 from stretch.planning.config import PlanConfig
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.design.scale import design_segments, scaled_graph
-from stretch.planning.design.widths import legal_widths, partitions
+from stretch.planning.design.widths import aligns, legal_widths, partitions
 from stretch.planning.network.segments import Segment, split_segments
 from stretch.planning.plan import plan
 from stretch.train.sharing import envelope
@@ -53,7 +53,7 @@ def random_designs(
         InfeasibleError: If too few designs are within the range.
     """
     processors = processors or tuple(profile.processors)
-    align = {name: profile.processor(name).width_slice for name in processors}
+    align = aligns(profile, processors)
     draw = random.Random(seed)
     stages = split_segments(graph)
     widths = {(s.name, p): legal_widths(s, align[p], min_width) for s in stages if s.branchable for p in processors}

@@ -1,7 +1,7 @@
 """Accuracy of subnets as a function of their design: evaluate many, fit a predictor, say how well it ranks."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from predictors.errors import MissingBackendError, StretchError
 from predictors.graph import OpGraph
 from predictors.install import install_line
+from scheduler.progress import Progress, silent
 from stretch.planning.cost.accuracy import FEATURES, AccuracyPredictor, segment_features
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.train.augment import Normalise
@@ -60,13 +61,13 @@ def check_rank(folder: Path, count: int) -> None:
         raise StretchError(f"the run in {folder} trained one network, there is nothing to rank", "rank the designs of a supernet")
 
 
-def rank(folder: Path, count: int, step: Callable[[str], None] = lambda what: None, *, trust_code: bool = False) -> Ranked:
+def rank(folder: Path, count: int, progress: Progress = silent, *, trust_code: bool = False) -> Ranked:
     """Evaluate subnets of a trained supernet and fit an accuracy predictor.
 
     Args:
         folder: Of the run.
         count: Designs to evaluate: those of the pool and others between them.
-        step: Told before each design.
+        progress: Told before each design.
         trust_code: As of `open_run`.
 
     Raises:
@@ -91,7 +92,7 @@ def rank(folder: Path, count: int, step: Callable[[str], None] = lambda what: No
     designs += more[: count - len(designs)]
     measured = []
     for number, design in enumerate(designs):
-        step(f"design {number + 1} of {len(designs)}")
+        progress(f"design {number + 1} of {len(designs)}")
         model = supernet.extract(design, batches)
         measured.append(evaluate(model, test_set.to(device), normalise, plain))
     predictor, held_out = fit(graph, designs, measured)

@@ -12,7 +12,7 @@ from predictors.errors import StretchError
 from stretch.train.config import SandwichConfig, TrainConfig
 from stretch.train.distill import distill_loss, with_teacher
 from stretch.train.distributed import World
-from stretch.train.step import Prepare, Step, autocast
+from stretch.train.step import Prepare, TrainingStep, autocast
 from stretch.train.supernet import Subnet, Supernet
 
 _Loss = Callable[[torch.Tensor], torch.Tensor]
@@ -75,7 +75,7 @@ class Work:
         self._graphs = first, second
 
 
-class SandwichStep(Step):
+class SandwichStep(TrainingStep):
     """One optimiser step on the summed gradients of several subnets.
 
     The largest learns from labels (and a teacher, if there is one), the others from

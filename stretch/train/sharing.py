@@ -25,7 +25,7 @@ _LEARNED = ("weight", "bias")
 
 
 @dataclass
-class Layout:
+class Offsets:
     """Where each shared tensor lies in the flat vector.
 
     Args:
@@ -58,7 +58,7 @@ class Sharing:
         designs: Designs with the same segments, joined so that the trunk keeps its width.
 
     Attributes:
-        layout: Of the flat vector.
+        offsets: In the flat vector.
 
     Raises:
         StretchError: If segments differ, a branch is wider than the original, or a join
@@ -67,7 +67,7 @@ class Sharing:
 
     def __init__(self, captured: Captured, designs: Sequence[BranchDesign]) -> None:
         self.captured = captured
-        self.layout = Layout()
+        self.offsets = Offsets()
         self.joins = _check(designs)
         self._ranks: dict[tuple[str, str], torch.Tensor] = {}
         self._closed = False
@@ -97,12 +97,12 @@ class Sharing:
         found: dict[str, torch.Tensor] = {}
 
         def use(name: str, shape: tuple[int, ...], rows: torch.Tensor, columns: torch.Tensor | None = None) -> None:
-            if self._closed and prefix + name not in self.layout.shapes:
+            if self._closed and prefix + name not in self.offsets.shapes:
                 raise StretchError(
                     f"the supernet has no weights `{prefix}{name}`", "it knows the processors and entries of its own designs"
                 )
-            self.layout.add(prefix + name, shape)
-            positions = self.layout.positions(prefix + name)[rows]
+            self.offsets.add(prefix + name, shape)
+            positions = self.offsets.positions(prefix + name)[rows]
             found[name] = positions if columns is None else positions[:, columns]
 
         for op in source.ops:
@@ -133,7 +133,7 @@ class Sharing:
         scores = importance(source, channels, self.captured.weights)
         names: dict[int, str] = {}
         for op in source.ops:
-            for group, _ in channels.layouts.get(op.name, ()):
+            for group, _ in channels.pieces.get(op.name, ()):
                 # A group's first operator is in a block that every depth keeps, or in a unit of its own.
                 names.setdefault(group, f"{op.name}:{len([g for g in names.values() if g.startswith(op.name + ':')])}")
         chosen: dict[int, torch.Tensor] = {}
@@ -156,8 +156,8 @@ class Sharing:
 
     def initial(self) -> torch.Tensor:
         """The flat vector with the original's weights; entries select, joins pass on what a branch kept."""
-        flat = torch.zeros(self.layout.size)
-        for name, shape in self.layout.shapes.items():
+        flat = torch.zeros(self.offsets.size)
+        for name, shape in self.offsets.shapes.items():
             segment, _, op, key = name.split(".")
             if op in (ENTRY_CONV, JOIN_CONV):
                 value = torch.zeros(shape)
@@ -171,7 +171,7 @@ class Sharing:
                 value = torch.ones(shape) if key == "weight" else torch.zeros(shape)
             else:
                 value = self.captured.weights[op][key].detach().float().cpu()
-            start = self.layout.starts[name]
+            start = self.offsets.starts[name]
             flat[start : start + value.numel()] = value.flatten()
         return flat
 

@@ -14,7 +14,7 @@ Prepare = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-class Step:
+class TrainingStep:
     """Forward, backward and update of one batch.
 
     Args:
@@ -100,7 +100,7 @@ class Step:
         return self.teacher(x), []
 
 
-class GraphStep(Step):
+class GraphStep(TrainingStep):
     """The same step captured once as a CUDA graph and replayed: one launch instead of thousands."""
 
     _WARM = 3

@@ -196,7 +196,7 @@ class Supernet(nn.Module):
             for name, norm in _norms(subnet.model):
                 segment, branch, op = name.split(".")
                 if op in captured.weights and f"{name}.weight" in positions:
-                    rows = positions[f"{name}.weight"] - self.sharing.layout.starts[f"{segment}.{branch}.{op}.weight"]
+                    rows = positions[f"{name}.weight"] - self.sharing.offsets.starts[f"{segment}.{branch}.{op}.weight"]
                     norm.running_mean.copy_(captured.weights[op]["running_mean"][rows])
                     norm.running_var.copy_(captured.weights[op]["running_var"][rows])
                 else:
@@ -219,8 +219,8 @@ def _view(flat: torch.Tensor, start: int, shape: torch.Size, nhwc: bool) -> torc
 
 def _initialise(sharing: Sharing, flat: torch.Tensor) -> None:
     """Random convolution weights, batch-norms and biases as a new network has them."""
-    for name, shape in sharing.layout.shapes.items():
-        start = sharing.layout.starts[name]
+    for name, shape in sharing.offsets.shapes.items():
+        start = sharing.offsets.starts[name]
         value = torch.zeros(shape)
         if len(shape) == 4:
             nn.init.kaiming_normal_(value, mode="fan_out", nonlinearity="relu")

@@ -44,7 +44,7 @@ def importance(source: OpGraph, channels: ChannelGroups, weights: dict[str, dict
             continue
         norm = weights[op.name]["weight"].detach().abs().flatten(1).sum(1).float()
         at = 0
-        for group, per in channels.layouts[op.name]:
+        for group, per in channels.pieces[op.name]:
             units = channels.units[group]
             part = norm[at : at + units * per].reshape(units, per).sum(1)
             scores[group] = scores[group] + part if group in scores else part
@@ -65,7 +65,7 @@ def choose_units(branch: ScaledBranch, scores: dict[int, torch.Tensor], answers_
     """
     channels = branch.channels
     chosen: dict[int, torch.Tensor] = {}
-    trunk = channels.layouts[branch.source.output]
+    trunk = channels.pieces[branch.source.output]
     for group, units in channels.units.items():
         keep = branch.kept[group]
         score = scores.get(group, torch.zeros(units)).clone()
@@ -93,9 +93,9 @@ def kept_channels(channels: ChannelGroups, graph: OpGraph, name: str, chosen: di
         chosen: Units of each group, from `choose_units`.
         arriving: What arrives where the branch has no entry, else None.
     """
-    first = channels.layouts[graph.input.name][0][1]
+    first = channels.pieces[graph.input.name][0][1]
     index, share, at = [], [], 0
-    for group, per in channels.layouts[name]:
+    for group, per in channels.pieces[name]:
         if arriving is not None and group == channels.input_group:
             piece, per_item = arriving, per // first
         else:

@@ -1,6 +1,6 @@
 """A bundle with the int8 DSP signatures of its TFLite file compiled ahead of time for named chips."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from scheduler.bundle.manifest import Manifest, SubgraphEntry
 from scheduler.bundle.tflite_file import check_belongs, load_tflite
 from scheduler.checks.verify import random_input
 from scheduler.delegates.qnn_context import find_chip
+from scheduler.progress import Progress, silent
 from stretch.export.staging import check_target, copy_files, file_entry, staged, write_manifest
 from stretch.export.tflite.aot_compiler import compile_signatures, find_toolchain
 from stretch.export.tflite.aot_simulator import Case, simulate
@@ -22,8 +23,6 @@ from stretch.quantize.compare import Loss, loss
 from stretch.quantize.replay import replay, runner
 
 Array = NDArray[Any]
-Step = Callable[[str], None]
-
 #: Cosine with the int8 subgraph on ONNX Runtime below which compiled code counts as wrong.
 MIN_COSINE = 0.999
 
@@ -58,7 +57,7 @@ class AotExport:
     compiled: dict[str, dict[str, Compiled]]
 
 
-def export_aot(bundle: Bundle, out: Path, chips: Sequence[str], step: Step = lambda what: None) -> AotExport:
+def export_aot(bundle: Bundle, out: Path, chips: Sequence[str], progress: Progress = silent) -> AotExport:
     """Write a bundle again with copies of its TFLite file whose int8 DSP signatures are code for a chip.
 
     The TFLite file itself and all other signatures of the copies stay as they are.
@@ -67,7 +66,7 @@ def export_aot(bundle: Bundle, out: Path, chips: Sequence[str], step: Step = lam
         bundle: A bundle with a TFLite file and int8 subgraphs on a dsp.
         out: Folder of the new one; an earlier bundle there is replaced.
         chips: Keys of `scheduler.delegates.qnn_context.CHIPS`.
-        step: Told which file comes next.
+        progress: Told which file comes next.
 
     Raises:
         UsageError: If there is nothing to compile, or `out` is the bundle itself.
@@ -88,7 +87,7 @@ def export_aot(bundle: Bundle, out: Path, chips: Sequence[str], step: Step = lam
     with staged(out) as folder:
         files = copy_files(bundle, folder)
         for chip in dict.fromkeys(chips):
-            step(chip)
+            progress(chip)
             path = folder / "aot" / f"{chip}.tflite"
             path.parent.mkdir(parents=True, exist_ok=True)
             compiled[chip] = _compiled(folder / manifest.tflite, path, chip, chosen, tensors)

@@ -1,7 +1,7 @@
 """A bundle again with a TFLite file: one signature for each subgraph and join, each compared with its ONNX file."""
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from predictors.errors import MissingBackendError, StretchError, UsageError
 from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import Manifest, Tensor
-from scheduler.bundle.tflite_file import METADATA, SCHEMA, Plan, nhwc, parse_tflite
+from scheduler.bundle.tflite_file import METADATA, SCHEMA, TflitePlan, nhwc, parse_tflite
 from scheduler.delegates.litert import INSTALL, LiteRtDelegate
+from scheduler.progress import Progress, silent
 from stretch.export.precision import MIN_COSINE as QUANTISED_MIN_COSINE
 from stretch.export.precision import export_precision
 from stretch.export.staging import check_target, copy_files, file_entry, staged, write_manifest
@@ -24,8 +25,6 @@ from stretch.formats.tflite.writer import Writer
 from stretch.quantize.compare import Loss
 
 Array = NDArray[Any]
-Step = Callable[[str], None]
-
 #: Name of the file in a bundle.
 FILE = "model.tflite"
 
@@ -59,7 +58,7 @@ def export_tflite(
     precision: Mapping[str, str] | None = None,
     min_cosine: float = QUANTISED_MIN_COSINE,
     repair: bool = False,
-    step: Step = lambda what: None,
+    progress: Progress = silent,
 ) -> TfliteExport:
     """Write a bundle again with a TFLite file beside its ONNX files.
 
@@ -76,7 +75,7 @@ def export_tflite(
         precision: ``fp32``, ``fp16`` or ``int8`` by processor, for an fp32 bundle; None for what the bundle has.
         min_cosine: Of what changes with fp32, see `stretch.export.precision.export_precision`.
         repair: Keep subgraphs that lose more in fp32 instead of refusing.
-        step: Told which signature comes next.
+        progress: Told which signature comes next.
 
     Raises:
         UsageError: If `out` is the bundle itself, or a processor or precision is unknown.
@@ -90,12 +89,12 @@ def export_tflite(
         raise UsageError(f"the new bundle cannot replace {bundle.path}, which it is made from", "choose another folder with --out")
     check_target(out)
     if not precision or set(precision.values()) == {"fp32"}:
-        return _export(bundle, out, images, images_source, {}, {}, step)
+        return _export(bundle, out, images, images_source, {}, {}, progress)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as folder:
         made = export_precision(
-            bundle, Path(folder) / "lower", precision, images, images_source, min_cosine=min_cosine, repair=repair, step=step
+            bundle, Path(folder) / "lower", precision, images, images_source, min_cosine=min_cosine, repair=repair, progress=progress
         )
-        return _export(Bundle(Path(folder) / "lower", made.manifest), out, images, images_source, made.kept, made.moved, step)
+        return _export(Bundle(Path(folder) / "lower", made.manifest), out, images, images_source, made.kept, made.moved, progress)
 
 
 def _export(
@@ -105,17 +104,17 @@ def _export(
     images_source: str,
     kept: dict[str, str],
     moved: dict[str, str],
-    step: Step,
+    progress: Progress,
 ) -> TfliteExport:
     manifest = bundle.manifest
-    content = write_tflite(bundle, step=step)
+    content = write_tflite(bundle, progress=progress)
     with staged(out) as folder:
         # Code of an earlier TFLite file may be that of other scales.
         files = copy_files(bundle, folder, leave=set(manifest.aot.values()))
         (folder / FILE).write_bytes(content)
         files[FILE] = file_entry(folder / FILE)
         made = msgspec.structs.replace(manifest, files=files, tflite=FILE, aot={})
-        step("comparison")
+        progress("comparison")
         comparison = compare(Bundle(folder, made), images[:COMPARED])
         comparison.refuse()
         record = {"images": {"source": images_source, "count": len(images[:COMPARED])}, **comparison.to_json()}
@@ -126,12 +125,12 @@ def _export(
     return TfliteExport(made, comparison.losses, kept, moved)
 
 
-def write_tflite(bundle: Bundle, *, step: Step = lambda what: None) -> bytes:
+def write_tflite(bundle: Bundle, *, progress: Progress = silent) -> bytes:
     """The TFLite file of a bundle: a signature for each subgraph and each join, and the plan as metadata.
 
     Args:
         bundle: Where the ONNX files are.
-        step: Told which signature comes next.
+        progress: Told which signature comes next.
 
     Raises:
         StretchError: If TFLite cannot express an operator; names the subgraph and the operator.
@@ -140,14 +139,14 @@ def write_tflite(bundle: Bundle, *, step: Step = lambda what: None) -> bytes:
     writer = Writer(f"{manifest.model.name}, branched for {manifest.device} by nn-stretch")
     shapes = {tensor.name: nhwc(tensor.shape) for tensor in manifest.tensors}
     for sub in manifest.subgraphs:
-        step(sub.name)
+        progress(sub.name)
         try:
             to_tflite(writer, sub.name, read_source(bundle.file(sub.file)), half=sub.precision == "fp16")
         except StretchError as error:
             raise StretchError(f"subgraph `{sub.name}`: {error.message}", error.hint) from error
     for join in manifest.joins:
         join_to_tflite(writer, join.name, join.kind, {name: shapes[name] for name in join.inputs}, (join.output, shapes[join.output]))
-    plan = Plan(
+    plan = TflitePlan(
         SCHEMA,
         manifest.version,
         manifest.model.name,

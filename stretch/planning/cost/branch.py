@@ -31,7 +31,8 @@ class BranchCost:
         entry: How it begins.
         macs: Multiply-accumulates.
         params: Learned numbers.
-        ms: Time on its processor, without communication.
+        ms: Time alone on its processor, without communication.
+        contended_ms: The same while other branches compute.
         peak_bytes: Most activation bytes that one of its kernels reads and writes
             (where other channels arrive than in the original, at least that many).
     """
@@ -43,6 +44,7 @@ class BranchCost:
     macs: int
     params: int
     ms: float
+    contended_ms: float
     peak_bytes: int
 
 
@@ -68,7 +70,7 @@ class Costs:
         self._whole: dict[tuple[int, int, int, int, str], _Whole] = {}
         self._dropped: dict[tuple[int, int], frozenset[str]] = {}
         self._branches: dict[tuple[int, str, int, int, int], BranchCost] = {}
-        self._changes: dict[tuple[int, str, int, int], tuple[int, int, float, int]] = {}
+        self._changes: dict[tuple[int, str, int, int], tuple[int, int, float, float, int]] = {}
         # Costs are remembered per segment object, which is kept so that its identity stays its own.
         self._known: dict[int, Segment] = {}
 
@@ -88,10 +90,6 @@ class Costs:
     def align(self, processor: str) -> int:
         """Channels that widths on this processor are multiples of."""
         return self.predictor.device.processor(processor).width_slice
-
-    def contention(self, processor: str, branches: int) -> float:
-        """Factor on the time of one of several branches that run side by side."""
-        return self.predictor.device.processor(processor).profile.contention.value if branches > 1 else 1.0
 
     def branch(self, segment: Segment, processor: str, depth: int, width: int, in_channels: int | None = None) -> BranchCost:
         """Cost of a branch before its join.
@@ -116,8 +114,15 @@ class Costs:
     def _branch(self, segment: Segment, processor: str, depth: int, width: int, channels: int) -> BranchCost:
         if channels != segment.in_width and self._rewires(segment):
             base = self.branch(segment, processor, depth, width)
-            macs, params, ms, peak = self._change(segment, processor, width, channels)
-            return replace(base, macs=base.macs + macs, params=base.params + params, ms=base.ms + ms, peak_bytes=max(base.peak_bytes, peak))
+            macs, params, ms, contended, peak = self._change(segment, processor, width, channels)
+            return replace(
+                base,
+                macs=base.macs + macs,
+                params=base.params + params,
+                ms=base.ms + ms,
+                contended_ms=base.contended_ms + contended,
+                peak_bytes=max(base.peak_bytes, peak),
+            )
         entry = segment.entries(width)[0] if channels == segment.in_width else "none"
         whole = self._full(segment, processor, width, channels, entry)
         dropped = self._dropped_ops(segment, depth)
@@ -131,6 +136,7 @@ class Costs:
             sum(k.macs for k in kernels),
             sum(n for name, n in whole.params.items() if name not in dropped),
             self.predictor.kernels_ms(kernels, processor, self.precision.get(processor)),
+            self.predictor.kernels_contended_ms(kernels, processor, self.precision.get(processor)),
             max(((k.cost.reads + k.cost.writes) * item for k in kernels), default=0),
         )
 
@@ -139,12 +145,12 @@ class Costs:
         return self.branch(segment, processor, segment.depth, segment.width)
 
     def join_conv(self, segment: Segment, processor: str, width: int, out: int) -> tuple[int, float, int]:
-        """Multiply-accumulates, ms and parameters of the 1×1 convolution that ends a branch."""
+        """Multiply-accumulates, ms beside other branches and parameters of the 1×1 convolution that ends a branch."""
         shape = segment.graph.by_name[segment.end].shape
         pixels = shape[0] * prod(shape[2:])
         cost = KernelCost("conv1x1", width, out, 1, 1, pixels, pixels * width, pixels * out, width * out + out)
         kernel = Kernel("join_conv", ("join_conv",), cost, pixels * width * out)
-        return kernel.macs, self.predictor.kernel_ms(kernel, processor, self.precision.get(processor)), cost.weights
+        return kernel.macs, self.predictor.kernels_contended_ms([kernel], processor, self.precision.get(processor)), cost.weights
 
     def join(self, segment: Segment, kind: JoinKind, channels: int, branches: int) -> float:
         """Time of the join of several branches on the host, ms."""
@@ -155,10 +161,14 @@ class Costs:
 
     def transfer(self, source: str, target: str, elements: int) -> float:
         """Time to move a tensor between two processors, ms."""
+        return sum(self.moves(source, target, elements).values())
+
+    def moves(self, source: str, target: str, elements: int) -> dict[str, float]:
+        """The same by link, named after its processor that is not the CPU."""
         device = self.predictor.device
         far = target if device.processor(target).family != "cpu" else source
         precision = device.processor(far).check_precision(self.precision.get(far))
-        return self.predictor.links.ms(source, target, elements, precision)
+        return self.predictor.links.parts(source, target, elements, precision)
 
     def _item(self, processor: str) -> int:
         """Bytes of an element at the processor's precision."""
@@ -185,8 +195,8 @@ class Costs:
         readers = (segment.graph.by_name[name] for name in segment.graph.consumers[segment.start])
         return not segment.passes_input and all(op.kind == "conv" and op.attrs["groups"] == 1 for op in readers)
 
-    def _change(self, segment: Segment, processor: str, width: int, channels: int) -> tuple[int, int, float, int]:
-        """What other arriving channels add: multiply-accumulates, parameters, ms; and the new kernels' peak bytes."""
+    def _change(self, segment: Segment, processor: str, width: int, channels: int) -> tuple[int, int, float, float, int]:
+        """What other arriving channels add: multiply-accumulates, parameters, ms alone and beside others; and the new kernels' peak bytes."""
         key = (self._remember(segment), processor, width, channels)
         known = self._changes.get(key)
         if known is not None:
@@ -194,7 +204,8 @@ class Costs:
         readers = segment.graph.consumers[segment.start]
         pixels = prod(segment.graph.input.shape) // segment.in_width
         more, precision, item = channels - segment.in_width, self.precision.get(processor), self._item(processor)
-        macs, params, ms, peak = 0, 0, 0.0, 0
+        macs, params, peak = 0, 0, 0
+        before, after = [], []
         for kernel in self._full(segment, processor, width, segment.in_width, "none").kernels:
             if kernel.name not in readers:
                 continue
@@ -203,10 +214,14 @@ class Costs:
             changed = cost._replace(in_channels=channels, reads=cost.reads + pixels * more, weights=cost.weights + weights)
             macs += weights * cost.pixels
             params += weights
-            ms += self.predictor.kernel_ms(replace(kernel, cost=changed), processor, precision)
-            ms -= self.predictor.kernel_ms(kernel, processor, precision)
+            before.append(kernel)
+            after.append(replace(kernel, cost=changed))
             peak = max(peak, (changed.reads + changed.writes) * item)
-        self._changes[key] = (macs, params, ms, peak)
+        ms, contended = (
+            spent(after, processor, precision) - spent(before, processor, precision)
+            for spent in (self.predictor.kernels_ms, self.predictor.kernels_contended_ms)
+        )
+        self._changes[key] = (macs, params, ms, contended, peak)
         return self._changes[key]
 
     def _remember(self, segment: Segment) -> int:

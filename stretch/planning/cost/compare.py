@@ -1,27 +1,31 @@
-"""Which of two predicted runs is faster, and whether the profile's uncertainty leaves that open.
+"""Which of two predicted runs is faster, and how sure that is.
 
-A profile states an efficiency for each kind of kernel on each processor, and
-how far the times that follow from it may be off. Two runs on one device are
-predicted from the same numbers: where convolutions on the GPU are slower than
-stated, they are slower in both. So what decides is not whether the intervals
-of the two times overlap, but how the ratio of the times changes when one number
-after the other is off by as much as the profile allows, in both runs at once.
+Two runs on one device are predicted from the same numbers, so what decides is not
+whether the intervals of their times overlap, but in how many draws of those numbers
+(`stretch.planning.cost.uncertain`) the one is faster than the other.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import exp, hypot, log
-from typing import Any
+
+import msgspec
+import numpy as np
 
 from predictors.devices import DeviceProfile
 from predictors.graph import OpGraph
+from predictors.host import is_host, kind_of
 from predictors.predictor import Estimate, LatencyPredictor
-
-#: What is uncertain: the times of one kind of kernel on one processor, whatever its cores.
-Key = tuple[str, str]
+from stretch.planning.cost import uncertain
+from stretch.planning.cost.uncertain import Factors, Floats, Unknown, added, drawn
 
 NO_CLEAR_WINNER = "no clear winner"
 BRANCHED = "branched"
+
+#: How likely a run must be the faster one to be recommended.
+SURE = 0.7
+
+#: Factors on the time of every transfer that a prediction is stated for.
+LINK_FACTORS = (0.5, 1.0, 2.0)
 
 
 @dataclass(frozen=True)
@@ -29,37 +33,30 @@ class Branch:
     """One branch of a predicted run.
 
     Args:
-        fixed_ms: Transfers.
-        kernels: Computation, contention included, ms by what is uncertain.
+        fixed_ms: What is taken as known.
+        parts: Everything else, ms by the number it is proportional to.
     """
 
     fixed_ms: float
-    kernels: Mapping[Key, float]
+    parts: Mapping[Unknown, float]
 
     @classmethod
-    def of(cls, estimate: Estimate, fixed_ms: float = 0.0, contention: float = 1.0) -> "Branch":
+    def of(cls, estimate: Estimate, device: DeviceProfile, links: Mapping[str, float], contention_ms: float = 0.0) -> "Branch":
         """A branch from the estimate of its computation.
 
         Args:
             estimate: Of the branch alone.
-            fixed_ms: Transfers.
-            contention: Factor on its times beside other branches.
+            device: From which profile.
+            links: Transfers, ms by processor at the far end.
+            contention_ms: What it takes longer beside other branches.
         """
-        family = estimate.processor.partition("[")[0]
-        kernels: dict[Key, float] = {}
-        for each in estimate.kernels:
-            key = (family, each.kernel.cost.kind)
-            kernels[key] = kernels.get(key, 0.0) + each.time.ms * contention
-        return cls(fixed_ms, kernels)
+        moving = {uncertain.link(processor): ms for processor, ms in links.items()}
+        slowed = {uncertain.contention(kind_of(estimate.processor)): contention_ms} if contention_ms else {}
+        return cls(0.0, added(uncertain.kernels(estimate, device), moving, slowed))
 
     def then(self, other: "Branch") -> "Branch":
         """This and another branch, one after the other on one processor."""
-        kernels = {key: self.kernels.get(key, 0.0) + other.kernels.get(key, 0.0) for key in (*self.kernels, *other.kernels)}
-        return Branch(self.fixed_ms + other.fixed_ms, kernels)
-
-    def ms(self, factors: Mapping[Key, float]) -> float:
-        """Its time if kernels take so many times longer than predicted."""
-        return self.fixed_ms + sum(ms * factors.get(key, 1.0) for key, ms in self.kernels.items())
+        return Branch(self.fixed_ms + other.fixed_ms, added(self.parts, other.parts))
 
 
 @dataclass(frozen=True)
@@ -68,43 +65,90 @@ class PredictedRun:
 
     Args:
         segments: The branches of each segment.
-        fixed_ms: Joins and the transfer of the result.
+        fixed_ms: Joins and what else is taken as known.
+        parts: What is after the segments, such as the transfer of the result, ms by the number it is proportional to.
     """
 
     segments: Sequence[Sequence[Branch]]
     fixed_ms: float = 0.0
+    parts: Mapping[Unknown, float] = field(default_factory=dict)
 
-    def ms(self, factors: Mapping[Key, float] | None = None) -> float:
-        """Its time if kernels take so many times longer than predicted."""
-        return self.fixed_ms + sum(max(branch.ms(factors or {}) for branch in branches) for branches in self.segments)
+    def ms(self, factors: Factors | None = None) -> float:
+        """Its time if numbers are off by these factors."""
+        return float(self._ms(factors or {}))
+
+    def drawn_ms(self, factors: Mapping[Unknown, Floats]) -> Floats:
+        """Its time in each draw."""
+        return np.broadcast_to(np.asarray(self._ms(factors), dtype=np.float64), (len(next(iter(factors.values()), np.ones(1))),))
+
+    def _ms(self, factors: Factors) -> Floats | float:
+        total = self.fixed_ms + uncertain.ms(self.parts, factors)
+        for branches in self.segments:
+            total = total + uncertain.slowest(branch.fixed_ms + uncertain.ms(branch.parts, factors) for branch in branches)
+        return total
 
     @property
-    def keys(self) -> set[Key]:
+    def unknowns(self) -> set[Unknown]:
         """What its time depends on."""
-        return {key for branches in self.segments for branch in branches for key in branch.kernels}
+        return {*self.parts, *(key for branches in self.segments for branch in branches for key in branch.parts)}
 
 
-@dataclass(frozen=True)
-class Rival:
-    """A control and how its time compares with the branched run's.
+class LinkFigure(msgspec.Struct, frozen=True, kw_only=True):
+    """A design if every link of the device took another time than stated.
+
+    Args:
+        factor: On the time of every transfer.
+        makespan_ms: Of the branched run.
+        speedup: Over the best single processor, whose transfers change alike; None if that was not compared.
+    """
+
+    factor: float
+    makespan_ms: float
+    speedup: float | None
+
+
+class Certainty(msgspec.Struct, frozen=True, kw_only=True):
+    """How sure a prediction is; the fields are keys of `predicted` in the command line's JSON.
+
+    Args:
+        makespan_low_ms: Lower end of the 90 % interval around the branched run's time.
+        makespan_high_ms: Upper end.
+        probability_faster: That the branched run is faster: than each rival by its name without the processor, and than ``all``.
+        measure_next: The number of the profile that decides most between the run and its nearest rival; None if nothing is uncertain.
+        links: The design with links of half, the stated and twice the time.
+    """
+
+    makespan_low_ms: float
+    makespan_high_ms: float
+    probability_faster: dict[str, float]
+    measure_next: str | None
+    links: tuple[LinkFigure, ...]
+
+
+class Rival(msgspec.Struct, frozen=True, kw_only=True):
+    """A control and how its time compares with the branched run's; a row of `comparisons` in the command line's JSON.
 
     Args:
         name: ``single:gpu``, ``whole_graph:cpu`` or ``sequential_same_macs``.
         ms: Its predicted time.
-        ratio: That over the branched run's: above 1 branching is faster.
-        low: Lower end of the interval of the ratio.
+        low_ms: Lower end of the 90 % interval around it.
+        high_ms: Upper end.
+        ratio: Its time over the branched run's: above 1 branching is faster.
+        low: Lower end of the 90 % interval of the ratio.
         high: Upper end.
+        probability: That the branched run is faster than it.
+        measure: What decides most between the two: the number to measure next; None if nothing is uncertain.
     """
 
     name: str
     ms: float
+    low_ms: float
+    high_ms: float
     ratio: float
     low: float
     high: float
-
-    def to_json(self) -> dict[str, Any]:
-        """For the `comparisons` of the command line's JSON."""
-        return {"name": self.name, "ms": self.ms, "ratio": self.ratio, "low": self.low, "high": self.high}
+    probability: float
+    measure: str | None
 
 
 @dataclass(frozen=True)
@@ -112,33 +156,72 @@ class Recommendation:
     """What to run, as far as the predictions say.
 
     Args:
-        choice: ``branched``, the name of a rival, or `NO_CLEAR_WINNER`.
+        recommended: ``branched``, the name of a rival, or `NO_CLEAR_WINNER`.
+        probability: That the branched run is faster than every rival.
+        low_ms: Lower end of the 90 % interval around its time.
+        high_ms: Upper end.
         rivals: Every control beside the branched run.
     """
 
-    choice: str
-    rivals: tuple[Rival, ...] = field(default=())
+    recommended: str
+    probability: float
+    low_ms: float
+    high_ms: float
+    rivals: tuple[Rival, ...] = ()
+
+    @property
+    def measure(self) -> str | None:
+        """The number that decides most between the branched run and the rival nearest to it."""
+        near = min(self.rivals, key=lambda rival: abs(rival.probability - 0.5), default=None)
+        return near.measure if near else None
 
 
-def recommend(branched: PredictedRun, controls: Mapping[str, PredictedRun], device: DeviceProfile) -> Recommendation:
-    """The fastest run, if the uncertainty leaves it the fastest.
+def recommend(branched: PredictedRun, controls: Mapping[str, PredictedRun]) -> Recommendation:
+    """The run that is likely to be the fastest.
 
-    The branched run is recommended if it is faster than each control over the
-    whole interval of their ratio; a control, if it is the fastest and faster
-    than the branched run over the whole interval. Else nothing is.
+    The branched run is recommended if the probability that it is faster than every
+    control is at least `SURE`; else the control that is predicted to be the fastest, if it is
+    faster than the branched run with that probability. Else nothing is.
 
     Args:
         branched: The design.
         controls: Its controls, by name.
-        device: Whose profile both were predicted from.
     """
-    rivals = tuple(_rival(name, control, branched, device) for name, control in controls.items())
+    factors = drawn(key for run in (branched, *controls.values()) for key in run.unknowns)
+    ours = branched.drawn_ms(factors)
+    theirs = {name: control.drawn_ms(factors) for name, control in controls.items()}
+    rivals = tuple(_rival(name, control, branched, theirs[name], ours) for name, control in controls.items())
+    wins = _wins(ours, theirs)
     fastest = min(rivals, key=lambda rival: rival.ms, default=None)
-    if all(rival.low > 1 for rival in rivals):
-        return Recommendation(BRANCHED, rivals)
-    if fastest is not None and fastest.high < 1:
-        return Recommendation(fastest.name, rivals)
-    return Recommendation(NO_CLEAR_WINNER, rivals)
+    recommended = NO_CLEAR_WINNER
+    if wins >= SURE:
+        recommended = BRANCHED
+    elif fastest is not None and float(np.mean(theirs[fastest.name] < ours)) >= SURE:
+        recommended = fastest.name
+    return Recommendation(recommended, wins, *uncertain.interval(ours), rivals)
+
+
+def certainty(found: Recommendation, branched: PredictedRun, single: PredictedRun | None) -> Certainty:
+    """How sure a recommendation is.
+
+    Args:
+        found: The recommendation.
+        branched: The design.
+        single: The best single processor, if it was compared.
+    """
+    figures = []
+    for factor in LINK_FACTORS:
+        factors = {key: factor for run in (branched, single) if run for key in run.unknowns if key.what.startswith(uncertain.LINK)}
+        ms = branched.ms(factors)
+        figures.append(LinkFigure(factor=factor, makespan_ms=ms, speedup=single.ms(factors) / ms if single else None))
+    faster = {rival.name.partition(":")[0]: rival.probability for rival in found.rivals}
+    return Certainty(
+        makespan_low_ms=found.low_ms,
+        makespan_high_ms=found.high_ms,
+        probability_faster={**faster, "all": found.probability},
+        measure_next=found.measure,
+        links=tuple(figures),
+    )
 
 
 def single_run(graph: OpGraph, processor: str, precision: str, ms: float, predictor: LatencyPredictor) -> PredictedRun:
@@ -152,19 +235,41 @@ def single_run(graph: OpGraph, processor: str, precision: str, ms: float, predic
         predictor: What that was predicted with.
     """
     estimate = predictor.predict(graph, processor, precision)
-    return PredictedRun([[Branch.of(estimate, ms - estimate.ms)]])
+    moving = {} if is_host(processor) else {kind_of(processor): ms - estimate.computing_ms}
+    return PredictedRun([[Branch.of(estimate, predictor.device, moving)]])
 
 
-def _rival(name: str, control: PredictedRun, branched: PredictedRun, device: DeviceProfile) -> Rival:
-    """The interval of a ratio: errors of different numbers are independent, so what they change adds up as squares, up and down apart."""
+def _wins(ours: Floats, theirs: Mapping[str, Floats]) -> float:
+    """Share of draws in which the branched run is faster than every control."""
+    if not theirs:
+        return 1.0
+    return float(np.mean(ours < np.min(list(theirs.values()), axis=0)))
 
-    def logarithm(factors: Mapping[Key, float]) -> float:
-        return log(control.ms(factors) / branched.ms(factors))
 
-    middle = logarithm({})
-    down = up = 0.0
-    for key in sorted(control.keys | branched.keys):
-        off = 1 + device.processors[key[0]].uncertainty.value
-        changes = [logarithm({key: factor}) - middle for factor in (off, 1 / off)]
-        down, up = hypot(down, min(0.0, *changes)), hypot(up, max(0.0, *changes))
-    return Rival(name, control.ms(), exp(middle), exp(middle - down), exp(middle + up))
+def _rival(name: str, control: PredictedRun, branched: PredictedRun, theirs: Floats, ours: Floats) -> Rival:
+    low_ms, high_ms = uncertain.interval(theirs)
+    low, high = uncertain.interval(theirs / ours)
+    return Rival(
+        name=name,
+        ms=control.ms(),
+        low_ms=low_ms,
+        high_ms=high_ms,
+        ratio=control.ms() / branched.ms(),
+        low=low,
+        high=high,
+        probability=float(np.mean(ours < theirs)),
+        measure=_decisive(control, branched),
+    )
+
+
+def _decisive(control: PredictedRun, branched: PredictedRun) -> str | None:
+    """The number whose interval moves the ratio of the two times most."""
+
+    def moved(key: Unknown) -> float:
+        ends = [control.ms({key: end}) / branched.ms({key: end}) for end in (key.low, key.high)]
+        return abs(float(np.log(ends[0] / ends[1])))
+
+    # Of numbers that move it alike the first by name, so that the answer does not change from run to run.
+    numbers = sorted(control.unknowns | branched.unknowns)
+    best = max(numbers, key=moved, default=None)
+    return None if best is None or moved(best) == 0 else best.what

@@ -8,7 +8,7 @@ a whole segment its transfer in and its computation; the model's input and
 output are in the host's memory.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -29,6 +29,7 @@ class BranchTime:
         macs: Multiply-accumulates, its part of the join included.
         params: Learned numbers.
         in_ms: Transfer of its input.
+        links: Its transfers in and out, ms by processor at the far end of the link.
         ms: Computation, running alone.
         contention_ms: What it takes longer beside the other branches.
         out_ms: Transfer of its output to where it is needed.
@@ -39,10 +40,16 @@ class BranchTime:
     macs: int
     params: int
     in_ms: float
+    links: Mapping[str, float]
     ms: float
     contention_ms: float
     out_ms: float
     estimate: Estimate
+
+    @property
+    def contention(self) -> float:
+        """Factor on its computation beside the other branches."""
+        return 1 + self.contention_ms / self.ms if self.ms else 1.0
 
     @property
     def total_ms(self) -> float:
@@ -86,12 +93,17 @@ class Timeline:
     Args:
         design: The design.
         segments: In order.
-        output_ms: Transfer of the result to the host.
+        output: Transfer of the result to the host, ms by processor at the far end of the link.
     """
 
     design: BranchDesign
     segments: tuple[SegmentTime, ...]
-    output_ms: float
+    output: Mapping[str, float]
+
+    @property
+    def output_ms(self) -> float:
+        """Transfer of the result to the host."""
+        return sum(self.output.values())
 
     @property
     def makespan_ms(self) -> float:
@@ -146,15 +158,17 @@ def timeline(graph: OpGraph, design: BranchDesign, costs: Costs) -> Timeline:
         times = []
         for scale, branch in zip(part.branches, scaled, strict=True):
             estimate = costs.predictor.predict(branch.graph, scale.processor, costs.precision.get(scale.processor))
-            out = costs.transfer(scale.processor, costs.host, prod(branch.graph.by_name[branch.graph.output].shape)) if joined else 0.0
-            slowed = estimate.ms * (costs.contention(scale.processor, len(part.branches)) - 1)
-            entering = costs.transfer(holder, scale.processor, elements)
-            times.append(BranchTime(scale, branch.graph.macs, branch.graph.params, entering, estimate.ms, slowed, out, estimate))
+            leaving = costs.moves(scale.processor, costs.host, prod(branch.graph.by_name[branch.graph.output].shape)) if joined else {}
+            slowed = estimate.contended_ms - estimate.computing_ms if joined else 0.0
+            entering = costs.moves(holder, scale.processor, elements)
+            links = {far: entering.get(far, 0.0) + leaving.get(far, 0.0) for far in (*entering, *leaving)}
+            into, out, alone = sum(entering.values()), sum(leaving.values()), estimate.computing_ms
+            times.append(BranchTime(scale, branch.graph.macs, branch.graph.params, into, links, alone, slowed, out, estimate))
         channels = join_width(segment, part)
         rows.append(SegmentTime(segment, part, tuple(times), costs.join(segment, part.join, channels, len(times)), at))
         at += rows[-1].ms
         holder = costs.host if joined else part.branches[0].processor
-    return Timeline(design, tuple(rows), costs.transfer(holder, costs.host, prod(graph.by_name[graph.output].shape)))
+    return Timeline(design, tuple(rows), costs.moves(holder, costs.host, prod(graph.by_name[graph.output].shape)))
 
 
 def single_ms(graph: OpGraph, processor: str, precision: str | None, costs: Costs) -> float:
@@ -163,9 +177,9 @@ def single_ms(graph: OpGraph, processor: str, precision: str | None, costs: Cost
     moving = alone.transfer(costs.host, processor, prod(graph.input.shape)) + alone.transfer(
         processor, costs.host, prod(graph.by_name[graph.output].shape)
     )
-    return costs.predictor.predict(graph, processor, precision).ms + moving
+    return costs.predictor.predict(graph, processor, precision).computing_ms + moving
 
 
 def ideal_split_ms(graph: OpGraph, processors: Sequence[str], predictor: LatencyPredictor, precision: dict[str, str]) -> float:
     """The original divided over the processors without any loss: 1 / Σ 1/t, ms."""
-    return 1 / sum(1 / predictor.predict(graph, p, precision.get(p)).ms for p in processors)
+    return 1 / sum(1 / predictor.predict(graph, p, precision.get(p)).computing_ms for p in processors)

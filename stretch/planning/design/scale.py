@@ -44,20 +44,20 @@ def _kept(segment: Segment, source: OpGraph, channels: ChannelGroups, scale: Bra
     where = f"branch `{segment.name}.{scale.processor}`"
     full = source.by_name[source.output].shape[1]
     per = per_unit(channels)
-    layout = channels.layouts[source.output]
-    ratio = scale.width / full if len(layout) == 1 else trunk_widths(channels, layout, scale.align).get(scale.width, scale.width / full)
+    pieces = channels.pieces[source.output]
+    ratio = scale.width / full if len(pieces) == 1 else trunk_widths(channels, pieces, scale.align).get(scale.width, scale.width / full)
     kept = {
         group: units if group in channels.frozen else scaled_units(units, per[group], ratio, scale.align)
         for group, units in channels.units.items()
     }
-    if len(layout) == 1 and layout[0][0] not in channels.frozen:
-        group, size = layout[0]
+    if len(pieces) == 1 and pieces[0][0] not in channels.frozen:
+        group, size = pieces[0]
         if scale.width % size or not 0 < scale.width <= full * 4:
             raise StretchError(f"{where} cannot have width {scale.width}", f"its channels come in steps of {size}")
         kept[group] = scale.width // size
     if scale.entry == "none":
-        group, size = channels.layouts[source.input.name][0]
-        if len(layout) == 1 and layout[0][0] == channels.input_group and scale.width != in_channels:
+        group, size = channels.pieces[source.input.name][0]
+        if len(pieces) == 1 and pieces[0][0] == channels.input_group and scale.width != in_channels:
             raise StretchError(
                 f"{where} starts with an identity skip over {in_channels} channels, so width {scale.width} needs an entry",
                 'give it entry = "project" or "slice", or let the segment before it join by "project"',
@@ -67,7 +67,7 @@ def _kept(segment: Segment, source: OpGraph, channels: ChannelGroups, scale: Bra
                 f"{where} reads {in_channels} channels, which are no multiple of {size}", "choose another width for the segment before it"
             )
         kept[group] = in_channels // size
-    width = sum(kept[group] * size for group, size in layout)
+    width = sum(kept[group] * size for group, size in pieces)
     if width != scale.width:
         near = min(legal_widths(segment, scale.align), key=lambda w: abs(w - scale.width))
         raise StretchError(f"{where} cannot have width {scale.width}, its channels would be {width}", f"the nearest width is {near}")

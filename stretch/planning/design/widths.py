@@ -1,9 +1,10 @@
 """Width scaling: how many channels a branch may have (paper 003, R_width)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import gcd, lcm
 
-from predictors.channels import Layout
+from predictors.channels import Pieces
+from predictors.devices import DeviceProfile
 from predictors.errors import StretchError
 from stretch.planning.network.channels import ChannelGroups
 from stretch.planning.network.segments import Segment
@@ -23,6 +24,11 @@ def scaled_units(units: int, per: int, ratio: float, align: int) -> int:
     return round(wanted / step) * step
 
 
+def aligns(device: DeviceProfile, processors: Iterable[str]) -> dict[str, int]:
+    """Channels that each processor computes at a time, of which its branches' widths are multiples."""
+    return {name: device.processor(name).width_slice for name in processors}
+
+
 def legal_widths(segment: Segment, align: int, floor: float = 0.0, ceiling: float = 1.0) -> list[int]:
     """Widths a branch of `segment` may have, ascending; the original width is always one.
 
@@ -35,22 +41,22 @@ def legal_widths(segment: Segment, align: int, floor: float = 0.0, ceiling: floa
     full = segment.width
     if segment.fixed_width:
         return [full]
-    layout = segment.channels.layouts[segment.end]
-    if len(layout) == 1:
-        step = lcm(align, layout[0][1])
+    pieces = segment.channels.pieces[segment.end]
+    if len(pieces) == 1:
+        step = lcm(align, pieces[0][1])
         widths = set(range(step, int(full * ceiling) + 1, step))
     else:
-        widths = set(trunk_widths(segment.channels, layout, align))
+        widths = set(trunk_widths(segment.channels, pieces, align))
     return sorted({w for w in widths if floor * full <= w <= ceiling * full} | {full})
 
 
-def trunk_widths(channels: ChannelGroups, layout: Layout, align: int) -> dict[int, float]:
+def trunk_widths(channels: ChannelGroups, pieces: Pieces, align: int) -> dict[int, float]:
     """Width of a concatenated trunk → the ratio of its groups; what comes from the input stays."""
     per = per_unit(channels)
     widths: dict[int, float] = {}
     for ratio in _RATIOS:
-        kept = {g: scaled_units(channels.units[g], per[g], ratio, align) if _scales(channels, g) else channels.units[g] for g, _ in layout}
-        widths[sum(kept[g] * size for g, size in layout)] = ratio
+        kept = {g: scaled_units(channels.units[g], per[g], ratio, align) if _scales(channels, g) else channels.units[g] for g, _ in pieces}
+        widths[sum(kept[g] * size for g, size in pieces)] = ratio
     return widths
 
 
@@ -61,8 +67,8 @@ def _scales(channels: ChannelGroups, group: int) -> bool:
 def per_unit(channels: ChannelGroups) -> dict[int, int]:
     """Channels of one unit where its group is narrowest: at its producers."""
     per: dict[int, int] = {}
-    for layout in channels.layouts.values():
-        for group, size in layout:
+    for pieces in channels.pieces.values():
+        for group, size in pieces:
             per[group] = min(per.get(group, size), size)
     return per
 

@@ -1,7 +1,7 @@
 """Which channels of a graph must be kept or dropped together.
 
-The graph is interpreted over channel layouts instead of numbers: each kind's
-rule (`predictors.channels`) gives the layout of its output from those of its
+The graph is interpreted over pieces of channels instead of numbers: each kind's
+rule (`predictors.channels`) gives the pieces of its output from those of its
 inputs. Additions and depthwise convolutions unify groups, grouped convolutions
 coarsen their units to whole convolution groups, concatenation puts pieces side
 by side, flattening multiplies the channels per unit.
@@ -9,30 +9,30 @@ by side, flattening multiplies the channels per unit.
 
 from dataclasses import dataclass
 
-from predictors.channels import Groups, Layout, Seen
+from predictors.channels import Groups, Pieces, Seen
 from predictors.graph import OpGraph
 from predictors.operators import kind_of
 
 
 @dataclass(frozen=True)
 class ChannelGroups:
-    """Channel layout of every tensor of a graph.
+    """Channel pieces of every tensor of a graph.
 
     Args:
-        layouts: Per operator, its output channels as (group, channels per unit).
+        pieces: Per operator, its output channels as (group, channels per unit).
         units: Number of units of each group.
         frozen: Groups that must keep all units.
         input_group: The group of the graph's input.
     """
 
-    layouts: dict[str, Layout]
+    pieces: dict[str, Pieces]
     units: dict[int, int]
     frozen: frozenset[int]
     input_group: int
 
     def channels(self, name: str, kept: dict[int, int] | None = None) -> int:
         """Channels of operator `name` when groups keep `kept` units (all by default)."""
-        return sum((kept or self.units)[group] * per for group, per in self.layouts[name])
+        return sum((kept or self.units)[group] * per for group, per in self.pieces[name])
 
     def position(self, name: str, channel: int, kept: dict[int, int]) -> int:
         """Where a channel of operator `name` stands when groups keep `kept` units.
@@ -40,7 +40,7 @@ class ChannelGroups:
         Within a piece only where its group is frozen, so that the rest of the way is as it was.
         """
         before = new = 0
-        for group, size in self.layouts[name]:
+        for group, size in self.pieces[name]:
             if before + self.units[group] * size > channel:
                 break
             before += self.units[group] * size
@@ -49,19 +49,19 @@ class ChannelGroups:
 
 
 def channel_groups(graph: OpGraph) -> ChannelGroups:
-    """Interpret `graph` over channel layouts.
+    """Interpret `graph` over channel pieces.
 
     Returns:
-        The layout of every operator's output. The input's group is not frozen:
+        The pieces of every operator's output. The input's group is not frozen:
         who scales decides how many channels arrive.
     """
     groups = Groups()
-    layouts: dict[str, Layout] = {}
+    pieces: dict[str, Pieces] = {}
     for op in graph.ops:
         seen = Seen(graph.input_shapes(op), op.attrs, op.shape)
-        layouts[op.name] = kind_of(op.kind).channels(groups, seen, [layouts[i] for i in op.inputs])
-    final = {name: tuple(groups.find(p) for p in layout) for name, layout in layouts.items()}
-    roots = {group for layout in final.values() for group, _ in layout}
+        pieces[op.name] = kind_of(op.kind).channels(groups, seen, [pieces[i] for i in op.inputs])
+    final = {name: tuple(groups.find(p) for p in row) for name, row in pieces.items()}
+    roots = {group for row in final.values() for group, _ in row}
     return ChannelGroups(
         final,
         {g: groups.units[g] for g in roots},

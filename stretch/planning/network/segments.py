@@ -54,7 +54,7 @@ class Segment:
     def _trunk(self, name: str) -> tuple[tuple[int, bool], ...]:
         """Channels of each part of a tensor, and whether it comes from the input."""
         groups = self.channels
-        return tuple((groups.units[g] * per, g == groups.input_group) for g, per in groups.layouts[name])
+        return tuple((groups.units[g] * per, g == groups.input_group) for g, per in groups.pieces[name])
 
     @property
     def depth(self) -> int:
@@ -84,13 +84,13 @@ class Segment:
     @property
     def fixed_width(self) -> bool:
         """Whether its output cannot be scaled (a frozen group is in it)."""
-        return any(group in self.channels.frozen for group, _ in self.channels.layouts[self.end])
+        return any(group in self.channels.frozen for group, _ in self.channels.pieces[self.end])
 
     @property
     def passes_input(self) -> bool:
         """Whether its output has the channels of its input (it starts with an identity skip)."""
-        layout = self.channels.layouts[self.end]
-        return len(layout) == 1 and layout[0][0] == self.channels.input_group
+        pieces = self.channels.pieces[self.end]
+        return len(pieces) == 1 and pieces[0][0] == self.channels.input_group
 
     @cached_property
     def dense_input(self) -> bool:
@@ -99,7 +99,7 @@ class Segment:
         Only then may the segment before it end with a `concat` join, which
         changes the number of channels that arrive.
         """
-        tied = {name for name, layout in self.channels.layouts.items() if any(g == self.channels.input_group for g, _ in layout)}
+        tied = {name for name, pieces in self.channels.pieces.items() if any(g == self.channels.input_group for g, _ in pieces)}
         return (
             not self.passes_input
             and self.channels.input_group not in self.channels.frozen

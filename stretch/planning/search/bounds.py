@@ -74,12 +74,12 @@ class Bounds:
         what = f"no design of `{self.graph.name}` has between {first:g} and {last:g} of its parameters"
         raise refusal(what, [TightRule("params", self.config.params, bounds)])
 
-    def accurate_enough(self, fastest: SearchResult, predictor: AccuracyPredictor) -> SearchResult:
+    def accurate_enough(self, fastest: SearchResult, accuracy_predictor: AccuracyPredictor) -> SearchResult:
         """The fastest design found whose predicted accuracy reaches the floor.
 
         Args:
             fastest: The fastest design without the floor.
-            predictor: Of accuracy.
+            accuracy_predictor: Fitted to measured ones.
 
         Raises:
             InfeasibleError: If none was found; names the highest accuracy with one.
@@ -88,11 +88,11 @@ class Bounds:
         assert wanted is not None
 
         def accuracy(found: SearchResult) -> float:
-            return accuracy_of(found, predictor)
+            return accuracy_of(found, accuracy_predictor)
 
         if accuracy(fastest) >= wanted:
             return fastest
-        seen = self._explore(self._accuracy_toll(predictor), fastest.ms, lambda found: accuracy(found) >= wanted)
+        seen = self._explore(self._accuracy_toll(accuracy_predictor), fastest.ms, lambda found: accuracy(found) >= wanted)
         inside = [found for found in seen if accuracy(found) >= wanted]
         if inside:
             return _bounded(min(inside, key=lambda r: r.ms), fastest)
@@ -100,24 +100,24 @@ class Bounds:
         what = f"no design of `{self.graph.name}` is predicted to reach {wanted:g} top-1"
         raise refusal(what, [TightRule("min_accuracy", wanted, floor(best * 10000) / 10000)])
 
-    def most_accurate(self, fastest: SearchResult, predictor: AccuracyPredictor) -> SearchResult:
+    def most_accurate(self, fastest: SearchResult, accuracy_predictor: AccuracyPredictor) -> SearchResult:
         """The design of the highest predicted accuracy found within the latency budget.
 
         Args:
             fastest: The fastest design; returned if it alone keeps the budget, or nothing does.
-            predictor: Of accuracy.
+            accuracy_predictor: Fitted to measured ones.
         """
         budget = self.config.latency_budget
         assert budget is not None
         if fastest.ms > budget:
             return fastest
-        seen = self._explore(self._accuracy_toll(predictor), fastest.ms, lambda found: found.ms > budget)
+        seen = self._explore(self._accuracy_toll(accuracy_predictor), fastest.ms, lambda found: found.ms > budget)
         inside = [fastest, *(found for found in seen if found.ms <= budget)]
-        return _bounded(max(inside, key=lambda r: (accuracy_of(r, predictor), -r.ms)), fastest)
+        return _bounded(max(inside, key=lambda r: (accuracy_of(r, accuracy_predictor), -r.ms)), fastest)
 
     @staticmethod
-    def _accuracy_toll(predictor: AccuracyPredictor) -> Callable[[float], Toll]:
-        return lambda price: lambda options: -price * predictor.gains(options)
+    def _accuracy_toll(accuracy_predictor: AccuracyPredictor) -> Callable[[float], Toll]:
+        return lambda price: lambda options: -price * accuracy_predictor.gains(options)
 
     def _explore(self, toll: Callable[[float], Toll], unit: float, far: Callable[[SearchResult], bool]) -> list[SearchResult]:
         """Designs at prices that are doubled until a design has come far enough, then narrowed to where it first does."""
@@ -136,9 +136,9 @@ class Bounds:
         return seen
 
 
-def accuracy_of(found: SearchResult, predictor: AccuracyPredictor) -> float:
+def accuracy_of(found: SearchResult, accuracy_predictor: AccuracyPredictor) -> float:
     """Predicted accuracy of a design that was searched for."""
-    return predictor.base + sum(float(predictor.gains(options)[index]) for options, index in found.picks)
+    return accuracy_predictor.base + sum(float(accuracy_predictor.gains(options)[index]) for options, index in found.picks)
 
 
 def _bounded(found: SearchResult, fastest: SearchResult) -> SearchResult:

@@ -8,8 +8,6 @@ The result meets every rule; it is not proved optimal.
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from stretch.planning.search.exact import search_exact
 from stretch.planning.search.result import SearchResult
 from stretch.planning.search.space import DesignSpace
@@ -73,8 +71,4 @@ def _with_costs_of(space: DesignSpace, found: SearchResult) -> SearchResult | No
         macs += int(own.macs[index])
         holder = space.holders.index(space.costs.host if len(own.candidates) > 1 else own.processors[0])
         picks.append((own, index))
-    last = space.segments[-1]
-    elements = int(np.prod(last.graph.by_name[last.end].shape))
-    return SearchResult(
-        tuple(picks), ms + space.costs.transfer(space.holders[holder], space.costs.host, elements), macs, False, float("nan"), 0
-    )
+    return SearchResult(tuple(picks), ms + space.leaving_ms(space.holders[holder]), macs, False, float("nan"), 0)

@@ -37,9 +37,8 @@ def search_exact(space: DesignSpace, low: int, high: int, n_meet: int, toll: Tol
     states = _States(len(space.holders), n_meet + 1, space.longest_span)
     layers = [_layer(space, options, states, toll) for options in space.options]
     final = np.full(states.count, np.inf)
-    elements = int(np.prod(space.segments[-1].graph.by_name[space.segments[-1].end].shape))
     for i, holder in enumerate(space.holders):
-        final[states.number(i, n_meet, 0)] = space.costs.transfer(holder, space.costs.host, elements)
+        final[states.number(i, n_meet, 0)] = space.leaving_ms(holder)
     start = states.number(space.holders.index(space.costs.host), 0, 0)
     path = shortest_path(layers, states.count, start, final, low, high)
     if path is None:

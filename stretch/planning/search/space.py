@@ -105,6 +105,11 @@ class DesignSpace:
         """The original segment on the fastest allowed processor, ms."""
         return min(self.costs.whole(segment, p).ms for p in self.processors)
 
+    def leaving_ms(self, holder: str) -> float:
+        """Transfer of the network's output to the host, from the processor that holds it, ms."""
+        last = self.segments[-1]
+        return self.costs.transfer(holder, self.costs.host, prod(last.graph.by_name[last.end].shape))
+
     def _whole(self, segment: Segment, processor: str, arriving: int) -> Ways:
         cost = self.costs.branch(segment, processor, segment.depth, segment.width, arriving)
         elements = _pixels(segment, segment.start) * arriving
@@ -162,7 +167,7 @@ class DesignSpace:
             params += column(i, "params") + joins.params[i][at]
             peak += column(i, "peak_bytes")
             depth += column(i, "depth") / segment.depth
-            branch_ms.append((column(i, "ms") + joins.ms[i][at]) * self.costs.contention(subset[i], len(subset)))
+            branch_ms.append(column(i, "contended_ms" if len(subset) > 1 else "ms") + joins.ms[i][at])
             out_ms.append(joins.out_ms[i][at])
         computed = np.stack(branch_ms)
         slowest, fastest = computed.max(axis=0), computed.min(axis=0)

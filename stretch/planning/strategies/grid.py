@@ -89,5 +89,4 @@ def _follow(
         end = space.costs.host if len(pick[0].candidates) > 1 else pick[0].processors[0]
         holder = space.holders.index(end)
         picks.append(pick)
-    elements = int(np.prod(space.segments[-1].graph.by_name[space.segments[-1].end].shape))
-    return tuple(picks), ms + space.costs.transfer(space.holders[holder], space.costs.host, elements), macs
+    return tuple(picks), ms + space.leaving_ms(space.holders[holder]), macs

@@ -115,7 +115,7 @@ def test_network_in_double_precision_is_saved(made, tmp_path):
 
 def test_steps_are_told(made, tmp_path):
     told = []
-    made.save(tmp_path / "b", step=told.append)
+    made.save(tmp_path / "b", progress=told.append)
     assert told[-1] == "export checks"
 
 

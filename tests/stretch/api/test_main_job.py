@@ -201,7 +201,7 @@ def test_model_that_is_none_is_refused_in_one_sentence(model, says):
 def test_shape_that_is_none_is_refused_before_the_model_is_loaded():
     phases = []
     with pytest.raises(UsageError, match=r"input_shape \(32, 32\) is no shape of one image"):
-        branch("tiny_resnet", "pixel6", input_shape=(32, 32), step=phases.append)
+        branch("tiny_resnet", "pixel6", input_shape=(32, 32), progress=phases.append)
     assert "load" not in phases
 
 
@@ -217,7 +217,7 @@ def test_wrong_target_is_refused_before_any_work(tmp_path):
     (tmp_path / "file").touch()
     phases = []
     with pytest.raises(StretchError, match="is no folder"):
-        branch("tiny_resnet", "pixel6", out=tmp_path / "file", step=phases.append)
+        branch("tiny_resnet", "pixel6", out=tmp_path / "file", progress=phases.append)
     assert phases == []
 
 

@@ -253,7 +253,7 @@ PHASES = (
     "plan",
     "transform",
     "export",
-    "export stem.cpu",
+    "export stem.",  # on whichever processor the plan has it
     "export model",
     "export controls",
     "export checks",
@@ -278,7 +278,7 @@ def test_interrupt_in_any_phase_leaves_nothing_behind(capsys, folder, monkeypatc
 
             def step(self, doing=""):
                 step(doing)
-                if doing == phase:
+                if doing == phase or (phase.endswith(".") and doing.startswith(phase)):
                     signal.raise_signal(signal.SIGINT)
 
         return Bar()

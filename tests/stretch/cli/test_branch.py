@@ -6,6 +6,7 @@ from typer.testing import CliRunner
 
 from stretch.cli import app
 from stretch.cli.branch import _folder_name, _input_shape
+from tests.predictors.specified import kept
 
 LOOSE = ["--alpha", "1000", "--beta", "1000", "--macs", "0.7:1.4", "--weights", "none"]
 
@@ -80,7 +81,7 @@ def test_wrong_flag_is_named_with_its_exit_code(flags, code, named):
     ],
 )
 def test_refusal_names_flags_and_its_json_has_the_rule_and_the_values(words, rules):
-    result = invoke("tiny_resnet", "--device", "pixel6", "--dry-run", "--weights", "none", "--json", *words)
+    result = invoke("tiny_resnet", "--device", kept("pixel6"), "--dry-run", "--weights", "none", "--json", *words)
     assert result.exit_code == 4
     data = json.loads(result.stdout)
     assert {each["rule"]: [each["value"], each["nearest"]] for each in data["rules"]} == rules
@@ -121,7 +122,7 @@ def test_input_size_may_be_written_in_three_ways(text):
 
 @pytest.mark.torch
 def test_terminal_and_json_tell_the_same_warnings():
-    words = ("mobilenet_v3_large", "--device", "mi9", "--dry-run", "--weights", "none")
+    words = ("mobilenet_v3_large", "--device", kept("mi9"), "--dry-run", "--weights", "none")
     told, data = invoke(*words), json.loads(invoke(*words, "--json").stdout)
     lines = [line.removeprefix("warning: ") for line in told.stderr.splitlines() if line.startswith("warning: ")]
     assert lines == data["warnings"]
@@ -155,7 +156,7 @@ def test_design_that_changes_nothing_keeps_its_accuracy(tmp_path):
 
 @pytest.mark.torch
 def test_near_tie_is_no_clear_winner_and_the_idle_processor_is_explained():
-    data = json.loads(invoke("mobilenet_v3_large", "--device", "mi9", "--dry-run", "--weights", "none", "--json").stdout)
+    data = json.loads(invoke("mobilenet_v3_large", "--device", kept("mi9"), "--dry-run", "--weights", "none", "--json").stdout)
     same = next(each for each in data["comparisons"] if each["name"] == "sequential_same_macs")
     assert abs(same["ratio"] - 1) < 0.05
     assert same["low"] < 1 < same["high"]

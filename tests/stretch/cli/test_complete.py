@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from predictors.devices import list_devices
 from stretch.cli import VERBS
 
 BIN = Path(sys.executable).parent
@@ -39,10 +40,10 @@ def completed(home, *words):
         (("stretch", "de"), {"devices", "delegates"}),
         (("stretch", "branch", "--dev"), {"--device"}),
         (("stretch", "run", "--trust"), {"--trust-code"}),
-        (("stretch", "branch", "tiny_resnet", "--device", ""), {"host", "mi9", "pixel6"}),
+        (("stretch", "branch", "tiny_resnet", "--device", ""), set(list_devices())),
         (("stretch", "branch", "tiny_resnet", "--merge", "a"), {"auto", "always"}),
         (("stretch", "branch", "tiny_resnet", "--strategy", ""), {"exact", "grid"}),
-        (("stretch", "explain", "bundle", "-d", "pix"), {"pixel6"}),
+        (("stretch", "explain", "bundle", "-d", "pix"), {"pixel4", "pixel6"}),
         (("stretch", "branch", "tiny_re"), {"tiny_regnet", "tiny_resnet"}),
         (("stretch", "predict", "resnet56_cifar"), {"resnet56_cifar10", "resnet56_cifar100"}),
         (("stretch", "train", "resnet56_cifar10_s"), {"resnet56_cifar10_supernet"}),

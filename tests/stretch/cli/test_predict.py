@@ -4,7 +4,9 @@ import json
 import subprocess
 import sys
 
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
 from predictors.devices import load_device
 from predictors.errors import UsageError
@@ -24,9 +26,10 @@ def test_json_has_every_processor_and_core_set(capsys):
     data = json.loads(out)
     assert code == 0
     assert set(data["processors"]) == set(load_device("mi9").variants)
-    for row in data["processors"].values():
+    for name, row in data["processors"].items():
         assert row["low_ms"] < row["latency_ms"] < row["high_ms"]
-        assert (row["calibrated"], row["source"], row["kernels"]) == (False, "predicted", [])
+        fitted = row["precision"] in load_device("mi9").processor(name).fits
+        assert (row["calibrated"], row["fit"] is not None, row["source"], row["kernels"]) == (fitted, fitted, "predicted", [])
     assert "derived from specifications" in err
     assert data["warnings"]
 
@@ -61,6 +64,62 @@ def test_table_for_people_lists_processors_and_kernels(capsys):
     assert any("conv" in line and "compute" in line for line in lines)
 
 
+@pytest.mark.torch
+def test_wildcards_give_a_row_for_each_model_on_each_processor(capsys):
+    code, out, err = run(capsys, "tiny_[rv]*", "--device", "[mp]i*", "--json")
+    data = json.loads(out)
+    assert code == 0
+    assert {row["model"] for row in data["items"]} == {"tiny_regnet", "tiny_resnet", "tiny_vgg"}
+    assert {row["device"] for row in data["items"]} >= {"mi9", "pixel6"}
+    one = next(row for row in data["items"] if (row["model"], row["device"], row["processor"]) == ("tiny_resnet", "pixel6", "gpu"))
+    _, alone, _ = run(capsys, "tiny_resnet", "--device", "pixel6", "--json")
+    row = json.loads(alone)["processors"]["gpu"]
+    assert {key: one[key] for key in ("latency_ms", "low_ms", "high_ms", "precision")} == {
+        key: row[key] for key in ("latency_ms", "low_ms", "high_ms", "precision")
+    }
+    assert data["failed"] == []
+    assert "gpu of pixel6" in err
+
+
+@pytest.mark.torch
+def test_wildcards_make_a_table_for_people(capsys):
+    code, out, _ = run(capsys, "tiny_resnet", "--device", "pixel*", "--processor", "cpu")
+    assert code == 0
+    _, out, _ = run(capsys, "tiny_r*", "--device", "pixel6", "--processor", "cpu", "--quiet")
+    assert [line.split()[:4] for line in out.splitlines()[1:]] == [
+        [f"tiny_{name}", "pixel6", "cpu", "fp32"] for name in ("regnet", "resnet")
+    ]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("ending", [".svg", ".png"])
+def test_plot_of_one_processor_is_written(capsys, tmp_path, ending):
+    path = tmp_path / f"roof{ending}"
+    code, _, _ = run(capsys, "tiny_resnet", "--device", "mi9", "--processor", "gpu", "--plot", str(path))
+    assert code == 0
+    content = path.read_bytes()
+    assert content.startswith(b"\x89PNG" if ending == ".png" else b"<?xml")
+
+
+@pytest.mark.torch
+def test_onnx_file_of_another_exporter_is_predicted(capsys, tmp_path):
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 8, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+    )
+    path = tmp_path / "net.onnx"
+    onnx.save(helper.make_model(graph), path)
+    code, out, _ = run(capsys, str(path), "--device", "pixel6", "--json")
+    assert code == 0
+    assert json.loads(out)["processors"]["gpu"]["kernel_count"] == 1
+    path.write_bytes(b"damaged")
+    code, out, _ = run(capsys, str(path), "--device", "pixel6", "--json")
+    assert code == 1
+    assert "is no ONNX model" in json.loads(out)["error"]
+
+
 @pytest.mark.parametrize(
     ("words", "code", "error", "hint"),
     [
@@ -68,6 +127,26 @@ def test_table_for_people_lists_processors_and_kernels(capsys):
         (("--device", "pixel6", "--processor", "gpuu"), 3, "unknown processor of pixel6 `gpuu`", "did you mean `gpu`?"),
         (("--device", "pixel6", "--processor", "gpu", "--precision", "int8"), 2, "`gpu` does not run `int8`", "it runs fp32, fp16"),
         (("--device", "pixel6", "--precision", "fp8"), 2, "no processor of pixel6 runs `fp8`", "choose fp32, fp16 or int8"),
+        (("--device", "pixle*"), 3, "unknown device `pixle*`", "did you mean `pixel6`?"),
+        (
+            ("--device", "pixel6", "--plot", "a.svg"),
+            2,
+            "--plot draws one processor",
+            "choose one with --processor: cpu, cpu[1large], cpu[2large], cpu[2med], cpu[4small], gpu",
+        ),
+        (
+            ("--device", "pixel6", "--processor", "gpu", "--plot", "a.pdf"),
+            2,
+            "--plot a.pdf is neither an .svg nor a .png file",
+            "give the file one of these endings",
+        ),
+        (
+            ("--device", "pixel6", "--processor", "gpu", "--plot", "no/a.svg"),
+            2,
+            "the folder of --plot no/a.svg does not exist",
+            "make it first",
+        ),
+        (("--device", "*", "--kernels"), 2, "--kernels and --plot are of one model on one device", "name both without wildcards"),
         (("--device", "pixel6", "--input", "224"), 2, "the input shape `224` is not channels, height and width", "write it as 3x224x224"),
     ],
 )

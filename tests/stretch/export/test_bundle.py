@@ -16,7 +16,9 @@ from stretch.transform import build  # noqa: E402
 from tests.stretch.designs import identity_design, whole  # noqa: E402
 
 pytestmark = pytest.mark.torch
-FACTS = BundleFacts("pixel6", False, "random", predicted={"makespan_ms": 1.0}, branch_ms={("s1", "cpu"): 0.5}, precision={"gpu": "fp16"})
+FACTS = BundleFacts(
+    "pixel6", False, "random", predicted={"makespan_ms": 1.0}, branch_times={("s1", "cpu"): (0.5, 1.25)}, precision={"gpu": "fp16"}
+)
 
 
 def two_branches(graph, join):

@@ -17,6 +17,7 @@ from stretch.export.precision import export_precision, planned_precision
 from stretch.quantize.compare import loss
 from stretch.quantize.images import synthetic_images
 from stretch.quantize.replay import replay, runner
+from tests.predictors.specified import kept
 from tests.scheduler.bundles import stating, two_branches
 
 IMAGES = synthetic_images((1, 3, 8, 8), 16)
@@ -264,7 +265,7 @@ def test_fp32_on_the_cpu_and_int8_on_the_dsp_overlap_in_a_stretched_network(tmp_
     from stretch.planning.config import PlanConfig
 
     config = PlanConfig(processors=("cpu", "dsp"), alpha=5.0)
-    branch("tiny_resnet", "mi9", out=tmp_path / "fp32", config=config, weights="none", input_shape=(1, 3, 96, 96), controls=False)
+    branch("tiny_resnet", kept("mi9"), out=tmp_path / "fp32", config=config, weights="none", input_shape=(1, 3, 96, 96), controls=False)
     images = synthetic_images((1, 3, 96, 96), 8)
     export_precision(load_bundle(tmp_path / "fp32"), tmp_path / "int8", {"dsp": "int8"}, images, "synthetic")
     manifest = load_bundle(tmp_path / "int8").manifest

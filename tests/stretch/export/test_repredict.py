@@ -33,7 +33,7 @@ def planned(tmp_path_factory):
     from stretch.api import branch
 
     out = tmp_path_factory.mktemp("planned") / "bundle"
-    branch("tiny_resnet", "mi9", out=out, weights="none", config=PlanConfig(processors=("cpu", "dsp"), alpha=5))
+    branch("tiny_resnet", "mi9", out=out, weights="none", config=PlanConfig(processors=("cpu", "dsp"), alpha=5, beta=3))
     return out
 
 
@@ -95,11 +95,11 @@ def test_subgraphs_alternatives_and_trace_are_of_the_files(exported):
     for sub in manifest.subgraphs:
         graph = open_onnx(exported / sub.file).graph
         assert (sub.precision, sub.planned_precision) == (WANTED[sub.processor],) * 2
-        assert sub.predicted_ms == predictor.predict(graph, sub.processor, sub.precision).ms
+        assert sub.predicted_ms == predictor.predict(graph, sub.processor, sub.precision).computing_ms
         assert sub.alternatives[sub.processor].ms == sub.predicted_ms
         # the DSP has no fp32: there the alternative is what it would be in int8
-        assert sub.alternatives["dsp"].ms == predictor.predict(graph, "dsp", "int8").ms
-        assert sub.alternatives["cpu"].ms == predictor.predict(graph, "cpu", sub.precision).ms
+        assert sub.alternatives["dsp"].ms == predictor.predict(graph, "dsp", "int8").computing_ms
+        assert sub.alternatives["cpu"].ms == predictor.predict(graph, "cpu", sub.precision).computing_ms
     assert manifest.predicted["makespan_ms"] == predicted_trace(manifest, MI9).makespan_ms
 
 
@@ -134,7 +134,7 @@ def test_subgraph_that_moved_to_the_host_is_predicted_there(planned):
     made = repredict(msgspec.structs.replace(bundle.manifest, subgraphs=moved), bundle.file)
     predictor = LatencyPredictor(MI9)
     for sub in made.subgraphs:
-        assert sub.predicted_ms == predictor.predict(open_onnx(bundle.file(sub.file)).graph, "cpu", "fp32").ms
+        assert sub.predicted_ms == predictor.predict(open_onnx(bundle.file(sub.file)).graph, "cpu", "fp32").computing_ms
     assert made.predicted["makespan_ms"] == predicted_trace(made, MI9).makespan_ms
     assert made.predicted["efficiency"] <= 1 + 1e-9
 
@@ -164,7 +164,7 @@ def test_explain_predicts_what_the_files_are(planned, exported, capsys):
         for sub in data["subgraphs"]:
             entry = load_bundle(path).subgraph(sub["name"])
             estimate = predictor.predict(open_onnx(path / entry.file).graph, entry.processor, WANTED[entry.processor])
-            assert sub["ms"] == pytest.approx(estimate.ms)
+            assert sub["ms"] == pytest.approx(estimate.computing_ms)
     data = json.loads(call(capsys, "explain", planned, "--device", "mi9", "--json").out)
     assert "in fp32, which the file is; planned was int8" in data["processors"]["cpu"]["reason"]
     assert "in int8, for it does not run fp32, which the file is" in data["processors"]["dsp"]["reason"]

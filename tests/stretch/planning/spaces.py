@@ -2,7 +2,6 @@
 
 import msgspec
 
-from predictors.devices import load_device
 from predictors.predictor import LatencyPredictor
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
@@ -11,13 +10,14 @@ from stretch.planning.network.segments import split_segments
 from stretch.planning.search.rules import Rules
 from stretch.planning.search.space import DesignSpace
 from tests.predictors.networks import small_resnet
+from tests.predictors.specified import specified
 
 #: A large α lets the short segments of a small network branch.
 LOOSE = {"alpha": 10.0, "beta": 10.0, "balance": 0.01}
 
 
 def make_space(graph=None, device="mi9", processors=("cpu", "gpu"), join="project", **changes):
-    profile = load_device(device)
+    profile = specified(device)
     config = PlanConfig(processors=processors, **(LOOSE | changes)).checked(profile)
     costs = Costs(LatencyPredictor(profile), config.precision)
     graph = graph or small_resnet()

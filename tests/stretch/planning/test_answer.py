@@ -6,18 +6,18 @@ import msgspec
 import numpy as np
 import pytest
 
-from predictors.devices import load_device
 from stretch.planning.answer import PlanAnswer, Predicted, plain
 from stretch.planning.config import PlanConfig
 from stretch.planning.plan import plan
 from stretch.planning.sentences import as_flag
 from tests.predictors.networks import small_resnet
+from tests.predictors.specified import specified
 from tests.stretch.planning.spaces import LOOSE
 
 
 @pytest.fixture(scope="module")
 def result():
-    return plan(small_resnet(), load_device("mi9"), PlanConfig(**LOOSE))
+    return plan(small_resnet(), specified("mi9"), PlanConfig(**LOOSE))
 
 
 def test_json_is_the_answer_and_can_be_read_back_into_it(result):
@@ -39,7 +39,7 @@ def test_answer_says_what_the_result_is(result):
 
 
 def test_sentences_are_spelled_as_whoever_asks_writes_options():
-    slow = plan(small_resnet(), load_device("mi9"), PlanConfig(**LOOSE, peak_memory=10**9))
+    slow = plan(small_resnet(), specified("mi9"), PlanConfig(**LOOSE, peak_memory=10**9))
     for each in (slow.answer(), slow.answer(as_flag)):
         assert all(type(warning) is str for warning in each.warnings)
         assert [each_["reason"] for each_ in each.unused] == [w for w in each.warnings if "is not used" in w]

@@ -5,7 +5,6 @@ from math import ceil, floor
 
 import pytest
 
-from predictors.devices import load_device
 from predictors.errors import InfeasibleError, UsageError
 from stretch.planning.config import PlanConfig
 from stretch.planning.network.segments import split_segments
@@ -13,9 +12,10 @@ from stretch.planning.plan import evaluate, plan
 from stretch.planning.search.exact import search_exact
 from stretch.planning.search.merging import merge_stages
 from tests.predictors.networks import resnet50, small_resnet
+from tests.predictors.specified import specified
 from tests.stretch.planning.spaces import LOOSE, make_space
 
-PIXEL6 = load_device("pixel6")
+PIXEL6 = specified("pixel6")
 #: Both stages of this network take too little time for an exchange each, together they take enough.
 GRAPH = small_resnet()
 SHORT = {"alpha": 0.4}
@@ -95,8 +95,8 @@ def test_stages_merge_to_reach_the_number_of_meeting_points_asked_for():
     graph = small_resnet(32, blocks=(2, 2, 2), mids=(8, 16, 32))
     request = LOOSE | {"alpha": 7.1, "min_width": 0.25, "n_meet": 2}
     with pytest.raises(InfeasibleError):
-        plan(graph, load_device("mi9"), PlanConfig(**request, merge="never"))
-    result = plan(graph, load_device("mi9"), PlanConfig(**request))
+        plan(graph, specified("mi9"), PlanConfig(**request, merge="never"))
+    result = plan(graph, specified("mi9"), PlanConfig(**request))
     assert result.design.n_meet == 2
     assert any(len(stages) > 1 for stages in stages_of(result).values())
 

@@ -2,15 +2,15 @@
 
 import pytest
 
-from predictors.devices import load_device
 from predictors.errors import UnknownNameError, UsageError
 from stretch.planning.config import PlanConfig
+from tests.predictors.specified import specified
 
-MI9 = load_device("mi9")
+MI9 = specified("mi9")
 
 
 def test_defaults_are_those_of_the_paper_as_far_as_it_states_them():
-    config = PlanConfig().checked(load_device("pixel6"))
+    config = PlanConfig().checked(specified("pixel6"))
     assert (config.alpha, config.beta, config.min_depth, config.min_width, config.macs) == (0.2, 1.1, 0.5, 0.5, (0.97, 1.03))
     assert config.processors == ("cpu", "gpu")
     assert config.precision == {"cpu": "fp32", "gpu": "fp16"}

@@ -5,7 +5,6 @@ import json
 import msgspec
 import pytest
 
-from predictors.devices import load_device
 from predictors.errors import InfeasibleError, UnknownNameError, UsageError
 from predictors.predictor import LatencyPredictor
 from stretch.planning.config import PlanConfig
@@ -14,6 +13,7 @@ from stretch.planning.design.scale import scaled_graph
 from stretch.planning.network.segments import split_segments
 from stretch.planning.plan import evaluate, plan
 from tests.predictors.networks import efficientnet_b5, resnet50, small_resnet
+from tests.predictors.specified import specified
 
 COMBINATIONS = [("pixel6", ("cpu", "gpu")), ("mi9", ("cpu", "gpu")), ("mi9", ("cpu", "dsp")), ("mi9", ("cpu", "gpu", "dsp"))]
 
@@ -26,7 +26,7 @@ def plans():
     def get(make, device, processors=()):
         key = (make.__name__, device, processors)
         if key not in known:
-            known[key] = plan(make(), load_device(device), PlanConfig(processors=processors))
+            known[key] = plan(make(), specified(device), PlanConfig(processors=processors))
         return known[key]
 
     return get
@@ -168,7 +168,7 @@ def test_design_given_by_hand_outside_the_range_is_evaluated_with_a_warning():
         if segment.branchable:
             branches += (BranchScale("gpu", segment.depth, segment.width, partition=segment.width // 2, align=4),)
         parts.append(SegmentDesign(segment.name, segment.start, segment.end, branches, "project" if segment.branchable else "none"))
-    result = evaluate(graph, load_device("pixel6"), BranchDesign(graph.name, "pixel6", tuple(parts)))
+    result = evaluate(graph, specified("pixel6"), BranchDesign(graph.name, "pixel6", tuple(parts)))
     assert result.macs_ratio > 1.5
     assert any("outside 0.97 to 1.03" in w for w in result.warnings)
 
@@ -176,7 +176,7 @@ def test_design_given_by_hand_outside_the_range_is_evaluated_with_a_warning():
 def test_design_on_one_processor_is_evaluated_and_said_to_run_nothing_side_by_side():
     graph = small_resnet()
     parts = tuple(SegmentDesign(s.name, s.start, s.end, (BranchScale("gpu", s.depth, s.width),)) for s in split_segments(graph))
-    result = evaluate(graph, load_device("pixel6"), BranchDesign(graph.name, "pixel6", parts))
+    result = evaluate(graph, specified("pixel6"), BranchDesign(graph.name, "pixel6", parts))
     assert result.design.n_meet == 0
     assert any("nothing runs side by side" in w for w in result.warnings)
 
@@ -199,26 +199,26 @@ def test_parameters_in_a_bounded_range_cost_a_stated_gap(plans):
 def test_meeting_points_may_be_given():
     graph = resnet50()
     ends = [s.end for s in split_segments(graph) if s.name in ("s2", "s4")]
-    result = plan(graph, load_device("pixel6"), PlanConfig(meet=tuple(ends)))
+    result = plan(graph, specified("pixel6"), PlanConfig(meet=tuple(ends)))
     assert [p.end for p in result.design.segments if p.name.startswith("s") and p.name != "stem"] == ends
 
 
 def test_planned_processors_may_be_core_sets():
-    result = plan(resnet50(), load_device("mi9"), PlanConfig(processors=("cpu[3med]", "gpu")))
+    result = plan(resnet50(), specified("mi9"), PlanConfig(processors=("cpu[3med]", "gpu")))
     assert set(result.design.processors) == {"cpu[3med]", "gpu"}
 
 
 def test_unknown_meeting_point_is_refused():
     with pytest.raises(UnknownNameError):
-        plan(small_resnet(), load_device("pixel6"), PlanConfig(meet=("nowhere",)))
+        plan(small_resnet(), specified("pixel6"), PlanConfig(meet=("nowhere",)))
 
 
 def test_grid_that_misses_every_design_points_to_the_exact_search():
     with pytest.raises(InfeasibleError) as caught:
-        plan(resnet50(), load_device("pixel6"), PlanConfig(strategy="grid", macs=(0.9999, 1.0001)))
+        plan(resnet50(), specified("pixel6"), PlanConfig(strategy="grid", macs=(0.9999, 1.0001)))
     assert caught.value.hint == 'use `strategy="exact"`'
 
 
 def test_bounded_parameters_need_the_exact_strategy():
     with pytest.raises(UsageError, match="exact strategy only"):
-        plan(resnet50(), load_device("pixel6"), PlanConfig(strategy="grid", params=(0.9, 1.1)))
+        plan(resnet50(), specified("pixel6"), PlanConfig(strategy="grid", params=(0.9, 1.1)))

@@ -8,7 +8,6 @@ from math import ceil, floor
 import msgspec
 import pytest
 
-from predictors.devices import load_device
 from predictors.predictor import LatencyPredictor
 from stretch.planning.choose import choose
 from stretch.planning.config import PlanConfig
@@ -18,9 +17,10 @@ from stretch.planning.plan import evaluate, plan
 from stretch.planning.search.exact import search_exact
 from stretch.planning.unused import unused_processors
 from tests.predictors.networks import small_resnet
+from tests.predictors.specified import specified
 from tests.stretch.planning.spaces import LOOSE
 
-MI9 = load_device("mi9")
+MI9 = specified("mi9")
 GRAPH = small_resnet()
 
 

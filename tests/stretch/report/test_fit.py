@@ -14,7 +14,7 @@ def printed(renderable, width):
     return stream.getvalue()
 
 
-def layout(title, *cells, fold=False):
+def variant(title, *cells, fold=False):
     def make():
         table = plain_table()
         for i in range(len(cells)):
@@ -26,9 +26,9 @@ def layout(title, *cells, fold=False):
 
 
 @pytest.mark.parametrize(("width", "first"), [(100, "wide0"), (40, "wide0"), (25, "middle0"), (12, "narrow0")])
-def test_first_layout_that_is_no_wider_than_the_terminal_is_taken(width, first):
-    layouts = [layout("wide", "a" * 20, "b" * 10), layout("middle", "a" * 10, "b" * 10), layout("narrow", "a" * 30, fold=True)]
-    assert printed(Fitting(layouts), width).split()[0] == first
+def test_first_variant_that_is_no_wider_than_the_terminal_is_taken(width, first):
+    variants = [variant("wide", "a" * 20, "b" * 10), variant("middle", "a" * 10, "b" * 10), variant("narrow", "a" * 30, fold=True)]
+    assert printed(Fitting(variants), width).split()[0] == first
 
 
 names = st.text("abcdefgh._/", min_size=1, max_size=60)
@@ -36,7 +36,7 @@ names = st.text("abcdefgh._/", min_size=1, max_size=60)
 
 @given(names, names, st.integers(8, 120))
 def test_no_character_is_lost_whatever_the_width(name, number, width):
-    text = printed(Fitting([layout("t", name, number), layout("t", name, fold=True)]), width)
+    text = printed(Fitting([variant("t", name, number), variant("t", name, fold=True)]), width)
     assert "…" not in text
     assert all(len(line) <= width for line in text.splitlines())
     _, *lines = text.splitlines()

@@ -7,17 +7,17 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from predictors.devices import load_device
 from stretch.planning.answer import PlanAnswer
 from stretch.planning.config import PlanConfig
 from stretch.planning.plan import plan
 from stretch.report.table import design_table, figures, plan_report, print_plan, timeline_bars
 from tests.predictors.networks import resnet50
+from tests.predictors.specified import specified
 
 
 @pytest.fixture(scope="module")
 def data():
-    return plan(resnet50(), load_device("mi9"), PlanConfig(processors=("cpu", "dsp"))).answer()
+    return plan(resnet50(), specified("mi9"), PlanConfig(processors=("cpu", "dsp"))).answer()
 
 
 def printed(renderable, width=120):
@@ -124,7 +124,7 @@ def test_report_of_three_processors_keeps_every_name_and_number_at_any_width(cap
 
 @functools.cache
 def _planned(captured, name):
-    return plan(captured(name).graph, load_device("mi9")).answer()
+    return plan(captured(name).graph, specified("mi9")).answer()
 
 
 def test_long_processor_names_stand_whole_in_stacked_rows_and_shorter_bars(data):

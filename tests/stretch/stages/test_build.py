@@ -5,13 +5,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from predictors.devices import load_device  # noqa: E402 - torch may be missing
 from predictors.errors import StretchError  # noqa: E402
 from stretch.planning.config import PlanConfig  # noqa: E402
 from stretch.stages.build import build_control, calibrate_on  # noqa: E402
 from stretch.stages.design import decide_design  # noqa: E402
 from stretch.stages.network import read_network  # noqa: E402
 from stretch.transform import build  # noqa: E402
+from tests.predictors.specified import specified  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -23,7 +23,7 @@ def network():
 
 @pytest.fixture(scope="module")
 def planned(network):
-    return decide_design(network.graph, load_device("pixel6"), PlanConfig(alpha=1000.0, beta=1000.0, macs=(0.7, 1.4)))
+    return decide_design(network.graph, specified("pixel6"), PlanConfig(alpha=1000.0, beta=1000.0, macs=(0.7, 1.4)))
 
 
 def test_control_has_the_design_of_the_plan_or_there_is_none(network, planned):

@@ -4,7 +4,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from predictors.devices import load_device  # noqa: E402 - torch may be missing
 from scheduler.placement.priority import choose_processors  # noqa: E402
 from scheduler.runtime.session import Session  # noqa: E402
 from stretch.planning.config import PlanConfig  # noqa: E402
@@ -13,16 +12,17 @@ from stretch.stages.bundle import write_bundle  # noqa: E402
 from stretch.stages.design import decide_design  # noqa: E402
 from stretch.stages.network import read_network  # noqa: E402
 from stretch.transform import build  # noqa: E402
+from tests.predictors.specified import specified  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
 
 def test_bundle_runs_and_can_be_placed_by_priority(tmp_path):
     network = read_network("tiny_resnet", weights="none")
-    planned = decide_design(network.graph, load_device("pixel6"), PlanConfig(alpha=1000.0, beta=1000.0, macs=(0.7, 1.4)))
+    planned = decide_design(network.graph, specified("pixel6"), PlanConfig(alpha=1000.0, beta=1000.0, macs=(0.7, 1.4)))
     networks = (build(network.captured, planned.design), build_control(network.captured, planned))
     told = []
-    manifest = write_bundle(tmp_path / "b", planned, network.captured, networks, ("random", "why"), None, step=told.append)
+    manifest = write_bundle(tmp_path / "b", planned, network.captured, networks, ("random", "why"), None, progress=told.append)
     assert (manifest.weights.source, manifest.device) == ("random", "pixel6")
     assert manifest.little_cores == planned.device.little_cores.value
     assert all(set(entry.alternatives) == set(planned.config.processors) for entry in manifest.subgraphs)

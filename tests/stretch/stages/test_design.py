@@ -2,16 +2,16 @@
 
 import pytest
 
-from predictors.devices import load_device
 from predictors.errors import StretchError
 from stretch.planning.config import PlanConfig
 from stretch.planning.design.branch_design import load_draft
 from stretch.planning.plan import plan
 from stretch.stages.design import decide_design, read_design
 from tests.predictors.networks import small_resnet
+from tests.predictors.specified import specified
 from tests.stretch.planning.spaces import LOOSE
 
-MI9, GRAPH = load_device("mi9"), small_resnet()
+MI9, GRAPH = specified("mi9"), small_resnet()
 
 
 @pytest.fixture

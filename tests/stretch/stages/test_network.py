@@ -8,7 +8,7 @@ pytest.importorskip("torch")
 
 from predictors.errors import UnknownNameError
 from stretch.models.load import load_model
-from stretch.stages.network import read_network
+from stretch.stages.network import read_graph, read_network
 
 pytestmark = pytest.mark.torch
 
@@ -52,3 +52,27 @@ def test_loading_and_capturing_are_told_one_after_the_other():
 def test_unknown_model_is_refused():
     with pytest.raises(UnknownNameError):
         read_network("tiny_resnot")
+
+
+def test_network_that_cannot_be_traced_is_read_for_a_prediction_with_the_reason(tmp_path):
+    (tmp_path / "tokens.py").write_text(
+        "import torch\n"
+        "class Net(torch.nn.Module):\n"
+        "    input_shape = (1, 3, 8, 8)\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.patch, self.norm = torch.nn.Conv2d(3, 6, 2, 2), torch.nn.LayerNorm(6)\n"
+        "    def forward(self, x):\n"
+        "        return self.norm(self.patch(x).flatten(2).transpose(1, 2)).mean(1)\n"
+    )
+    read = read_graph(f"{tmp_path}/tokens.py:Net", trust_code=True)
+    assert "cannot capture node" in read.refusal
+    assert read.graph.macs == 16 * 6 * 12
+    assert read_graph("tiny_resnet").refusal is None
+
+
+def test_ncnn_network_is_read_for_a_prediction(tmp_path):
+    path = tmp_path / "net.param"
+    path.write_text("7767517\n2 2\nInput x 0 1 x 0=8 1=8 2=3\nConvolution c 1 1 x y 0=4 1=1 5=1 6=12\n")
+    read = read_graph(str(path))
+    assert (read.graph.macs, read.refusal) == (64 * 12, None)

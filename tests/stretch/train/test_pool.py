@@ -1,11 +1,11 @@
 import msgspec
 import pytest
 
-from predictors.devices import load_device
 from predictors.errors import InfeasibleError
 from stretch.planning.config import PlanConfig
 from stretch.planning.design.scale import scaled_graph
 from stretch.planning.plan import evaluate, plan
+from tests.predictors.specified import specified
 from tests.stretch.planning.spaces import small_resnet
 
 pytest.importorskip("torch")
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.torch
 @pytest.mark.parametrize("processors", [("cpu", "gpu"), ("cpu", "gpu", "dsp")])
 def test_drawn_designs_differ_and_cost_what_was_asked_for(captured, processors):
     graph = captured("tiny_resnet").graph
-    designs = random_designs(graph, load_device("mi9"), processors, 4, (0.9, 1.1))
+    designs = random_designs(graph, specified("mi9"), processors, 4, (0.9, 1.1))
     assert len(set(designs)) == 4
     for design in designs:
         assert 0.9 <= scaled_graph(graph, design).macs / graph.macs <= 1.1
@@ -26,19 +26,19 @@ def test_drawn_designs_differ_and_cost_what_was_asked_for(captured, processors):
 
 def test_equal_seeds_draw_equal_designs(captured):
     graph = captured("tiny_resnet").graph
-    one, two, other = (random_designs(graph, load_device("mi9"), ("cpu", "gpu"), 2, (0.9, 1.1), seed=s) for s in (1, 1, 2))
+    one, two, other = (random_designs(graph, specified("mi9"), ("cpu", "gpu"), 2, (0.9, 1.1), seed=s) for s in (1, 1, 2))
     assert one == two != other
 
 
 def test_range_without_designs_is_refused(captured, monkeypatch):
     monkeypatch.setattr("stretch.train.pool._TRIES", 50)
     with pytest.raises(InfeasibleError, match="0 of 2 designs"):
-        random_designs(captured("tiny_resnet").graph, load_device("mi9"), ("cpu", "gpu"), 2, (9.0, 9.1))
+        random_designs(captured("tiny_resnet").graph, specified("mi9"), ("cpu", "gpu"), 2, (9.0, 9.1))
 
 
 def test_designs_between_stay_within_the_pool(captured):
     graph = captured("tiny_resnet").graph
-    pool = random_designs(graph, load_device("mi9"), ("cpu", "gpu"), 4, (0.8, 1.2), seed=3)
+    pool = random_designs(graph, specified("mi9"), ("cpu", "gpu"), 4, (0.8, 1.2), seed=3)
     found = designs_between(graph, pool, 5, (0.8, 1.2), seed=1)
     assert len(set(found)) == 5
     assert found == designs_between(graph, pool, 5, (0.8, 1.2), seed=1)
@@ -57,7 +57,7 @@ def test_designs_between_stay_within_the_pool(captured):
 
 def test_fastest_designs_are_the_planners_and_share_their_meeting_points():
     graph = small_resnet()
-    profile = load_device("mi9")
+    profile = specified("mi9")
     config = PlanConfig(processors=("cpu", "gpu"), alpha=5.0, beta=5.0, balance=0.01, segment_macs=0.1)
     found = fastest_designs(graph, profile, config, 3, (0.8, 1.2))
     assert len(set(found)) == 3
@@ -71,4 +71,4 @@ def test_fastest_designs_are_the_planners_and_share_their_meeting_points():
 def test_planners_reason_is_told_where_it_finds_no_design():
     config = PlanConfig(processors=("cpu", "gpu"), alpha=1e-6)
     with pytest.raises(InfeasibleError, match="alpha"):
-        fastest_designs(small_resnet(), load_device("mi9"), config, 2, (0.9, 1.1))
+        fastest_designs(small_resnet(), specified("mi9"), config, 2, (0.9, 1.1))

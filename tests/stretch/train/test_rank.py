@@ -3,13 +3,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from predictors.devices import load_device  # noqa: E402 - torch may be missing
 from predictors.errors import StretchError  # noqa: E402
 from stretch.planning.cost.accuracy import FEATURES, segment_features  # noqa: E402
 from stretch.train.pool import random_designs  # noqa: E402
 from stretch.train.rank import LEAST, fit, rank  # noqa: E402
 from stretch.train.recipe import load_recipe  # noqa: E402
 from stretch.train.session import train_recipe  # noqa: E402
+from tests.predictors.specified import specified  # noqa: E402
 from tests.stretch.train.recipes import network  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.torch
 @pytest.fixture(scope="module")
 def drawn(captured):
     graph = captured("tiny_resnet").graph
-    return graph, random_designs(graph, load_device("mi9"), ("cpu", "gpu"), 30, (0.7, 1.3), seed=1)
+    return graph, random_designs(graph, specified("mi9"), ("cpu", "gpu"), 30, (0.7, 1.3), seed=1)
 
 
 def test_linear_truth_is_found_and_ranked_on_designs_left_out(drawn):

@@ -5,7 +5,7 @@ import torch.nn.functional as F  # noqa: E402 - torch may be missing
 from torch import nn  # noqa: E402
 
 from stretch.train.config import TrainConfig  # noqa: E402
-from stretch.train.step import Step  # noqa: E402
+from stretch.train.step import TrainingStep  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -16,7 +16,7 @@ def test_step_is_plain_sgd_with_momentum_and_decay():
     twin = nn.Sequential(nn.Flatten(), nn.Linear(12, 4))
     twin.load_state_dict(model.state_dict())
     config = TrainConfig(learning_rate=0.1, weight_decay=0.01, channels_last=False)
-    step = Step(model, config, lambda x, generator: x.float(), None, torch.device("cpu"))
+    step = TrainingStep(model, config, lambda x, generator: x.float(), None, torch.device("cpu"))
     reference = torch.optim.SGD(twin.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01)
     for _ in range(4):
         images, labels = torch.randn(8, 3, 2, 2), torch.randint(4, (8,))

@@ -40,7 +40,7 @@ def test_narrow_subnet_computes_what_the_whole_one_does_with_the_other_channels_
     with torch.no_grad():
         supernet.flat.add_(0.05 * torch.randn(supernet.flat.shape, generator=torch.Generator().manual_seed(2)))
     positions = supernet.sharing.positions(narrow)
-    segment, layout = "s2", supernet.sharing.layout
+    segment, offsets = "s2", supernet.sharing.offsets
     part, whole = supernet.pool
     for subnet in (whole, part):
         subnet.load(supernet.flat)
@@ -50,8 +50,8 @@ def test_narrow_subnet_computes_what_the_whole_one_does_with_the_other_channels_
     for name, _, _ in original.steps:
         key = f"{segment}.on_cpu.{name}.weight"
         if key in positions and ("conv" in name or "downsample_0" in name) and "join" not in name:
-            rows = torch.tensor(layout.shapes[key])
-            kept = (positions[key].flatten(1)[:, 0] - layout.starts[key]) // rows[1:].prod()
+            rows = torch.tensor(offsets.shapes[key])
+            kept = (positions[key].flatten(1)[:, 0] - offsets.starts[key]) // rows[1:].prod()
             masks[name] = torch.zeros(int(rows[0])).index_fill(0, kept, 1.0)
     handles = [
         original.get_submodule(name).register_forward_hook(lambda m, i, out, mask=mask: out * mask[None, :, None, None])

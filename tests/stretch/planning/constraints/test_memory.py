@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from predictors.devices import load_device
 from stretch.planning.config import PlanConfig
 from stretch.planning.constraints.memory import PeakMemory
 from stretch.planning.search.rules import Rules
+from tests.predictors.specified import specified
 from tests.stretch.planning.combinations import ways
 
-PIXEL6 = load_device("pixel6")
+PIXEL6 = specified("pixel6")
 
 
 def test_memory_is_bounded_only_on_request():

@@ -12,8 +12,9 @@ from stretch.planning.design.scale import scale_branch
 from stretch.planning.design.widths import legal_widths
 from stretch.planning.network.segments import split_segments
 from tests.predictors.networks import efficientnet_b5, resnet50, small_resnet
+from tests.predictors.specified import specified
 
-MI9 = LatencyPredictor(load_device("mi9"))
+MI9 = LatencyPredictor(specified("mi9"))
 COSTS = Costs(MI9, {"cpu": "int8", "gpu": "fp16", "dsp": "int8"})
 STAGES = [s for graph in (resnet50(), efficientnet_b5(), small_resnet()) for s in split_segments(graph) if s.branchable]
 
@@ -31,7 +32,8 @@ def test_branch_costs_what_its_built_operators_cost(data, segment, processor):
     cost = COSTS.branch(segment, processor, depth, width)
     graph = built(segment, processor, depth, width, cost.entry, segment.in_width)
     assert (cost.macs, cost.params) == (graph.macs, graph.params)
-    assert cost.ms == pytest.approx(MI9.predict(graph, processor).ms)
+    estimate = MI9.predict(graph, processor)
+    assert (cost.ms, cost.contended_ms) == (pytest.approx(estimate.computing_ms), pytest.approx(estimate.contended_ms))
 
 
 @given(st.data(), st.sampled_from([s for s in STAGES if s.dense_input]), st.sampled_from(["cpu", "gpu", "dsp"]))
@@ -40,8 +42,9 @@ def test_branch_with_other_arriving_channels_costs_what_its_built_operators_cost
     channels = data.draw(st.integers(1, 2 * segment.in_width))
     cost = COSTS.branch(segment, processor, segment.depth, width, channels)
     graph = built(segment, processor, segment.depth, width, cost.entry, channels)
+    estimate = MI9.predict(graph, processor)
     assert (cost.macs, cost.params) == (graph.macs, graph.params)
-    assert cost.ms == pytest.approx(MI9.predict(graph, processor).ms)
+    assert (cost.ms, cost.contended_ms) == (pytest.approx(estimate.computing_ms), pytest.approx(estimate.contended_ms))
 
 
 @pytest.mark.parametrize("processor", ["cpu", "gpu", "dsp"])
@@ -51,7 +54,7 @@ def test_join_convolution_costs_what_its_built_operator_costs(processor):
     branch = COSTS.branch(segment, processor, 4, 512)
     macs, ms, params = COSTS.join_conv(segment, processor, 512, 256)
     assert (branch.macs + macs, branch.params + params) == (graph.macs, graph.params)
-    assert branch.ms + ms == pytest.approx(MI9.predict(graph, processor).ms)
+    assert branch.contended_ms + ms == pytest.approx(MI9.predict(graph, processor).contended_ms)
 
 
 def test_whole_segments_add_up_to_the_network():
@@ -77,12 +80,6 @@ def test_transfer_is_costed_in_the_precision_of_the_processor_that_is_not_the_cp
     links, elements = MI9.links, 10**6
     assert COSTS.transfer("cpu", "gpu", elements) == links.ms("cpu", "gpu", elements, "fp16")
     assert COSTS.transfer("dsp", "cpu", elements) == links.ms("dsp", "cpu", elements, "int8")
-
-
-def test_contention_slows_down_only_branches_beside_others():
-    host = Costs(LatencyPredictor(load_device("host")), {"cpu": "fp32", "gpu": "fp32"})
-    assert host.contention("cpu", 1) == 1
-    assert host.contention("cpu", 2) == load_device("host").processors["cpu"].contention.value > 1
 
 
 def test_host_is_the_cpu_variant_that_is_planned_with():

@@ -1,85 +1,88 @@
-"""Which run is faster, as far as the profile's uncertainty lets one say."""
+"""Which run is faster, and how likely that is, by what the numbers of the profile may be off."""
 
-from math import exp, log, sqrt
-
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from predictors.devices import load_device
 from predictors.predictor import LatencyPredictor
-from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER, Branch, PredictedRun, recommend, single_run
+from stretch.planning.cost import uncertain
+from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER, Branch, PredictedRun, certainty, recommend, single_run
+from stretch.planning.cost.uncertain import Unknown
 from stretch.planning.plan import evaluate, plan
 from tests.predictors.networks import resnet50, small_resnet
+from tests.predictors.specified import specified
 from tests.stretch.designs import identity_design
 
-MI9 = load_device("mi9")
-U = 0.4  # stated in the profile for each of its processors
+MI9 = specified("mi9")
+
+CPU, GPU = Unknown("the cpu", 1 / 1.4, 1.4), Unknown("the gpu", 1 / 1.4, 1.4)
 
 
 def run(*segments, fixed=0.0):
-    """Segments as lists of branches, each a mapping of ms by (processor, kind)."""
-    return PredictedRun([[Branch(0.0, kernels) for kernels in segment] for segment in segments], fixed)
-
-
-CPU, GPU = ("cpu", "conv"), ("gpu", "conv")
+    """Segments as lists of branches, each a mapping of ms by number."""
+    return PredictedRun([[Branch(0.0, parts) for parts in segment] for segment in segments], fixed)
 
 
 def only(branched, control):
-    [rival] = recommend(branched, {"control": control}, MI9).rivals
+    [rival] = recommend(branched, {"control": control}).rivals
     return rival
 
 
-def test_profile_states_the_uncertainty_that_these_tests_assume():
-    assert {p.uncertainty.value for p in MI9.processors.values()} == {U}
-
-
-def test_same_kernels_on_one_processor_share_their_error():
+def test_same_numbers_err_alike_in_both_runs():
     rival = only(run([{CPU: 10.0}]), run([{CPU: 10.1}]))
     assert (rival.ratio, rival.low, rival.high) == pytest.approx((1.01, 1.01, 1.01))
+    assert rival.probability == 1.0
+    assert rival.low_ms < 10.1 / 1.3 < 10.1 * 1.3 < rival.high_ms
 
 
-def test_errors_of_two_processors_are_independent():
-    rival = only(run([{CPU: 10.0}]), run([{GPU: 12.0}]))
-    spread = exp(sqrt(2) * log(1 + U))
-    assert (rival.ratio, rival.low, rival.high) == pytest.approx((1.2, 1.2 / spread, 1.2 * spread))
+def test_numbers_of_two_processors_err_independently():
+    rival = only(run([{CPU: 10.0}]), run([{GPU: 10.0}]))
+    # two intervals of 1.4 either way, their squares added
+    assert rival.low == pytest.approx(1 / 1.4**2**0.5, rel=0.05)
+    assert rival.high == pytest.approx(1.4**2**0.5, rel=0.05)
+    assert rival.probability == pytest.approx(0.5, abs=0.05)
 
 
 def test_branches_that_wait_for_each_other_lose_when_one_is_slower_and_gain_nothing_when_it_is_faster():
-    rival = only(run([{CPU: 7.0}, {GPU: 7.0}]), run([{CPU: 10.0}]))
-    # slower GPU: 7 → 9.8; a faster CPU helps the control alone
-    assert rival.low == pytest.approx(10 / 7 / exp(sqrt(2) * log(1 + U)))
-    assert rival.high == pytest.approx(10 / 7)
+    together = recommend(run([{CPU: 7.0}, {GPU: 7.0}]), {"cpu": run([{CPU: 7.0}])})
+    [rival] = together.rivals
+    assert rival.high == pytest.approx(1.0)
+    assert rival.low < 0.8
+    # the longer of two is longer on average than each
+    assert together.low_ms > 7 / 1.4
 
 
 @pytest.mark.parametrize(
-    ("branched", "controls", "choice"),
+    ("branched", "controls", "recommended"),
     [
         (3.19, {"sequential_same_macs": {GPU: 3.20}}, NO_CLEAR_WINNER),
         (3.0, {"a": {GPU: 9.0}, "b": {GPU: 10.0}}, BRANCHED),
         (3.0, {"a": {GPU: 9.0}, "b": {GPU: 3.1}}, NO_CLEAR_WINNER),
         (9.0, {"a": {GPU: 3.0}, "b": {GPU: 9.0}}, "a"),
-        (9.0, {"a": {GPU: 8.0}}, NO_CLEAR_WINNER),
+        (9.0, {"a": {GPU: 8.7}}, NO_CLEAR_WINNER),
         (9.0, {"a": {CPU: 8.0}}, "a"),
     ],
 )
-def test_a_run_is_recommended_only_where_the_whole_interval_says_so(branched, controls, choice):
-    found = recommend(run([{CPU: branched}]), {name: run([kernels]) for name, kernels in controls.items()}, MI9)
-    assert found.choice == choice
+def test_a_run_is_recommended_only_where_it_is_likely_to_be_the_fastest(branched, controls, recommended):
+    found = recommend(run([{CPU: branched}]), {name: run([parts]) for name, parts in controls.items()})
+    assert found.recommended == recommended
 
 
-@given(st.integers(0, 2**32 - 1))
-def test_interval_covers_what_independent_errors_do_to_the_ratio(seed):
-    rng = np.random.default_rng(seed)
-    keys = [(p, k) for p in ("cpu", "gpu", "dsp") for k in ("conv1x1", "conv", "depthwise")]
-    branched = run(*[[{k: float(rng.uniform(0, 3)) for k in keys if k[0] == p} for p in ("cpu", "gpu", "dsp")] for _ in range(3)])
-    control = run([{k: float(rng.uniform(0, 5)) for k in keys if k[0] == "cpu"}])
-    rival = only(branched, control)
-    factors = np.exp(rng.normal(0, log(1 + U) / 1.96, (400, len(keys))))
-    ratios = np.array([control.ms(f) / branched.ms(f) for f in (dict(zip(keys, row, strict=True)) for row in factors)])
-    assert np.mean((rival.low <= ratios) & (ratios <= rival.high)) > 0.85
-    assert rival.low <= rival.ratio <= rival.high
+def test_number_to_measure_next_is_the_one_that_moves_the_ratio_most():
+    wide = Unknown("the link", 0.5, 2.0)
+    rival = only(run([{CPU: 8.0, wide: 1.0}]), run([{GPU: 9.0}]))
+    assert rival.measure in ("the cpu", "the gpu")
+    assert only(run([{CPU: 5.0, wide: 4.0}]), run([{CPU: 9.0}])).measure == "the link"
+    assert only(run([{CPU: 5.0}]), run([{CPU: 9.0}])).measure is None
+
+
+def test_links_are_stated_at_half_and_twice_their_time():
+    moving = uncertain.link("gpu")
+    branched, single = run([{CPU: 5.0, moving: 2.0}]), run([{GPU: 9.0, moving: 1.0}])
+    sure = certainty(recommend(branched, {"single:gpu": single}), branched, single)
+    assert [row.factor for row in sure.links] == [0.5, 1.0, 2.0]
+    assert [row.makespan_ms for row in sure.links] == pytest.approx([6.0, 7.0, 9.0])
+    assert [row.speedup for row in sure.links] == pytest.approx([9.5 / 6.0, 10.0 / 7.0, 11.0 / 9.0])
+    assert sure.probability_faster.keys() == {"single", "all"}
+    assert sure.makespan_low_ms < 7.0 < sure.makespan_high_ms
 
 
 def test_runs_of_a_plan_take_what_the_plan_says():
@@ -93,13 +96,15 @@ def test_runs_of_a_plan_take_what_the_plan_says():
     assert {rival.name: rival.ms for rival in result.recommendation.rivals} == pytest.approx(expected)
     for rival in result.recommendation.rivals:
         assert rival.ratio == pytest.approx(rival.ms / result.run.makespan_ms)
+    at_one = next(row for row in result.certainty.links if row.factor == 1.0)
+    assert (at_one.makespan_ms, at_one.speedup) == pytest.approx((result.run.makespan_ms, result.speedup))
 
 
 def test_network_beside_itself_is_no_winner():
     result = evaluate(small_resnet(), MI9, identity_design(small_resnet()))
     graph, predictor = small_resnet(), LatencyPredictor(MI9)
-    ms = predictor.predict(graph, "cpu", "fp32").ms
+    ms = predictor.predict(graph, "cpu", "fp32").computing_ms
     one = single_run(graph, "cpu", "fp32", ms, predictor)
     assert one.ms() == pytest.approx(ms)
-    assert recommend(one, {"again": one}, MI9).choice == NO_CLEAR_WINNER
+    assert recommend(one, {"again": one}).recommended == NO_CLEAR_WINNER
     assert not result.changes_network

@@ -2,8 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stretch.planning.design.widths import legal_widths, partitions, scaled_units
+from stretch.planning.design.widths import aligns, legal_widths, partitions, scaled_units
 from stretch.planning.network.segments import split_segments
+from tests.predictors.specified import specified
 
 
 @given(st.integers(1, 512), st.sampled_from([1, 2, 8, 24]), st.floats(0.05, 2.0), st.sampled_from([1, 4, 8, 16, 32]))
@@ -34,3 +35,9 @@ def test_partitions_add_up_and_leave_nobody_out(width, widths, align):
 
 def test_partitions_are_in_proportion_to_the_widths():
     assert partitions(256, [64, 192], 8) == [64, 192]
+
+
+def test_aligns_are_those_of_the_processors_that_are_asked_for():
+    device = specified("mi9")
+    assert aligns(device, ("dsp", "gpu")) == {name: device.processor(name).width_slice for name in ("dsp", "gpu")}
+    assert aligns(device, ("dsp",)) == {"dsp": 32}

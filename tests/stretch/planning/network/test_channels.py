@@ -23,30 +23,30 @@ def groups_of(*ops, output=None, channels=8):
 
 def test_addition_ties_the_channels_of_both_sides():
     found = groups_of(conv("a", "input", 16), conv("b", "a", 16), Op("sum", "add", ("a", "b")))
-    assert found.layouts["a"] == found.layouts["b"] == found.layouts["sum"]
+    assert found.pieces["a"] == found.pieces["b"] == found.pieces["sum"]
 
 
 def test_dense_convolution_starts_a_group_of_its_own():
     found = groups_of(conv("a", "input", 16), conv("b", "a", 16))
-    assert found.layouts["a"] != found.layouts["b"]
+    assert found.pieces["a"] != found.pieces["b"]
 
 
 def test_depthwise_convolution_keeps_the_group_of_its_input():
     found = groups_of(conv("a", "input", 16), conv("dw", "a", 16, groups=16, kernel=3))
-    assert found.layouts["dw"] == found.layouts["a"]
+    assert found.pieces["dw"] == found.pieces["a"]
 
 
 def test_depthwise_convolution_with_multiplier_has_more_channels_per_unit():
     found = groups_of(conv("a", "input", 16), conv("dw", "a", 32, groups=16))
-    ((group, per),) = found.layouts["dw"]
-    assert (group, 1) == found.layouts["a"][0]
+    ((group, per),) = found.pieces["dw"]
+    assert (group, 1) == found.pieces["a"][0]
     assert per == 2
 
 
 def test_grouped_convolution_coarsens_units_to_whole_convolution_groups():
     found = groups_of(conv("a", "input", 24), conv("g", "a", 12, groups=4))
-    ((group, before),) = found.layouts["a"]
-    assert found.layouts["g"] == ((group, 3),)
+    ((group, before),) = found.pieces["a"]
+    assert found.pieces["g"] == ((group, 3),)
     assert (found.units[group], before) == (4, 6)
 
 
@@ -57,7 +57,7 @@ def test_gate_over_pooled_vector_is_tied_to_what_it_scales():
         conv("fc", "pool", 16),
         Op("gate", "mul", ("a", "fc")),
     )
-    assert found.layouts["fc"] == found.layouts["a"] == found.layouts["gate"]
+    assert found.pieces["fc"] == found.pieces["a"] == found.pieces["gate"]
 
 
 def test_concatenation_puts_groups_side_by_side_and_slice_takes_one_out():
@@ -67,14 +67,14 @@ def test_concatenation_puts_groups_side_by_side_and_slice_takes_one_out():
         Op("cat", "concat", ("a", "b")),
         Op("cut", "slice", ("cat",), {"start": 8, "stop": 20}),
     )
-    assert found.layouts["cat"] == found.layouts["a"] + found.layouts["b"]
-    assert found.layouts["cut"] == found.layouts["b"]
+    assert found.pieces["cat"] == found.pieces["a"] + found.pieces["b"]
+    assert found.pieces["cut"] == found.pieces["b"]
 
 
 def test_slice_through_the_middle_of_a_group_freezes_it():
     found = groups_of(conv("a", "input", 16), Op("cut", "slice", ("a",), {"start": 3, "stop": 9}))
-    assert found.layouts["a"][0][0] in found.frozen
-    assert found.layouts["cut"][0][0] in found.frozen
+    assert found.pieces["a"][0][0] in found.frozen
+    assert found.pieces["cut"][0][0] in found.frozen
 
 
 def test_addition_of_differently_divided_tensors_freezes_both():
@@ -85,18 +85,18 @@ def test_addition_of_differently_divided_tensors_freezes_both():
         conv("c", "input", 16),
         Op("sum", "add", ("cat", "c")),
     )
-    assert all(group in found.frozen for name in ("a", "b", "c") for group, _ in found.layouts[name])
+    assert all(group in found.frozen for name in ("a", "b", "c") for group, _ in found.pieces[name])
 
 
 def test_flattening_multiplies_the_channels_per_unit():
     found = groups_of(
         conv("a", "input", 4), Op("flat", "flatten", ("a",)), Op("fc", "linear", ("flat",), {"out_features": 5, "bias": True})
     )
-    ((group, per),) = found.layouts["flat"]
-    assert (group, per) == (found.layouts["a"][0][0], 36)
+    ((group, per),) = found.pieces["flat"]
+    assert (group, per) == (found.pieces["a"][0][0], 36)
 
 
 def test_input_group_is_named_and_not_frozen():
     found = groups_of(conv("dw", "input", 8, groups=8), conv("a", "dw", 4))
-    assert found.layouts["dw"][0][0] == found.input_group
+    assert found.pieces["dw"][0][0] == found.input_group
     assert found.input_group not in found.frozen

@@ -2,7 +2,6 @@
 
 import pytest
 
-from predictors.devices import load_device
 from predictors.errors import InfeasibleError, UsageError
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.makespan import timeline
@@ -10,6 +9,7 @@ from stretch.planning.plan import plan
 from stretch.planning.search.concat import search_concat
 from stretch.planning.search.space import DesignSpace
 from tests.predictors.networks import resnet50, small_resnet
+from tests.predictors.specified import specified
 from tests.stretch.planning.spaces import as_design, make_space
 
 
@@ -41,24 +41,24 @@ def test_arriving_channels_are_the_sums_of_the_widths_before():
 
 
 def test_plan_with_concat_joins_keeps_the_range_and_claims_no_optimum():
-    result = plan(resnet50(), load_device("pixel6"), PlanConfig(join="concat"))
+    result = plan(resnet50(), specified("pixel6"), PlanConfig(join="concat"))
     assert 0.97 <= result.macs_ratio <= 1.03
     assert {p.join for p in result.design.segments if not p.whole} == {"concat"}
     assert (result.optimal, result.gap) == (False, None)
 
 
 def test_plan_with_sum_joins_is_optimal_in_its_space():
-    result = plan(resnet50(), load_device("mi9"), PlanConfig(join="sum", processors=("cpu", "dsp")))
+    result = plan(resnet50(), specified("mi9"), PlanConfig(join="sum", processors=("cpu", "dsp")))
     assert {p.join for p in result.design.segments if not p.whole} == {"sum"}
     assert result.optimal
 
 
 def test_concat_joins_refuse_what_they_are_not_planned_with():
     with pytest.raises(UsageError, match="without `strategy` and `params`"):
-        plan(resnet50(), load_device("pixel6"), PlanConfig(join="concat", strategy="grid"))
+        plan(resnet50(), specified("pixel6"), PlanConfig(join="concat", strategy="grid"))
 
 
 def test_range_that_concat_misses_points_to_project():
     with pytest.raises(InfeasibleError) as caught:
-        plan(resnet50(), load_device("pixel6"), PlanConfig(join="concat", macs=(0.99999, 1.00001)))
+        plan(resnet50(), specified("pixel6"), PlanConfig(join="concat", macs=(0.99999, 1.00001)))
     assert caught.value.hint == 'use `join="project"`'

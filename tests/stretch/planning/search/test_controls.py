@@ -4,7 +4,6 @@ from itertools import product
 
 import pytest
 
-from predictors.devices import load_device
 from predictors.predictor import LatencyPredictor
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
@@ -15,10 +14,11 @@ from stretch.planning.network.segments import split_segments
 from stretch.planning.search.controls import best_single, operator_split_ms, sequential_same_macs, variants
 from stretch.planning.search.rules import Rules
 from tests.predictors.networks import efficientnet_b5, resnet50, small_resnet
+from tests.predictors.specified import specified
 
 
 def setup(device, processors=(), **changes):
-    profile = load_device(device)
+    profile = specified(device)
     config = PlanConfig(processors=processors, **changes).checked(profile)
     return config, Costs(LatencyPredictor(profile), config.precision)
 

@@ -4,13 +4,13 @@ import re
 
 import pytest
 
-from predictors.devices import load_device
 from predictors.errors import InfeasibleError
 from stretch.planning.config import PlanConfig
 from stretch.planning.plan import plan
 from tests.predictors.networks import Net, resnet50, small_resnet
+from tests.predictors.specified import specified
 
-PIXEL6 = load_device("pixel6")
+PIXEL6 = specified("pixel6")
 
 
 def refusal(graph, **request):

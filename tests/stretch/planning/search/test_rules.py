@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from predictors.devices import load_device
 from stretch.planning.config import PlanConfig
 from stretch.planning.network.segments import split_segments
 from stretch.planning.search.rules import Rules
 from tests.predictors.networks import efficientnet_b5, resnet50
+from tests.predictors.specified import specified
 from tests.stretch.planning.combinations import ways
 
-RULES = Rules.of(PlanConfig().checked(load_device("pixel6")))
+RULES = Rules.of(PlanConfig().checked(specified("pixel6")))
 S4 = next(s for s in split_segments(resnet50()) if s.name == "s4")
 B5 = next(s for s in split_segments(efficientnet_b5()) if s.name == "s5")
 

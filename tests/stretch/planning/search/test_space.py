@@ -1,5 +1,7 @@
 """Options of a design space are real designs with the costs they state."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -49,6 +51,15 @@ def test_every_subset_of_the_processors_may_run_a_segment():
 def test_host_holds_tensors_even_where_it_runs_no_branch():
     space = make_space(GRAPH, processors=("gpu", "dsp"))
     assert space.holders == ("cpu", "gpu", "dsp")
+
+
+def test_output_that_the_host_does_not_hold_has_to_go_there():
+    space = make_space(GRAPH, processors=("gpu", "dsp"))
+    assert space.leaving_ms("cpu") == 0
+    for holder in ("gpu", "dsp"):
+        *before, last = [whole(segment) for segment in space.segments]
+        design = as_design(GRAPH, [*before, replace(last, branches=(replace(last.branches[0], processor=holder),))])
+        assert 0 < space.leaving_ms(holder) == pytest.approx(timeline(GRAPH, design, space.costs).output_ms)
 
 
 def test_allowed_options_are_exactly_those_that_meet_every_rule():

@@ -1,0 +1,42 @@
+"""What the main job tells, as plain data: JSON and the terminal's report both read this struct, whose fields are the JSON's keys."""
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from stretch.planning.answer import PlanAnswer
+
+if TYPE_CHECKING:
+    from stretch.transform.calibrate import SegmentError
+
+
+class WeightsAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Weights that a network began with.
+
+    Args:
+        source: ``default``, ``random``, ``file`` or ``given``.
+        detail: Which weights.
+    """
+
+    source: str
+    detail: str
+
+
+class BranchedAnswer(PlanAnswer, frozen=True, kw_only=True):
+    """A plan and what was made of it.
+
+    Args:
+        weights: That the network began with.
+        seconds: Wall time of each phase.
+        preprocessing: What a picture goes through before the model reads it; None: ImageNet's.
+        calibration: Each branched segment that was calibrated.
+        bundle: Folder of the bundle, where one was written.
+        checks: What was compared as the bundle was written; empty without one.
+    """
+
+    weights: WeightsAnswer
+    seconds: dict[str, float]
+    preprocessing: dict[str, Any] | None
+    calibration: "list[SegmentError]"
+    bundle: str | None
+    checks: dict[str, Any]

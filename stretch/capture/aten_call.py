@@ -1,0 +1,116 @@
+"""A call of an ATen operator as rules see it, and what they make of it."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from torch import fx
+
+from predictors.shapes import Attr, Shape
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor of an exported network.
+
+    Args:
+        op: Name of the operator that computes it; empty where it depends on weights alone.
+        shape: As it is seen.
+        base: As its operator gives it, with the same elements.
+        piece: What cuts it out of another tensor where it is used.
+    """
+
+    op: str
+    shape: Shape
+    base: Shape = ()
+    piece: "Step | None" = None
+
+    def seen(self, shape: Shape) -> "Value":
+        """The same elements in another shape."""
+        return Value(self.op, shape, self.base or self.shape)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operator of a chain.
+
+    Args:
+        kind: Its kind.
+        attrs: What the kind needs.
+        reads: The tensors that it reads; each operator but the first also reads, before them, the one before it.
+    """
+
+    kind: str
+    attrs: Mapping[str, Attr]
+    reads: tuple[Value, ...] = ()
+
+
+@dataclass(frozen=True)
+class AtenCall:
+    """A call.
+
+    Args:
+        node: In the exported graph.
+        given: Arguments by name.
+        shapes: Of its results.
+    """
+
+    node: fx.Node
+    given: Mapping[str, Any]
+    shapes: list[Shape] = field(default_factory=list)
+
+    @property
+    def operator(self) -> str:
+        """Name of the ATen operator without its overload, such as ``add``; a change in place is no matter."""
+        packet = getattr(self.node.target, "_overloadpacket", self.node.target)
+        name = getattr(packet, "__name__", str(packet))
+        return name.removesuffix("_") if not name.startswith("_") else name
+
+    @property
+    def overload(self) -> str:
+        """Name of its overload, such as ``Tensor``."""
+        return str(getattr(self.node.target, "_overloadname", ""))
+
+    @property
+    def out(self) -> Shape:
+        """Shape of its first result."""
+        return self.shapes[0]
+
+    @property
+    def values(self) -> list[Value]:
+        """All tensors among its arguments."""
+        return list(_flat(list(self.given.values())))
+
+    @property
+    def tensors(self) -> list[Value]:
+        """Those that depend on the network's input."""
+        return [each for each in self.values if each.op]
+
+    @property
+    def constants(self) -> int:
+        """Elements of those that do not."""
+        return sum(prod(each.shape) for each in self.values if not each.op)
+
+    def tensor(self, name: str) -> Value | None:
+        """The argument of this name, if it is a tensor that depends on the input."""
+        value = self.given.get(name)
+        return value if isinstance(value, Value) and value.op else None
+
+    def constant(self, name: str) -> Value | None:
+        """The argument of this name, if it is a tensor that does not."""
+        value = self.given.get(name)
+        return value if isinstance(value, Value) and not value.op else None
+
+
+#: A chain of operators, the tensor itself in another shape, or its pieces; None if the call must be opaque.
+Made = list[Step] | Value | tuple[Value, ...] | None
+AtenRule = Callable[[AtenCall], Made]
+
+
+def _flat(given: Any) -> Iterator[Value]:
+    if isinstance(given, Value):
+        yield given
+    elif isinstance(given, list | tuple):
+        for each in given:
+            yield from _flat(each)

@@ -1,0 +1,260 @@
+"""What ATen operators become: operators of known kinds where they fit, views, or opaque operators."""
+
+from math import prod
+from typing import Any
+
+from predictors.shapes import Attr, Shape
+from stretch.capture.aten_call import AtenCall, AtenRule, Made, Step, Value
+from stretch.capture.aten_moves import MOVES
+from stretch.capture.aten_opaque import REDUCTIONS, attributes, opaque, opaque_node, over_elements, product, reduced
+from stretch.operators.pooling import adaptive_pool
+from stretch.operators.settings import Refusal, pair, pooling_window, window_padding
+
+__all__ = ["RULES", "opaque_node"]
+
+#: By name of the ATen operator without its overload.
+RULES: dict[str, AtenRule] = dict(MOVES)
+
+
+def _add(*names: str) -> Any:
+    def register(rule: AtenRule) -> AtenRule:
+        RULES.update(dict.fromkeys(names, rule))
+        return rule
+
+    return register
+
+
+def _padding(call: AtenCall, kernel: Shape, dilation: tuple[int, int]) -> tuple[int, int, int, int]:
+    """Top, left, bottom, right; of an even window torch pads ``same`` more at the end."""
+    if call.given["padding"] == "valid":
+        return (0, 0, 0, 0)
+    if call.given["padding"] == "same":
+        total = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+        return (total[0] // 2, total[1] // 2, total[0] - total[0] // 2, total[1] - total[1] // 2)
+    return window_padding(call.given["padding"])
+
+
+@_add("conv2d", "convolution", "conv1d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+def _convolution(call: AtenCall) -> Made:
+    x, weight, groups = call.tensor("input"), call.given["weight"], call.given["groups"]
+    transposed = call.operator.startswith("conv_transpose") or bool(call.given.get("transposed"))
+    if x is None or not isinstance(weight, Value):
+        return None
+    if not transposed and not weight.op and len(x.shape) == 4:
+        kernel, dilation = weight.shape[2:], pair(call.given["dilation"])
+        attrs: dict[str, Attr] = {
+            "out_channels": call.out[1],
+            "kernel": kernel,
+            "stride": pair(call.given["stride"]),
+            "padding": _padding(call, kernel, dilation),
+            "dilation": dilation,
+            "groups": groups,
+            "bias": call.given["bias"] is not None,
+        }
+        return [Step("conv", attrs, (x,))]
+    channels = x.shape[-len(weight.shape) + 1]
+    cin, cout, taps = channels // groups, call.out[-len(weight.shape) + 1] // groups, prod(weight.shape[2:])
+    pixels = prod(x.shape if transposed else call.out) // (channels if transposed else cout * groups)
+    kind = "depthwise" if cin == 1 and groups > 1 else "conv1x1" if taps == 1 else "conv" if groups == 1 else "grouped"
+    return [opaque(call, kind, (cin, cout, groups, taps, pixels))]
+
+
+@_add("linear")
+def _linear(call: AtenCall) -> Made:
+    x, weight = call.tensor("input"), call.constant("weight")
+    if x is None or weight is None or len(weight.shape) != 2:
+        return None
+    return [Step("linear", {"out_features": weight.shape[0], "bias": call.given["bias"] is not None}, (x,))]
+
+
+@_add("matmul", "mm", "bmm", "addmm", "baddbmm", "dot", "mv")
+def _matmul(call: AtenCall) -> Made:
+    pairs = [("mat1", "mat2"), ("batch1", "batch2"), ("self", "other"), ("self", "mat2"), ("self", "tensor"), ("self", "vec")]
+    names = next(each for each in pairs if all(name in call.given for name in each))
+    a, b = (call.given[name] for name in names)
+    bias = [each for each in call.values if each is not a and each is not b]
+    if a.op and not b.op and len(b.shape) == 2 and (not bias or bias[0].shape == b.shape[1:]):
+        return [Step("linear", {"out_features": b.shape[1], "bias": bool(bias)}, (a,))]
+    inner = a.shape[-1]
+    right = b.shape[-1] if len(b.shape) > 1 else 1
+    left = a.shape[-2] if len(a.shape) > 1 else 1
+    return [product(call, inner, right, max(1, prod(call.out) // (left * right)), left)]
+
+
+@_add("einsum")
+def _einsum(call: AtenCall) -> Made:
+    """A product of two tensors by the letters of its equation."""
+    equation, operands = str(call.given["equation"]).replace(" ", ""), call.values
+    if len(operands) != 2 or "." in equation or "->" not in equation:
+        return None
+    (first, second), out = equation.split("->")[0].split(","), equation.split("->")[1]
+    size = dict(zip(first + second, operands[0].shape + operands[1].shape, strict=True))
+    inner = prod(size[letter] for letter in size if letter not in out)
+    batch = prod(size[letter] for letter in out if letter in first and letter in second)
+    right = prod(size[letter] for letter in out if letter not in first)
+    return [product(call, inner, right, batch, prod(size[letter] for letter in out if letter not in second))]
+
+
+@_add("scaled_dot_product_attention")
+def _attention(call: AtenCall) -> Made:
+    """As runtimes that lack it compute it: a scaled product, a softmax over it, and a second product."""
+    query, key, value = (call.given[name] for name in ("query", "key", "value"))
+    if not (query.op and key.op and value.op):
+        return None
+    batch, inner, left, right = prod(query.shape[:-2]), query.shape[-1], query.shape[-2], key.shape[-2]
+    scores = (*query.shape[:-1], right)
+    steps = [
+        Step("mul_scalar", {"value": float(call.given.get("scale") or inner**-0.5)}, (query,)),
+        Step("opaque", attributes(scores, "matmul", "matmul", (inner, right, batch, 1, left)), (key,)),
+    ]
+    mask = call.given.get("attn_mask")
+    if isinstance(mask, Value):
+        reads = (mask,) if mask.op else ()
+        steps.append(Step("opaque", over_elements(scores, "elementwise", "add", 0 if mask.op else prod(mask.shape)), reads))
+    steps.append(Step("opaque", over_elements(scores, "elementwise", "softmax")))
+    steps.append(Step("opaque", attributes(call.out, "matmul", "matmul", (right, value.shape[-1], batch, 1, left)), (value,)))
+    return steps
+
+
+@_add("lstm", "gru", "rnn_tanh", "rnn_relu")
+def _recurrent(call: AtenCall) -> Made:
+    """All steps of all layers as one product of what a step reads with its gates' weights."""
+    x, weights = call.tensors[0], [each.shape for each in call.given["params"] if len(each.shape) == 2]
+    steps = prod(x.shape[:-1])
+    # each direction of each layer has a matrix for its input and one for its state
+    pairs = len(weights) // 2
+    cin = (weights[0][1] + weights[1][1]) if pairs else 1
+    return [opaque(call, "linear", (cin, weights[0][0], max(1, pairs), 1, steps))]
+
+
+@_add("batch_norm", "_native_batch_norm_legit_no_training")
+def _batch_norm(call: AtenCall) -> Made:
+    x = call.tensor("input")
+    if x is None or len(x.shape) < 2 or call.given.get("training"):
+        return None
+    affine = call.given["weight"] is not None
+    return [Step("batch_norm", {"eps": float(call.given["eps"]), "momentum": float(call.given["momentum"]), "affine": affine}, (x,))]
+
+
+@_add("softmax", "log_softmax", "_softmax", "_log_softmax", "_safe_softmax")
+def _softmax(call: AtenCall) -> Made:
+    x = call.tensors[0]
+    kind = "log_softmax" if "log" in call.operator else "softmax"
+    if len(x.shape) in (2, 4) and call.given["dim"] % len(x.shape) == 1:
+        return [Step(kind, {}, (x,))]
+    return [Step("opaque", over_elements(call.out, "elementwise", kind), (x,))]
+
+
+@_add("max_pool2d", "max_pool2d_with_indices")
+def _max_pool(call: AtenCall) -> Made:
+    g = call.given
+    window = pooling_window(g["kernel_size"], g["stride"] or None, g["padding"], g["ceil_mode"])
+    return _pooled(call, "max_pool", window | {"dilation": pair(g["dilation"])})
+
+
+@_add("avg_pool2d")
+def _avg_pool(call: AtenCall) -> Made:
+    g = call.given
+    window = pooling_window(g["kernel_size"], g["stride"] or None, g["padding"], g["ceil_mode"])
+    return _pooled(call, "avg_pool", window | {"count_include_pad": bool(g["count_include_pad"])})
+
+
+def _pooled(call: AtenCall, kind: str, attrs: dict[str, Attr]) -> Made:
+    return [Step(kind, attrs, (call.tensors[0],))] if len(call.out) == 4 else None
+
+
+@_add("adaptive_avg_pool2d", "_adaptive_avg_pool2d", "adaptive_max_pool2d")
+def _adaptive(call: AtenCall) -> Made:
+    x = call.tensors[0]
+    if len(x.shape) != 4:
+        return None
+    try:
+        kind, attrs = adaptive_pool("max" if "max" in call.operator else "avg", x.shape, tuple(call.given["output_size"]))
+    except Refusal:
+        return None
+    return x if kind == "identity" else [Step(kind, attrs, (x,))]
+
+
+@_add(*REDUCTIONS)
+def _reduce(call: AtenCall) -> Made:
+    """A mean over height and width is global pooling; another reduction is opaque."""
+    x = call.tensors[0]
+    dims = call.given.get("dim")
+    over = sorted(d % len(x.shape) for d in ([dims] if isinstance(dims, int) else dims or ()))
+    if len(x.shape) == 4 and over == [2, 3] and call.operator in ("mean", "amax"):
+        kind = "global_avg_pool" if call.operator == "mean" else "global_max_pool"
+        return [Step(kind, {"keepdims": bool(call.given["keepdim"])}, (x,))]
+    return [reduced(call)]
+
+
+def _activation(kind: str, *names: str, **attributes: tuple[str, type]) -> None:
+    """A rule for operators of one tensor; attributes by name: of which argument, as which type."""
+
+    def rule(call: AtenCall) -> Made:
+        attrs: dict[str, Attr] = {key: read(call.given[argument]) for key, (argument, read) in attributes.items()}
+        return [Step(kind, attrs, (call.tensors[0],))] if call.tensors[0].shape == call.out else None
+
+    _add(*names)(rule)
+
+
+for _kind in ("relu", "relu6", "silu", "mish", "sigmoid", "tanh"):
+    _activation(_kind, _kind)
+_activation("hard_swish", "hardswish")
+_activation("hard_sigmoid", "hardsigmoid")
+_activation("gelu", "gelu", approximate=("approximate", str))
+_activation("elu", "elu", alpha=("alpha", float))
+_activation("leaky_relu", "leaky_relu", slope=("negative_slope", float))
+
+
+@_add("prelu")
+def _prelu(call: AtenCall) -> Made:
+    x = call.tensor("self")
+    return [Step("prelu", {}, (x,))] if x is not None and len(x.shape) > 1 and call.constant("weight") is not None else None
+
+
+@_add("hardtanh", "clamp", "clip", "clamp_min")
+def _clamp(call: AtenCall) -> Made:
+    low = call.given.get("min_val", call.given.get("min"))
+    high = call.given.get("max_val", call.given.get("max"))
+    if isinstance(low, Value) or isinstance(high, Value):
+        return None
+    x = call.tensors[0]
+    if low == 0 and high in (6, None):
+        return [Step("relu" if high is None else "relu6", {}, (x,))]
+    if low is None or high is None:
+        return None
+    return [Step("clamp", {"low": float(low), "high": float(high)}, (x,))]
+
+
+def _with_number(call: AtenCall, x: Value, kind: str, value: float, neutral: float) -> Made:
+    return x if value == neutral else [Step(kind, {"value": float(value)}, (x,))]
+
+
+@_add("add", "sub", "mul", "div", "neg")
+def _arithmetic(call: AtenCall) -> Made:
+    a, b, name = call.given["self"], call.given.get("other"), call.operator
+    if name == "neg":
+        return _with_number(call, a, "mul_scalar", -1.0, 1.0)
+    if call.given.get("alpha", 1) != 1 or call.given.get("rounding_mode"):
+        return None
+    if isinstance(b, int | float) and a.op and a.shape == call.out:
+        if name in ("add", "sub"):
+            return _with_number(call, a, "add_scalar", b if name == "add" else -b, 0.0)
+        return _with_number(call, a, "mul_scalar", b if name == "mul" else 1 / b, 1.0) if b or name == "mul" else None
+    if name not in ("add", "mul") or not isinstance(b, Value):
+        return None
+    if a.op and b.op:
+        return [Step(name, {}, (a, b))] if len(a.shape) == len(b.shape) else None
+    x, constant = (a, b) if a.op else (b, a)
+    sizes = (*[1] * (len(call.out) - len(constant.shape)), *constant.shape)
+    if x.shape == call.out and len(sizes) in (2, 4) and sizes[1] == call.out[1] == prod(sizes):
+        return [Step("scale" if name == "mul" else "shift", {}, (x,))]
+    return None
+
+
+@_add("upsample_nearest2d")
+def _upsample(call: AtenCall) -> Made:
+    x = call.tensors[0]
+    if any(out % has for out, has in zip(call.out[2:], x.shape[2:], strict=True)):
+        return None
+    return [Step("upsample", {"scale": (call.out[2] // x.shape[2], call.out[3] // x.shape[3])}, (x,))]

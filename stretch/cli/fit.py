@@ -1,0 +1,164 @@
+"""`stretch fit`: kernel models of a device from measurements, or from the fits of its relatives."""
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from predictors.errors import StretchError, UsageError
+from stretch.cli.output import Output, verb
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from predictors.devices import DeviceProfile
+
+#: In place of measurements: what other profiles' fits say.
+RELATIVES = "relatives"
+
+
+class FitRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One processor, core set and precision; how good fits made so are on what they have not seen.
+
+    Args:
+        networks: Networks that were left out, each once.
+        groups: What they were left out with: families of networks, or for `RELATIVES` chips.
+        within_10: Share within ±10 % of the measured time; None where it was not counted.
+        within_20: Share within ±20 %.
+        mape: Mean error relative to the measured time.
+        coverage: Share within intervals that were made without them.
+        low: Lower end of the 90 % interval ÷ prediction.
+        high: Upper end ÷ prediction.
+    """
+
+    networks: int
+    groups: int
+    within_10: float | None
+    within_20: float
+    mape: float
+    coverage: float
+    low: float
+    high: float
+
+
+class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Fits that were written; the fields are the keys of `stretch fit --json`.
+
+    Args:
+        profile: Id of the profile.
+        file: Where they are.
+        measured_on: Device in the tables; None for `RELATIVES`.
+        held_out: Each fit by processor, core set and precision.
+        warnings: What a person should know.
+    """
+
+    profile: str
+    file: str
+    measured_on: str | None
+    held_out: dict[str, FitRow]
+    warnings: list[str]
+
+
+@verb
+def fit(
+    out: Output,
+    measurements: Annotated[
+        str,
+        typer.Argument(
+            help="Name of measurements that ship with nn-stretch, a folder of your own, or `relatives` for what nobody measured."
+        ),
+    ],
+    device: Annotated[str, typer.Option("--device", "-d", help="Profile id (see `stretch devices`) or TOML file that the fits are for.")],
+    measured_on: Annotated[
+        str | None, typer.Option("--measured-on", help="Device in the tables, where another with the same chip stands for the profile's.")
+    ] = None,
+    file: Annotated[Path | None, typer.Option("--out", help="File to write; where the profile is, if left out.")] = None,
+) -> None:
+    """Fit kernel models of a device to measurements, and tell how good they are on families of networks left out."""
+    from predictors.devices import PROFILE_FOLDER, list_devices, load_device
+    from predictors.fits import fit_path, prior_path
+
+    profile = load_device(device)
+    related = measurements == RELATIVES
+    if related and measured_on:
+        raise UsageError("--measured-on names a device in tables of measurements, `relatives` are fits", "leave it out")
+    beside = prior_path if related else fit_path
+    target = file or beside(PROFILE_FOLDER / f"{device}.toml" if device in list_devices() else Path(device))
+    if not target.parent.is_dir():
+        raise StretchError(f"there is no folder {target.parent} to write {target.name} into", "make it, or choose another with --out")
+    rows = _from_relatives(out, profile, target) if related else _from_tables(out, measurements, profile, measured_on, target)
+    on = None if related else measured_on or profile.id
+    answer = FitAnswer(profile=profile.id, file=str(target), measured_on=on, held_out=rows, warnings=out.warnings)
+    out.emit(answer, lambda console: _show(console, answer))
+
+
+def _from_tables(out: Output, measurements: str, profile: "DeviceProfile", measured_on: str | None, target: Path) -> dict[str, FitRow]:
+    """Fit, write, and tell of each fit."""
+    from predictors.fits import write_fits
+    from predictors.fitting.fit import fit_device
+    from predictors.measurements.networks import load_measurements
+
+    with out.progress("reading"):
+        table = load_measurements(measurements)
+    with out.progress("fitting") as step:
+        fits = [each.fit for each in fit_device(table, profile, measured_on, step)]
+    command = ["stretch", "fit", measurements, "--device", profile.id, *(["--measured-on", measured_on] if measured_on else [])]
+    write_fits(target, profile.id, shlex.join(command), fits)
+    return {
+        f"{each.processor}[{each.core_set}] {each.precision}": FitRow(
+            networks=each.held_out.networks,
+            groups=each.held_out.families,
+            within_10=each.held_out.within_10,
+            within_20=each.held_out.within_20,
+            mape=each.held_out.mape,
+            coverage=each.held_out.coverage,
+            low=each.interval.low,
+            high=each.interval.high,
+        )
+        for each in fits
+    }
+
+
+def _from_relatives(out: Output, profile: "DeviceProfile", target: Path) -> dict[str, FitRow]:
+    """Make priors from the profiles that ship, write them, and tell of each."""
+    from predictors.devices import list_devices, load_device
+    from predictors.fits import write_priors
+    from predictors.fitting.relatives import fit_priors
+    from predictors.measurements.networks import list_measurements, load_measurements
+
+    with out.progress("reading"):
+        tables = [load_measurements(name) for name in list_measurements()]
+        profiles = [each for each in map(load_device, list_devices()) if each.fits]
+    with out.progress("comparing") as step:
+        priors = fit_priors(profile, profiles, tables, step)
+    write_priors(target, profile.id, f"stretch fit {RELATIVES} --device {profile.id}", priors)
+    return {
+        f"{each.processor}[{each.core_set}] {each.precision}": FitRow(
+            networks=each.left_out.networks,
+            groups=each.left_out.chips,
+            within_10=None,
+            within_20=each.left_out.within_20,
+            mape=each.left_out.mape,
+            coverage=each.left_out.coverage,
+            low=each.interval.low,
+            high=each.interval.high,
+        )
+        for each in priors
+    }
+
+
+def _show(console: "Console", answer: FitAnswer) -> None:
+    from rich.table import Table
+
+    what = "chips" if answer.measured_on is None else "families"
+    table = Table(box=None, pad_edge=False)
+    for title in (f"on {what} left out", what, "networks", "within ±10 %", "±20 %", "mean error", "in the 90 % interval", "interval"):
+        table.add_column(title, justify="left" if title.startswith("on") else "right")
+    for name, row in answer.held_out.items():
+        within = "" if row.within_10 is None else f"{row.within_10:.0%}"
+        numbers = (str(row.groups), str(row.networks), within, f"{row.within_20:.0%}", f"{row.mape:.1%}", f"{row.coverage:.0%}")
+        table.add_row(name, *numbers, f"{row.low:.2f} to {row.high:.2f}")
+    console.print(table)
+    console.print(f"written: {answer.file}", soft_wrap=True)

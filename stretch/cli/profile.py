@@ -1,0 +1,169 @@
+"""`stretch profile`: a device profile of this machine, from measurements on it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from predictors.errors import UsageError
+from stretch.cli.interrupt import WRITER_GRACE_S
+from stretch.cli.output import Output, verb
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from stretch.profiling.run import Profiled
+
+GRACE_S = WRITER_GRACE_S
+
+
+@verb
+def profile(
+    out: Output,
+    name: Annotated[str, typer.Option("--name", help="Id of the profile, and name of its files.")],
+    processors: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--processors",
+            help="What to measure, such as cpu,gpu, cpu[1core] or cpu=openvino; what there is if left out. Repeat or separate by commas.",
+        ),
+    ] = None,
+    budget: Annotated[
+        float, typer.Option("--budget", help="Minutes of measuring; the fits take about one more.", min=0.05, max=10_000)
+    ] = 10.0,
+    folder: Annotated[Path, typer.Option("--out", help="Folder to write the profile, its fits and its measurements into.")] = Path(),
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the measurements of an earlier run.")] = False,
+    most: Annotated[int | None, typer.Option("--networks", help="Stop after so many networks on each processor.", min=1)] = None,
+    given: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            help="Measure nothing, but bring in times of another device: a CSV of LiteRT's benchmark_model, or the output of benchncnn.",
+        ),
+    ] = None,
+    model: Annotated[str | None, typer.Option("--model", help="With --from: the network that benchmark_model ran.")] = None,
+    processor: Annotated[str | None, typer.Option("--processor", help="With --from: what ran it, as cpu[1large].")] = None,
+    precision: Annotated[
+        str | None, typer.Option("--precision", help="With --from: fp32, fp16 or int8; what the file says if left out.")
+    ] = None,
+    runtime: Annotated[str, typer.Option("--runtime", help="With --from: runtime and version.")] = "",
+) -> None:
+    """Measure this machine's processors, fit kernel models to them, and write a profile that `predict` and `branch` take.
+
+    Random networks in the styles of real ones run on each processor until the time is spent, those first that the fits so
+    far disagree about. An interruption keeps what was measured: --resume goes on from there.
+    """
+    if given is not None:
+        if processor is None:
+            raise UsageError("--from needs to know what ran the networks", "name it as in a profile, as --processor cpu[1large]")
+        _ingest(out, given, model, (name, processor, precision, runtime), folder)
+        return
+    if (model, processor, precision, runtime) != (None, None, None, ""):
+        raise UsageError("--model, --processor, --precision and --runtime go with --from", "what to measure here is said by --processors")
+
+    from stretch.profiling.places import find_places
+    from stretch.profiling.run import open_table, profile_machine
+
+    places = find_places(_split(processors or []))
+    table = open_table(name, folder, places, resume)
+    with out.progress("measuring") as bar:
+        done = profile_machine(name, places, table, budget * 60, bar, most)
+    for each in done.collected:
+        if each.unsteady:
+            out.warn(f"the times of {each.unsteady} networks on {each.place.name} did not hold still and were left out")
+        if each.slowed:
+            out.warn(
+                f"{each.slowed} networks on {each.place.name} were timed while other work slowed the machine down; profile it when it is quiet"
+            )
+        if each.refused:
+            out.warn(f"the {each.place.delegate} delegate does not run {each.refused} of the networks")
+    data = _data(name, done, out)
+    out.emit(data, lambda console: _show(console, data))
+
+
+def _ingest(out: Output, given: Path, model: str | None, where: tuple[str, str, str | None, str], folder: Path) -> None:
+    """Bring in what was measured elsewhere."""
+    from stretch.profiling.ingest import Where, ingest
+    from stretch.stages.network import read_graph
+
+    with out.progress("capturing"):
+        rows = ingest(given, model, Where(*where), folder, lambda name: read_graph(name).graph)
+    target = folder / f"{where[0]}.measurements"
+    known = {row.network: {"processor": f"{row.processor}[{row.core_set}]", "precision": row.precision, "ms": row.ms} for row in rows}
+    data = {
+        "profile": where[0],
+        "file": None,
+        "measurements": target,
+        "processors": {},
+        "held_out": {},
+        "networks": known,
+        "warnings": out.warnings,
+    }
+    out.emit(
+        data,
+        lambda console: console.print(
+            f"{len(rows)} network{'s' if len(rows) > 1 else ''} added to {target}; `stretch fit` fits a profile to a dozen and more"
+        ),
+    )
+
+
+def _split(entries: list[str]) -> list[str]:
+    found = [name.strip() for entry in entries for name in entry.split(",")]
+    if any(not name for name in found):
+        raise UsageError("--processors has an empty name", "write --processors cpu,gpu")
+    return found
+
+
+def _data(name: str, done: "Profiled", out: Output) -> dict[str, Any]:
+    processors = {}
+    for each in done.judged:
+        held = each.fit.held_out
+        processors[f"{each.fit.processor}[{each.fit.core_set}]"] = {
+            "runtime": each.fit.runtime,
+            "networks": held.networks,
+            "kernels": sum(group.kernels for group in each.fit.groups.values()),
+            "within_10": held.within_10,
+            "within_20": held.within_20,
+            "mape": held.mape,
+            "coverage": held.coverage,
+        }
+    total = sum(each["networks"] for each in processors.values())
+    mean = {key: sum(each[key] * each["networks"] for each in processors.values()) / total for key in ("within_10", "within_20", "mape")}
+    links = {
+        family: {
+            "fixed_ms": each.link.fixed_ms,
+            "to_gbs": each.link.to_gbs,
+            "back_gbs": each.link.back_gbs,
+            "contention": each.contention,
+            "contention_memory": each.contention_memory,
+        }
+        for family, each in done.crossings.items()
+    }
+    return {
+        "profile": name,
+        "file": done.profile,
+        "measurements": done.measurements,
+        "processors": processors,
+        "held_out": mean,
+        "links": links,
+        "warnings": out.warnings,
+    }
+
+
+def _show(console: "Console", data: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for title in ("on networks left out", "networks", "kernels", "within ±10 %", "±20 %", "mean error", "in the 90 % interval"):
+        table.add_column(title, justify="left" if title == "on networks left out" else "right")
+    for name, row in data["processors"].items():
+        shares = [f"{row[key]:.0%}" for key in ("within_10", "within_20")]
+        table.add_row(name, str(row["networks"]), str(row["kernels"]), *shares, f"{row['mape']:.1%}", f"{row['coverage']:.0%}")
+    console.print(table)
+    for family, row in data["links"].items():
+        console.print(
+            f"{family}: an exchange {row['fixed_ms']:.3f} ms, {row['to_gbs']:.3g} GB/s there, {row['back_gbs']:.3g} GB/s back; side by side "
+            f"the cpu takes ×{row['contention'][0]:.2f} and {family} ×{row['contention'][1]:.2f}, moving memory "
+            f"×{row['contention_memory'][0]:.2f} and ×{row['contention_memory'][1]:.2f}"
+        )
+    console.print(f"written: {data['file']}; try `stretch predict resnet18 --device {data['file']}`")

@@ -1,0 +1,259 @@
+"""What a plan is: a design, its predicted run, and what it was compared with."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from predictors.devices import DeviceProfile
+from predictors.energy import EnergyModel
+from predictors.graph import OpGraph
+from predictors.joins import JoinKind
+from predictors.predictor import LatencyPredictor
+from stretch.planning.answer import BranchAnswer, PlanAnswer, Predicted, SegmentAnswer
+from stretch.planning.config import PlanConfig
+from stretch.planning.cost.compare import (
+    Branch,
+    Certainty,
+    PredictedRun,
+    Recommendation,
+    certainty,
+    recommend,
+    single_run,
+)
+from stretch.planning.cost.makespan import BranchTime, SegmentTime, Timeline
+from stretch.planning.cost.uncertain import link
+from stretch.planning.design.branch_design import BranchDesign
+from stretch.planning.design.scale import scaled_graph
+from stretch.planning.network.segments import Segment
+from stretch.planning.search.controls import Sequential, Single
+from stretch.planning.sentences import Spelling, as_argument, respelled, spelled
+from stretch.planning.unused import Unused
+
+
+@dataclass(frozen=True)
+class PlanResult:
+    """A design with its prediction and what it was compared with.
+
+    Args:
+        graph: The original network.
+        device: The device's profile.
+        config: The request, with defaults filled in.
+        design: The design.
+        stages: The network's segments between its own meeting points, or those asked for.
+        run: Its predicted timeline.
+        best_single: The original on the best single processor.
+        sequential: The sequential model scaled to the same multiply-accumulates; None if there is none.
+        whole_graph: The branched net as one graph on the best single processor.
+        operator_split_ms: Every operator split over the processors, where that pays.
+        ideal_split_ms: The original divided without loss.
+        optimal: Whether no design of the space is faster; None for a design that was not searched for.
+        gap: How much faster one might be, as a fraction; None where not known.
+        evaluated: Options whose cost was computed.
+        space_log10: Decimal logarithm of the number of designs.
+        accuracy: Predicted accuracy with what is known of the predictor, where one was given.
+        unused: Processors of the request without work, and why; empty for a design that was not searched for.
+        warnings: What a person should know.
+    """
+
+    graph: OpGraph
+    device: DeviceProfile
+    config: PlanConfig
+    design: BranchDesign
+    stages: tuple[Segment, ...]
+    run: Timeline
+    best_single: Single
+    sequential: Sequential | None
+    whole_graph: Single
+    operator_split_ms: float
+    ideal_split_ms: float
+    optimal: bool | None
+    gap: float | None
+    evaluated: int
+    space_log10: float | None
+    accuracy: dict[str, Any] | None = None
+    unused: tuple[Unused, ...] = ()
+    warnings: tuple[str, ...] = field(default=())
+
+    @property
+    def macs_ratio(self) -> float:
+        """Multiply-accumulates over the original's."""
+        return self.run.macs / self.graph.macs
+
+    def stages_of(self, segment: Segment) -> list[Segment]:
+        """The stages that lie in a segment; more than one where stages are merged."""
+        position = {op.name: i for i, op in enumerate(self.graph.ops)}
+        start, end = position[segment.start], position[segment.end]
+        return [s for s in self.stages if start <= position[s.start] and position[s.end] <= end]
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether the times of every processor that was planned with were fitted to measurements on the device."""
+        return not self.uncalibrated
+
+    @property
+    def uncalibrated(self) -> list[str]:
+        """Processors that were planned with, at precisions whose times were not fitted to measurements."""
+        asked = self.config.precision.items()
+        return [f"{name} in {precision}" for name, precision in asked if precision not in self.device.processor(name).fits]
+
+    @property
+    def changes_network(self) -> bool:
+        """Whether the design computes something else than the original: branches, or blocks or channels gone."""
+        return any(
+            len(row.branches) > 1 or (b.scale.depth, b.scale.width) != (row.segment.depth, row.segment.width)
+            for row in self.run.segments
+            for b in row.branches
+        )
+
+    @property
+    def speedup(self) -> float:
+        """Best single processor over the makespan."""
+        return self.best_single.ms / self.run.makespan_ms
+
+    @property
+    def recommended(self) -> str:
+        """What to run: ``branched``, the control that is predicted to be faster, or that the uncertainty leaves it open."""
+        return self.recommendation.recommended
+
+    @cached_property
+    def recommendation(self) -> Recommendation:
+        """The branched run beside its controls, with the intervals of their ratios."""
+        return recommend(self._run(), self._controls)
+
+    @cached_property
+    def certainty(self) -> Certainty:
+        """How sure the prediction is."""
+        single = self._controls[f"single:{self.best_single.processor}"]
+        return certainty(self.recommendation, self._run(), single)
+
+    def _run(self) -> PredictedRun:
+        """The timeline in parts that are uncertain."""
+        segments = [
+            [Branch.of(branch.estimate, self.device, branch.links, branch.contention_ms) for branch in row.branches]
+            for row in self.run.segments
+        ]
+        output = {link(far): ms for far, ms in self.run.output.items()}
+        return PredictedRun(segments, sum(row.join_ms for row in self.run.segments), output)
+
+    @cached_property
+    def _controls(self) -> dict[str, PredictedRun]:
+        found = [
+            (f"single:{self.best_single.processor}", self.graph, self.best_single),
+            (f"whole_graph:{self.whole_graph.processor}", scaled_graph(self.graph, self.design), self.whole_graph),
+        ]
+        if self.sequential is not None:
+            found.append(("sequential_same_macs", scaled_graph(self.graph, self.sequential.design), self.sequential.single))
+        predictor = LatencyPredictor(self.device)
+        return {name: single_run(graph, one.processor, one.precision, one.ms, predictor) for name, graph, one in found}
+
+    @property
+    def energy_mj(self) -> float | None:
+        """Energy of the processors over the run, mJ; None if the profile states no power of one."""
+        busy: dict[str, float] = {}
+        for row in self.run.segments:
+            for branch in row.branches:
+                busy[branch.scale.processor] = busy.get(branch.scale.processor, 0.0) + branch.ms + branch.contention_ms
+        return EnergyModel(self.device).plan_mj(busy, self.run.makespan_ms)
+
+    @property
+    def predicted(self) -> Predicted:
+        """Its times and those of its controls."""
+        makespan, sequential, single = self.run.makespan_ms, self.sequential, self.best_single
+        return Predicted(
+            makespan_ms=makespan,
+            best_single_ms=self.best_single.ms,
+            best_single_processor=self.best_single.processor,
+            best_single_precision=self.best_single.precision,
+            speedup=self.speedup,
+            sequential_same_macs_ms=sequential.single.ms if sequential else None,
+            sequential_same_macs_processor=sequential.single.processor if sequential else None,
+            sequential_same_macs_ratio=sequential.macs / self.graph.macs if sequential else None,
+            whole_graph_ms=self.whole_graph.ms,
+            whole_graph_processor=self.whole_graph.processor,
+            operator_split_ms=self.operator_split_ms,
+            ideal_split_ms=self.ideal_split_ms,
+            ideal_fraction=self.ideal_split_ms / makespan,
+            efficiency=self.run.efficiency,
+            communication_ms=self.run.communication_ms,
+            optimal=self.optimal,
+            gap=self.gap,
+            **msgspec.structs.asdict(self.certainty),
+            energy_mj=self.energy_mj,
+            best_single_energy_mj=EnergyModel(self.device).plan_mj({single.processor: single.ms}, single.ms),
+        )
+
+    def answer(self, spelling: Spelling | None = None) -> PlanAnswer:
+        """The result as plain data.
+
+        Args:
+            spelling: How its sentences write options; as arguments of Python if None.
+        """
+        params, words = self.graph.params, spelling or as_argument
+        return PlanAnswer(
+            model=self.graph.name,
+            device=self.device.id,
+            calibrated=self.calibrated,
+            macs=self.run.macs,
+            params=self.run.params,
+            macs_ratio=self.macs_ratio,
+            params_ratio=self.run.params / params if params else None,
+            n_meet=self.design.n_meet,
+            segments=[self._segment(row) for row in self.run.segments],
+            design=self.design,
+            predicted=self.predicted,
+            accuracy=self.accuracy,
+            recommended=self.recommended,
+            comparisons=list(self.recommendation.rivals),
+            unused=respelled([each.to_json() for each in self.unused], words),
+            sequential_design=self.sequential.design if self.sequential else None,
+            evaluated=self.evaluated,
+            space_log10=self.space_log10,
+            precision=dict(self.config.precision),
+            warnings=[spelled(each, words) for each in self.warnings],
+        )
+
+    def _segment(self, row: SegmentTime) -> SegmentAnswer:
+        return SegmentAnswer(
+            name=row.design.name,
+            start=row.design.start,
+            end=row.design.end,
+            stages=[stage.name for stage in self.stages_of(row.segment)],
+            shape=list(row.segment.graph.by_name[row.segment.end].shape),
+            depth=row.segment.depth,
+            width=row.segment.width,
+            macs=row.segment.graph.macs,
+            join=row.design.join,
+            join_ms=row.join_ms,
+            predicted_ms=row.ms,
+            start_ms=row.start_ms,
+            branches=[_branch(run, row.design.join) for run in row.branches],
+        )
+
+    def to_json(self, spelling: Spelling | None = None) -> dict[str, Any]:
+        """The planner's keys of `stretch branch --json`.
+
+        Args:
+            spelling: As of `answer`.
+        """
+        return self.answer(spelling).to_json()
+
+
+def _branch(run: BranchTime, join: JoinKind) -> BranchAnswer:
+    scale = run.scale
+    return BranchAnswer(
+        processor=scale.processor,
+        depth=scale.depth,
+        width=scale.width,
+        entry=scale.entry,
+        join=join,
+        partition=scale.partition,
+        align=scale.align,
+        macs=run.macs,
+        params=run.params,
+        predicted_ms=run.ms,
+        contention_ms=run.contention_ms,
+        in_ms=run.in_ms,
+        out_ms=run.out_ms,
+    )

@@ -1,0 +1,50 @@
+"""What a person should know of a plan: one sentence each."""
+
+from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER, Rival
+from stretch.planning.result import PlanResult
+
+
+def _measure(rival: Rival) -> str:
+    """What to measure to know better which of two runs is faster."""
+    return f"what decides most is {rival.measure}: measure that next" if rival.measure else "nothing of the two is uncertain"
+
+
+def warnings_of(result: PlanResult, low: int, high: int) -> tuple[str, ...]:
+    """Warnings for a plan.
+
+    Args:
+        result: The plan.
+        low: Fewest multiply-accumulates that were asked for.
+        high: Most.
+    """
+    warnings = []
+    if result.uncalibrated:
+        warnings.append(
+            f"the times of {', '.join(result.uncalibrated)} on {result.device.id} are derived from specifications, "
+            "not fitted to measurements: treat predicted times as estimates"
+        )
+    if not low <= result.run.macs <= high:
+        warnings.append(
+            f"the design has {result.macs_ratio:.3f} of the original's multiply-accumulates, outside {result.config.macs[0]:g} to {result.config.macs[1]:g}"
+        )
+    merged = [result.stages_of(row.segment) for row in result.run.segments if len(row.branches) > 1]
+    names = [f"{stages[0].name} to {stages[-1].name}" for stages in merged if len(stages) > 1]
+    if names:
+        warnings.append(
+            f"stages are merged ({', '.join(names)}), so branches meet less often: fewer meeting points lower the accuracy "
+            "(paper 003, table 3), by how much is known less well than for branches that meet after every stage"
+        )
+    if result.design.n_meet == 0:
+        warnings.append("no segment of the design has more than one branch: nothing runs side by side")
+    if result.recommended == NO_CLEAR_WINNER:
+        near = min(result.recommendation.rivals, key=lambda rival: rival.probability)
+        warnings.append(
+            f"{NO_CLEAR_WINNER}: `{near.name}` is predicted to take {near.ms:.2f} ms, the branched model {result.run.makespan_ms:.2f} ms, "
+            f"and their ratio lies between {near.low:.2f} and {near.high:.2f} with a probability of 0.9; {_measure(near)}"
+        )
+    elif result.recommended != BRANCHED:
+        rival = next(rival for rival in result.recommendation.rivals if rival.name == result.recommended)
+        warnings.append(
+            f"`{rival.name}` is predicted to be faster than the branched model, with a probability of {1 - rival.probability:.2f}; {_measure(rival)}"
+        )
+    return tuple(warnings)

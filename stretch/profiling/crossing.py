@@ -1,0 +1,91 @@
+"""Links and contention of two processors of this machine, from networks made to show them."""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from predictors.graph import OpGraph
+from scheduler.measure.links import Handover, fit_link
+from scheduler.measure.networks import runner, time_operators
+from scheduler.measure.steady import time_steadily
+from scheduler.measure.together import time_together
+from stretch.profiling.drawing import Drawing
+from stretch.profiling.files import write_network
+from stretch.profiling.places import Place
+from stretch.profiling.writing import Crossing
+
+#: Channels, rows in, rows out of the networks whose hand-over is timed: the same work is done on large and small tensors.
+_HANDOVERS = ((16, 16, 16), (16, 112, 112), (64, 112, 112), (64, 112, 1), (64, 56, 56), (128, 56, 1), (16, 32, 1))
+
+#: Channels and rows of networks that compute, and that move memory.
+_COMPUTING, _MOVING = (256, 28), (64, 160)
+
+
+def measure_crossing(host: Place, other: Place) -> Crossing:
+    """The link between the host and another processor, and how much they slow each other down.
+
+    Args:
+        host: The CPU, with the core set that plans take by default.
+        other: The other processor.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        return Crossing(
+            fit_link(_handovers(other, Path(folder))),
+            _together(host, other, _computing(), Path(folder)),
+            _together(host, other, _moving(), Path(folder)),
+            other.runtime,
+        )
+
+
+def _handovers(place: Place, folder: Path) -> list[Handover]:
+    delegate = place.create()
+    runs = {}
+    files = {}
+    for channels, rows, out in _HANDOVERS:
+        made = Drawing(np.random.default_rng(0), "relu")
+        x = made.act(made.add("input", shape=(1, channels, rows, rows)))
+        if out == 1:
+            x = made.add("global_avg_pool", x, keepdims=True)
+        graph = OpGraph.build(f"handover-{channels}-{rows}-{out}", made.ops, x)
+        file = write_network(graph, folder / f"{graph.name}.onnx")
+        runs[graph.name], files[graph.name] = runner(delegate.compile(file), place.caller), (graph, file)
+    times = time_steadily(runs, place.serial)
+    found = []
+    for name, time in times.items():
+        graph, file = files[name]
+        operators, added = time_operators(delegate, file, place.caller, [op.name for op in graph.ops])
+        sizes = [4 * int(np.prod(shape)) for shape in (graph.input.shape, graph.by_name[graph.output].shape)]
+        found.append(Handover(sizes[0], sizes[1], max(0.0, time.ms - sum(operators.values()) - added)))
+    delegate.close()
+    return found
+
+
+def _computing() -> OpGraph:
+    made = Drawing(np.random.default_rng(0), "relu")
+    x = made.add("input", shape=(1, _COMPUTING[0], _COMPUTING[1], _COMPUTING[1]))
+    for _ in range(2):
+        x = made.act(made.conv(x, _COMPUTING[0], 3, bias=True))
+    return OpGraph.build("computing", made.ops, x)
+
+
+def _moving() -> OpGraph:
+    made = Drawing(np.random.default_rng(0), "relu")
+    x = made.add("input", shape=(1, _MOVING[0], _MOVING[1], _MOVING[1]))
+    first = made.act(x)
+    for _ in range(4):
+        x = made.add("add", made.add("mul", x, first), first)
+    return OpGraph.build("moving", made.ops, x)
+
+
+def _together(host: Place, other: Place, graph: OpGraph, folder: Path) -> tuple[float, float]:
+    """Factors on the host's time and the other's."""
+    file = write_network(graph, folder / f"{graph.name}.onnx")
+    delegates = host.create(), other.create()
+    runs = [
+        runner(delegate.compile(file), place.caller) for delegate, place in zip(delegates, (host, other), strict=True)
+    ]  # fmt: skip
+    found = time_together(*runs)
+    for delegate in delegates:
+        delegate.close()
+    return found.first, found.second

@@ -1,0 +1,59 @@
+"""Random networks as ONNX files: any weights do, as long as numbers stay in the range that trained networks have."""
+
+from collections.abc import Mapping
+from functools import cache
+from math import prod, sqrt
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from predictors.graph import OpGraph
+from predictors.shapes import Shape
+
+Array = NDArray[np.float32]
+
+#: Length of the numbers that weights repeat: no cache of a core holds them all.
+_POOL = 1 << 20
+
+
+def write_network(graph: OpGraph, path: Path) -> Path:
+    """Write a graph with made-up weights; gives the path.
+
+    Args:
+        graph: The network.
+        path: ONNX file to write.
+    """
+    from stretch.export.onnx import save_onnx, to_onnx
+
+    save_onnx(to_onnx(graph, make_weights(graph)), path)
+    return path
+
+
+def make_weights(graph: OpGraph) -> dict[str, dict[str, Array]]:
+    """Weights that keep the size of activations (He et al. 2015): denormal numbers and infinities have times of their own."""
+    made: dict[str, dict[str, Array]] = {}
+    for op in graph.ops:
+        shapes = graph.op_weights(op)
+        if shapes:
+            made[op.name] = {key: _weight(key, shape) for key, shape in shapes.items()}
+    return made
+
+
+def _weight(key: str, shape: Shape) -> Array:
+    if key == "running_var" or (key == "weight" and len(shape) == 1):
+        return np.ones(shape, np.float32)
+    if key in ("bias", "running_mean"):
+        return np.full(shape, 0.01, np.float32)
+    return np.resize(_pool(), shape) * np.float32(sqrt(2 / prod(shape[1:])))
+
+
+@cache
+def _pool() -> Array:
+    return np.random.default_rng(0).standard_normal(_POOL, np.float32)
+
+
+def weight_bytes(graph: OpGraph) -> int:
+    """Bytes of a graph's weights as they are written."""
+    shapes: list[Mapping[str, Shape]] = [graph.op_weights(op) for op in graph.ops]
+    return sum(4 * prod(shape) for some in shapes for shape in some.values())

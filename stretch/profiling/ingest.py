@@ -1,0 +1,129 @@
+"""Times that others measured, on phones above all: brought into a folder of measurements that `stretch fit` reads."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from predictors.errors import StretchError, UsageError
+from predictors.files import read_bytes
+from predictors.graph import OpGraph
+from predictors.measurements.benchncnn import NAMES, read_benchncnn
+from predictors.measurements.litert import MAX_BYTES, ORDER, network_ms, read_op_profile
+from predictors.measurements.networks import Source
+from predictors.measurements.tables import Latency
+from stretch.profiling.table import Table
+from stretch.profiling.writing import valid_id
+
+#: Captures a model of `stretch models`.
+Capture = Callable[[str], OpGraph]
+
+_PROCESSOR = re.compile(r"([a-z]+)\[([A-Za-z0-9]+)\]")
+_PRECISIONS = ("fp32", "fp16", "int8")
+
+
+@dataclass(frozen=True)
+class Where:
+    """What ran the networks.
+
+    Args:
+        device: Name of the device.
+        processor: With its core set, as ``cpu[1large]``.
+        precision: Such as ``fp32``; None for what the file says.
+        runtime: Runtime and version; empty for the tool's own.
+    """
+
+    device: str
+    processor: str
+    precision: str | None
+    runtime: str
+
+    def row(self, network: str, tool: str, precision: str, ms: float) -> Latency:
+        """A time of a network.
+
+        Raises:
+            UsageError: If the device, processor or precision is none.
+        """
+        if not valid_id(self.device):
+            raise UsageError(f"`{self.device}` cannot be the name of a device", "use letters, digits, `_`, `.` and `-`")
+        match = _PROCESSOR.fullmatch(self.processor)
+        if match is None:
+            raise UsageError(f"`{self.processor}` is no processor with its core set", "write it as in a profile: cpu[1large], gpu[all]")
+        if precision not in _PRECISIONS:
+            raise UsageError(f"`{precision}` is no precision", f"choose {', '.join(_PRECISIONS)}")
+        return Latency(self.device, network, match[1], match[2], precision, self.runtime or tool, ms)
+
+
+def ingest(file: Path, model: str | None, where: Where, out: Path, capture: Capture) -> list[Latency]:
+    """Add times to the folder of measurements of a device, which is made if there is none.
+
+    Args:
+        file: What `benchmark_model` wrote with its operators' times, or what `benchncnn` printed.
+        model: The network of a `benchmark_model` file; None for `benchncnn`, which names its own.
+        where: What ran them.
+        out: Folder that has, or gets, ``<device>.measurements``.
+        capture: Gives a model's graph.
+
+    Returns:
+        The rows that were added.
+
+    Raises:
+        StretchError: If the file is neither, has no network that we have, or a time of the same network is there already.
+    """
+    profiled = ORDER.encode() in read_bytes(file, "measurements", MAX_BYTES)
+    if profiled and model is None:
+        raise UsageError(f"{file} does not say which network it is of", "name it with --model, as resnet18")
+    if not profiled and model is not None:
+        raise UsageError("--model is for files of benchmark_model; benchncnn names its networks itself", "leave it out")
+    rows = _litert(file, str(model), where) if profiled else _ncnn(file, where)
+    folder = out / f"{where.device}.measurements"
+    source = Source(
+        f"networks on {where.device}, brought in by `stretch profile --from`",
+        "",
+        "",
+        "CC0-1.0",
+        "times as the tools of their runtimes tell them",
+    )
+    table = Table.open(folder, source, resume=True)
+    known = {(row.network, row.processor, row.core_set, row.precision, row.runtime) for row in table.latencies}
+    for row in rows:
+        if (row.network, row.processor, row.core_set, row.precision, row.runtime) in known:
+            raise StretchError(
+                f"{folder} has a time of {row.network} on {where.processor} already", "give another --runtime, or another --name"
+            )
+    for row in rows:
+        graph = table.graphs.get(row.network) or replace(capture(row.network), name=row.network)
+        table.add(graph, family_of(row.network), row, [])
+    table.save()
+    return rows
+
+
+def family_of(model: str) -> str:
+    """Relatives of a network are those whose names begin alike: ``resnet`` of ``resnet18``."""
+    found = re.match(r"[a-z]+", model.rpartition(":")[2])
+    return found[0] if found else model
+
+
+def _litert(file: Path, model: str, where: Where) -> list[Latency]:
+    return [where.row(model, "benchmark_model", where.precision or "fp32", network_ms(read_op_profile(file)))]
+
+
+def _ncnn(file: Path, where: Where) -> list[Latency]:
+    found, _ = read_benchncnn(file)
+    ours = [each for each in found if each.name in NAMES]
+    if not ours:
+        names = ", ".join(sorted(NAMES))
+        raise StretchError(f"{file} has none of the networks that are known here", f"those of benchncnn that are: {names}")
+    rows = [
+        where.row(
+            NAMES[each.name],
+            "ncnn",
+            each.precision if where.precision is None or each.precision == "int8" else where.precision,
+            each.avg_ms,
+        )
+        for each in ours
+    ]
+    wanted = [row for row in rows if where.precision is None or row.precision == where.precision]
+    if not wanted:
+        raise StretchError(f"{file} has no network in {where.precision}")
+    return wanted

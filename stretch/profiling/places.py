@@ -1,0 +1,120 @@
+"""What is measured: processors of this machine with their delegates, core sets and fusion rules."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from predictors.errors import MissingBackendError, UnknownNameError, UsageError
+from predictors.host import HOST
+from scheduler.cores import available_cores
+from scheduler.delegates import Delegate, get_delegate
+from scheduler.placement.processors import drivers
+
+#: Fusion rules of the delegates that have their own; others are described by those of ONNX Runtime.
+RULES = {"opencl": "opencl", "cpu": "onnxruntime", "openvino": "onnxruntime"}
+
+#: Packages whose versions name the runtime behind a delegate.
+_PACKAGES = {"cpu": "onnxruntime", "openvino": "openvino", "opencl": "pyopencl"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """A processor with one core set.
+
+    Args:
+        family: Such as ``cpu``.
+        core_set: Such as ``1core``.
+        delegate: Name of what runs it here.
+        cores: Cores that it computes on; empty for a device of its own.
+        share: Part of the time for measuring, relative to the others.
+    """
+
+    family: str
+    core_set: str
+    delegate: str
+    cores: tuple[int, ...]
+    share: float
+
+    @property
+    def name(self) -> str:
+        """As it is written: ``cpu[1core]``."""
+        return f"{self.family}[{self.core_set}]"
+
+    @property
+    def backend(self) -> str:
+        """Its fusion rules."""
+        return RULES[self.delegate]
+
+    @property
+    def runtime(self) -> str:
+        """What runs it, with the version."""
+        from stretch.environment import version
+
+        package = _PACKAGES[self.delegate]
+        untuned = ", kernels not tuned" if get_delegate(self.delegate).tunes else ""
+        return f"{package} {version(package) or 'of unknown version'}, delegate {self.delegate}{untuned}"
+
+    def create(self) -> Delegate:
+        """Its delegate; kernels that can be tuned are as they are without: what tuning gains depends on which shapes were tuned."""
+        return get_delegate(self.delegate).create_untuned(self.cores)
+
+    @property
+    def serial(self) -> bool:
+        """Whether it computes on one core of this machine."""
+        return len(self.cores) == 1
+
+    @property
+    def caller(self) -> tuple[int, ...]:
+        """Cores for the thread that calls it: its own, unless the delegate computes on a thread of its own there."""
+        if not get_delegate(self.delegate).asynchronous:
+            return self.cores
+        return tuple(core for core in available_cores() if core not in self.cores)
+
+
+def find_places(processors: Sequence[str] = ()) -> list[Place]:
+    """Processors of this machine, the CPU with each core set first.
+
+    Args:
+        processors: Which, as ``cpu``, ``gpu``, ``cpu[1core]`` or ``cpu=openvino``; empty for those whose delegates are there.
+
+    Raises:
+        UsageError: If one is named twice, or the CPU is not among them: profiles need it.
+        UnknownNameError: If no delegate drives a processor, it has no such core set, or a delegate cannot be measured.
+        MissingBackendError: If what drives one is not installed.
+    """
+    found: dict[str, list[Place]] = {}
+    for entry in processors or _present():
+        name, _, chosen = entry.partition("=")
+        family, bracket, core_set = name.partition("[")
+        if family in found:
+            raise UsageError(f"the processor `{family}` is named twice", "name each once, as --processors cpu,gpu")
+        found[family] = _places(family, chosen)
+        if bracket:
+            known = {place.core_set: place for place in found[family]}
+            if core_set.removesuffix("]") not in known:
+                raise UnknownNameError.among("core set", name, [place.name for place in found[family]])
+            found[family] = [known[core_set.removesuffix("]")]]
+    if HOST not in found:
+        raise UsageError("a profile needs the processor `cpu`, which joins branches", f"add it: --processors {HOST},{','.join(found)}")
+    return [place for family in sorted(found, key=lambda name: name != HOST) for place in found[family]]
+
+
+def _present() -> list[str]:
+    gpus = [delegate for _, delegate in drivers("gpu") if delegate.unavailable() is None]
+    return [HOST, "gpu"] if gpus else [HOST]
+
+
+def _places(family: str, chosen: str) -> list[Place]:
+    name = chosen or (HOST if family == HOST else next((name for name, _ in drivers(family) if name in RULES), ""))
+    if name not in RULES:
+        if not chosen:
+            raise UnknownNameError.among("processor to measure", family, ["cpu", "gpu"])
+        raise UnknownNameError.among("delegate to measure", name, list(RULES))
+    delegate = get_delegate(name)
+    missing = delegate.unavailable()
+    if missing is not None:
+        raise MissingBackendError(f"`{family}` cannot be measured: {missing}", "leave it out of --processors")
+    cores = available_cores()
+    if family != HOST:
+        return [Place(family, "all", name, cores[-1:] if delegate.needs_core() else (), 4.0)]
+    counts = sorted({1, len(cores), *(count for count in (2, 4) if count < len(cores))})
+    return [Place(family, f"{n}core{'s' if n > 1 else ''}", name, cores[:n], 3.0 if n == 1 else 1.5) for n in counts]

@@ -1,0 +1,137 @@
+"""From nothing to a profile: measure every processor, fit, write."""
+
+import os
+import platform
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tomli_w
+
+from predictors.devices import load_device
+from predictors.errors import StretchError, UsageError
+from predictors.fits.store import fit_path, write_fits
+from predictors.fitting.fit import MIN_NETWORKS, Judged, fit_device
+from predictors.host import HOST
+from predictors.measurements.networks import Source
+from scheduler.cores import available_cores
+from scheduler.measure.steady import preferred
+from scheduler.tuning.interrupt import interruption_waits
+from stretch.environment import processor_name
+from stretch.profiling.choose import one_thread
+from stretch.profiling.collect import Collected, Collector
+from stretch.profiling.crossing import measure_crossing
+from stretch.profiling.places import Place
+from stretch.profiling.table import Table
+from stretch.profiling.writing import Crossing, make_profile, valid_id
+
+#: Share of the time for hand-overs and contention.
+_RESERVED = 0.05
+
+Step = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """What came of it.
+
+    Args:
+        profile: The file.
+        measurements: Their folder.
+        collected: What was measured of each processor in this run.
+        crossings: Links and contention by processor that is not the CPU.
+        judged: The fits, and how good they are on networks left out.
+    """
+
+    profile: Path
+    measurements: Path
+    collected: list[Collected]
+    crossings: Mapping[str, Crossing]
+    judged: list[Judged]
+
+
+def open_table(name: str, out: Path, places: Sequence[Place], resume: bool) -> Table:
+    """The folder of measurements of a profile.
+
+    Raises:
+        UsageError: If the name cannot be that of a profile.
+        StretchError: If there are measurements that would be lost or that are of another machine, or the folder cannot be written.
+    """
+    if not valid_id(name):
+        raise UsageError(f"`{name}` cannot be the name of a profile", "use letters, digits, `_`, `.` and `-`")
+    if not out.is_dir():
+        raise StretchError(f"there is no folder {out}", "make it, or choose another with --out")
+    if not os.access(out, os.W_OK):
+        raise StretchError(f"cannot write into {out}", "choose a writable folder with --out")
+    source = Source(f"random networks on {machine()}, measured by `stretch profile`", "", "", "CC0-1.0", _notes(places))
+    return Table.open(out / f"{name}.measurements", source, resume)
+
+
+def machine() -> str:
+    """This machine in words."""
+    cores = len(available_cores())
+    return f"{processor_name()}, {cores} core{'s' if cores > 1 else ''} available, {platform.system()}"
+
+
+def _notes(places: Sequence[Place]) -> str:
+    runtimes = "; ".join(sorted({f"{place.family}: {place.runtime}" for place in places}))
+    return f"{machine()}; {runtimes}; medians of runs in turns, kernels by the delegates' profilers, in networks with made-up weights"
+
+
+def profile_machine(
+    name: str, places: Sequence[Place], table: Table, seconds: float, step: Step = lambda doing: None, most: int | None = None
+) -> Profiled:
+    """Measure, fit and write ``<name>.toml`` and ``<name>.fit.json`` beside the folder of measurements.
+
+    Args:
+        name: Id of the profile.
+        places: What to measure.
+        table: Measurements so far.
+        seconds: Time for measuring.
+        step: Called with what was done.
+        most: Networks on each processor after which to stop; None for as many as the time allows.
+
+    Raises:
+        StretchError: If the machine is too noisy, or there was time for too few networks.
+    """
+    crossings = {}
+    left, shares = seconds * (1 - _RESERVED), sum(place.share for place in places)
+    with preferred():
+        collected = [Collector(place, name, table).collect(left * place.share / shares, step, most) for place in places]
+        for place in places:
+            if place.family != HOST:
+                step(f"{place.name}: hand-over and contention")
+                crossings[place.family] = measure_crossing(places[0], place)
+    for place in places:
+        known = sum((row.processor, row.core_set) == (place.family, place.core_set) for row in table.latencies)
+        if known < MIN_NETWORKS:
+            raise StretchError(
+                f"there was time for {known} networks on {place.name}, a fit needs {MIN_NETWORKS}",
+                "go on with --resume, and a larger --budget",
+            )
+    step("fitting")
+    judged = write_profile(name, places, table, crossings)
+    return Profiled(_path(name, table), table.folder, collected, crossings, judged)
+
+
+def _path(name: str, table: Table) -> Path:
+    return table.folder.parent / f"{name}.toml"
+
+
+def write_profile(name: str, places: Sequence[Place], table: Table, crossings: Mapping[str, Crossing]) -> list[Judged]:
+    """Fit what was measured and write the profile; both files appear when both are whole."""
+    path = _path(name, table)
+    text = tomli_w.dumps(make_profile(name, machine(), places, table.kernels, crossings))
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{name}.") as folder:
+        draft = Path(folder) / path.name
+        draft.write_text(text)
+        with one_thread():
+            judged = fit_device(table.loaded(), load_device(draft))
+        write_fits(fit_path(draft), name, f"stretch fit {table.folder.name} --device {path.name}", [each.fit for each in judged])
+        with interruption_waits():
+            # A profile without fits is whole, fits of another profile are not.
+            fit_path(path).unlink(missing_ok=True)
+            os.replace(draft, path)
+            os.replace(fit_path(draft), fit_path(path))
+    return judged

@@ -1,0 +1,76 @@
+"""The kernels of a network under the roofline of a processor, as a picture."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from predictors.devices import ITEM_BYTES, DeviceProfile
+from predictors.errors import StretchError
+from predictors.graph import OpGraph
+from predictors.install import install_line
+from predictors.predictor import Estimate, LatencyPredictor
+
+#: Where the roof bends is shown with this many times less and more intensity at least.
+_MARGIN = 4.0
+
+
+def draw_roofline(graph: OpGraph, device: DeviceProfile, processor: str, precision: str | None, out: Path) -> None:
+    """Draw each kernel at its operations per byte and its predicted operations per second.
+
+    The roof is the peak of the profile and the bandwidth of its memory; the area of a
+    dot is the kernel's share of the time.
+
+    Args:
+        graph: The network.
+        device: The device's profile.
+        processor: Where.
+        precision: At what precision; the processor's default if None.
+        out: ``.svg`` or ``.png`` file.
+
+    Raises:
+        StretchError: If matplotlib is missing or the file cannot be written.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise StretchError("pictures of rooflines need matplotlib", install_line("plot")) from error
+    estimate = LatencyPredictor(device).predict(graph, processor, precision)
+    cores = device.processor(processor).cores
+    peak, bandwidth = cores.peak_gops[estimate.precision].value, cores.bandwidth_gbs.value
+    points = kernel_points(estimate)
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.subplots()
+    bend = peak / bandwidth
+    ends = [min([bend / _MARGIN, *(x for _, x, _, _ in points)]), max([bend * _MARGIN, *(x for _, x, _, _ in points)])]
+    axes.plot([ends[0], bend, ends[1]], [ends[0] * bandwidth, peak, peak], color="black", label=f"{bandwidth:g} GB/s, {peak:g} Gop/s")
+    for kind in dict.fromkeys(kind for kind, *_ in points):
+        rows = [(x, y, share) for each, x, y, share in points if each == kind]
+        axes.scatter([x for x, _, _ in rows], [y for _, y, _ in rows], [8 + 1200 * share for _, _, share in rows], alpha=0.6, label=kind)
+    axes.set(xscale="log", yscale="log", xlabel="operations per byte", ylabel="10⁹ operations a second")
+    source = "fitted" if estimate.calibrated else "from specifications"
+    axes.set_title(f"{graph.name} on {processor} of {device.id} in {estimate.precision}: {estimate.ms:.2f} ms, {source}")
+    axes.legend(markerscale=0.5, fontsize="small")
+    axes.grid(visible=True, which="both", alpha=0.2)
+    try:
+        # Without a date and with fixed names of elements, the same kernels give the same file.
+        figure.savefig(out, **({"metadata": {"Date": None}} if out.suffix == ".svg" else {}))
+    except OSError as error:
+        raise StretchError(f"cannot write {out}: {error.strerror}") from error
+
+
+def kernel_points(estimate: Estimate) -> Sequence[tuple[str, float, float, float]]:
+    """Kind, operations per byte, 10⁹ operations a second and share of the time of each kernel that multiplies.
+
+    Args:
+        estimate: With its kernels.
+    """
+    item = ITEM_BYTES[estimate.precision]
+    return [
+        (
+            each.kernel.cost.kind,
+            2 * each.kernel.macs / ((each.kernel.cost.reads + each.kernel.cost.writes + each.kernel.cost.weights) * item),
+            2 * each.kernel.macs / (each.time.ms * 1e6),
+            each.time.ms / estimate.ms,
+        )
+        for each in estimate.kernels
+        if each.kernel.macs
+    ]

@@ -1,0 +1,38 @@
+"""The picture of a network's kernels under a processor's roofline."""
+
+import pytest
+
+from predictors.errors import StretchError
+from predictors.predictor import LatencyPredictor
+from stretch.report.roofline import draw_roofline, kernel_points
+from tests.predictors.networks import small_resnet
+from tests.predictors.specified import specified
+
+MI9 = specified("mi9")
+
+
+def test_points_are_the_kernels_that_multiply():
+    estimate = LatencyPredictor(MI9).predict(small_resnet(), "gpu", "fp32")
+    points = kernel_points(estimate)
+    multiplying = [each for each in estimate.kernels if each.kernel.macs]
+    assert len(points) == len(multiplying)
+    peak = MI9.processor("gpu").cores.peak_gops["fp32"].value
+    for (kind, intensity, rate, share), each in zip(points, multiplying, strict=True):
+        assert kind == each.kernel.cost.kind
+        assert rate * each.time.ms * 1e6 == pytest.approx(2 * each.kernel.macs)
+        assert 0 < rate <= peak
+        assert intensity > 0
+        assert 0 < share < 1
+
+
+def test_picture_names_network_device_and_source(tmp_path):
+    out = tmp_path / "roof.svg"
+    draw_roofline(small_resnet(), MI9, "dsp", None, out)
+    text = out.read_text()
+    assert "<svg" in text
+    assert out.stat().st_size > 5000
+
+
+def test_folder_that_is_not_there_is_told(tmp_path):
+    with pytest.raises(StretchError, match="cannot write"):
+        draw_roofline(small_resnet(), MI9, "gpu", None, tmp_path / "no" / "roof.svg")
