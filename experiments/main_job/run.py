@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.records import Value, write_record
+from predictors.errors import InfeasibleError
 
 HERE = Path(__file__).parent
 MODEL, DEVICE = "resnet50", "pixel6"
@@ -105,10 +106,14 @@ def p90(values: list[float]) -> float:
 
 def predict() -> None:
     """Record what is planned for every model and device: nothing is run, so this can be made anew at any time."""
-    rows = []
+    rows, refused = [], []
     for model in MODELS:
         for device, processors in DEVICES.items():
-            rows.append(predicted_row(model, device, processors))
+            try:
+                rows.append(predicted_row(model, device, processors))
+            except InfeasibleError as error:
+                refused.append(f"{model} {device}: {error.message}")
+                continue
             sys.stderr.write(json.dumps(rows[-1]) + "\n")
     write_record(
         HERE / "results" / "predicted.json",
@@ -118,8 +123,9 @@ def predict() -> None:
         runs=None,
         load=None,
         notes=[
-            "Milliseconds are predictions from profiles that follow specifications, with efficiencies chosen to meet published latencies; nothing was measured on a phone.",
-            "`low` and `high` are the ends of the interval of a speed-up: every efficiency is off by as much as the profile says, in both runs at once.",
+            *refused,
+            "Milliseconds are predictions: from fits to public measurements on a phone with the same chip where there are any, else from fits of relatives, scaled by specifications; nothing was measured here on a phone.",
+            "`low` and `high` are the ends of the 90 % interval of a speed-up: fits, links and contention are drawn within their intervals, for both runs at once.",
             "All options have their defaults. Where a segment has several stages, they were merged because none of them can branch alone.",
         ],
     )

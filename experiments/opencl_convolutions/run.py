@@ -84,7 +84,7 @@ def compile_alone(graph: Graph, node: Node, core: int, winograd: str) -> OpenCLC
     """One convolution on our kernels, its input and output in our layout as inside a network."""
     device = open_device((core,))
     small = alone(graph, node)
-    launches = lower(small, device.traits.layout(False), device.traits, Options(winograd=winograd), Schedules(device.traits))
+    launches = lower(small, device.traits.blocking(False), device.traits, Options(winograd=winograd), Schedules(device.traits))
     inputs, outputs = ({name: small.shapes[name] for name in names} for names in (small.inputs, small.outputs))
     return OpenCLCompiled(device, programs_of(device, False), launches, inputs, outputs)
 

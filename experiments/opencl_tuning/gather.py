@@ -35,7 +35,7 @@ def problems(graph: Graph, device: OpenDevice) -> dict[tuple[str, str], tuple[Gr
             one = alone(graph, node)
             copy = replace(one, nodes=list(one.nodes), constants=dict(one.constants), shapes=dict(one.shapes))
             schedules = Schedules(device.traits)
-            lower(copy, device.traits.layout(False), device.traits, options, schedules)
+            lower(copy, device.traits.blocking(False), device.traits, options, schedules)
             for problem, candidates in schedules.asked:
                 found.setdefault((problem.kernel, problem.shape), (one, options, problem, candidates))
     return found

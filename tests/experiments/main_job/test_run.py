@@ -26,12 +26,13 @@ def test_recorded_assumptions_are_those_of_the_profile(device):
     assert profile_row(device) in read_record(RECORD).tables["profiles"]
 
 
-def test_recommendation_agrees_with_the_intervals():
-    rows = read_record(RECORD).tables["matrix"]
-    assert len(rows) == len(MODELS) * len(DEVICES)
+def test_what_is_recommended_is_predicted_to_be_faster_and_every_network_is_accounted_for():
+    record = read_record(RECORD)
+    rows, refused = record.tables["matrix"], [note for note in record.notes if "no design of" in note]
+    assert len(rows) + len(refused) == len(MODELS) * len(DEVICES)
     for row in rows:
-        lows = [row[name] for name in ("low", "over sequential, low") if row[name] is not None]
+        ratios = [row[name] for name in ("speed-up", "over sequential") if row[name] is not None]
         if row["recommended"] == "branched":
-            assert min(lows) >= 1
+            assert min(ratios) > 1
         if row["recommended"].startswith("sequential"):
-            assert row["over sequential, high"] <= 1
+            assert row["over sequential"] < 1

@@ -1,0 +1,121 @@
+"""Latencies of boards with ncnn as shipped measurements: the source's tables and the networks that it ran.
+
+The tables are those of Tencent/ncnn's `benchmark/README.md`, the networks its own files `benchmark/*.param`.
+"""
+
+import argparse
+import csv
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from experiments.measurements.convert import write_measurements
+from predictors.formats import read_ncnn
+from predictors.graph import OpGraph
+from predictors.measurements.tables import Latency
+
+RUNTIME = "ncnn"
+
+#: Sizes that ncnn's `benchncnn.cpp` gives to networks whose file states none.
+INPUTS = {"FastestDet": (1, 3, 352, 352), "vision_transformer": (1, 3, 384, 384)}
+
+#: Relatives, which are left out together: by the blocks that they are built of.
+FAMILIES = {
+    "squeezenet": r"squeezenet",
+    "mobilenet": r"mobilenet(_ssd|_yolo)?(_int8)?$",
+    "inverted": r"mobilenet|mnasnet|proxylessnasnet",
+    "efficientnet": r"efficientnet",
+    "shufflenet": r"shufflenet|nanodet|yolo-fastestv2|FastestDet",
+    "googlenet": r"googlenet",
+    "resnet": r"resnet",
+    "alexnet": r"alexnet",
+    "vgg": r"vgg",
+    "darknet": r"yolov4",
+    "yolo_fastest": r"yolo-fastest-1",
+    "blazeface": r"blazeface",
+    "regnet": r"regnet",
+    "transformer": r"vision_transformer",
+}
+
+
+class Run(NamedTuple):
+    """What a table of the source was measured on.
+
+    Args:
+        device: Our name of the board.
+        core_set: Our name of the cores; numbers of threads and kinds of cores.
+        precision: In which networks that are not int8 were computed.
+    """
+
+    device: str
+    core_set: str
+    precision: str
+
+
+#: By the beginning of the board's name, threads, `powersave` and `gpu_device`. ncnn computes in fp16 where cores can, unless
+#: its build or version does not: what runs MobileNet, which Winograd does not speed up, beyond the cores' fp32 peak is fp16.
+#: Other tables of the source are left out: it does not tell which cores their threads had.
+RUNS = {
+    ("Raspberry Pi 4", 1, 0, -1): Run("raspberrypi4", "1large", "fp32"),
+    ("Raspberry Pi 4", 4, 0, -1): Run("raspberrypi4", "4large", "fp32"),
+    ("Raspberry Pi 5", 1, 0, -1): Run("raspberrypi5", "1large", "fp16"),
+    ("Raspberry Pi 5", 4, 0, -1): Run("raspberrypi5", "4large", "fp16"),
+    ("Rockchip RK3399", 1, 2, -1): Run("rk3399", "1large", "fp32"),
+    ("Rockchip RK3399", 2, 2, -1): Run("rk3399", "2large", "fp32"),
+    ("Rockchip RK3399", 1, 1, -1): Run("rk3399", "1small", "fp32"),
+    ("Rockchip RK3399", 4, 1, -1): Run("rk3399", "4small", "fp32"),
+    ("OrangePi4 LTS", 2, 2, -1): Run("orangepi4lts", "2large", "fp32"),
+    ("OrangePi4 LTS", 4, 1, -1): Run("orangepi4lts", "4small", "fp32"),
+    ("OrangePi4 LTS", 6, 0, -1): Run("orangepi4lts", "2large4small", "fp32"),
+    ("Rockchip RK3588 (Cortex", 1, 2, -1): Run("rk3588", "1large", "fp32"),
+    ("Rockchip RK3588 (Cortex", 4, 2, -1): Run("rk3588", "4large", "fp32"),
+    ("Rockchip RK3588 (Cortex", 1, 1, -1): Run("rk3588", "1small", "fp32"),
+    ("Rockchip RK3588 (Cortex", 4, 1, -1): Run("rk3588", "4small", "fp32"),
+    ("Rockchip RK3588 (Quad", 1, 0, -1): Run("rk3588-fp16", "1large", "fp16"),
+    ("Rockchip RK3588 (Quad", 4, 2, -1): Run("rk3588-fp16", "4large", "fp16"),
+    ("Rockchip RK3588 (Quad", 8, 0, -1): Run("rk3588-fp16", "4large4small", "fp16"),
+    ("OrangePi5 Plus", 4, 2, -1): Run("orangepi5plus", "4large", "fp16"),
+    ("Qualcomm SM8150-AC", 1, 2, -1): Run("sd855plus", "1large", "fp16"),
+    ("Qualcomm SM8150-AC", 4, 2, -1): Run("sd855plus", "1large3med", "fp16"),
+    ("Radxa Orion O6", 1, 2, -1): Run("orion-o6", "1large", "fp16"),
+}
+
+
+def run_of(row: dict[str, str]) -> Run | None:
+    """What a row was measured on; None if that is not told."""
+    key = [int(row[name]) for name in ("num_threads", "powersave", "gpu_device")]
+    return next((run for (start, *rest), run in RUNS.items() if row["board"].startswith(start) and rest == key), None)
+
+
+def family(network: str) -> str:
+    """The family of a network."""
+    return next(name for name, pattern in FAMILIES.items() if re.match(pattern, network))
+
+
+def latencies(rows: Iterable[dict[str, str]]) -> Iterator[Latency]:
+    """Times of networks: the least of the runs, since the mean of some has an outlier of ten times that."""
+    for row in rows:
+        run = run_of(row)
+        if run is not None:
+            precision = "int8" if row["model"].endswith("_int8") else run.precision
+            yield Latency(run.device, row["model"], "cpu", run.core_set, precision, RUNTIME, float(row["min_ms"]))
+
+
+def read_network(path: Path) -> OpGraph:
+    """Graph of a network."""
+    return read_ncnn(path, INPUTS.get(path.stem))
+
+
+def main() -> None:
+    """Write the folder of measurements."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tables", type=Path, help="folder with ncnn_boards.csv, LICENSE and models/*.param")
+    folder: Path = parser.parse_args().tables
+    networks = [(path.stem, family(path.stem), read_network(path)) for path in sorted((folder / "models").glob("*.param"))]
+    with (folder / "ncnn_boards.csv").open() as stream:
+        write_measurements("boards", networks, list(latencies(csv.DictReader(stream))), folder / "LICENSE")
+
+
+if __name__ == "__main__":
+    main()

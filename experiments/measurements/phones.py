@@ -1,0 +1,180 @@
+"""Phone latencies of TensorFlow Lite as shipped measurements: the source's tables and our graphs of its networks.
+
+The tables are those of qed-usc/mobile-ml-benchmark (Li, Paolieri, Golubchik, EdgeSys 2024). The networks are
+built by pytorchcv, which they were converted from, and go through our capture, as users' networks do.
+"""
+
+import argparse
+import ast
+import csv
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from math import isqrt
+from pathlib import Path
+from shutil import copyfile
+
+from predictors.fusion import Kernel, fuse
+from predictors.graph import OpGraph
+from predictors.measurements.networks import KERNELS, LATENCIES, MEASUREMENT_FOLDER, NETWORKS, write_networks
+from predictors.measurements.tables import KernelLatency, Latency, write_table
+
+PRECISION = {"float": "fp32", "quant": "int8"}
+
+#: TensorFlow Lite's GPU delegate computes in fp16 unless told otherwise.
+GPU_PRECISION = "fp16"
+
+#: As the source names it; which of two builds of a release was used is not stated.
+RUNTIME = "TensorFlow Lite 2.10"
+
+#: Fusion rules of each phone's GPU.
+GPU_BACKEND = {"pixel4": "tflite_gpu_adreno", "mi8se": "tflite_gpu_adreno"}
+
+#: Networks that are left out: what our capture does not read.
+LEFT_OUT = ("bagnet9",)
+
+#: Relatives, which are left out together: by the blocks that they are built of, whatever the names.
+FAMILIES = {
+    "mobilenet": r"(fd)?mobilenetb?_w",
+    "mobilenetv2": r"mobilenetv2",
+    "mobilenetv3": r"mobilenetv3",
+    "nas": r"mnasnet|proxylessnas|spnasnet|fbnet",
+    "efficientnet": r"efficientnet",
+    "regnet": r"regnet",
+    "resnet": r"(se)?(pre)?resnet|diracnet",
+    "resnext": r"resnext",
+    "hardnet": r"hardnet",
+    "squeezenet": r"squeeze",
+    "densenet": r"densenet|peleenet",
+    "hrnet": r"hrnet",
+}
+
+#: Kinds of our kernels that an operator of the source's table may be.
+KINDS = {
+    "CONV_2D": ("conv", "conv1x1"),
+    "CONV_2D_GROUP": ("grouped",),
+    "DEPTHWISE_CONV_2D": ("depthwise",),
+    "MEAN": ("reduce", "pool"),
+    "CONCATENATION": ("copy",),
+    "FULLY_CONNECTED": ("linear",),
+    "MAX_POOL_2D": ("pool",),
+    "AVERAGE_POOL_2D": ("pool", "reduce"),
+}
+
+
+def family(network: str) -> str:
+    """The family of a network."""
+    return next(name for name, pattern in FAMILIES.items() if re.match(pattern, network))
+
+
+def capture_network(name: str) -> OpGraph:
+    """Graph of a network of pytorchcv at 224×224."""
+    from pytorchcv.model_provider import get_model
+
+    from stretch.capture import capture
+
+    return capture(get_model(name).eval(), (1, 3, 224, 224)).graph
+
+
+def latencies(rows: Iterable[dict[str, str]]) -> Iterator[Latency]:
+    """Times of whole networks, from the columns ``DEVICE|cores|precision|mean``, µs."""
+    for row in rows:
+        for column, value in row.items():
+            device, _, rest = column.partition("|")
+            if not rest.endswith("|mean") or not value:
+                continue
+            cores, precision, _ = rest.split("|")
+            gpu = cores == "gpu"
+            yield Latency(
+                device,
+                row["model"],
+                "gpu" if gpu else "cpu",
+                "all" if gpu else cores,
+                GPU_PRECISION if gpu else PRECISION[precision],
+                RUNTIME,
+                round(float(value) / 1e3, 6),
+                round(float(row[column.removesuffix("mean") + "std"]) / 1e3, 6),
+            )
+
+
+def matches(row: dict[str, str], shape: dict[str, str], kernel: Kernel) -> bool:
+    """Whether a row of the source's table is a kernel of ours: kind, channels, window and size."""
+    cost = kernel.cost
+    if cost.kind not in KINDS[row["operation"]] or (cost.kind == "copy") != (row["operation"] == "CONCATENATION"):
+        return False
+    if cost.kind == "copy":
+        return cost.variant == "concat"
+    channels = int(shape["Input_channel"])
+    if cost.kind == "linear":
+        return channels == cost.in_channels
+    if cost.kind in ("pool", "reduce"):
+        # Windows that the converter pads read up to three rows more.
+        return channels == cost.groups and 0 <= int(shape["Input_shape"]) ** 2 - cost.reads // cost.groups <= 3 * (2 * 112 + 3)
+    same = (
+        channels == cost.in_channels * cost.groups
+        and int(shape["Output_shape"]) == isqrt(cost.pixels)
+        and int(shape["Kernel"]) ** 2 == cost.taps
+    )
+    return same and (cost.kind == "depthwise" or int(shape["Filter"]) == cost.out_channels * cost.groups)
+
+
+def paired(rows: list[dict[str, str]], kernels: list[Kernel]) -> Iterator[tuple[dict[str, str], Kernel]]:
+    """Rows of one network with the kernels that they are, in order; what has no partner is left out."""
+    left = [(row, ast.literal_eval(row["feature"])) for row in rows]
+    for kernel in kernels:
+        found = next((pair for pair in left if matches(*pair, kernel)), None)
+        if found:
+            left.remove(found)
+            yield found[0], kernel
+
+
+def implementation(kernel: str) -> str:
+    """The implementation that a kernel's name tells, without the numbers of its operators."""
+    return re.sub(r"_?\d+$", "", kernel.split("_linked_")[0])
+
+
+def kernel_latencies(rows: list[dict[str, str]], graphs: dict[str, OpGraph]) -> Iterator[KernelLatency]:
+    """Times of single kernels on the GPUs, µs in the source."""
+    devices = [column.partition("|")[0] for column in rows[0] if column.endswith("|gpu|float")]
+    of: dict[str, list[dict[str, str]]] = defaultdict(list)
+    for row in rows:
+        of[row["model"]].append(row)
+    for device in devices:
+        for network, graph in graphs.items():
+            for row, kernel in paired(of[network], fuse(graph, GPU_BACKEND.get(device, "tflite_gpu"))):
+                name, value = row[f"{device}|gpu|kernel"], row[f"{device}|gpu|float"]
+                if value and float(value) > 0:
+                    yield KernelLatency(
+                        device,
+                        network,
+                        "gpu",
+                        "all",
+                        GPU_PRECISION,
+                        RUNTIME,
+                        name,
+                        implementation(name),
+                        *kernel.cost,
+                        round(float(value) / 1e3, 6),
+                    )
+
+
+def main() -> None:
+    """Write the folder of measurements."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tables", type=Path, help="folder with tflite_cnn_e2e.csv, tflite_cnn_ops_gpu.csv and LICENSE of the source")
+    parser.add_argument("--out", type=Path, default=MEASUREMENT_FOLDER / "phones")
+    args = parser.parse_args()
+    whole, single = (
+        [row for row in csv.DictReader((args.tables / name).read_text().splitlines()) if row["model"] not in LEFT_OUT]
+        for name in ("tflite_cnn_e2e.csv", "tflite_cnn_ops_gpu.csv")
+    )
+    graphs = {row["model"]: capture_network(row["model"]) for row in whole}
+    args.out.mkdir(parents=True, exist_ok=True)
+    write_networks(args.out / NETWORKS, ((name, family(name), graph) for name, graph in graphs.items()))
+    write_table(args.out / LATENCIES, list(latencies(whole)))
+    write_table(args.out / f"{KERNELS}.gz", list(kernel_latencies(single, graphs)))
+    copyfile(args.tables / "LICENSE", args.out / "LICENSE")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""How well pooled fits predict families of networks that they have not seen: `python -m experiments.predictor_pooled.run`.
+
+NPUs, boards with ncnn and transformers on phone CPUs, each from the measurements that ship: five folds by family
+(three where there are three families), whose networks no device's times have shown.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from experiments.records import Row, write_record
+from predictors.devices import load_device
+from predictors.fitting.design import Networks
+from predictors.fitting.fit import predict
+from predictors.fitting.folds import family_folds
+from predictors.fitting.formula import load_formula
+from predictors.fitting.lend import LOANS
+from predictors.fitting.pooled import Place
+from predictors.fitting.together import Pool
+from predictors.measurements.networks import load_measurements
+from predictors.models.fitted import FittedModel
+
+HERE = Path(__file__).parent
+
+#: Measurements, fusion rules, and channels that are computed at a time.
+SETS = {
+    "npu": ("qnn_htp", (32, 32)),
+    "boards": ("ncnn", (4, 4)),
+    "transformers": ("tflite_cpu_transformers", (8, 4)),
+}
+
+#: What goals speak of: name, set, and which precision, device and core set it is.
+Chosen = Callable[[Place], bool]
+GOALS: dict[str, tuple[str, Chosen]] = {
+    "NPUs, w8a8": ("npu", lambda place: place[0] == "int8"),
+    "NPUs, float": ("npu", lambda place: place[0] == "fp16"),
+    "Raspberry Pi 4, one A72, fp32": ("boards", lambda place: place == ("fp32", "raspberrypi4", "1large")),
+    "Raspberry Pi 4, four A72, fp32": ("boards", lambda place: place == ("fp32", "raspberrypi4", "4large")),
+    "RK3399, one A72, fp32": ("boards", lambda place: place == ("fp32", "rk3399", "1large")),
+    "RK3399, two A72, fp32": ("boards", lambda place: place == ("fp32", "rk3399", "2large")),
+    "Raspberry Pi 5, fp16": ("boards", lambda place: place[:2] == ("fp16", "raspberrypi5")),
+    "RK3588, fp32": ("boards", lambda place: place[:2] == ("fp32", "rk3588")),
+    "boards, int8": ("boards", lambda place: place[0] == "int8"),
+    "transformers, one core, fp32": ("transformers", lambda place: place[0] == "fp32" and place[2] in ("1large", "1med", "1small")),
+    "transformers, several cores, fp32": (
+        "transformers",
+        lambda place: place[0] == "fp32" and place[2] not in ("1large", "1med", "1small"),
+    ),
+    "transformers, one core, int8": ("transformers", lambda place: place[0] == "int8" and place[2] in ("1large", "1med", "1small")),
+    "transformers, several cores, int8": (
+        "transformers",
+        lambda place: place[0] == "int8" and place[2] not in ("1large", "1med", "1small"),
+    ),
+}
+
+
+def pool_of(name: str) -> Pool:
+    """The pool of a set of measurements."""
+    backend, slices = SETS[name]
+    measured = load_measurements(name)
+    networks = Networks(measured.graphs, measured.families, backend)
+    return Pool(networks, load_formula(backend), measured.latencies, family_folds(measured.families, networks.kinds), slices)
+
+
+def score(pool: Pool, places: list[Place]) -> Row:
+    """How near predictions are, over all networks and places."""
+    errors = np.array([abs(1 / ratio - 1) for place in places for ratio in pool.ratios[place].values()])
+    names = {name for place in places for name in pool.ratios[place]}
+    within = {f"within ±{100 * bound:.0f} %": round(100 * float(np.mean(errors <= bound))) for bound in (0.1, 0.15, 0.2, 0.25)}
+    return {
+        "networks": len(names),
+        "families": len({pool.networks.families[name] for name in names}),
+        "times": len(errors),
+        **within,
+        "median error %": round(100 * float(np.median(errors)), 1),
+        "mean error %": round(100 * float(np.mean(errors)), 1),
+        "inside 90 % intervals": round(100 * pool.covered(places)),
+    }
+
+
+#: Phones whose profiles take kernels of transformers from their table.
+PHONES = ("pixel4", "s10", "mi8se", "a03s", "iphonexs")
+
+
+def through_profiles(pool: Pool) -> list[Row]:
+    """Transformers as the phones' profiles predict them: kernels that are lent come from fits without the network's family."""
+    loan = LOANS["tflite_cpu"]
+    costs = Networks(pool.networks.graphs, pool.networks.families, "tflite_cpu").costs
+    found: list[Row] = []
+    for device in PHONES:
+        profile, on = load_device(device), loan.devices.get(device, device)
+        ratios: dict[str, list[float]] = {}
+        for place in pool.ratios:
+            precision, measured_on, core_set = place
+            if measured_on != on or core_set not in profile.processors["cpu"].core_sets:
+                continue
+            processor = profile.processor(f"cpu[{core_set}]")
+            if precision not in processor.fits:
+                continue
+            (times,) = (each.times for each in pool.sets[precision] if each.key == place[1:])
+            for fold, sizes in pool.left_out.items():
+                known, _ = pool.groups(place, sizes[place])
+                fit = processor.fits[precision]
+                groups = fit.groups | {name: known[own] for name, own in loan.groups.items()}
+                model = FittedModel(msgspec.structs.replace(fit, groups=groups), processor)
+                for i, name in enumerate(costs):
+                    if pool.folds[name] == fold and np.isfinite(times[i]):
+                        ratios.setdefault(precision, []).append(predict(model, costs[name]) / float(times[i]))
+        for precision, some in sorted(ratios.items()):
+            errors = np.abs(np.array(some) - 1)
+            within = {f"within ±{100 * bound:.0f} %": round(100 * float(np.mean(errors <= bound))) for bound in (0.1, 0.2, 0.3)}
+            row: Row = {"phone": f"{device} {precision}", "times": len(some), **within}
+            found.append(row | {"predicted ÷ measured, median": round(float(np.median(some)), 2)})
+    return found
+
+
+def tables(pools: Mapping[str, Pool]) -> dict[str, list[Row]]:
+    """All tables of the record."""
+    found: dict[str, list[Row]] = {"goals": []}
+    for title, (name, chosen) in GOALS.items():
+        places = [place for place in pools[name].ratios if chosen(place)]
+        found["goals"].append({"what": title, **score(pools[name], places)})
+    for name, pool in pools.items():
+        found[name] = [{"device": f"{place[1]} {place[2]} {place[0]}", **score(pool, [place])} for place in sorted(pool.ratios)]
+        found[f"{name}_networks"] = []
+        for precision in sorted(pool.designs):
+            ratios: dict[str, list[float]] = {}
+            for place, some in pool.ratios.items():
+                for network, ratio in some.items():
+                    if place[0] == precision:
+                        ratios.setdefault(network, []).append(1 / ratio)
+            for network, each in sorted(ratios.items()):
+                row: Row = {"network": f"{network} {precision}", "family": pool.networks.families[network], "times": len(each)}
+                parts = {"least": min(each), "median": float(np.median(each)), "most": max(each)}
+                found[f"{name}_networks"].append(row | {f"predicted ÷ measured, {key}": round(value, 2) for key, value in parts.items()})
+    found["through_profiles"] = through_profiles(pools["transformers"])
+    return found
+
+
+def main() -> None:
+    """Write the record."""
+    load = os.getloadavg()[0]
+    write_record(
+        HERE / "results" / "families_left_out.json",
+        tables({name: pool_of(name) for name in SETS}),
+        source="predicted",
+        command="python -m experiments.predictor_pooled.run",
+        runs=None,
+        load=load,
+        notes=[
+            "Predictions against public measurements (predictors/measurements); every network was left out with its family on all devices."
+        ],
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""The phone tables become measurements: units, names, and which row is which kernel."""
+
+import gzip
+
+import pytest
+
+from experiments.measurements.phones import FAMILIES, family, implementation, kernel_latencies, latencies, paired
+from predictors.fusion import fuse
+from predictors.measurements.networks import load_measurements
+from tests.predictors.networks import Net
+
+ROW = {
+    "model": "net",
+    "FLOPS": "1",
+    "pixel4|1large|float|mean": "1500.25",
+    "pixel4|1large|float|std": "10",
+    "pixel4|gpu|float|mean": "2000",
+}
+
+
+def network():
+    net = Net(1, 3, 32, 32)
+    net.conv(8, 3, stride=2)
+    net.conv(8, 3)
+    net.conv(8, 3)
+    net.head(10)
+    return net.graph("net")
+
+
+def row(operation, kernel, **shape):
+    keys = {"Input_shape": "16", "Output_shape": "16", "Input_channel": 8, "Kernel": "3", "Filter": "8"}
+    return {"model": "net", "operation": operation, "feature": str(keys | shape), "s10|gpu|float": "250", "s10|gpu|kernel": kernel}
+
+
+ROWS = [
+    row("CONV_2D", "convolution_2d_0_linked_:_relu_1", Input_channel=3, Input_shape="32"),
+    row("CONV_2D", "convolution_2d_2_linked_:_relu_3"),
+    row("CONV_2D", "convolution_winograd_4x4_6x6_4"),
+    row("MEAN", "mean_6", Output_shape="8"),
+    row("FULLY_CONNECTED", "fully_connected_7", Input_shape="-"),
+]
+
+
+def test_times_become_milliseconds_and_precisions_ours():
+    whole = {**ROW, "pixel4|1large|quant|mean": "700", "pixel4|1large|quant|std": "1", "pixel4|gpu|float|std": "20"}
+    found = {(each.processor, each.core_set, each.precision): each for each in latencies([whole])}
+    assert found["cpu", "1large", "fp32"].ms == 1.50025
+    assert found["cpu", "1large", "int8"].ms == 0.7
+    assert (found["gpu", "all", "fp16"].ms, found["gpu", "all", "fp16"].std_ms) == (2.0, 0.02)
+
+
+def test_rows_are_paired_with_kernels_in_order():
+    kernels = fuse(network(), "tflite_gpu")
+    found = list(paired(ROWS, kernels))
+    assert [each["s10|gpu|kernel"] for each, _ in found] == [each["s10|gpu|kernel"] for each in ROWS]
+    assert [kernel.cost.kind for _, kernel in found] == ["conv", "conv", "conv", "reduce", "linear"]
+
+
+def test_row_of_another_window_or_width_is_no_kernel_of_ours():
+    kernels = fuse(network(), "tflite_gpu")
+    assert list(paired([row("CONV_2D", "x", Kernel="5"), row("CONV_2D", "y", Filter="16"), row("CONV_2D_GROUP", "z")], kernels)) == []
+
+
+def test_kernels_carry_the_implementation_that_their_name_tells():
+    made = list(kernel_latencies(ROWS, {"net": network()}))
+    assert [each.implementation for each in made] == [
+        "convolution_2d",
+        "convolution_2d",
+        "convolution_winograd_4x4_6x6",
+        "mean",
+        "fully_connected",
+    ]
+    assert {each.ms for each in made} == {0.25}
+    assert implementation("depthwise_convolution_36_linked_:_relu_37") == "depthwise_convolution"
+
+
+@pytest.mark.parametrize(
+    ("network", "of"),
+    [
+        ("sepreresnet10", "resnet"),
+        ("diracnet18v2", "resnet"),
+        ("resnext14_16x4d", "resnext"),
+        ("mobilenetv2b_w1", "mobilenetv2"),
+        ("mobilenetb_wd2", "mobilenet"),
+    ],
+)
+def test_relatives_are_of_one_family(network, of):
+    assert family(network) == of
+
+
+def test_shipped_measurements_are_those_of_the_source_without_one_network():
+    found = load_measurements("phones")
+    assert len(found.graphs) == 79
+    assert set(found.families.values()) == set(FAMILIES)
+    # Packed without the time of writing.
+    from predictors.measurements.networks import MEASUREMENT_FOLDER
+
+    for name in ("networks.jsonl.gz", "kernels.csv.gz"):
+        packed = (MEASUREMENT_FOLDER / "phones" / name).read_bytes()
+        assert packed[4:8] == b"\0\0\0\0"
+        assert gzip.decompress(packed)
