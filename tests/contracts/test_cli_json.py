@@ -8,6 +8,7 @@ import pytest
 
 from stretch.cli import VERBS
 from stretch.cli.output import SCHEMA
+from tests.predictors.fitting.worlds import write_world
 from tests.stretch.cli.commands import LOOSE, call, spawn
 from tests.stretch.train.recipes import network
 
@@ -20,7 +21,8 @@ KEYS = {
         "segments[]": "name start end shape depth branches",
         "predicted.": (
             "makespan_ms best_single_ms best_single_processor speedup sequential_same_macs_ms whole_graph_ms operator_split_ms "
-            "ideal_split_ms ideal_fraction efficiency optimal gap source"
+            "ideal_split_ms ideal_fraction efficiency optimal gap source "
+            "makespan_low_ms makespan_high_ms probability_faster measure_next links energy_mj best_single_energy_mj"
         ),
         "weights.": "source",
     },
@@ -33,10 +35,19 @@ KEYS = {
         "comparisons[]": "name ratio low high",
     },
     "evaluate": {"": "images top1 top5 original agreement top5_overlap processors", "agreement.": "value low high images"},
-    "predict": {"": "processors", "processors{}": "latency_ms low_ms high_ms precision calibrated kernels"},
+    "predict": {
+        "": "processors",
+        "processors{}": "latency_ms low_ms high_ms precision calibrated kernels fixed_ms kernel_count by_roofline fit",
+    },
     "explain": {"": "ops", "ops[]": "name subgraph processor delegate reason ms"},
     "verify": {"": "ok problems"},
     "tune": {"": "kernels", "kernels[]": "name kernel shape macs bytes precision before_ms after_ms choice"},
+    "fit": {"": "profile file held_out", "held_out{}": "within_10 within_20 mape coverage networks groups low high"},
+    "profile": {
+        "": "profile file measurements processors held_out",
+        "processors{}": "runtime networks kernels within_10 within_20 mape",
+        "held_out.": "within_10 within_20 mape",
+    },
     "devices": {"": "items"},
     "models": {"": "items"},
     "delegates": {"": "items"},
@@ -69,9 +80,18 @@ def words(verb, bundle):
         "predict": ("tiny_resnet", "--device", "pixel6", "--kernels"),
         "explain": (bundle,),
         "verify": (bundle,),
+        "fit": (measured(bundle.parent / "measured"), "--device", "pixel4", "--out", bundle.parent / "pixel4.fit.json"),
         "tune": (bundle, "--mode", "fast", "--budget", 1, "--map", "gpu=opencl"),
+        "profile": ("--name", "here", "--processors", "cpu", "--networks", 12, "--budget", 1, "--out", bundle.parent),
         "models": ("tiny*",),
     }.get(verb, ())
+
+
+def measured(folder):
+    """A folder of measurements."""
+    if not folder.exists():
+        write_world(folder)
+    return folder
 
 
 def parts(data, path):

@@ -41,8 +41,8 @@ class TwiceTuning(Tuning):
         return {("conv", "3x3"): {"tile": 2}}
 
     def rows(self, choices):
-        ms = {"before_ms": 2.0, "after_ms": 1.0}
-        return [{"name": "n", "kernel": "conv", "shape": "3x3", "choice": choices["conv", "3x3"], **ms}]
+        what = {"name": "n", "subgraph": "s", "kernel": "conv", "shape": "3x3", "macs": 9, "bytes": 36, "precision": "fp32"}
+        return [TunedKernel(before_ms=2.0, after_ms=1.0, choice=choices["conv", "3x3"], **what)]
 
 
 @delegates.register("thrice")
@@ -219,7 +219,7 @@ def test_delegate_in_a_new_file_is_listed_and_runs_subgraphs(copy, tmp_path):
 
 def test_delegate_in_a_new_file_with_kernels_of_its_own_is_tuned(copy, tmp_path):
     bundle = bundles.two_branches(tmp_path / "bundle")
-    code = DELEGATE.format(inner="reference", name="ReferenceDelegate").replace("delegates\n", "delegates, Tuning\n", 1)
+    code = DELEGATE.format(inner="reference", name="ReferenceDelegate").replace("delegates\n", "delegates, TunedKernel, Tuning\n", 1)
     (copy / "scheduler/delegates/twice.py").write_text(code + TUNED)
     data = json.loads(stretch(copy, "tune", bundle, "--mode", "fast", "--map", "gpu=thrice", "--json"))
     assert data["device"] == "a machine for s1.gpu in mode fast"

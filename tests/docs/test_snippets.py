@@ -28,6 +28,7 @@ SLOW = {
     "docs/reference/python.md",
     "docs/guides/branch-a-model.md",
     "docs/guides/precision-and-the-dsp.md",
+    "docs/guides/profile-a-device.md",
     "docs/guides/run-a-bundle.md",
     "docs/guides/tflite.md",
     "docs/guides/train.md",

@@ -61,13 +61,13 @@ def test_design_applied_to_its_model_keeps_the_amount_of_computation(path):
     from stretch.models import load_model
     from stretch.planning.design.resolve import resolve_design
     from stretch.planning.design.scale import scaled_graph
+    from stretch.planning.design.widths import aligns
 
     draft = load_draft(path)
     device = load_device(draft.device)
     loaded = load_model(draft.model, weights="none")
     graph = capture(loaded.module, loaded.input_shape, loaded.name).graph
-    align = {name: device.processor(name).width_slice for name in device.variants}
-    scaled = scaled_graph(graph, resolve_design(draft, graph, device.id, align, "cpu"))
+    scaled = scaled_graph(graph, resolve_design(draft, graph, device.id, aligns(device, device.variants), "cpu"))
     assert 0.97 <= scaled.macs / graph.macs <= 1.03
 
 
