@@ -162,6 +162,16 @@ class DeviceProfile:
         Raises:
             UnknownNameError: If the device has none of that name.
         """
+        known = self._known.get(name)
+        if known is None:
+            known = self._known[name] = self._processor(name)
+        return known
+
+    @cached_property
+    def _known(self) -> dict[str, Processor]:
+        return {}
+
+    def _processor(self, name: str) -> Processor:
         family, bracket, rest = name.partition("[")
         profile = self.processors.get(family)
         if profile is None:
@@ -175,18 +185,29 @@ class DeviceProfile:
             core_set,
             profile,
             profile.core_sets[core_set],
-            _at(self.fits, family, core_set),
-            _at(self.priors, family, core_set),
+            self._fits_at.get((family, core_set), {}),
+            self._priors_at.get((family, core_set), {}),
         )
+
+    @cached_property
+    def _fits_at(self) -> dict[tuple[str, str], dict[str, Fit]]:
+        return _by_core_set(self.fits)
+
+    @cached_property
+    def _priors_at(self) -> dict[tuple[str, str], dict[str, Prior]]:
+        return _by_core_set(self.priors)
 
     def source_of(self, quantity: Quantity) -> str:
         """Where a number of this profile comes from, in words."""
         return self.sources[quantity.source]
 
 
-def _at(known: Mapping[tuple[str, str, str], T], family: str, core_set: str) -> dict[str, T]:
-    """By precision, what is known of one core set."""
-    return {precision: each for (processor, cores, precision), each in known.items() if (processor, cores) == (family, core_set)}
+def _by_core_set(known: Mapping[tuple[str, str, str], T]) -> dict[tuple[str, str], dict[str, T]]:
+    """What is known of each core set, by precision."""
+    found: dict[tuple[str, str], dict[str, T]] = {}
+    for (processor, core_set, precision), each in known.items():
+        found.setdefault((processor, core_set), {})[precision] = each
+    return found
 
 
 def list_devices() -> list[str]:

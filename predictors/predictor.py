@@ -1,18 +1,18 @@
 """Latency of a graph on a processor: kernels by the backend's fusion rules, then the sum of their times."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from typing import NamedTuple
 
 from predictors.communication import LinkModel
 from predictors.contention import contended_ms
 from predictors.devices import DeviceProfile, Precision, Processor, load_device
-from predictors.errors import StretchError
 from predictors.fits.prior import Prior
 from predictors.fusion import Fuser, Kernel, KernelCost, load_rules
 from predictors.graph import OpGraph
 from predictors.joins import meeting_of
-from predictors.models.base import KernelModel, KernelTime, Origin
+from predictors.models.base import ORIGINS, KernelModel, KernelTime, Origin
 from predictors.models.roofline import RooflinePredictor
 
 
@@ -36,7 +36,6 @@ class Estimate:
         high_ms: Upper end of the interval.
         processor: Where it would run.
         precision: At what precision.
-        calibrated: Whether the times of this processor, core set and precision were fitted to measurements on the device.
         origin: What times its kernels: a fit, fits of other devices, or the roofline.
         source: Always ``predicted``.
         kernels: What the time is made of, in order.
@@ -49,7 +48,6 @@ class Estimate:
     high_ms: float
     processor: str
     precision: Precision
-    calibrated: bool
     origin: Origin
     source: str = "predicted"
     kernels: tuple[KernelEstimate, ...] = field(default=(), repr=False)
@@ -58,6 +56,23 @@ class Estimate:
     def computing_ms(self) -> float:
         """The kernels alone: what a part of a network takes inside a plan, where links stand for the hand-over."""
         return self.ms - self.fixed_ms
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether the times of this processor, core set and precision were fitted to measurements on the device."""
+        return self.origin == "fit"
+
+
+class KernelsTime(NamedTuple):
+    """Time of several kernels one after the other, ms.
+
+    Args:
+        ms: While other processors wait.
+        contended_ms: While they compute.
+    """
+
+    ms: float
+    contended_ms: float
 
 
 class LatencyPredictor:
@@ -74,6 +89,8 @@ class LatencyPredictor:
         self.links = LinkModel(device)
         self._models: dict[tuple[str, str | None], KernelModel] = {}
         self._fusers: dict[str, Fuser] = {}
+        # Core sets and precisions have relatives in common; reading a profile with its fits takes a while.
+        self._relatives: dict[str, DeviceProfile] = {}
 
     def predict(self, graph: OpGraph, processor: str, precision: str | None = None) -> Estimate:
         """Latency of `graph` on `processor`, without communication.
@@ -95,7 +112,7 @@ class LatencyPredictor:
         low, high = model.interval()
         kernels = tuple(KernelEstimate(kernel, time) for kernel, time in zip(launched, times, strict=True))
         contended = sum(contended_ms(time, on.profile) for time in times)
-        return Estimate(ms, contended, model.fixed_ms, ms * low, ms * high, processor, at, at in on.fits, _origin(on, at), kernels=kernels)
+        return Estimate(ms, contended, model.fixed_ms, ms * low, ms * high, processor, at, origin_of(on, at), kernels=kernels)
 
     def kernels(self, graph: OpGraph, processor: str) -> list[Kernel]:
         """Kernels the processor's backend launches for `graph`."""
@@ -104,14 +121,15 @@ class LatencyPredictor:
             self._fusers[backend] = Fuser(load_rules(backend))
         return self._fusers[backend].fuse(graph)
 
-    def kernels_ms(self, kernels: Sequence[Kernel], processor: str, precision: str | None = None) -> float:
-        """Sum of the times of kernels that `kernels` gave, ms."""
-        return sum(time.ms for time in self._model(processor, precision).times([kernel.cost for kernel in kernels]))
+    def kernels_time(self, kernels: Sequence[Kernel], processor: str, precision: str | None = None) -> KernelsTime:
+        """Time of kernels that `kernels` gave.
 
-    def kernels_contended_ms(self, kernels: Sequence[Kernel], processor: str, precision: str | None = None) -> float:
-        """Sum of their times while other processors compute, ms."""
+        Kernels that are new are timed together, and a call with many takes
+        little longer than one with few.
+        """
+        times = self._model(processor, precision).times([kernel.cost for kernel in kernels])
         profile = self.device.processor(processor).profile
-        return sum(contended_ms(time, profile) for time in self._model(processor, precision).times([kernel.cost for kernel in kernels]))
+        return KernelsTime(sum(time.ms for time in times), sum(contended_ms(time, profile) for time in times))
 
     def kernel_ms(self, kernel: Kernel, processor: str, precision: str | None = None) -> float:
         """Time of one kernel, ms."""
@@ -150,39 +168,37 @@ class LatencyPredictor:
         at = processor.check_precision(precision)
         fit, prior = processor.fits.get(at), processor.priors.get(at)
         if fit is None:
-            return related_model(prior, processor) if prior else RooflinePredictor(processor, precision)
+            return self._related(prior, processor) if prior else RooflinePredictor(processor, precision)
         # Evaluating fits needs numpy, which profiles without them do without.
         from predictors.models.fitted import FittedModel
 
         return FittedModel(fit, processor)
 
+    def _related(self, prior: Prior, processor: Processor) -> KernelModel:
+        """The model of a processor that nobody measured."""
+        from predictors.models.related import RelatedModel
 
-def _origin(processor: Processor, precision: str) -> Origin:
+        def load(device: str) -> DeviceProfile:
+            if device not in self._relatives:
+                self._relatives[device] = load_device(device)
+            return self._relatives[device]
+
+        return RelatedModel.of(prior, processor, load)
+
+
+def origin_of(processor: Processor, precision: str) -> Origin:
+    """Which model the times of a processor at a precision are from."""
     return "fit" if precision in processor.fits else "relatives" if precision in processor.priors else "roofline"
 
 
-def related_model(prior: Prior, processor: Processor) -> KernelModel:
-    """The model of a processor that nobody measured.
+def not_measured(device: str, origins: Iterable[tuple[str, Origin]]) -> str | None:
+    """A sentence that tells which times were not fitted to measurements, and what they are from; None if all were.
 
     Args:
-        prior: What its relatives say of it.
-        processor: The processor.
-
-    Raises:
-        StretchError: If a relative's profile or fit is gone.
+        device: The device's id.
+        origins: A processor, or what of it was predicted, and which model its times are from.
     """
-    from predictors.models.fitted import FittedModel
-    from predictors.models.related import Ratios, RelatedModel
-
-    relatives: list[tuple[KernelModel, Ratios]] = []
-    for each in prior.relatives:
-        relative = load_device(each.device).processor(f"{each.processor}[{each.core_set}]")
-        fit = relative.fits.get(each.precision)
-        if fit is None:
-            raise StretchError(
-                f"the times of {processor.name} come from {each.processor}[{each.core_set}] of {each.device} in {each.precision}, "
-                "which has no fit any more",
-                "make them anew with `stretch fit relatives`",
-            )
-        relatives.append((FittedModel(fit, relative), Ratios.between(relative, processor, prior.precision)))
-    return RelatedModel(prior, relatives)
+    guessed = [f"{what} (from {ORIGINS[origin]})" for what, origin in dict.fromkeys(origins) if origin != "fit"]
+    if not guessed:
+        return None
+    return f"of {device}, the times of {', '.join(guessed)} were not fitted to measurements: treat predicted times as estimates"

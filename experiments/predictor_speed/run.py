@@ -57,7 +57,7 @@ def speeds(device: DeviceProfile, graphs: Sequence[OpGraph]) -> list[Row]:
 
     ways: dict[str, Callable[[int], object]] = {
         "graph of a design, fused and predicted": anew,
-        "design whose kernels are known, as the planner has them": lambda number: predictor.kernels_ms(
+        "design whose kernels are known, as the planner has them": lambda number: predictor.kernels_time(
             kernels[number % len(kernels)], "cpu"
         ),
     }

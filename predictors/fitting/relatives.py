@@ -45,7 +45,6 @@ class Chip:
     Args:
         name: Where it is found.
         processor: With its core set.
-        model: Its fit.
         measured: ms of each network.
         times: Kernel times of each network by its fit.
         fixed_ms: What an inference takes beside them.

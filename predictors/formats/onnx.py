@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from predictors.errors import StretchError
-from predictors.files import open_regular
+from predictors.files import read_bytes
 from predictors.formats.onnx_nodes import RULES, Node, Step, opaque, sized
 from predictors.graph import Op, OpGraph
 from predictors.operators import kind_of
@@ -50,13 +50,7 @@ def read_onnx(path: str | Path, input_shape: Sequence[int] | None = None) -> OpG
 def _load(path: Path) -> Any:
     import onnx
 
-    try:
-        with open_regular(path) as stream:
-            content = stream.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise StretchError(f"cannot read the model {path}: {error.strerror}") from error
-    if len(content) > MAX_BYTES:
-        raise StretchError(f"{path} is larger than an ONNX file can be")
+    content = read_bytes(path, "model", MAX_BYTES)
     try:
         model = onnx.load_model_from_string(content)
     except Exception as error:

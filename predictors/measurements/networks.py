@@ -3,6 +3,7 @@
 import gzip
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 from typing import Annotated
 
@@ -132,7 +133,7 @@ def write_networks(path: Path, networks: Iterable[tuple[str, str, OpGraph]]) -> 
 def _read_networks(path: Path) -> tuple[dict[str, OpGraph], dict[str, str]]:
     packed = read_bytes(path, "file of networks", MAX_PACKED)
     try:
-        with gzip.open(path) as stream:
+        with gzip.open(BytesIO(packed)) as stream:
             text = stream.read(MAX_UNPACKED + 1)
     except (OSError, EOFError, ValueError) as error:
         raise StretchError(f"{path} is no gzip file: {error}") from error

@@ -9,6 +9,9 @@ from predictors.fusion import KernelCost
 #: Which model a time is from: fitted to measurements, from fits of other devices, or analytic.
 Origin = Literal["fit", "relatives", "roofline"]
 
+#: The same in words.
+ORIGINS: dict[Origin, str] = {"fit": "a fit to measurements", "relatives": "fits of its relatives", "roofline": "specifications"}
+
 
 @dataclass(frozen=True)
 class KernelTime:

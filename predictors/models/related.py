@@ -6,13 +6,15 @@ all relatives are averaged, so that the time of a network is the average of the
 relatives' times of it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from predictors.devices import Precision, Processor
+from predictors.devices import DeviceProfile, Precision, Processor
+from predictors.errors import StretchError
 from predictors.fits.prior import Prior
 from predictors.fusion import KernelCost
 from predictors.models.base import KernelModel, KernelTime
+from predictors.models.fitted import FittedModel
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,31 @@ class RelatedModel:
         self.prior = prior
         self._relatives = relatives
         self._times: dict[KernelCost, KernelTime] = {}
+
+    @classmethod
+    def of(cls, prior: Prior, processor: Processor, load: Callable[[str], DeviceProfile]) -> "RelatedModel":
+        """The model of a processor from its prior.
+
+        Args:
+            prior: What its relatives say of it.
+            processor: The processor.
+            load: Profile of a device by its id.
+
+        Raises:
+            StretchError: If a relative's profile or fit is gone.
+        """
+        relatives: list[tuple[KernelModel, Ratios]] = []
+        for each in prior.relatives:
+            relative = load(each.device).processor(f"{each.processor}[{each.core_set}]")
+            fit = relative.fits.get(each.precision)
+            if fit is None:
+                raise StretchError(
+                    f"the times of {processor.name} come from {each.processor}[{each.core_set}] of {each.device} in {each.precision}, "
+                    "which has no fit any more",
+                    "make them anew with `stretch fit relatives`",
+                )
+            relatives.append((FittedModel(fit, relative), Ratios.between(relative, processor, prior.precision)))
+        return cls(prior, relatives)
 
     @property
     def fixed_ms(self) -> float:

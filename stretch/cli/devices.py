@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from predictors.models.base import Origin
 from stretch.cli.output import Output, verb
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ class ListedProcessor(msgspec.Struct, frozen=True, kw_only=True):
         core_sets: Sets of cores that may be asked for.
         default_core_set: Where none is asked for; None where it has no cores to choose from.
         width_slice: Channel counts are best multiples of it.
+        origin: What its times are from by default: ``fit``, ``relatives`` or ``roofline``.
     """
 
     precisions: list[str]
@@ -28,6 +30,7 @@ class ListedProcessor(msgspec.Struct, frozen=True, kw_only=True):
     core_sets: list[str]
     default_core_set: str | None
     width_slice: int
+    origin: Origin
 
 
 class ListedDevice(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,13 +76,17 @@ def devices(out: Output) -> None:
             table.add_column(title)
         for item in items:
             processors = ", ".join(f"{name} ({p.default_precision})" for name, p in item.processors.items())
-            table.add_row(item.id, item.name, processors, "yes" if item.calibrated else "no: from specifications")
+            table.add_row(
+                item.id, item.name, processors, ", ".join(name for name, p in item.processors.items() if p.origin == "fit") or "none"
+            )
         console.print(table)
 
     out.emit(DevicesAnswer(items=items), human)
 
 
 def _listed(device: "DeviceProfile") -> ListedDevice:
+    from predictors.predictor import origin_of
+
     processors = {
         family: ListedProcessor(
             precisions=list(device.processor(family).precisions),
@@ -87,6 +94,7 @@ def _listed(device: "DeviceProfile") -> ListedDevice:
             core_sets=list(processor.core_sets),
             default_core_set=processor.default_core_set,
             width_slice=device.processor(family).width_slice,
+            origin=origin_of(device.processor(family), processor.default_precision),
         )
         for family, processor in device.processors.items()
     }

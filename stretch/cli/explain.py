@@ -38,13 +38,7 @@ def explain(
         if device is None:
             found = explain_here(loaded, mapping or [], progress, out.warnings)
         else:
-            profile = load_device(device)
-            if not profile.calibrated:
-                out.warn(
-                    f"the profile {profile.id} is derived from specifications, not fitted to measurements: "
-                    "treat predicted times as estimates"
-                )
-            found = explain_on(loaded, profile, progress, out.warnings)
+            found = explain_on(loaded, load_device(device), progress, out.warnings, out.warn)
     out.emit(found, lambda console: _print(console, found, loaded.manifest.device))
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from predictors.errors import UsageError
+from predictors.models.base import ORIGINS, Origin
 from stretch.cli.output import Output, verb
 
 if TYPE_CHECKING:
@@ -135,9 +136,11 @@ def _predict_many(
             else:
                 rows += predicted_rows(model, graph, [(predictor, name, precision) for predictor, names in predictors for name in names])
             done()
-    guessed = sorted({f"{row.processor} of {row.device}" for row in rows if not row.calibrated})
-    if guessed:
-        out.warn(f"not fitted to measurements, but derived from specifications: {', '.join(guessed)}")
+    not_measured: tuple[Origin, ...] = ("relatives", "roofline")
+    for origin in not_measured:
+        guessed = sorted({f"{row.processor} of {row.device}" for row in rows if row.origin == origin})
+        if guessed:
+            out.warn(f"not fitted to measurements, but from {ORIGINS[origin]}: {', '.join(guessed)}")
     table = PredictionTable(items=rows, failed=failed, warnings=out.warnings)
     out.emit(table, lambda console: _show_many(console, table))
 
@@ -158,12 +161,11 @@ def check_picture(path: Path, processors: list[str]) -> None:
 
 def _warn(out: Output, found: "Prediction") -> None:
     """Tell what of the times was not measured."""
-    guessed = [name for name, row in found.processors.items() if not row.calibrated]
+    from predictors.predictor import not_measured
+
+    guessed = not_measured(found.device, ((name, row.origin) for name, row in found.processors.items()))
     if guessed:
-        out.warn(
-            f"the times of {', '.join(guessed)} on {found.device} are derived from specifications, "
-            "not fitted to measurements: treat predicted times as estimates"
-        )
+        out.warn(guessed)
     for name, row in found.processors.items():
         if row.calibrated and row.by_roofline:
             out.warn(
@@ -217,8 +219,7 @@ def _show_many(console: "Console", found: "PredictionTable") -> None:
         table.add_column(title, justify="right" if title in ("MMACs", "predicted ms", "low", "high") else "left")
     for row in found.items:
         times = (f"{ms:.2f}" for ms in (row.latency_ms, row.low_ms, row.high_ms))
-        source = "a fit" if row.calibrated else "specifications"
-        table.add_row(row.model, row.device, row.processor, row.precision, f"{row.macs / 1e6:.1f}", *times, source)
+        table.add_row(row.model, row.device, row.processor, row.precision, f"{row.macs / 1e6:.1f}", *times, ORIGINS[row.origin])
     console.print(table)
     for each in found.failed:
         console.print(f"{each.model}: {each.reason}", markup=False)

@@ -10,7 +10,8 @@ from predictors.devices import DeviceProfile
 from predictors.energy import EnergyModel
 from predictors.graph import OpGraph
 from predictors.joins import JoinKind
-from predictors.predictor import LatencyPredictor
+from predictors.models.base import Origin
+from predictors.predictor import LatencyPredictor, origin_of
 from stretch.planning.answer import BranchAnswer, PlanAnswer, Predicted, SegmentAnswer
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.compare import (
@@ -90,13 +91,12 @@ class PlanResult:
     @property
     def calibrated(self) -> bool:
         """Whether the times of every processor that was planned with were fitted to measurements on the device."""
-        return not self.uncalibrated
+        return all(origin == "fit" for origin in self.origins.values())
 
     @property
-    def uncalibrated(self) -> list[str]:
-        """Processors that were planned with, at precisions whose times were not fitted to measurements."""
-        asked = self.config.precision.items()
-        return [f"{name} in {precision}" for name, precision in asked if precision not in self.device.processor(name).fits]
+    def origins(self) -> dict[tuple[str, str], Origin]:
+        """What the times of each processor and precision that was planned with are from."""
+        return {(name, at): origin_of(self.device.processor(name), at) for name, at in self.config.precision.items()}
 
     @property
     def changes_network(self) -> bool:

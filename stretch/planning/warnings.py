@@ -1,5 +1,6 @@
 """What a person should know of a plan: one sentence each."""
 
+from predictors.predictor import not_measured
 from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER, Rival
 from stretch.planning.result import PlanResult
 
@@ -18,11 +19,9 @@ def warnings_of(result: PlanResult, low: int, high: int) -> tuple[str, ...]:
         high: Most.
     """
     warnings = []
-    if result.uncalibrated:
-        warnings.append(
-            f"the times of {', '.join(result.uncalibrated)} on {result.device.id} are derived from specifications, "
-            "not fitted to measurements: treat predicted times as estimates"
-        )
+    guessed = not_measured(result.device.id, ((f"{name} in {precision}", origin) for (name, precision), origin in result.origins.items()))
+    if guessed:
+        warnings.append(guessed)
     if not low <= result.run.macs <= high:
         warnings.append(
             f"the design has {result.macs_ratio:.3f} of the original's multiply-accumulates, outside {result.config.macs[0]:g} to {result.config.macs[1]:g}"

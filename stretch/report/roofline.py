@@ -7,6 +7,7 @@ from predictors.devices import ITEM_BYTES, DeviceProfile
 from predictors.errors import StretchError
 from predictors.graph import OpGraph
 from predictors.install import install_line
+from predictors.models.base import ORIGINS
 from predictors.predictor import Estimate, LatencyPredictor
 
 #: Where the roof bends is shown with this many times less and more intensity at least.
@@ -46,8 +47,9 @@ def draw_roofline(graph: OpGraph, device: DeviceProfile, processor: str, precisi
         rows = [(x, y, share) for each, x, y, share in points if each == kind]
         axes.scatter([x for x, _, _ in rows], [y for _, y, _ in rows], [8 + 1200 * share for _, _, share in rows], alpha=0.6, label=kind)
     axes.set(xscale="log", yscale="log", xlabel="operations per byte", ylabel="10⁹ operations a second")
-    source = "fitted" if estimate.calibrated else "from specifications"
-    axes.set_title(f"{graph.name} on {processor} of {device.id} in {estimate.precision}: {estimate.ms:.2f} ms, {source}")
+    axes.set_title(
+        f"{graph.name} on {processor} of {device.id} in {estimate.precision}: {estimate.ms:.2f} ms, from {ORIGINS[estimate.origin]}"
+    )
     axes.legend(markerscale=0.5, fontsize="small")
     axes.grid(visible=True, which="both", alpha=0.2)
     try:

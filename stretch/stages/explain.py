@@ -1,6 +1,6 @@
 """Where each operator of a bundle runs, why, and what it costs: on this machine or, predicted, on a device."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -8,7 +8,8 @@ import msgspec
 from predictors.devices import DeviceProfile, Processor
 from predictors.graph import Op, OpGraph
 from predictors.joins import meeting_of
-from predictors.predictor import Estimate, LatencyPredictor
+from predictors.models.base import Origin
+from predictors.predictor import Estimate, LatencyPredictor, not_measured
 from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import SubgraphEntry
 from scheduler.cores import pinned
@@ -129,7 +130,9 @@ def explain_here(bundle: Bundle, mapping: list[str], progress: Progress, warning
     return _explanation(bundle, "this machine", processors, ops, warnings)
 
 
-def explain_on(bundle: Bundle, profile: DeviceProfile, progress: Progress, warnings: list[str]) -> Explanation:
+def explain_on(
+    bundle: Bundle, profile: DeviceProfile, progress: Progress, warnings: list[str], warn: Callable[[str], None] | None = None
+) -> Explanation:
     """Kernels that a device's backends launch, with predicted times.
 
     Args:
@@ -137,11 +140,13 @@ def explain_on(bundle: Bundle, profile: DeviceProfile, progress: Progress, warni
         profile: Of the device.
         progress: Called after each subgraph.
         warnings: For the result.
+        warn: Adds a warning to them; the list's own method if None.
 
     Raises:
         UnknownNameError: If the device lacks a processor of the bundle.
     """
     predictor = LatencyPredictor(profile)
+    origins: list[tuple[str, Origin]] = []
     ops: list[PlacedOperator] = []
     processors: dict[str, PlacedProcessor] = {}
     for entry in bundle.manifest.subgraphs:
@@ -149,8 +154,13 @@ def explain_on(bundle: Bundle, profile: DeviceProfile, progress: Progress, warni
         precision = runs_in(processor, entry)
         processors[entry.processor] = _joined(processors.get(entry.processor), processor, entry, profile.id, precision)
         graph = open_onnx(bundle.file(entry.file)).graph
-        ops += _predicted(graph, predictor.predict(graph, entry.processor, precision), entry, processor.profile.backend)
+        estimate = predictor.predict(graph, entry.processor, precision)
+        origins.append((f"{entry.processor} in {precision}", estimate.origin))
+        ops += _predicted(graph, estimate, entry, processor.profile.backend)
         progress(entry.name)
+    guessed = not_measured(profile.id, origins)
+    if guessed:
+        (warn or warnings.append)(guessed)
     return _explanation(bundle, profile.id, processors, ops, warnings)
 
 

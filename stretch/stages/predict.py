@@ -7,6 +7,7 @@ import msgspec
 from predictors.devices import DeviceProfile, Precision
 from predictors.fits.fit import HeldOut
 from predictors.graph import OpGraph
+from predictors.models.base import Origin
 from predictors.predictor import Estimate, KernelEstimate, LatencyPredictor
 
 
@@ -23,7 +24,7 @@ class PredictedKernel(msgspec.Struct, frozen=True, kw_only=True):
         compute_ms: If it only computed.
         memory_ms: If it only moved memory.
         bound: What limits it.
-        origin: ``fit``, or ``roofline`` where no measured kernel was like it.
+        origin: ``fit``, ``relatives``, or ``roofline`` where no measured kernel was like it.
     """
 
     name: str
@@ -35,7 +36,7 @@ class PredictedKernel(msgspec.Struct, frozen=True, kw_only=True):
     compute_ms: float
     memory_ms: float
     bound: str
-    origin: str
+    origin: Origin
 
 
 class FitSource(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,11 +62,12 @@ class PredictedLatency(msgspec.Struct, frozen=True, kw_only=True):
         high_ms: Upper end.
         precision: At what precision.
         calibrated: Whether this processor was fitted to measurements at this precision.
+        origin: What the time is from: ``fit``, ``relatives`` or ``roofline``.
         source: Always ``predicted``.
         fixed_ms: What an inference takes beside its kernels.
         kernel_count: Kernels.
         by_roofline: Of them those that no measured kernel was like, so that they are timed by the roofline; all where nothing was fitted.
-        fit: Where the times come from; None where they are from specifications.
+        fit: Where the times come from; None where nothing was fitted to measurements on the device.
         kernels: What the time is made of; empty where that was not asked for.
     """
 
@@ -74,6 +76,7 @@ class PredictedLatency(msgspec.Struct, frozen=True, kw_only=True):
     high_ms: float
     precision: Precision
     calibrated: bool
+    origin: Origin
     source: str
     fixed_ms: float
     kernel_count: int
@@ -152,6 +155,7 @@ def _latency(estimate: Estimate, profile: DeviceProfile, kernels: bool) -> Predi
         high_ms=estimate.high_ms,
         precision=estimate.precision,
         calibrated=estimate.calibrated,
+        origin=estimate.origin,
         source=estimate.source,
         fixed_ms=estimate.fixed_ms,
         kernel_count=len(estimate.kernels),
@@ -189,6 +193,7 @@ class PredictedRow(msgspec.Struct, frozen=True, kw_only=True):
         low_ms: Lower end of the interval.
         high_ms: Upper end.
         calibrated: Whether this processor was fitted to measurements at this precision.
+        origin: What the time is from: ``fit``, ``relatives`` or ``roofline``.
     """
 
     model: str
@@ -200,6 +205,7 @@ class PredictedRow(msgspec.Struct, frozen=True, kw_only=True):
     low_ms: float
     high_ms: float
     calibrated: bool
+    origin: Origin
 
 
 class Unpredicted(msgspec.Struct, frozen=True, kw_only=True):
@@ -250,6 +256,7 @@ def predicted_rows(model: str, graph: OpGraph, places: Sequence[tuple[LatencyPre
                 low_ms=estimate.low_ms,
                 high_ms=estimate.high_ms,
                 calibrated=estimate.calibrated,
+                origin=estimate.origin,
             )
         )
     return rows

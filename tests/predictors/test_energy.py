@@ -25,14 +25,14 @@ def test_unknown_processor_is_named():
 
 def test_energy_of_a_run_is_that_of_its_processors_while_they_compute():
     device = load_device("mi9")
-    one = {name: device.processor(name).cores.power_w.value for name in ("cpu", "dsp")}
-    assert EnergyModel(device).plan_mj({"cpu": 10.0, "dsp": 4.0}, 12.0) == pytest.approx(10 * one["cpu"] + 4 * one["dsp"])
-    assert EnergyModel(device).plan_mj({"cpu": 10.0, "cpu[1large]": 4.0}, 12.0) is None
+    one = {name: device.processor(name).cores.power_w.value for name in ("gpu", "dsp")}
+    assert EnergyModel(device).plan_mj({"gpu": 10.0, "dsp": 4.0}, 12.0) == pytest.approx(10 * one["gpu"] + 4 * one["dsp"])
+    assert EnergyModel(device).plan_mj({"gpu": 10.0, "cpu[1large]": 4.0}, 12.0) is None
 
 
 def test_processors_that_wait_take_the_power_that_the_profile_states_for_it():
     device = load_device("mi9")
-    cpu = msgspec.structs.replace(device.processors["cpu"], idle_w=NotNegative(0.5, "x"))
-    waiting = dataclasses.replace(device, processors={**device.processors, "cpu": cpu})
-    busy = {"cpu": 10.0, "dsp": 4.0}
+    gpu = msgspec.structs.replace(device.processors["gpu"], idle_w=NotNegative(0.5, "x"))
+    waiting = dataclasses.replace(device, processors={**device.processors, "gpu": gpu})
+    busy = {"gpu": 10.0, "dsp": 4.0}
     assert EnergyModel(waiting).plan_mj(busy, 12.0) - EnergyModel(device).plan_mj(busy, 12.0) == pytest.approx(2.0 * 0.5)

@@ -5,7 +5,7 @@ follow by leaving out the kernels of dropped units, which is exact because units
 share no kernel.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -13,7 +13,7 @@ from predictors.devices import ITEM_BYTES
 from predictors.fusion import Kernel, KernelCost
 from predictors.host import HOST, host_among
 from predictors.joins import JoinKind
-from predictors.predictor import LatencyPredictor
+from predictors.predictor import KernelsTime, LatencyPredictor
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.depth import drop_units
 from stretch.planning.design.scale import scale_branch
@@ -91,6 +91,30 @@ class Costs:
         """Channels that widths on this processor are multiples of."""
         return self.predictor.device.processor(processor).width_slice
 
+    def prepare(self, segment: Segment, processor: str, widths: Iterable[int], channels: Iterable[int]) -> None:
+        """Time the kernels of many branches together, which takes little longer than those of one.
+
+        Args:
+            segment: The original segment.
+            processor: Where they would run.
+            widths: Channels of their trunks.
+            channels: Channels that may arrive.
+        """
+        kernels: dict[KernelCost, Kernel] = {}
+        rewires = self._rewires(segment)
+        for width in widths:
+            usual = self._full(segment, processor, width, segment.in_width, segment.entries(width)[0]).kernels
+            kernels.update((kernel.cost, kernel) for kernel in usual)
+            for count in channels:
+                if count == segment.in_width:
+                    continue
+                if rewires:
+                    changed = [_rewired(kernel, segment, count) for kernel in self._readers(segment, processor, width)]
+                else:
+                    changed = list(self._full(segment, processor, width, count, "none").kernels)
+                kernels.update((kernel.cost, kernel) for kernel in changed)
+        self._time(list(kernels.values()), processor)
+
     def branch(self, segment: Segment, processor: str, depth: int, width: int, in_channels: int | None = None) -> BranchCost:
         """Cost of a branch before its join.
 
@@ -135,8 +159,7 @@ class Costs:
             entry,
             sum(k.macs for k in kernels),
             sum(n for name, n in whole.params.items() if name not in dropped),
-            self.predictor.kernels_ms(kernels, processor, self.precision.get(processor)),
-            self.predictor.kernels_contended_ms(kernels, processor, self.precision.get(processor)),
+            *self._time(kernels, processor),
             max(((k.cost.reads + k.cost.writes) * item for k in kernels), default=0),
         )
 
@@ -144,13 +167,14 @@ class Costs:
         """Cost of the original segment on one processor."""
         return self.branch(segment, processor, segment.depth, segment.width)
 
+    def prepare_joins(self, segment: Segment, processor: str, channels: Iterable[tuple[int, int]]) -> None:
+        """Time many 1×1 convolutions that end branches together: those from the first number of channels to the second."""
+        self._time([_join_conv(segment, width, out) for width, out in channels], processor)
+
     def join_conv(self, segment: Segment, processor: str, width: int, out: int) -> tuple[int, float, int]:
         """Multiply-accumulates, ms beside other branches and parameters of the 1×1 convolution that ends a branch."""
-        shape = segment.graph.by_name[segment.end].shape
-        pixels = shape[0] * prod(shape[2:])
-        cost = KernelCost("conv1x1", width, out, 1, 1, pixels, pixels * width, pixels * out, width * out + out)
-        kernel = Kernel("join_conv", ("join_conv",), cost, pixels * width * out)
-        return kernel.macs, self.predictor.kernels_contended_ms([kernel], processor, self.precision.get(processor)), cost.weights
+        kernel = _join_conv(segment, width, out)
+        return kernel.macs, self._time([kernel], processor).contended_ms, kernel.cost.weights
 
     def join(self, segment: Segment, kind: JoinKind, channels: int, branches: int) -> float:
         """Time of the join of several branches on the host, ms."""
@@ -169,6 +193,9 @@ class Costs:
         far = target if device.processor(target).family != "cpu" else source
         precision = device.processor(far).check_precision(self.precision.get(far))
         return self.predictor.links.parts(source, target, elements, precision)
+
+    def _time(self, kernels: Sequence[Kernel], processor: str) -> KernelsTime:
+        return self.predictor.kernels_time(kernels, processor, self.precision.get(processor))
 
     def _item(self, processor: str) -> int:
         """Bytes of an element at the processor's precision."""
@@ -201,28 +228,19 @@ class Costs:
         known = self._changes.get(key)
         if known is not None:
             return known
-        readers = segment.graph.consumers[segment.start]
-        pixels = prod(segment.graph.input.shape) // segment.in_width
-        more, precision, item = channels - segment.in_width, self.precision.get(processor), self._item(processor)
-        macs, params, peak = 0, 0, 0
-        before, after = [], []
-        for kernel in self._full(segment, processor, width, segment.in_width, "none").kernels:
-            if kernel.name not in readers:
-                continue
-            cost = kernel.cost
-            weights = cost.taps * cost.out_channels * more
-            changed = cost._replace(in_channels=channels, reads=cost.reads + pixels * more, weights=cost.weights + weights)
-            macs += weights * cost.pixels
-            params += weights
-            before.append(kernel)
-            after.append(replace(kernel, cost=changed))
-            peak = max(peak, (changed.reads + changed.writes) * item)
-        ms, contended = (
-            spent(after, processor, precision) - spent(before, processor, precision)
-            for spent in (self.predictor.kernels_ms, self.predictor.kernels_contended_ms)
-        )
-        self._changes[key] = (macs, params, ms, contended, peak)
+        before = self._readers(segment, processor, width)
+        after = [_rewired(kernel, segment, channels) for kernel in before]
+        macs = sum((new.cost.weights - old.cost.weights) * old.cost.pixels for old, new in zip(before, after, strict=True))
+        params = sum(new.cost.weights - old.cost.weights for old, new in zip(before, after, strict=True))
+        peak = max(((k.cost.reads + k.cost.writes) * self._item(processor) for k in after), default=0)
+        now, then = self._time(after, processor), self._time(before, processor)
+        self._changes[key] = (macs, params, now.ms - then.ms, now.contended_ms - then.contended_ms, peak)
         return self._changes[key]
+
+    def _readers(self, segment: Segment, processor: str, width: int) -> list[Kernel]:
+        """Kernels of a branch that read what arrives."""
+        readers = segment.graph.consumers[segment.start]
+        return [k for k in self._full(segment, processor, width, segment.in_width, "none").kernels if k.name in readers]
 
     def _remember(self, segment: Segment) -> int:
         self._known[id(segment)] = segment
@@ -234,3 +252,18 @@ class Costs:
             kept = {op.name for op in drop_units(segment, depth).ops}
             self._dropped[key] = frozenset(op.name for op in segment.graph.ops if op.name not in kept)
         return self._dropped[key]
+
+
+def _rewired(kernel: Kernel, segment: Segment, channels: int) -> Kernel:
+    """A kernel that reads what arrives at a segment, if that has other channels."""
+    cost, more = kernel.cost, channels - segment.in_width
+    pixels = prod(segment.graph.input.shape) // segment.in_width
+    weights = cost.weights + cost.taps * cost.out_channels * more
+    return replace(kernel, cost=cost._replace(in_channels=channels, reads=cost.reads + pixels * more, weights=weights))
+
+
+def _join_conv(segment: Segment, width: int, out: int) -> Kernel:
+    shape = segment.graph.by_name[segment.end].shape
+    pixels = shape[0] * prod(shape[2:])
+    cost = KernelCost("conv1x1", width, out, 1, 1, pixels, pixels * width, pixels * out, width * out + out)
+    return Kernel("join_conv", ("join_conv",), cost, pixels * width * out)

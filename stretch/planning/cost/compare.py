@@ -33,11 +33,9 @@ class Branch:
     """One branch of a predicted run.
 
     Args:
-        fixed_ms: What is taken as known.
-        parts: Everything else, ms by the number it is proportional to.
+        parts: Its time, ms by the number that each part is proportional to.
     """
 
-    fixed_ms: float
     parts: Mapping[Unknown, float]
 
     @classmethod
@@ -52,11 +50,11 @@ class Branch:
         """
         moving = {uncertain.link(processor): ms for processor, ms in links.items()}
         slowed = {uncertain.contention(kind_of(estimate.processor)): contention_ms} if contention_ms else {}
-        return cls(0.0, added(uncertain.kernels(estimate, device), moving, slowed))
+        return cls(added(uncertain.kernels(estimate, device), moving, slowed))
 
     def then(self, other: "Branch") -> "Branch":
         """This and another branch, one after the other on one processor."""
-        return Branch(self.fixed_ms + other.fixed_ms, added(self.parts, other.parts))
+        return Branch(added(self.parts, other.parts))
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,7 @@ class PredictedRun:
     def _ms(self, factors: Factors) -> Floats | float:
         total = self.fixed_ms + uncertain.ms(self.parts, factors)
         for branches in self.segments:
-            total = total + uncertain.slowest(branch.fixed_ms + uncertain.ms(branch.parts, factors) for branch in branches)
+            total = total + uncertain.slowest(uncertain.ms(branch.parts, factors) for branch in branches)
         return total
 
     @property

@@ -150,6 +150,7 @@ class DesignSpace:
             widths = self.rules.widths(segment, legal_widths(segment, self.costs.align(processor)))
             if thinning is not None:
                 depths, widths = _spread(depths, thinning.depths), _spread(widths, thinning.widths)
+            self.costs.prepare(segment, processor, widths, (arriving,))
             candidates.append(tuple(self.costs.branch(segment, processor, d, w, arriving) for w in widths for d in depths))
         shape = [len(c) for c in candidates]
         grid = np.indices(shape).reshape(len(subset), -1)
@@ -209,9 +210,13 @@ class DesignSpace:
         pixels = _pixels(segment, segment.end)
         align = max(self.costs.align(p) for p in subset)
         widens = join_of(join).widens
-        for at, chosen in enumerate(np.ndindex(*shape)):
-            combo = [w[i] for w, i in zip(widths, chosen, strict=True)]
-            parts = self._parts(segment, combo, align, join)
+        combos = [[w[i] for w, i in zip(widths, chosen, strict=True)] for chosen in np.ndindex(*shape)]
+        divided = [self._parts(segment, combo, align, join) for combo in combos]
+        if not widens:
+            for i, processor in enumerate(subset):
+                ends = [(combo[i], parts[i]) for combo, parts in zip(combos, divided, strict=True)]
+                self.costs.prepare_joins(segment, processor, ends)
+        for at, (combo, parts) in enumerate(zip(combos, divided, strict=True)):
             join_ms[at] = self.costs.join(segment, join, sum(combo) if widens else segment.width, len(subset))
             for i, (processor, width, part) in enumerate(zip(subset, combo, parts, strict=True)):
                 if not widens:

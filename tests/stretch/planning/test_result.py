@@ -29,8 +29,8 @@ def test_slower_links_make_the_branched_run_slower(result):
 
 
 def test_processors_without_a_fit_are_named(result):
-    missing = [f"{name} in {at}" for name, at in result.config.precision.items() if at not in MI9.processor(name).fits]
-    assert result.uncalibrated == missing
+    missing = [(name, at) for name, at in result.config.precision.items() if at not in MI9.processor(name).fits]
+    assert [at for at, origin in result.origins.items() if origin != "fit"] == missing
     assert result.calibrated == (not missing)
 
 

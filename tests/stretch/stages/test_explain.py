@@ -101,7 +101,9 @@ def test_each_subgraph_is_stepped_and_warnings_are_passed_on(bundle):
     names, warnings = [], ["estimates"]
     found = explain_on(bundle, PIXEL6, names.append, warnings)
     assert names == [entry.name for entry in bundle.manifest.subgraphs]
-    assert found.warnings == ["estimates"]
+    given, guessed = found.warnings
+    assert given == "estimates"
+    assert "gpu in fp32 (from specifications)" in guessed
 
 
 def test_explanation_goes_through_json_and_back(bundle):

@@ -18,7 +18,7 @@ CPU, GPU = Unknown("the cpu", 1 / 1.4, 1.4), Unknown("the gpu", 1 / 1.4, 1.4)
 
 def run(*segments, fixed=0.0):
     """Segments as lists of branches, each a mapping of ms by number."""
-    return PredictedRun([[Branch(0.0, parts) for parts in segment] for segment in segments], fixed)
+    return PredictedRun([[Branch(parts) for parts in segment] for segment in segments], fixed)
 
 
 def only(branched, control):
