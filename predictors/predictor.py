@@ -138,8 +138,9 @@ class LatencyPredictor:
     def join_ms(self, kind: str, shape: tuple[int, ...], branches: int, host: str, precision: str | None = None) -> float:
         """Time in which the host joins branch outputs, ms.
 
-        Outputs side by side cost nothing where channels are the slowest axis:
-        each branch writes its slice of the joined tensor. Elsewhere they are copied.
+        Outputs that lie in the joined tensor as one piece each cost nothing, for each
+        branch writes its own: channels where they are the slowest axis, bands of rows
+        where rows are. Elsewhere they are copied.
 
         Args:
             kind: Of the join, as designs or bundles name it.
@@ -149,7 +150,7 @@ class LatencyPredictor:
             precision: Precision on it; the processor's default if None.
         """
         meeting = meeting_of(kind)
-        if meeting.in_place and self.device.processor(host).profile.layout == "NCHW":
+        if not meeting.copies(self.device.processor(host).profile.layout):
             return 0.0
         channels, pixels = shape[1], shape[0] * prod(shape[2:])
         written = pixels * channels

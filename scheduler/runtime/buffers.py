@@ -123,7 +123,7 @@ class Buffers:
 
     def _axis(self, join: PlannedJoin) -> int:
         tensor = self._tensors[join.output]
-        return len(tensor.shape) - 1 if tensor.layout == "NHWC" else 1
+        return meeting_of(join.kind).axis(tensor.layout, len(tensor.shape))
 
     def _place(self, join: PlannedJoin, name: str, start: int) -> Array:
         """The slice of a join's output that a tensor fills."""

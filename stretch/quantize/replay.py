@@ -53,6 +53,9 @@ def replay(manifest: Manifest, runs: Mapping[str, Run], x: Array) -> dict[str, A
     for name in plan.order:
         step = plan.step(name)
         values = [tensors[each] for each in step.inputs]
-        made = meeting_of(step.kind).combine(values, 1, None) if isinstance(step, PlannedJoin) else runs[name](*values)
-        tensors[step.outputs[0]] = made
+        if isinstance(step, PlannedJoin):
+            meeting = meeting_of(step.kind)
+            tensors[step.output] = meeting.combine(values, meeting.axis("NCHW", values[0].ndim), None)
+        else:
+            tensors[step.outputs[0]] = runs[name](*values)
     return tensors

@@ -1,6 +1,7 @@
 """A design as a person writes it, completed and checked against a network."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from predictors.errors import StretchError, UnknownNameError
 from predictors.graph import OpGraph
@@ -107,6 +108,8 @@ def _part(segment: Segment, own: SegmentDraft, arriving: int, align: Mapping[str
     join: JoinKind
     if own.join is not None:
         join = own.join
+    elif any(b.rows is not None for b in scales):
+        join = "rows"
     elif len(scales) > 1:
         join = DEFAULT
     else:
@@ -135,8 +138,8 @@ def _branch(segment: Segment, own: BranchDraft, arriving: int, align: Mapping[st
     for what, value in (("depth", depth), ("width", width), ("align", step)):
         if value < 1:
             raise StretchError(f"branch `{segment.name}.{own.processor}` has {what} {value}", f"{what} is a whole number from 1")
-    return BranchScale(own.processor, depth, width, entry, own.partition or 0, step)
+    return BranchScale(own.processor, depth, width, entry, own.partition or 0, step, own.rows)
 
 
 def _with(scale: BranchScale, *, partition: int) -> BranchScale:
-    return BranchScale(scale.processor, scale.depth, scale.width, scale.entry, partition, scale.align)
+    return replace(scale, partition=partition)

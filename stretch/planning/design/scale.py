@@ -1,7 +1,7 @@
 """A design applied to an operator graph: the paper's F (paper 003, eq. 1), without weights."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from predictors.channels import Narrowed
 from predictors.errors import StretchError
@@ -9,7 +9,9 @@ from predictors.graph import Op, OpGraph
 from predictors.host import host_among
 from predictors.joins import join_of, joins_that, meeting_of
 from predictors.operators import kind_of
+from predictors.rows import height
 from predictors.shapes import Attr
+from stretch.planning.design.bands import band_graph
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.design.depth import drop_units
 from stretch.planning.design.widths import legal_widths, partitions, per_unit, scaled_units, trunk_widths
@@ -114,6 +116,8 @@ def scale_branch(segment: Segment, design: SegmentDesign, index: int, in_channel
         StretchError: If depth, width, entry or join do not fit the segment.
     """
     scale = design.branches[index]
+    if scale.rows is not None:
+        return _band(segment, scale, in_channels)
     source = drop_units(segment, scale.depth)
     channels = segment.channels if source is segment.graph else channel_groups(source)
     kept = _kept(segment, source, channels, scale, in_channels)
@@ -139,6 +143,22 @@ def scale_branch(segment: Segment, design: SegmentDesign, index: int, in_channel
         ops.append(Op(JOIN_CONV, "conv", (output,), _pointwise(out, bias=True)))
         output = JOIN_CONV
     return ScaledBranch(OpGraph.build(f"{segment.name}.{scale.processor}", ops, output), source, channels, kept, start)
+
+
+def _band(segment: Segment, scale: BranchScale, in_channels: int) -> ScaledBranch:
+    """A band of rows of a segment, everything else as it is."""
+    where = f"{segment.name}.{scale.processor}"
+    if (scale.depth, scale.width, scale.entry) != (segment.depth, segment.width, "none"):
+        raise StretchError(
+            f"branch `{where}` computes a band of rows, so it has all {segment.depth} blocks, width {segment.width} and no entry",
+            "leave out its depth, width and entry",
+        )
+    start, stop = scale.rows or (0, 0)
+    graph, channels = segment.graph, segment.channels
+    if in_channels != segment.in_width:
+        whole = SegmentDesign(segment.name, segment.start, segment.end, (replace(scale, rows=None),))
+        graph = scale_branch(segment, whole, 0, in_channels).graph
+    return ScaledBranch(band_graph(graph, where, start, stop), segment.graph, channels, dict(channels.units), 0)
 
 
 def _pointwise(out: int, *, bias: bool) -> dict[str, Attr]:
@@ -215,10 +235,36 @@ def _check_join(segment: Segment, design: SegmentDesign) -> None:
         raise StretchError(f"{where} has {len(processors)} branches that nothing joins", f"set join to {', '.join(others)} or {first}")
     if len(segment.graph.by_name[segment.end].shape) != 4:
         raise StretchError(f"{where} ends with a vector, branches join at feature maps", "let it end before the flattening")
+    _check_rows(segment, design)
     if join.divides and sum(b.partition for b in design.branches) != segment.width:
         raise StretchError(
             f"{where} has partitions that add up to {sum(b.partition for b in design.branches)}, its width is {segment.width}"
         )
+
+
+def _check_rows(segment: Segment, design: SegmentDesign) -> None:
+    """Bands lie below each other without a gap, from the first row to the last."""
+    where, at = f"segment `{segment.name}`", 0
+    if not join_of(design.join).bands:
+        if any(b.rows is not None for b in design.branches):
+            raise StretchError(f"{where} has branches of some rows, which `{design.join}` does not join", 'set join = "rows"')
+        return
+    rows = height(segment.graph.by_name[segment.end].shape)
+    for branch in design.branches:
+        if branch.rows is None:
+            raise StretchError(
+                f"{where} is joined by rows, its branch on {branch.processor} does not say which it computes",
+                "give it rows = [first, behind the last]",
+            )
+        start, stop = branch.rows
+        if start != at or stop <= start:
+            raise StretchError(
+                f"{where} has rows {start} to {stop} on {branch.processor}, where rows from {at} on are due",
+                f"the bands follow each other from row 0 to {rows}, and none is empty",
+            )
+        at = stop
+    if at != rows:
+        raise StretchError(f"{where} has bands up to row {at}, its output has {rows} rows", "let the last band end there")
 
 
 def safe_name(processor: str) -> str:
