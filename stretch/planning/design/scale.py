@@ -154,11 +154,11 @@ def _band(segment: Segment, scale: BranchScale, in_channels: int) -> ScaledBranc
             "leave out its depth, width and entry",
         )
     start, stop = scale.rows or (0, 0)
-    graph, channels = segment.graph, segment.channels
+    whole = ScaledBranch(segment.graph, segment.graph, segment.channels, dict(segment.channels.units), 0)
     if in_channels != segment.in_width:
-        whole = SegmentDesign(segment.name, segment.start, segment.end, (replace(scale, rows=None),))
-        graph = scale_branch(segment, whole, 0, in_channels).graph
-    return ScaledBranch(band_graph(graph, where, start, stop), segment.graph, channels, dict(channels.units), 0)
+        alone = SegmentDesign(segment.name, segment.start, segment.end, (replace(scale, rows=None),))
+        whole = scale_branch(segment, alone, 0, in_channels)
+    return replace(whole, graph=band_graph(whole.graph, where, start, stop))
 
 
 def _pointwise(out: int, *, bias: bool) -> dict[str, Attr]:
@@ -225,6 +225,10 @@ def _check_join(segment: Segment, design: SegmentDesign) -> None:
     if not processors or len(set(processors)) != len(processors):
         raise StretchError(f"{where} needs one branch per processor, it has {', '.join(processors) or 'none'}")
     if len(processors) == 1:
+        if design.branches[0].rows is not None or join.bands:
+            raise StretchError(
+                f"{where} has one branch, and rows are divided among two or more", 'leave out its rows and its join = "rows"'
+            )
         if join.convolves:
             raise StretchError(f"{where} has one branch and nothing to join by `{design.join}`", 'set join = "none"')
         if join.meets is None and design.branches[0].width != segment.width:
@@ -250,6 +254,11 @@ def _check_rows(segment: Segment, design: SegmentDesign) -> None:
             raise StretchError(f"{where} has branches of some rows, which `{design.join}` does not join", 'set join = "rows"')
         return
     rows = height(segment.graph.by_name[segment.end].shape)
+    if len(design.branches) > rows:
+        raise StretchError(
+            f"{where} has {rows} rows for {len(design.branches)} processors, so that one of them has none",
+            "divide them among fewer processors",
+        )
     for branch in design.branches:
         if branch.rows is None:
             raise StretchError(
