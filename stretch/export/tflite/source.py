@@ -36,7 +36,7 @@ def read_source(path: Path) -> Source:
     if not any(node.op_type in QUANTISERS for node in model.graph.node):
         folded = fold_batch_norms(model)
         file = OnnxFile(path, folded)
-        return Source(file.graph, _weights(file))
+        return Source(file.graph, weights_of(file))
     real, scales, integers = _reals(model, path)
     file = OnnxFile(path, real)
     rounded = {
@@ -44,10 +44,11 @@ def read_source(path: Path) -> Source:
         for node in real.graph.node
         if node.op_type in ("Conv", "Gemm") and node.input[1] in integers
     }
-    return Source(file.graph, _weights(file), scales, rounded)
+    return Source(file.graph, weights_of(file), scales, rounded)
 
 
-def _weights(file: OnnxFile) -> dict[str, dict[str, Array]]:
+def weights_of(file: OnnxFile) -> dict[str, dict[str, Array]]:
+    """Weights of a file's operators, by operator and key."""
     constants = file.initialisers
     found: dict[str, dict[str, Array]] = {}
     for part in file.operators:
