@@ -19,8 +19,7 @@ from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from predictors.shapes import Shape
 from scheduler.formats.onnx import OnnxFile, state, stated
-from stretch.export.onnx import NODE_TAGS, WHOLE_PADDING, to_onnx
-from stretch.export.tflite.source import weights_of
+from stretch.export.onnx import NODE_TAGS, WHOLE_PADDING, to_onnx, weights_of
 
 _CUT = "slice_rows"
 

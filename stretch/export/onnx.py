@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from predictors.operators import kind_of
-from scheduler.formats.onnx import state
+from scheduler.formats.onnx import OnnxFile, state
 from stretch.formats.onnx import Arrays, OnnxWriter
 from stretch.operators.forms import forms
 from stretch.planning.design.bands import PADDING_TAG
@@ -106,3 +106,15 @@ def save_onnx(model: onnx.ModelProto, path: Path) -> list[Path]:
 def to_numpy(weights: Mapping[str, Mapping[str, Any]]) -> Arrays:
     """Torch tensors as float32 arrays that share their memory where they can."""
     return {name: {key: tensor.detach().cpu().float().numpy() for key, tensor in own.items()} for name, own in weights.items()}
+
+
+def weights_of(file: OnnxFile) -> dict[str, dict[str, Any]]:
+    """Weights of a file that `to_onnx` wrote, as arrays by operator and key."""
+    constants = file.initialisers
+    found: dict[str, dict[str, Any]] = {}
+    for part in file.operators:
+        keys = forms.get(part.op.kind).stored
+        own = {key: numpy_helper.to_array(constants[name]) for key, name in zip(keys, part.weights, strict=False)}
+        if own:
+            found[part.op.name] = own
+    return found
