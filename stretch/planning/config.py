@@ -18,7 +18,7 @@ from stretch.planning.sentences import Mention, Sentence
 STRATEGIES = tuple(sorted(module.name for module in iter_modules([str(Path(__file__).parent / "strategies")])))
 
 #: How branches may meet: the joins of several branches, or what suits the planner.
-JOINS = ("auto", *joins_that(lambda join: not join.bands))
+JOINS = ("auto", *joins_that(lambda join: not join.exact))
 
 
 def _listed(words: Sequence[str]) -> str:
