@@ -157,12 +157,12 @@ def _part(segment: Segment, scale: BranchScale, in_channels: int) -> ScaledBranc
         )
     if scale.rows is not None and scale.paths is not None:
         raise StretchError(f"branch `{where}` computes rows and paths", "let it compute one of the two")
-    graph, channels = segment.graph, segment.channels
+    whole = ScaledBranch(segment.graph, segment.graph, segment.channels, dict(segment.channels.units), 0)
     if in_channels != segment.in_width:
-        whole = SegmentDesign(segment.name, segment.start, segment.end, (replace(scale, rows=None, paths=None),))
-        graph = scale_branch(segment, whole, 0, in_channels).graph
-    part = band_graph(graph, where, *scale.rows) if scale.rows else path_graph(graph, where, *(scale.paths or (0, 0)))
-    return ScaledBranch(part, segment.graph, channels, dict(channels.units), 0)
+        alone = SegmentDesign(segment.name, segment.start, segment.end, (replace(scale, rows=None, paths=None),))
+        whole = scale_branch(segment, alone, 0, in_channels)
+    part = band_graph(whole.graph, where, *scale.rows) if scale.rows else path_graph(whole.graph, where, *(scale.paths or (0, 0)))
+    return replace(whole, graph=part)
 
 
 def _pointwise(out: int, *, bias: bool) -> dict[str, Attr]:
@@ -229,8 +229,11 @@ def _check_join(segment: Segment, design: SegmentDesign) -> None:
     if not processors or len(set(processors)) != len(processors):
         raise StretchError(f"{where} needs one branch per processor, it has {', '.join(processors) or 'none'}")
     if len(processors) == 1:
-        if design.branches[0].rows is not None or design.branches[0].paths is not None:
-            raise StretchError(f"{where} has one branch, of some rows or paths alone", "leave them out, or add the branches of the rest")
+        if design.branches[0].rows is not None or design.branches[0].paths is not None or join.exact:
+            raise StretchError(
+                f"{where} has one branch, and rows or paths are divided among two or more",
+                f'leave out its rows, its paths and its join = "{design.join}"',
+            )
         if join.convolves:
             raise StretchError(f"{where} has one branch and nothing to join by `{design.join}`", 'set join = "none"')
         if join.meets is None and design.branches[0].width != segment.width:
@@ -257,6 +260,11 @@ def _check_rows(segment: Segment, design: SegmentDesign) -> None:
             raise StretchError(f"{where} has branches of some rows, which `{design.join}` does not join", 'set join = "rows"')
         return
     rows = height(segment.graph.by_name[segment.end].shape)
+    if len(design.branches) > rows:
+        raise StretchError(
+            f"{where} has {rows} rows for {len(design.branches)} processors, so that one of them has none",
+            "divide them among fewer processors",
+        )
     for branch in design.branches:
         if branch.rows is None:
             raise StretchError(
