@@ -151,7 +151,7 @@ def _part(segment: Segment, scale: BranchScale, in_channels: int) -> ScaledBranc
     where = f"{segment.name}.{scale.processor}"
     if (scale.depth, scale.width, scale.entry) != (segment.depth, segment.width, "none"):
         raise StretchError(
-            f"branch `{where}` computes a part of the original segment, so it has all {segment.depth} blocks, "
+            f"branch `{where}` computes {'a band of rows' if scale.rows else 'some paths'}, so it has all {segment.depth} blocks, "
             f"width {segment.width} and no entry",
             "leave out its depth, width and entry",
         )
@@ -230,9 +230,9 @@ def _check_join(segment: Segment, design: SegmentDesign) -> None:
         raise StretchError(f"{where} needs one branch per processor, it has {', '.join(processors) or 'none'}")
     if len(processors) == 1:
         if design.branches[0].rows is not None or design.branches[0].paths is not None or join.exact:
+            what = "paths" if join.paths or design.branches[0].paths is not None else "rows"
             raise StretchError(
-                f"{where} has one branch, and rows or paths are divided among two or more",
-                f'leave out its rows, its paths and its join = "{design.join}"',
+                f"{where} has one branch, and {what} are divided among two or more", f'leave out its {what} and its join = "{design.join}"'
             )
         if join.convolves:
             raise StretchError(f"{where} has one branch and nothing to join by `{design.join}`", 'set join = "none"')
