@@ -21,7 +21,8 @@ class Ways:
     """Ways to run one segment on one subset of the processors.
 
     Arrays have one entry per combination of the branches' candidates, in the
-    order of `numpy.ravel_multi_index` over `candidates`.
+    order of `numpy.ravel_multi_index` over `candidates`; of bands of rows, one per
+    place where the rows are divided: the candidates of that number together.
 
     Args:
         segment: The original segment.
@@ -63,8 +64,15 @@ class Ways:
         """Whether several branches run side by side."""
         return len(self.candidates) > 1
 
+    @property
+    def banded(self) -> bool:
+        """Whether branches compute bands of rows."""
+        return join_of(self.join).bands
+
     def chosen(self, index: int) -> list[BranchCost]:
         """The branches of one combination."""
+        if self.banded:
+            return [c[index] for c in self.candidates]
         return [c[i] for c, i in zip(self.candidates, np.unravel_index(index, [len(c) for c in self.candidates]), strict=True)]
 
     def out_width(self, index: int) -> int:
@@ -79,6 +87,7 @@ class Ways:
         if join_of(self.join).divides:
             parts = partitions(self.segment.width, [b.width for b in chosen], max(aligns))
         branches = tuple(
-            BranchScale(b.processor, b.depth, b.width, b.entry, part, align) for b, part, align in zip(chosen, parts, aligns, strict=True)
+            BranchScale(b.processor, b.depth, b.width, b.entry, part, align, b.rows)
+            for b, part, align in zip(chosen, parts, aligns, strict=True)
         )
         return SegmentDesign(self.segment.name, self.segment.start, self.segment.end, branches, self.join)

@@ -72,7 +72,7 @@ class DesignSpace:
         for i, segment in enumerate(self.segments):
             following = self.segments[i + 1] if i + 1 < len(self.segments) else None
             kind: JoinKind = join if join in join_kinds(segment, following) else DEFAULT
-            here = [self._whole(segment, p, self.arriving[i]) for p in self.processors]
+            here = [self.whole(segment, p, self.arriving[i]) for p in self.processors]
             if segment.branchable:
                 for count in range(2, len(self.processors) + 1):
                     here += [self._branched(segment, subset, kind, self.arriving[i]) for subset in combinations(self.processors, count)]
@@ -110,7 +110,8 @@ class DesignSpace:
         last = self.segments[-1]
         return self.costs.transfer(holder, self.costs.host, prod(last.graph.by_name[last.end].shape))
 
-    def _whole(self, segment: Segment, processor: str, arriving: int) -> Ways:
+    def whole(self, segment: Segment, processor: str, arriving: int) -> Ways:
+        """The way to run a segment in one piece on a processor, where so many channels arrive."""
         cost = self.costs.branch(segment, processor, segment.depth, segment.width, arriving)
         elements = _pixels(segment, segment.start) * arriving
         entering = np.array([[self.costs.transfer(h, processor, elements)] for h in self.holders])
