@@ -24,7 +24,11 @@ def divide(graph: OpGraph, stage: Segment, clean: Collection[str]) -> list[Segme
         clean: Cut points that no kernel spans.
     """
     ends = [block.end for block in stage.blocks]
-    tall = [name for name in cut_points(stage.graph) if len(stage.graph.by_name[name].shape) == 4 and height(stage.graph.by_name[name].shape) > 1]
+    tall = [
+        name
+        for name in cut_points(stage.graph)
+        if len(stage.graph.by_name[name].shape) == 4 and height(stage.graph.by_name[name].shape) > 1
+    ]
     order = {op.name: i for i, op in enumerate(stage.graph.ops)}
     inner = sorted({name for name in (*ends, *tall[-1:]) if name in clean and name not in (stage.start, stage.end)}, key=order.__getitem__)
     if not inner:

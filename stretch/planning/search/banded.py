@@ -193,7 +193,9 @@ class BandedSpace:
         """A run as a segment."""
         if (first, last) not in self._segments:
             run = self.parts[first : last + 1]
-            self._segments[first, last] = run[0] if len(run) == 1 else cut_segment(self.graph, self.name(first, last), run[0].start, run[-1].end)
+            self._segments[first, last] = (
+                run[0] if len(run) == 1 else cut_segment(self.graph, self.name(first, last), run[0].start, run[-1].end)
+            )
         return self._segments[first, last]
 
     def _ways(self, run: _Run, divided: _Divided) -> Ways:
