@@ -175,7 +175,9 @@ def timeline(graph: OpGraph, design: BranchDesign, costs: Costs) -> Timeline:
         shape = segment.graph.input.shape
         elements = shape[0] * channels * prod(shape[2:])
         joined = len(part.branches) > 1
-        times = tuple(_branch(scale, made.graph, holder, elements, joined, costs) for scale, made in zip(part.branches, scaled, strict=True))
+        times = tuple(
+            _branch(scale, made.graph, holder, elements, joined, costs) for scale, made in zip(part.branches, scaled, strict=True)
+        )
         halo = sum(b.macs for b in times) - _undivided(segment, part, channels) if join_of(part.join).bands else 0
         channels = join_width(segment, part)
         rows.append(SegmentTime(segment, part, times, costs.join(segment, part.join, channels, len(times)), at, halo))

@@ -6,6 +6,7 @@ smaller is what two bands both compute; so they may also meet within a stage,
 between its blocks.
 """
 
+import itertools
 from collections.abc import Collection, Sequence
 
 from predictors.fusion import Kernel
@@ -24,13 +25,17 @@ def divide(graph: OpGraph, stage: Segment, clean: Collection[str]) -> list[Segme
         clean: Cut points that no kernel spans.
     """
     ends = [block.end for block in stage.blocks]
-    tall = [name for name in cut_points(stage.graph) if len(stage.graph.by_name[name].shape) == 4 and height(stage.graph.by_name[name].shape) > 1]
+    tall = [
+        name
+        for name in cut_points(stage.graph)
+        if len(stage.graph.by_name[name].shape) == 4 and height(stage.graph.by_name[name].shape) > 1
+    ]
     order = {op.name: i for i, op in enumerate(stage.graph.ops)}
     inner = sorted({name for name in (*ends, *tall[-1:]) if name in clean and name not in (stage.start, stage.end)}, key=order.__getitem__)
     if not inner:
         return [stage]
     bounds = [stage.start, *inner, stage.end]
-    return [cut_segment(graph, f"{stage.name}_{i}", a, b) for i, (a, b) in enumerate(zip(bounds, bounds[1:], strict=False), start=1)]
+    return [cut_segment(graph, f"{stage.name}_{i}", a, b) for i, (a, b) in enumerate(itertools.pairwise(bounds), start=1)]
 
 
 def clean_cuts(graph: OpGraph, launched: Sequence[Sequence[Kernel]]) -> set[str]:
