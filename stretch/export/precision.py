@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from predictors.errors import InfeasibleError, StretchError, UsageError
 from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import Manifest, SubgraphEntry
+from scheduler.bundle.rows import read_alone
 from scheduler.formats.int8_edges import Edge, edges
 from scheduler.placement.processors import host_of, is_integer_only
 from scheduler.progress import Progress, silent
@@ -169,7 +170,7 @@ def _calibration(
         tensors = replay(manifest, floats, image)
         for sub in manifest.subgraphs:
             if sub.name in chosen:
-                found[sub.name][0].append(tensors[sub.input])
+                found[sub.name][0].append(read_alone(sub, tensors))
                 found[sub.name][1].append(tensors[sub.output])
         used += sum(tensor.nbytes for tensor in tensors.values())
         if used > CALIBRATION_BYTES:

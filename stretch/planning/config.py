@@ -21,7 +21,7 @@ STRATEGIES = tuple(sorted(module.name for module in iter_modules([str(Path(__fil
 KINDS = {"stretch": False, "rows": True}
 
 #: How branches may meet: the joins of several branches, or what suits the planner.
-JOINS = ("auto", *joins_that(lambda join: not join.bands))
+JOINS = ("auto", *joins_that(lambda join: not join.exact))
 
 
 def _listed(words: Sequence[str]) -> str:

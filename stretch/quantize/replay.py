@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from predictors.joins import meeting_of
 from scheduler.bundle.manifest import Manifest
+from scheduler.bundle.rows import read_by
 from scheduler.runtime.plan import PlannedJoin, make_plan
 
 Array = NDArray[Any]
@@ -52,10 +53,10 @@ def replay(manifest: Manifest, runs: Mapping[str, Run], x: Array) -> dict[str, A
     plan = make_plan(manifest)
     for name in plan.order:
         step = plan.step(name)
-        values = [tensors[each] for each in step.inputs]
         if isinstance(step, PlannedJoin):
+            values = [tensors[each] for each in step.inputs]
             meeting = meeting_of(step.kind)
             tensors[step.output] = meeting.combine(values, meeting.axis("NCHW", values[0].ndim), None)
         else:
-            tensors[step.outputs[0]] = runs[name](*values)
+            tensors[step.outputs[0]] = runs[name](*read_by(step, tensors))
     return tensors

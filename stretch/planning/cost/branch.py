@@ -36,9 +36,10 @@ class BranchCost:
         peak_bytes: Most activation bytes that one of its kernels reads and writes
             (where other channels arrive than in the original, at least that many).
         rows: Rows of the segment's output that it computes; None for all.
-        reads: Of a band, elements of the rows that it reads.
-        writes: Of a band, elements that it writes.
+        reads: Of a part of the original segment, elements that it reads.
+        writes: Of such a part, elements that it writes.
         cut_ms: What a band takes longer where it has to cut what it reads out of the whole tensor.
+        paths: Paths of the segment that it computes; None for all.
     """
 
     processor: str
@@ -54,6 +55,7 @@ class BranchCost:
     reads: int = 0
     writes: int = 0
     cut_ms: float = 0.0
+    paths: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)

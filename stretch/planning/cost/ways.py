@@ -21,8 +21,9 @@ class Ways:
     """Ways to run one segment on one subset of the processors.
 
     Arrays have one entry per combination of the branches' candidates, in the
-    order of `numpy.ravel_multi_index` over `candidates`; of bands of rows, one per
-    place where the rows are divided: the candidates of that number together.
+    order of `numpy.ravel_multi_index` over `candidates`; of parts of the original
+    segment, bands of rows or paths, one per place where it is divided: the candidates
+    of that number together.
 
     Args:
         segment: The original segment.
@@ -73,7 +74,7 @@ class Ways:
 
     def chosen(self, index: int) -> list[BranchCost]:
         """The branches of one combination."""
-        if self.banded:
+        if join_of(self.join).exact:
             return [c[index] for c in self.candidates]
         return [c[i] for c, i in zip(self.candidates, np.unravel_index(index, [len(c) for c in self.candidates]), strict=True)]
 
@@ -89,7 +90,7 @@ class Ways:
         if join_of(self.join).divides:
             parts = partitions(self.segment.width, [b.width for b in chosen], max(aligns))
         branches = tuple(
-            BranchScale(b.processor, b.depth, b.width, b.entry, part, align, b.rows)
+            BranchScale(b.processor, b.depth, b.width, b.entry, part, align, b.rows, b.paths)
             for b, part, align in zip(chosen, parts, aligns, strict=True)
         )
         return SegmentDesign(self.segment.name, self.segment.start, self.segment.end, branches, self.join)
