@@ -147,7 +147,8 @@ class BandCosts:
         alike: dict[_Structure, _Part] = {}
         self._parts = [alike.setdefault(_structure(part.graph), _Part(part.graph)) for part in parts]
         self._kernels: dict[tuple[int, str, _Place, bool], list[Kernel]] = {}
-        self._timed: dict[tuple[int, str, _Place, bool], _Timed] = {}
+        self._timed: dict[tuple[int, str, _Place, bool], _Timed | None] = {}
+        self._chains: dict[tuple[int, int, int, int], list[tuple[int, int, int]]] = {}
 
     def rows(self, last: int) -> int:
         """Rows of what a part writes."""
@@ -168,12 +169,15 @@ class BandCosts:
     def band(self, key: BandKey) -> BranchCost | None:
         """What a band costs; None if an operator would read no row for it."""
         chain = self._chain(key)
-        first = self._parts[key.first]
-        timed = [self._time(number, key.processor, start, stop, cut=False) for number, start, stop in chain]
-        if not timed or any(each is None for each in timed):
+        known: list[_Timed] = []
+        for number, start, stop in chain:
+            timed = self._time(number, key.processor, start, stop, cut=False)
+            if timed is None:
+                return None
+            known.append(timed)
+        if not known:
             return None
-        known = [each for each in timed if each is not None]
-        _, start, stop = chain[-1]
+        first, (_, start, stop) = self._parts[key.first], chain[-1]
         top, bottom = first.reads(start, stop)
         cutting = self._time(key.first, key.processor, start, stop, cut=True)
         cut_ms = cutting.contended_ms - known[-1].contended_ms if cutting else 0.0
@@ -200,9 +204,14 @@ class BandCosts:
 
     def _chain(self, key: BandKey) -> list[tuple[int, int, int]]:
         """Each part with the rows of its output that are computed, the last part first; empty where a part would need none."""
+        place = (key.first, key.last, key.start, key.stop)
+        if place not in self._chains:
+            self._chains[place] = self._rows(*place)
+        return self._chains[place]
+
+    def _rows(self, first: int, last: int, start: int, stop: int) -> list[tuple[int, int, int]]:
         found = []
-        start, stop = key.start, key.stop
-        for number in range(key.last, key.first - 1, -1):
+        for number in range(last, first - 1, -1):
             if start >= stop:
                 return []
             found.append((number, start, stop))
@@ -221,16 +230,19 @@ class BandCosts:
 
     def _time(self, number: int, processor: str, start: int, stop: int, *, cut: bool) -> _Timed | None:
         part = self._parts[number]
-        if part.band(start, stop, cut=cut) is None:
-            return None
         key = (id(part), processor, part.place(start, stop), cut)
         if key not in self._timed:
-            kernels = self._launched(number, processor, start, stop, cut)
-            item = self.costs.item_bytes(processor)
-            peak = max(((k.cost.reads + k.cost.writes) * item for k in kernels), default=0)
-            time = self.costs.kernels_time(kernels, processor)
-            self._timed[key] = _Timed(sum(k.macs for k in kernels), time.ms, time.contended_ms, peak)
+            self._timed[key] = self._measured(number, processor, start, stop, cut)
         return self._timed[key]
+
+    def _measured(self, number: int, processor: str, start: int, stop: int, cut: bool) -> _Timed | None:
+        if self._parts[number].band(start, stop, cut=cut) is None:
+            return None
+        kernels = self._launched(number, processor, start, stop, cut)
+        item = self.costs.item_bytes(processor)
+        peak = max(((k.cost.reads + k.cost.writes) * item for k in kernels), default=0)
+        time = self.costs.kernels_time(kernels, processor)
+        return _Timed(sum(k.macs for k in kernels), time.ms, time.contended_ms, peak)
 
 
 def _line(shape: Shape) -> int:

@@ -39,6 +39,7 @@ class Ways:
         fastest_ms: Computation of the fastest branch, contention included.
         peak_bytes: Activation bytes alive at one time.
         span: Segments of the space that it takes the place of; more than 1 where stages are merged.
+        alone_ms: The original segment on the fastest allowed processor, ms, where that is known.
     """
 
     segment: Segment
@@ -54,6 +55,7 @@ class Ways:
     fastest_ms: Floats
     peak_bytes: Ints
     span: int = 1
+    alone_ms: float | None = None
 
     @property
     def processors(self) -> tuple[str, ...]:

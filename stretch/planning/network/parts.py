@@ -6,6 +6,7 @@ smaller is what two bands both compute; so they may also meet within a stage,
 between its blocks.
 """
 
+import itertools
 from collections.abc import Collection, Sequence
 
 from predictors.fusion import Kernel
@@ -34,7 +35,7 @@ def divide(graph: OpGraph, stage: Segment, clean: Collection[str]) -> list[Segme
     if not inner:
         return [stage]
     bounds = [stage.start, *inner, stage.end]
-    return [cut_segment(graph, f"{stage.name}_{i}", a, b) for i, (a, b) in enumerate(zip(bounds, bounds[1:], strict=False), start=1)]
+    return [cut_segment(graph, f"{stage.name}_{i}", a, b) for i, (a, b) in enumerate(itertools.pairwise(bounds), start=1)]
 
 
 def clean_cuts(graph: OpGraph, launched: Sequence[Sequence[Kernel]]) -> set[str]:

@@ -17,8 +17,11 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+from predictors.errors import InfeasibleError
 from predictors.graph import OpGraph
-from predictors.rows import height
+from predictors.operators import kind_of
+from predictors.rows import all_rows, height
+from stretch.planning.config import PlanConfig
 from stretch.planning.cost.bands import BandCosts, BandKey
 from stretch.planning.cost.branch import BranchCost
 from stretch.planning.cost.handover import cuts_itself
@@ -27,11 +30,12 @@ from stretch.planning.network.parts import clean_cuts, divide
 from stretch.planning.network.segments import Segment, cut_segment
 from stretch.planning.search.space import DesignSpace
 from stretch.planning.search.splits import Split, bands, coarse, finer, orders
+from stretch.planning.sentences import Mention, Sentence
 
 #: Multiply-accumulates that the halves of a run may do beyond those of the run, as a share of it.
-MAX_HALO = 0.6
+MAX_HALO = 0.5
 #: Times the run on the fastest processor that its bands may take at the best place tried first.
-WORTH = 1.25
+WORTH = 1.1
 
 Floats = NDArray[np.float64]
 #: What the bands of a run cost, by the place where it is divided.
@@ -67,6 +71,7 @@ class BandedSpace:
         self.bands = BandCosts(costs, self.parts)
         self._wholes = [[space.whole(part, p, part.in_width) for p in space.processors] for part in self.parts]
         self._segments: dict[tuple[int, int], Segment] = {}
+        self._transfers: dict[tuple[str, str, int], float] = {}
 
     @cached_property
     def runs(self) -> list[tuple[int, int]]:
@@ -114,17 +119,29 @@ class BandedSpace:
 
     def _banded(self) -> list[tuple[int, Ways]]:
         """Every way to compute a run in bands, by its first part."""
-        todo = [
-            _Run(first, last, order)
-            for first, last in self.runs
-            for count in range(2, min(len(self.space.processors), self.bands.rows(last)) + 1)
-            for subset in combinations(self.space.processors, count)
-            for order in orders(subset)
-        ]
+        found: list[tuple[int, Ways]] = []
+        runs = self.runs
+        for count in range(2, len(self.space.processors) + 1):
+            todo = [
+                _Run(first, last, order)
+                for first, last in runs
+                if count <= self.bands.rows(last)
+                for subset in combinations(self.space.processors, count)
+                for order in orders(subset)
+            ]
+            some = self._divided(todo)
+            found += [(run.first, self._ways(run, divided)) for run, divided in some.items()]
+            # what does not pay in two bands does not in more, which compute more twice
+            runs = list(dict.fromkeys((run.first, run.last) for run in some))
+        return found
+
+    def _divided(self, todo: Sequence[_Run]) -> dict[_Run, _Divided]:
+        """The runs that are worth it, with the places where they may be divided; all runs where none is."""
         tried = self._costs({run: coarse(self.bands.rows(run.last), len(run.order)) for run in todo})
-        worth = [run for run in todo if tried[run] and self._pays(run, tried[run])] or [run for run in todo if tried[run]]
+        able = [run for run in todo if tried[run]]
+        worth = [run for run in able if self._pays(run, tried[run])] or able
         more = self._costs({run: self._finer(run, tried[run]) for run in worth})
-        return [(run.first, self._ways(run, {**tried[run], **more[run]})) for run in worth]
+        return {run: {**tried[run], **more[run]} for run in worth}
 
     def _costs(self, splits: Mapping[_Run, Sequence[Split]]) -> dict[_Run, _Divided]:
         """What each run costs, divided at each of some places; places that leave an operator without rows are left out."""
@@ -151,9 +168,8 @@ class BandedSpace:
 
     def _times(self, run: _Run, divided: Sequence[tuple[BranchCost, ...]]) -> list[tuple[Floats, Floats]]:
         """For each holder, computation and transfers of every band (bands × places), ms."""
-        costs = self.space.costs
-        shape = self.parts[run.first].graph.input.shape
-        leaving = np.array([[costs.transfer(b.processor, costs.host, b.writes) for b in row] for row in divided]).T
+        costs, shape = self.space.costs, self.parts[run.first].graph.input.shape
+        leaving = np.array([[self._transfer(b.processor, costs.host, b.writes) for b in row] for row in divided]).T
         alone = np.array([[b.contended_ms for b in row] for row in divided]).T
         found = []
         for holder in self.space.holders:
@@ -161,9 +177,9 @@ class BandedSpace:
             for i, processor in enumerate(run.order):
                 if cuts_itself(holder, processor, costs.predictor):
                     computed[i] += [row[i].cut_ms for row in divided]
-                    moved[i] += costs.transfer(holder, processor, prod(shape))
+                    moved[i] += self._transfer(holder, processor, prod(shape))
                 else:
-                    moved[i] += [costs.transfer(holder, processor, row[i].reads) for row in divided]
+                    moved[i] += [self._transfer(holder, processor, row[i].reads) for row in divided]
             found.append((computed, moved))
         return found
 
@@ -174,12 +190,18 @@ class BandedSpace:
         written = prod(end.graph.by_name[end.end].shape)
         for holder, (computed, moved) in zip(self.space.holders, self._times(run, list(tried.values())), strict=True):
             alone = min(
-                costs.transfer(holder, p, prod(shape)) + self._alone_ms(run, i) + costs.transfer(p, costs.host, written)
+                self._transfer(holder, p, prod(shape)) + self._alone_ms(run, i) + self._transfer(p, costs.host, written)
                 for i, p in enumerate(self.space.processors)
             )
             if (computed + moved).max(axis=0).min() + join <= WORTH * alone:
                 return True
         return False
+
+    def _transfer(self, source: str, target: str, elements: int) -> float:
+        key = (source, target, elements)
+        if key not in self._transfers:
+            self._transfers[key] = self.space.costs.transfer(source, target, elements)
+        return self._transfers[key]
 
     def _alone_ms(self, run: _Run, processor: int) -> float:
         """The run on one processor, ms."""
@@ -207,7 +229,7 @@ class BandedSpace:
         computed = np.stack([c for c, _ in times])
         moved = np.stack([m for _, m in times])
         params = sum(int(self._wholes[part][0].params[0]) for part in range(run.first, run.last + 1))
-        return Ways(
+        options = Ways(
             segment,
             "rows",
             tuple(tuple(replace(row[i], depth=segment.depth) for row in rows) for i in range(len(run.order))),
@@ -221,7 +243,9 @@ class BandedSpace:
             fastest_ms=computed.min(axis=1).min(axis=0),
             peak_bytes=np.array([sum(b.peak_bytes for b in row) for row in rows]),
             span=run.last - run.first + 1,
+            alone_ms=min(self._alone_ms(run, i) for i in range(len(self.space.processors))),
         )
+        return replace(options, allowed=self.space.allowed(options))
 
     def name(self, first: int, last: int) -> str:
         """Name of a run: of its stage or stages where it is all of them, such as ``s2`` or ``s2_to_s4``, else of its parts."""
@@ -233,3 +257,48 @@ class BandedSpace:
         if first == last:
             return self.parts[first].name
         return f"{self.parts[first].name}_to_{self.parts[last].name}"
+
+
+def with_bands(graph: OpGraph, config: PlanConfig, space: DesignSpace) -> DesignSpace:
+    """The designs of a space, and those in which runs of parts are computed in bands of rows.
+
+    Args:
+        graph: The network.
+        config: The request, checked. Meeting points that it names are the only ones; stages that must not merge have
+            bands of their own.
+        space: Designs of its stages.
+
+    Raises:
+        InfeasibleError: If bands are all that is asked for, and there is nothing to split.
+    """
+    banded = BandedSpace(graph, space, divided=not config.meet, merged=config.merge != "never")
+    if config.exact and not banded.runs:
+        raise _nothing_to_split(graph, banded)
+    return banded.mixed()
+
+
+def without_stretched(space: DesignSpace) -> DesignSpace:
+    """The designs of a space that compute what the original computes."""
+    other = copy(space)
+    other.options = [[o for o in options if o.banded or not o.branched] for options in space.options]
+    return other
+
+
+def mixing(graph: OpGraph) -> list[str]:
+    """Operators that need every row of what they read for any row of what they write, by name."""
+    return [op.name for op in graph.ops if op.inputs and kind_of(op.kind).rows is all_rows and max(map(height, graph.input_shapes(op))) > 1]
+
+
+def _nothing_to_split(graph: OpGraph, banded: BandedSpace) -> InfeasibleError:
+    """Why no segment of a network can be computed in bands."""
+    mixed = mixing(graph)
+    if mixed:
+        kinds = ", ".join(dict.fromkeys(graph.by_name[name].kind for name in mixed))
+        why = f"`{mixed[0]}`{f' and {len(mixed) - 1} others' if len(mixed) > 1 else ''} ({kinds}) need every row of what they read"
+        why = why if len(mixed) > 1 else why.replace(" need ", " needs ")
+    elif len(graph.input.shape) != 4:
+        why = "its tensors have no rows"
+    else:
+        why = f"bands would compute more than {MAX_HALO:.0%} of any segment twice"
+    hint = Sentence("let segments be stretched, which makes another network, with {}", Mention("kinds", ("stretch",)))
+    return InfeasibleError(f"`{graph.name}` has no segment that can be split by rows: {why}", hint)

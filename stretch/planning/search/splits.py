@@ -9,7 +9,7 @@ neighbours.
 """
 
 from collections.abc import Sequence
-from itertools import combinations, permutations, product
+from itertools import combinations, pairwise, permutations, product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 #: Every place is offered up to so many rows, by the number of bands; with more bands, none but a grid.
 EVERY = {2: 17, 3: 8}
 #: Places of the grid, by the number of bands.
-GRID = {2: 8, 3: 7}
+GRID = {2: 8, 3: 5}
 #: The same for more bands.
 FEWEST = 4
 #: Places by interpolation, for each holder.
@@ -98,4 +98,4 @@ def orders(processors: Sequence[str]) -> list[tuple[str, ...]]:
 def bands(rows: int, split: Split) -> list[tuple[int, int]]:
     """First row of each band, and the one behind its last."""
     edges = (0, *split, rows)
-    return list(zip(edges, edges[1:], strict=False))
+    return list(pairwise(edges))
