@@ -10,7 +10,7 @@ from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.network.segments import EntryKind
 
 #: What became of a segment.
-SegmentKind = Literal["whole", "stretch", "rows"]
+SegmentKind = Literal["whole", "stretch", "rows", "paths"]
 
 
 class BranchAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,6 +25,7 @@ class BranchAnswer(msgspec.Struct, frozen=True, kw_only=True):
         partition: Channels that it contributes to the joined tensor.
         align: Inner channel counts are multiples of it.
         rows: First row of the segment's output that it computes, and the one behind its last; None for all.
+        paths: First path of the segment's own that it computes, and the one behind its last; None for all.
         macs: Multiply-accumulates, its part of the join included, and of a band of rows those of its halo.
         params: Learned numbers.
         predicted_ms: Time alone on its processor.
@@ -41,6 +42,7 @@ class BranchAnswer(msgspec.Struct, frozen=True, kw_only=True):
     partition: int
     align: int
     rows: list[int] | None
+    paths: list[int] | None
     macs: int
     params: int
     predicted_ms: float
@@ -61,7 +63,8 @@ class SegmentAnswer(msgspec.Struct, frozen=True, kw_only=True):
         depth: Blocks of the original.
         width: Channels of the original.
         macs: Multiply-accumulates of the original.
-        kind: ``whole``, ``stretch`` for scaled copies, which are another network, or ``rows`` for bands of rows, which are not.
+        kind: ``whole``, ``stretch`` for scaled copies, which are another network, or ``rows`` for bands of rows and
+            ``paths`` for its own parallel paths, which are not.
         halo: Multiply-accumulates that bands of rows do twice, over the original's.
         join: How its branches meet.
         join_ms: What joining takes.

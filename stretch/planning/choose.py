@@ -11,7 +11,7 @@ from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import AccuracyPredictor
 from stretch.planning.cost.branch import Costs
 from stretch.planning.network.segments import Segment
-from stretch.planning.search.banded import with_bands, without_stretched
+from stretch.planning.search.banded import with_exact_kinds, without_stretched
 from stretch.planning.search.bounds import Bounds
 from stretch.planning.search.concat import search_concat
 from stretch.planning.search.diagnose import explain_infeasible
@@ -67,9 +67,9 @@ def choose(
     """
     _check(config, accuracy_predictor)
     space, n_meet, found = _stretched(graph, config, costs, stages)
-    if "rows" in config.planned_kinds:
-        space = with_bands(graph, config, space)
-        found = _with_rows(graph, config, space, n_meet)
+    if set(config.planned_kinds) != {"stretch"}:
+        space = with_exact_kinds(graph, config, space)
+        found = _mixed(graph, config, space, n_meet)
     if found is None:
         raise _refusal(graph, config, costs, stages, space)
     bounds = Bounds(graph, space, config, macs_range(graph, config), n_meet)
@@ -106,11 +106,11 @@ def _stretched(graph: OpGraph, config: PlanConfig, costs: Costs, stages: Sequenc
     return space, config.n_meet, found
 
 
-def _with_rows(graph: OpGraph, config: PlanConfig, space: DesignSpace, n_meet: int) -> SearchResult | None:
-    """The fastest design of a space with bands of rows.
+def _mixed(graph: OpGraph, config: PlanConfig, space: DesignSpace, n_meet: int) -> SearchResult | None:
+    """The fastest design of a space with segments that are divided exactly.
 
     Where scaled copies need merged stages, they keep as many meeting points as they
-    can have; a design of bands alone loses no accuracy and needs no more than are asked for.
+    can have; a design without them loses no accuracy and needs no more than are asked for.
     """
     found = [search_exact(space, *macs_range(graph, config), n_meet)]
     if n_meet > config.n_meet:
@@ -193,8 +193,8 @@ def _refusal(graph: OpGraph, config: PlanConfig, costs: Costs, stages: Sequence[
 
     def build(request: PlanConfig) -> DesignSpace:
         other = _space(request, costs, stages, _join(request))
-        if "rows" in config.planned_kinds:
-            return with_bands(graph, request, other)
+        if set(config.planned_kinds) != {"stretch"}:
+            return with_exact_kinds(graph, request, other)
         return merge_stages(graph, other) if space.longest_span > 1 else other
 
     return explain_infeasible(graph, space, config, build)

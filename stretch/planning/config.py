@@ -18,7 +18,7 @@ from stretch.planning.sentences import Mention, Sentence
 STRATEGIES = tuple(sorted(module.name for module in iter_modules([str(Path(__file__).parent / "strategies")])))
 
 #: What may become of a segment beside staying whole, and whether that computes exactly what the original computes.
-KINDS = {"stretch": False, "rows": True}
+KINDS = {"stretch": False, "rows": True, "paths": True}
 
 #: How branches may meet: the joins of several branches, or what suits the planner.
 JOINS = ("auto", *joins_that(lambda join: not join.exact))
@@ -64,9 +64,10 @@ OWN = (
         "kinds",
         tuple[str, ...],
         (),
-        "What segments may become: stretch (scaled copies, the default), rows (bands of rows, exact), or both: stretch,rows.",
-        "What segments may become beside staying whole: ``stretch``, scaled copies, which are another network; ``rows``, bands of rows, "
-        "whose output is the original's. If empty, ``stretch``, or with `lossless` every exact kind.",
+        "What segments may become: stretch (scaled copies, the default), rows (bands of rows, exact), paths (its own, exact), or several: stretch,rows.",
+        "What segments may become beside staying whole: ``stretch``, scaled copies, which are another network; ``rows``, bands of rows, and "
+        "``paths``, its own parallel paths on several processors, whose output is the original's. If empty, ``stretch``, or with `lossless` "
+        "every exact kind.",
     ),
     Option(
         "lossless",
@@ -225,10 +226,11 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
         if self.lossless and other:
             hint = Sentence("leave out {} or {}", Mention("lossless"), Mention("kinds"))
             raise UsageError(f"segments of the kind `{other[0]}` make another network, which a lossless design is not", hint)
-        if "rows" in self.planned_kinds and (self.strategy != "exact" or self.widens):
+        if set(self.planned_kinds) != {"stretch"} and (self.strategy != "exact" or self.widens):
             what = f"the strategy `{self.strategy}`" if self.strategy != "exact" else f"`{self.join}` joins"
             option = "strategy" if self.strategy != "exact" else "join"
-            raise UsageError(f"bands of rows are not planned with {what}", Sentence("leave out {}", Mention(option)))
+            exact = next(kind for kind in self.planned_kinds if KINDS[kind])
+            raise UsageError(f"segments of the kind `{exact}` are not planned with {what}", Sentence("leave out {}", Mention(option)))
 
 
 def _processors(names: tuple[str, ...], device: DeviceProfile) -> tuple[str, ...]:

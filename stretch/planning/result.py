@@ -9,7 +9,7 @@ import msgspec
 from predictors.devices import DeviceProfile
 from predictors.energy import EnergyModel
 from predictors.graph import OpGraph
-from predictors.joins import JoinKind
+from predictors.joins import JoinKind, join_of
 from predictors.models.base import Origin
 from predictors.predictor import LatencyPredictor, origin_of
 from stretch.planning.answer import BranchAnswer, PlanAnswer, Predicted, SegmentAnswer, SegmentKind
@@ -105,7 +105,7 @@ class PlanResult:
 
     @property
     def exact(self) -> bool:
-        """Whether the design computes exactly what the original computes: each segment whole, or in bands of rows."""
+        """Whether the design computes exactly what the original computes: each segment whole, in bands of rows, or along its own paths."""
         return not self.changes_network
 
     @property
@@ -254,8 +254,9 @@ class PlanResult:
 
 def _kind(row: SegmentTime) -> SegmentKind:
     """What became of a segment."""
-    if any(b.scale.rows is not None for b in row.branches):
-        return "rows"
+    join = join_of(row.design.join)
+    if join.exact:
+        return "rows" if join.bands else "paths"
     changed = len(row.branches) > 1 or any((b.scale.depth, b.scale.width) != (row.segment.depth, row.segment.width) for b in row.branches)
     return "stretch" if changed else "whole"
 
@@ -271,6 +272,7 @@ def _branch(run: BranchTime, join: JoinKind) -> BranchAnswer:
         partition=scale.partition,
         align=scale.align,
         rows=None if scale.rows is None else list(scale.rows),
+        paths=None if scale.paths is None else list(scale.paths),
         macs=run.macs,
         params=run.params,
         predicted_ms=run.ms,

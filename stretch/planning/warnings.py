@@ -28,7 +28,7 @@ def warnings_of(result: PlanResult, low: int, high: int) -> tuple[str, ...]:
         warnings.append(
             f"the design has {once / result.graph.macs:.3f} of the original's multiply-accumulates, outside {result.config.macs[0]:g} to {result.config.macs[1]:g}"
         )
-    merged = [result.stages_of(row.segment) for row in result.run.segments if len(row.branches) > 1 and not join_of(row.design.join).bands]
+    merged = [result.stages_of(row.segment) for row in result.run.segments if len(row.branches) > 1 and not join_of(row.design.join).exact]
     names = [f"{stages[0].name} to {stages[-1].name}" for stages in merged if len(stages) > 1]
     if names:
         warnings.append(

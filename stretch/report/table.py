@@ -104,9 +104,10 @@ def _branches(plan: PlanAnswer) -> Iterator[tuple[SegmentAnswer, int, BranchAnsw
 
 
 def _join(branch: BranchAnswer) -> str:
-    """How a branch meets the others, and of a band the rows it computes: ``rows 0:28``."""
-    if branch.rows is not None:
-        return f"{branch.join} {branch.rows[0]}:{branch.rows[1]}"
+    """How a branch meets the others, and which rows or paths it computes, as in ``rows 0:28``."""
+    part = branch.rows or branch.paths
+    if part is not None:
+        return f"{branch.join} {part[0]}:{part[1]}"
     return branch.join if branch.join != "none" else ""
 
 
@@ -200,7 +201,11 @@ def figures(plan: PlanAnswer) -> list[tuple[str, str]]:
             f"{predicted.speedup:.2f}× the best single processor ({predicted.source})",
         ),
         ("best single processor", control(predicted.best_single_ms, single)),
-        ("sequential, same MACs", control(predicted.sequential_same_macs_ms, predicted.sequential_same_macs_processor)),
+        (
+            "sequential, same MACs",
+            control(predicted.sequential_same_macs_ms, predicted.sequential_same_macs_processor)
+            + (", to be trained" if plan.exact else ""),
+        ),
         ("branched net as one graph", control(predicted.whole_graph_ms, predicted.whole_graph_processor)),
         ("operators split", control(predicted.operator_split_ms, None)),
         ("ideal split", f"{predicted.ideal_split_ms:.2f} ms, of which the makespan reaches {predicted.ideal_fraction:.2f}"),

@@ -68,13 +68,18 @@ class Ways:
         return len(self.candidates) > 1
 
     @property
+    def exact(self) -> bool:
+        """Whether branches compute parts of the original segment: bands of rows, or its own paths."""
+        return join_of(self.join).exact
+
+    @property
     def banded(self) -> bool:
         """Whether branches compute bands of rows."""
         return join_of(self.join).bands
 
     def chosen(self, index: int) -> list[BranchCost]:
         """The branches of one combination."""
-        if join_of(self.join).exact:
+        if self.exact:
             return [c[index] for c in self.candidates]
         return [c[i] for c, i in zip(self.candidates, np.unravel_index(index, [len(c) for c in self.candidates]), strict=True)]
 

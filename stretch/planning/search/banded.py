@@ -1,4 +1,4 @@
-"""Designs whose segments may be split by rows, as options beside those of a space.
+"""Designs whose segments may be split by rows or along their own paths, as options beside those of a space.
 
 The layers of the search become parts (`stretch.planning.network.parts`): a stage
 in scaled copies spans the parts of the stage, and any run of parts may be
@@ -7,7 +7,7 @@ more than `MAX_HALO` twice is not offered, nor one that takes more than `WORTH`
 times what the fastest processor takes for it alone wherever it was divided.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -28,6 +28,7 @@ from stretch.planning.cost.handover import cuts_itself
 from stretch.planning.cost.ways import Ways
 from stretch.planning.network.parts import clean_cuts, divide
 from stretch.planning.network.segments import Segment, cut_segment
+from stretch.planning.search.pathed import path_ways
 from stretch.planning.search.space import DesignSpace
 from stretch.planning.search.splits import Split, bands, coarse, finer, orders
 from stretch.planning.sentences import Mention, Sentence
@@ -103,19 +104,37 @@ class BandedSpace:
             return None
         return sum(known) / macs - 1 if macs else 0.0
 
-    def mixed(self) -> DesignSpace:
-        """The designs of the space and those with bands."""
+    def mixed(self, kinds: Collection[str] = ("rows",)) -> DesignSpace:
+        """The designs of the space and those whose segments are divided.
+
+        Args:
+            kinds: How: ``rows``, ``paths``.
+        """
         first_part = [self.stage.index(i) for i in range(len(self.by_stage))] + [len(self.parts)]
         options: list[list[Ways]] = [list(wholes) for wholes in self._wholes]
         for stage, group in enumerate(self.space.options):
             at = first_part[stage]
             options[at] += [replace(o, span=first_part[stage + o.span] - at) for o in group if o.branched]
-        for first, ways in self._banded():
+        for first, ways in [*(self._banded() if "rows" in kinds else ()), *(self._pathed() if "paths" in kinds else ())]:
             options[first].append(ways)
         other = copy(self.space)
         other.segments, other.options = tuple(self.parts), options
         other.arriving = tuple(part.in_width for part in self.parts)
         return other
+
+    def _pathed(self) -> list[tuple[int, Ways]]:
+        """Every way to compute a part, or a stage of several, by paths of its own, by its first part."""
+        found = []
+        for at, part in enumerate(self.parts):
+            stage, parts = self.space.segments[self.stage[at]], self.by_stage[self.stage[at]]
+            pieces = [(part, 1)] + ([(stage, len(parts))] if len(parts) > 1 and part is parts[0] else [])
+            for segment, span in pieces:
+                for ways in path_ways(self.space, segment):
+                    alone = replace(
+                        ways, span=span, alone_ms=min(self._alone_ms(at, at + span - 1, i) for i in range(len(self.space.processors)))
+                    )
+                    found.append((at, replace(alone, allowed=self.space.allowed(alone))))
+        return found
 
     def _banded(self) -> list[tuple[int, Ways]]:
         """Every way to compute a run in bands, by its first part."""
@@ -190,7 +209,7 @@ class BandedSpace:
         written = prod(end.graph.by_name[end.end].shape)
         for holder, (computed, moved) in zip(self.space.holders, self._times(run, list(tried.values())), strict=True):
             alone = min(
-                self._transfer(holder, p, prod(shape)) + self._alone_ms(run, i) + self._transfer(p, costs.host, written)
+                self._transfer(holder, p, prod(shape)) + self._alone_ms(run.first, run.last, i) + self._transfer(p, costs.host, written)
                 for i, p in enumerate(self.space.processors)
             )
             if (computed + moved).max(axis=0).min() + join <= WORTH * alone:
@@ -203,9 +222,9 @@ class BandedSpace:
             self._transfers[key] = self.space.costs.transfer(source, target, elements)
         return self._transfers[key]
 
-    def _alone_ms(self, run: _Run, processor: int) -> float:
-        """The run on one processor, ms."""
-        return sum(float(self._wholes[part][processor].slowest_ms[0]) for part in range(run.first, run.last + 1))
+    def _alone_ms(self, first: int, last: int, processor: int) -> float:
+        """A run on one processor, ms."""
+        return sum(float(self._wholes[part][processor].slowest_ms[0]) for part in range(first, last + 1))
 
     def _join_ms(self, run: _Run) -> float:
         end = self.parts[run.last]
@@ -243,7 +262,7 @@ class BandedSpace:
             fastest_ms=computed.min(axis=1).min(axis=0),
             peak_bytes=np.array([sum(b.peak_bytes for b in row) for row in rows]),
             span=run.last - run.first + 1,
-            alone_ms=min(self._alone_ms(run, i) for i in range(len(self.space.processors))),
+            alone_ms=min(self._alone_ms(run.first, run.last, i) for i in range(len(self.space.processors))),
         )
         return replace(options, allowed=self.space.allowed(options))
 
@@ -259,8 +278,8 @@ class BandedSpace:
         return f"{self.parts[first].name}_to_{self.parts[last].name}"
 
 
-def with_bands(graph: OpGraph, config: PlanConfig, space: DesignSpace) -> DesignSpace:
-    """The designs of a space, and those in which runs of parts are computed in bands of rows.
+def with_exact_kinds(graph: OpGraph, config: PlanConfig, space: DesignSpace) -> DesignSpace:
+    """The designs of a space, and those in which runs of parts are computed in bands of rows, or parts by their own paths.
 
     Args:
         graph: The network.
@@ -269,18 +288,19 @@ def with_bands(graph: OpGraph, config: PlanConfig, space: DesignSpace) -> Design
         space: Designs of its stages.
 
     Raises:
-        InfeasibleError: If bands are all that is asked for, and there is nothing to split.
+        InfeasibleError: If exact kinds are all that is asked for, and there is nothing to split.
     """
     banded = BandedSpace(graph, space, divided=not config.meet, merged=config.merge != "never")
-    if config.exact and not banded.runs:
-        raise _nothing_to_split(graph, banded)
-    return banded.mixed()
+    mixed = banded.mixed(config.planned_kinds)
+    if config.exact and not any(o.branched for options in mixed.options for o in options):
+        raise _nothing_to_split(graph, config)
+    return mixed
 
 
 def without_stretched(space: DesignSpace) -> DesignSpace:
     """The designs of a space that compute what the original computes."""
     other = copy(space)
-    other.options = [[o for o in options if o.banded or not o.branched] for options in space.options]
+    other.options = [[o for o in options if o.exact or not o.branched] for options in space.options]
     return other
 
 
@@ -289,8 +309,11 @@ def mixing(graph: OpGraph) -> list[str]:
     return [op.name for op in graph.ops if op.inputs and kind_of(op.kind).rows is all_rows and max(map(height, graph.input_shapes(op))) > 1]
 
 
-def _nothing_to_split(graph: OpGraph, banded: BandedSpace) -> InfeasibleError:
-    """Why no segment of a network can be computed in bands."""
+def _nothing_to_split(graph: OpGraph, config: PlanConfig) -> InfeasibleError:
+    """Why no segment of a network can be divided exactly."""
+    hint = Sentence("let segments be stretched, which makes another network, with {}", Mention("kinds", ("stretch",)))
+    if "rows" not in config.planned_kinds:
+        return InfeasibleError(f"`{graph.name}` has no segment with parallel paths of its own", hint)
     mixed = mixing(graph)
     if mixed:
         kinds = ", ".join(dict.fromkeys(graph.by_name[name].kind for name in mixed))
@@ -300,5 +323,5 @@ def _nothing_to_split(graph: OpGraph, banded: BandedSpace) -> InfeasibleError:
         why = "its tensors have no rows"
     else:
         why = f"bands would compute more than {MAX_HALO:.0%} of any segment twice"
-    hint = Sentence("let segments be stretched, which makes another network, with {}", Mention("kinds", ("stretch",)))
-    return InfeasibleError(f"`{graph.name}` has no segment that can be split by rows: {why}", hint)
+    paths = ", nor one with parallel paths of its own" if "paths" in config.planned_kinds else ""
+    return InfeasibleError(f"`{graph.name}` has no segment that can be split by rows{paths}: {why}", hint)

@@ -73,7 +73,7 @@ class Rules:
         """
         kept = np.ones(ways.ms.shape, bool)
         for constraint, value in self.asked:
-            if ways.banded and not constraint.exact:
+            if ways.exact and not constraint.exact:
                 continue
             if (ways.branched or constraint.whole) and (mask := constraint.mask(value, ways, segment_ms)) is not None:
                 kept &= mask

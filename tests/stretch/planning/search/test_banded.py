@@ -7,7 +7,7 @@ import pytest
 from predictors.errors import InfeasibleError
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.makespan import timeline
-from stretch.planning.search.banded import MAX_HALO, BandedSpace, mixing, with_bands, without_stretched
+from stretch.planning.search.banded import MAX_HALO, BandedSpace, mixing, with_exact_kinds, without_stretched
 from stretch.planning.search.exact import search_exact
 from stretch.planning.search.merging import merge_stages
 from stretch.planning.search.rules import Rules
@@ -23,7 +23,7 @@ GATED = efficientnet([(1, 3, 1, 16, 1), (4, 3, 2, 24, 2)], 16, 64, 32, se=True, 
 def mixed(name, device="mi9", processors=("cpu", "gpu"), stretched=True, **changes):
     graph = {"tiny": TINY, "graph": GRAPH, "gated": GATED}[name]
     space = make_space(graph, device, processors, **changes)
-    return graph, with_bands(graph, PlanConfig(), space if stretched else without_stretched(space))
+    return graph, with_exact_kinds(graph, PlanConfig(kinds=("stretch", "rows")), space if stretched else without_stretched(space))
 
 
 def kinds(found):
@@ -97,7 +97,7 @@ def test_more_kinds_are_never_slower(device):
 
 def test_merged_stages_keep_their_place_among_parts():
     space = merge_stages(GRAPH, make_space(GRAPH))
-    run = with_bands(GRAPH, PlanConfig(), space)
+    run = with_exact_kinds(GRAPH, PlanConfig(kinds=("stretch", "rows")), space)
     before = {(o.segment.name, o.processors): o for options in space.options for o in options if o.branched}
     after = {
         (o.segment.name, o.processors): (i, o) for i, options in enumerate(run.options) for o in options if o.branched and not o.banded
@@ -126,7 +126,7 @@ def test_bands_meet_only_where_they_may(divided, merged):
 def test_rules_of_stretched_branches_say_nothing_of_bands_but_memory_does():
     space = make_space(GRAPH)
     strict = Rules.of(relaxed(PlanConfig(processors=("cpu", "gpu"), min_width=0.5), alpha=1e-6, beta=1e-6, balance=1.0, segment_macs=1.0))
-    run = with_bands(GRAPH, PlanConfig(), space.under(strict))
+    run = with_exact_kinds(GRAPH, PlanConfig(kinds=("stretch", "rows")), space.under(strict))
     assert not any(o.allowed.any() for options in run.options for o in options if o.branched and not o.banded)
     bands = [o for options in run.options for o in options if o.banded]
     assert all(o.allowed.all() for o in bands)
@@ -150,4 +150,4 @@ def test_network_with_nothing_to_split_is_refused_with_the_operator_that_mixes_r
     net.add("linear", out_features=10, bias=True)
     graph = net.graph("pooled")
     with pytest.raises(InfeasibleError, match="`pooled` has no segment that can be split by rows: `global_avg_pool_1`"):
-        with_bands(graph, PlanConfig(lossless=True), make_space(graph))
+        with_exact_kinds(graph, PlanConfig(kinds=("rows",)), make_space(graph))
