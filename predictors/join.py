@@ -22,6 +22,7 @@ class Join:
         whole: Whether that convolution writes every channel of the trunk; else it writes the branch's part of them.
         adds: Whether what these convolutions write is added up, so that their weights are found together.
         bands: Whether each branch computes a band of the rows of the original segment's output, exactly.
+        paths: Whether each branch computes some of the paths that the original segment has already, exactly.
     """
 
     meets: str | None
@@ -29,6 +30,12 @@ class Join:
     whole: bool = False
     adds: bool = False
     bands: bool = False
+    paths: bool = False
+
+    @property
+    def exact(self) -> bool:
+        """Whether the branches together compute what the original segment does."""
+        return self.bands or self.paths
 
     @property
     def divides(self) -> bool:
@@ -38,7 +45,7 @@ class Join:
     @property
     def widens(self) -> bool:
         """Whether the trunk has all the branches' channels, so that widths decide what the next segment reads."""
-        return self.meets is not None and not self.convolves and not self.bands
+        return self.meets is not None and not self.convolves and not self.exact
 
 
 @dataclass(frozen=True)

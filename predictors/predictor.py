@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from math import prod
 from typing import NamedTuple
 
@@ -89,8 +90,6 @@ class LatencyPredictor:
         self.links = LinkModel(device)
         self._models: dict[tuple[str, str | None], KernelModel] = {}
         self._fusers: dict[str, Fuser] = {}
-        # Core sets and precisions have relatives in common; reading a profile with its fits takes a while.
-        self._relatives: dict[str, DeviceProfile] = {}
 
     def predict(self, graph: OpGraph, processor: str, precision: str | None = None) -> Estimate:
         """Latency of `graph` on `processor`, without communication.
@@ -179,17 +178,18 @@ class LatencyPredictor:
         """The model of a processor that nobody measured."""
         from predictors.models.related import RelatedModel
 
-        def load(device: str) -> DeviceProfile:
-            if device not in self._relatives:
-                self._relatives[device] = load_device(device)
-            return self._relatives[device]
-
-        return RelatedModel.of(prior, processor, load)
+        return RelatedModel.of(prior, processor, _relative)
 
 
 def origin_of(processor: Processor, precision: str) -> Origin:
     """Which model the times of a processor at a precision are from."""
     return "fit" if precision in processor.fits else "relatives" if precision in processor.priors else "roofline"
+
+
+@cache
+def _relative(device: str) -> DeviceProfile:
+    """A profile that ships with the project; core sets, precisions and devices have relatives in common, and reading one takes a while."""
+    return load_device(device)
 
 
 def not_measured(device: str, origins: Iterable[tuple[str, Origin]]) -> str | None:

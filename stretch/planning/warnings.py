@@ -1,5 +1,6 @@
 """What a person should know of a plan: one sentence each."""
 
+from predictors.joins import join_of
 from predictors.predictor import not_measured
 from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER, Rival
 from stretch.planning.result import PlanResult
@@ -22,11 +23,12 @@ def warnings_of(result: PlanResult, low: int, high: int) -> tuple[str, ...]:
     guessed = not_measured(result.device.id, ((f"{name} in {precision}", origin) for (name, precision), origin in result.origins.items()))
     if guessed:
         warnings.append(guessed)
-    if not low <= result.run.macs <= high:
+    once = result.run.macs - result.run.halo_macs
+    if not low <= once <= high:
         warnings.append(
-            f"the design has {result.macs_ratio:.3f} of the original's multiply-accumulates, outside {result.config.macs[0]:g} to {result.config.macs[1]:g}"
+            f"the design has {once / result.graph.macs:.3f} of the original's multiply-accumulates, outside {result.config.macs[0]:g} to {result.config.macs[1]:g}"
         )
-    merged = [result.stages_of(row.segment) for row in result.run.segments if len(row.branches) > 1]
+    merged = [result.stages_of(row.segment) for row in result.run.segments if len(row.branches) > 1 and not join_of(row.design.join).exact]
     names = [f"{stages[0].name} to {stages[-1].name}" for stages in merged if len(stages) > 1]
     if names:
         warnings.append(
@@ -36,7 +38,7 @@ def warnings_of(result: PlanResult, low: int, high: int) -> tuple[str, ...]:
     if result.design.n_meet == 0:
         warnings.append("no segment of the design has more than one branch: nothing runs side by side")
     if result.recommended == NO_CLEAR_WINNER:
-        near = min(result.recommendation.rivals, key=lambda rival: rival.probability)
+        near = min(result.recommendation.beatable, key=lambda rival: rival.probability)
         warnings.append(
             f"{NO_CLEAR_WINNER}: `{near.name}` is predicted to take {near.ms:.2f} ms, the branched model {result.run.makespan_ms:.2f} ms, "
             f"and their ratio lies between {near.low:.2f} and {near.high:.2f} with a probability of 0.9; {_measure(near)}"

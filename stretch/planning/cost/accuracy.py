@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from predictors.errors import StretchError, UsageError
 from predictors.files import read_bytes
 from predictors.graph import OpGraph
+from predictors.joins import join_of
 from stretch.planning.cost.ways import Ways
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.scale import design_segments, scaled_branches
@@ -67,7 +68,7 @@ class AccuracyPredictor(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         return self.base + sum(float(np.dot(self._of(name), row)) for name, row in rows.items())
 
     def gains(self, options: Ways) -> Floats:
-        """What each option adds to the accuracy; zero for a segment that stays whole.
+        """What each option adds to the accuracy; zero for a segment that stays whole or is divided exactly.
 
         Args:
             options: Ways to run one segment, n of them.
@@ -75,7 +76,7 @@ class AccuracyPredictor(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         Raises:
             UsageError: If the predictor does not know the segment.
         """
-        if len(options.candidates) < 2:
+        if not options.branched or options.exact:
             return np.zeros(len(options.macs))
         segment = options.segment
         grid = np.indices([len(c) for c in options.candidates]).reshape(len(options.candidates), -1)
@@ -110,7 +111,7 @@ def segment_features(graph: OpGraph, design: BranchDesign) -> dict[str, Floats]:
     """The features of every branched segment of a design, by name."""
     found: dict[str, Floats] = {}
     for part, segment, scaled in zip(design.segments, design_segments(graph, design), scaled_branches(graph, design), strict=True):
-        if len(part.branches) > 1:
+        if len(part.branches) > 1 and not join_of(part.join).exact:
             widths = np.array([[b.width / segment.width] for b in part.branches])
             found[part.name] = features(widths, np.array([sum(b.graph.macs for b in scaled) / segment.graph.macs]))[0]
     return found

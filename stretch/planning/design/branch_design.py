@@ -35,7 +35,9 @@ class BranchScale:
         align: Inner channel counts are multiples of it where they are scaled
             (the slice of the processor: 4 for PHWC4, 32 for a DSP).
         rows: First row of the segment's output that it computes, and the one behind its
-            last; None for a branch that is a scaled copy and computes all.
+            last; None for a branch that computes all rows.
+        paths: First of the segment's own paths (`stretch.planning.design.paths`) that it
+            computes, and the one behind its last; None for a branch that computes all.
     """
 
     processor: str
@@ -45,6 +47,7 @@ class BranchScale:
     partition: int = 0
     align: int = 8
     rows: tuple[int, int] | None = None
+    paths: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,7 @@ class BranchDraft(msgspec.Struct, forbid_unknown_fields=True):
     partition: _Count | None = None
     align: _Count | None = None
     rows: tuple[_Count, _Count] | None = None
+    paths: tuple[_Count, _Count] | None = None
 
 
 class SegmentDraft(msgspec.Struct, forbid_unknown_fields=True):
@@ -149,7 +153,8 @@ def design_to_toml(design: BranchDesign) -> str:
     """The design as a TOML file that `load_draft` reads back."""
     table: dict[str, Any] = asdict(design)
     for branch in (branch for segment in table["segments"] for branch in segment["branches"]):
-        if branch["rows"] is None:
-            del branch["rows"]  # TOML has no word for nothing
+        for key in ("rows", "paths"):
+            if branch[key] is None:
+                del branch[key]  # TOML has no word for nothing
     # numbers and words come before tables, and a person looks for the version first
     return tomli_w.dumps({"version": table.pop("version"), **table})

@@ -7,6 +7,7 @@ from predictors.errors import StretchError, UnknownNameError
 from predictors.graph import OpGraph
 from predictors.joins import DEFAULT, JoinKind, join_of
 from stretch.planning.design.branch_design import BranchDesign, BranchDraft, BranchScale, DesignDraft, SegmentDesign, SegmentDraft
+from stretch.planning.design.paths import JOINS
 from stretch.planning.design.scale import join_width, scaled_graph
 from stretch.planning.design.widths import partitions
 from stretch.planning.network.segments import Segment, cut_segment, split_segments
@@ -110,6 +111,8 @@ def _part(segment: Segment, own: SegmentDraft, arriving: int, align: Mapping[str
         join = own.join
     elif any(b.rows is not None for b in scales):
         join = "rows"
+    elif any(b.paths is not None for b in scales):
+        join = JOINS.get(segment.graph.by_name[segment.end].kind, "paths")
     elif len(scales) > 1:
         join = DEFAULT
     else:
@@ -138,7 +141,7 @@ def _branch(segment: Segment, own: BranchDraft, arriving: int, align: Mapping[st
     for what, value in (("depth", depth), ("width", width), ("align", step)):
         if value < 1:
             raise StretchError(f"branch `{segment.name}.{own.processor}` has {what} {value}", f"{what} is a whole number from 1")
-    return BranchScale(own.processor, depth, width, entry, own.partition or 0, step, own.rows)
+    return BranchScale(own.processor, depth, width, entry, own.partition or 0, step, own.rows, own.paths)
 
 
 def _with(scale: BranchScale, *, partition: int) -> BranchScale:
