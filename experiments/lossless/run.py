@@ -1,6 +1,7 @@
-"""What exact, stretched and mixed designs are predicted to gain: `python -m experiments.lossless.run [--models NAME,…]`."""
+"""What exact, stretched and mixed designs are predicted to gain: `python -m experiments.lossless.run [predict|bounds]`."""
 
 import argparse
+import dataclasses
 import json
 import os
 import sys
@@ -8,6 +9,8 @@ import time
 from collections.abc import Sequence
 from math import exp, log
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from experiments.records import ROOT, About, Value, write_record
 from predictors.devices import DeviceProfile, load_device
@@ -111,11 +114,65 @@ def means(speeds: Sequence[Row], models: Sequence[str]) -> list[Row]:
     return found
 
 
+def easier(device: DeviceProfile, *, fixed: bool) -> DeviceProfile:
+    """A device on which moving a tensor costs no time for its size, and with `fixed` none at all."""
+    links = {}
+    for name, link in device.links.items():
+        quick = replace(link, convert_gbs=replace(link.convert_gbs, value=1e9), convert_back_gbs=None)
+        nothing = {part: replace(getattr(link, part), value=0.0) for part in ("map_ms", "unmap_ms", "sync_ms")}
+        links[name] = replace(quick, **nothing) if fixed else quick
+    return dataclasses.replace(device, links=links)
+
+
+def bounds(models: Sequence[str]) -> None:
+    """Record what exact designs would gain if exchanges were cheaper, so that it is seen what limits them."""
+    rows: list[Row] = []
+    for model in models:
+        graph = graph_of(model)
+        for device, processors in DEVICES:
+            own = profile("0.1.0", device)
+            row: Row = {"network and device": f"{MODELS[model]}, {device} {processors}"}
+            for column, known in (("as stated", own), ("only fixed costs", easier(own, fixed=False)), ("free", easier(own, fixed=True))):
+                result, _ = planned(graph, known, processors, KINDS["exact"])
+                single = None if result is None else result.best_single.ms / result.run.makespan_ms
+                row[column] = None if single is None else round(single, 3)
+                if result is not None and column == "as stated":
+                    row["of ideal"] = round(result.ideal_split_ms / result.run.makespan_ms, 3)
+            rows.append(row)
+            sys.stderr.write(json.dumps(row) + "\n")
+    table: list[Row] = []
+    for device, processors in DEVICES:
+        some = [row for row in rows if str(row["network and device"]).endswith(f", {device} {processors}")]
+        mean: Row = {"device": f"{device} {processors}"}
+        for column in ("as stated", "only fixed costs", "free"):
+            mean[column] = round(exp(sum(log(float(row[column] or 1.0)) for row in some) / len(some)), 3)
+        table.append(mean)
+    write_record(
+        HERE / "results" / "bounds.json",
+        {"means": table, "networks": rows},
+        source="predicted",
+        command="python -m experiments.lossless.run bounds",
+        runs=None,
+        load=None,
+        notes=[
+            "Exact designs on the profile of version 0.1.0, planned anew for each column; the best single processor has the same links.",
+            "`only fixed costs`: a tensor crosses in the fixed time of its link, whatever its size. No exchange of halo rows alone can be cheaper.",
+            "`free`: nothing that crosses takes any time.",
+        ],
+    )
+
+
 def main() -> None:
-    """Plan everything and write the record."""
+    """Plan everything and write a record."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["predict", "bounds"], nargs="?", default="predict")
     parser.add_argument("--models", default=",".join(MODELS), help="networks, separated by commas")
-    models = parser.parse_args().models.split(",")
+    options = parser.parse_args()
+    (predict if options.what == "predict" else bounds)(options.models.split(","))
+
+
+def predict(models: Sequence[str]) -> None:
+    """Record what is planned for every network, device and profile."""
     load = os.getloadavg()[0]
     speeds, designs, seconds = [], [], []
     for model in models:
@@ -131,7 +188,7 @@ def main() -> None:
         HERE / "results" / "predicted.json",
         {"means": means(speeds, models), "speed-ups": speeds, "designs": designs, "seconds": seconds},
         source="predicted",
-        command="python -m experiments.lossless.run",
+        command="python -m experiments.lossless.run predict",
         runs=None,
         load=load,
         about={"seconds": About(source="measured", runs=1)},
