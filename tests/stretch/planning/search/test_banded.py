@@ -7,7 +7,8 @@ import pytest
 from predictors.errors import InfeasibleError
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.makespan import timeline
-from stretch.planning.search.banded import MAX_HALO, BandedSpace, mixing, with_exact_kinds, without_stretched
+from stretch.planning.network.parts import mixing
+from stretch.planning.search.banded import MAX_HALO, BandedSpace, with_exact_kinds, without_stretched
 from stretch.planning.search.exact import search_exact
 from stretch.planning.search.merging import merge_stages
 from stretch.planning.search.rules import Rules
