@@ -61,7 +61,7 @@ class Scaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Args:
         exponent: 1 where work is divided, 0 where it is not.
         factor: Beside that.
-        spread: How differently devices do this part of their work, as a logarithm; for pooled fits.
+        spread: How unsure that is: relative; for pooled fits, how differently devices do this part of their work, as a logarithm.
     """
 
     exponent: Annotated[float, msgspec.Meta(ge=0, le=1)]

@@ -3,12 +3,14 @@
 import itertools
 
 import torch
+from hypothesis import assume
 from hypothesis import strategies as st
 from torch import nn
 
 from predictors.errors import StretchError
-from predictors.graph import OpGraph
+from predictors.graph import Op, OpGraph
 from predictors.rows import height
+from predictors.shapes import ints
 from stretch.capture import Captured, capture
 from stretch.operators.convolution import PaddedConv2d
 from stretch.planning.design.bands import needed_rows
@@ -102,7 +104,16 @@ def networks(draw: st.DrawFn, kinds: tuple[str, ...] = tuple(BLOCKS)) -> Capture
         if isinstance(module, nn.BatchNorm2d):
             module.running_mean.normal_(0, 0.1)
             module.running_var.uniform_(0.5, 2)
-    return capture(net.eval(), (1, 3, draw(st.integers(9, 20)), draw(st.integers(9, 14))), "net")
+    found = capture(net.eval(), (1, 3, draw(st.integers(9, 20)), draw(st.integers(9, 14))), "net")
+    assume(all(_fits(found.graph, op) for op in found.graph.ops if "kernel" in op.attrs))
+    return found
+
+
+def _fits(graph: OpGraph, op: Op) -> bool:
+    """Whether a window is no larger than its padded input: torch rounds one that is to a result, ONNX refuses it."""
+    sizes, (top, left, bottom, right) = graph.input_shapes(op)[0][2:], ints(op.attrs, "padding")
+    reach = [d * (k - 1) + 1 for k, d in zip(ints(op.attrs, "kernel"), op.attrs.get("dilation", (1, 1)), strict=True)]
+    return sizes[0] + top + bottom >= reach[0] and sizes[1] + left + right >= reach[1]
 
 
 @st.composite

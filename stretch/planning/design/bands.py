@@ -7,6 +7,8 @@ computed twice.
 
 from collections.abc import Sequence
 
+import msgspec
+
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from predictors.operators import kind_of
@@ -15,6 +17,9 @@ from predictors.shapes import Attrs
 
 #: The operator that cuts out of what arrives the rows that a band reads.
 ENTRY_ROWS = "entry_rows"
+
+#: Tag with the padding (top, left, bottom, right) that an operator of a band has in the whole.
+PADDING_TAG = "whole_padding"
 
 
 def needed_rows(graph: OpGraph, start: int, stop: int) -> dict[str, Rows]:
@@ -74,10 +79,17 @@ def band_graph(graph: OpGraph, name: str, start: int, stop: int) -> OpGraph:
             has = need[given]
             own = Rows(wanted.start - has.start, wanted.stop - has.start)
             inputs.append(_cut(ops, f"{op.name}_rows{at}", reads[given], len(has), own))
-        ops.append(Op(op.name, op.kind, tuple(inputs), band.attrs, tags=op.tags))
+        ops.append(Op(op.name, op.kind, tuple(inputs), band.attrs, tags=_tagged(op, band.attrs)))
         made = _computed(graph, op, band.attrs, [len(each) for each in band.reads])
         reads[op.name] = _cut(ops, f"{op.name}_band", op.name, made, Rows(band.skip, band.skip + len(rows)))
     return OpGraph.build(name, ops, reads[graph.output])
+
+
+def _tagged(op: Op, attrs: Attrs) -> dict[str, str]:
+    """An operator's tags, and its padding in the whole where the band's is another."""
+    if attrs.get("padding") == op.attrs.get("padding"):
+        return dict(op.tags)
+    return {**op.tags, PADDING_TAG: msgspec.json.encode(op.attrs["padding"]).decode()}
 
 
 def _computed(graph: OpGraph, op: Op, attrs: Attrs, heights: Sequence[int]) -> int:

@@ -347,7 +347,7 @@ def _renamed(segment: str, processor: str, branch: OpGraph, source: str) -> tupl
     names: Mapping[str, str] = {op.name: source if op.kind == "input" else prefix + op.name for op in branch.ops}
     tags = {"segment": segment, "processor": processor, "subgraph": f"{segment}.{processor}", "meeting_point": "false"}
     ops = [
-        Op(names[op.name], op.kind, tuple(names[n] for n in op.inputs), op.attrs, tags={**tags, "origin": op.name})
+        Op(names[op.name], op.kind, tuple(names[n] for n in op.inputs), op.attrs, tags={**op.tags, **tags, "origin": op.name})
         for op in branch.ops
         if op.kind != "input"
     ]
