@@ -69,8 +69,9 @@ def rows_of(model: str, graph: OpGraph, which: str, device: str, processors: str
     speed: Row = {"network, device and profile": name}
     design: Row = {"network, device and profile": name}
     seconds: Row = {"network, device and profile": name}
+    known = profile(which, device)
     for kind, kinds in KINDS.items():
-        result, took = planned(graph, profile(which, device), processors, kinds)
+        result, took = planned(graph, known, processors, kinds)
         seconds[f"{kind} s"] = round(took, 1)
         if kind == "exact" and result is not None:
             speed |= {"best single ms": round(result.best_single.ms, 2), "which": result.best_single.processor}
