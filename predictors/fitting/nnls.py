@@ -26,19 +26,38 @@ def solve(matrix: Vector, times: Vector, prior: Vector | None = None, spread: fl
     return _weighted(matrix, times, np.ones(len(times)), prior, spread, noise)
 
 
-def solve_robustly(matrix: Vector, times: Vector, prior: Vector, spread: float, noise: float = 0.05) -> Vector:
-    """As `solve`, but a few times that are wrong by far hardly count: Cauchy weights, three rounds (Holland and Welsch 1977)."""
+def solve_robustly(
+    matrix: Vector, times: Vector, prior: Vector, spread: float | Vector, noise: float = 0.05, least: Vector | None = None
+) -> Vector:
+    """As `solve`, but a few times that are wrong by far hardly count: Cauchy weights, three rounds (Holland and Welsch 1977).
+
+    Args:
+        matrix: Units, times × terms.
+        times: Positive, ms.
+        prior: Size of each term before anything was measured.
+        spread: Relative uncertainty of the prior, of all terms or of each.
+        noise: Relative uncertainty of a time.
+        least: Below which no size is believed; None for 0.
+    """
     weights = np.ones(len(times))
     sizes = prior
     for _ in range(3):
-        sizes = _weighted(matrix, times, weights, prior, spread, noise)
+        sizes = _weighted(matrix, times, weights, prior, spread, noise, least)
         error = matrix @ sizes / times - 1
         scale = max(1.4826 * float(np.median(np.abs(error))), 0.02)
         weights = 1 / np.sqrt(1 + (error / (3 * scale)) ** 2)
     return sizes
 
 
-def _weighted(matrix: Vector, times: Vector, weights: Vector, prior: Vector | None, spread: float, noise: float) -> Vector:
+def _weighted(
+    matrix: Vector,
+    times: Vector,
+    weights: Vector,
+    prior: Vector | None,
+    spread: float | Vector,
+    noise: float,
+    least: Vector | None = None,
+) -> Vector:
     from scipy.optimize import nnls
 
     rows = matrix / times[:, None] * weights[:, None]
@@ -49,10 +68,11 @@ def _weighted(matrix: Vector, times: Vector, weights: Vector, prior: Vector | No
     else:
         unit = prior
         rows = np.vstack([rows, np.diag(noise / (spread * np.maximum(prior, np.finfo(float).tiny)))])
-        wanted = np.append(weights, np.full(len(prior), noise / spread))
+        wanted = np.append(weights, np.full(len(prior), noise) / spread)
     # Columns of one size: products are counted in 10⁹, launches in ones.
-    sizes, _ = nnls(rows * unit, wanted, maxiter=100 * rows.shape[1])
-    found: Vector = sizes * unit
+    low = np.zeros(rows.shape[1]) if least is None else least
+    sizes, _ = nnls(rows * unit, wanted - rows @ low, maxiter=100 * rows.shape[1])
+    found: Vector = low + sizes * unit
     return found
 
 

@@ -1,10 +1,12 @@
 """Fits to the times of whole networks, where nobody measured their kernels.
 
 A few dozen networks cannot tell thirty parameters apart, above all not for a
-family that none of them belongs to. Three things are known besides: about what a
+family that none of them belongs to. Four things are known besides: about what a
 unit of work costs (the formula's priors), that cores of other devices divide
 their time alike (a prior shared by all of them, an empirical Bayes estimate after
-Morris 1983), and what threads divide.
+Morris 1983), which work a runtime hands out to threads and which one core does
+by itself (the formula's scalings; Amdahl 1967), and that n threads divide nothing
+by more than n.
 """
 
 import re
@@ -17,11 +19,8 @@ from predictors.fitting.design import Design
 from predictors.fitting.formula import Formula, Prior
 from predictors.fitting.nnls import Vector, solve, solve_robustly
 
-#: Relative uncertainty of: a time, the formula's priors, the prior that devices share, threads.
-NOISE, WIDE, SHARED, THREADS = 0.05, 1.0, 0.2, 0.15
-
-#: Relative uncertainty of how the sizes of one scaling follow from those of one thread.
-SCALING = 0.6
+#: Relative uncertainty of: a time, the formula's priors, the prior that devices share, a size beside its scaling.
+NOISE, WIDE, SHARED, THREADS = 0.05, 1.0, 0.3, 0.1
 
 #: A byte costs at least as much as this many multiply-accumulates, and a launch at least so many ms.
 LEAST_BYTE, LEAST_LAUNCH_MS = 0.5, 5e-4
@@ -37,11 +36,13 @@ class CoreSet:
         device: Its device.
         name: Such as ``1large2med``.
         times: ms of each network of a design, in its order; NaN where it was not measured.
+        runtime: That timed them; empty where it does not matter.
     """
 
     device: str
     name: str
     times: Vector
+    runtime: str = ""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -130,12 +131,15 @@ def _shared(made: Design, first: Mapping[tuple[str, str], Vector], each: CoreSet
 
 
 def _threads(made: Design, formula: Formula, alone: Vector, each: CoreSet, training: Vector) -> Vector:
-    """From one core of the same device: a factor for each scaling, then each size by itself."""
+    """From one core of the same device: a factor for each scaling, then each size by itself, none divided by more than there are cores."""
     units, times = _rows(made, each, training)
     alone = np.maximum(alone, alone.max() * 1e-15)
     names = list(formula.threads)
     shares = np.array([[name in parameter.shares for parameter in made.parameters] for name in names], dtype=float)
-    expected = np.array([formula.threads[name].factor / each.cores ** formula.threads[name].exponent for name in names])
-    factors = solve_robustly(units @ (shares * alone).T, times, expected, SCALING, NOISE)
+    scalings = [formula.threads[name] for name in names]
+    expected = np.array([scaling.factor / each.cores**scaling.exponent for scaling in scalings])
+    spread = np.array([scaling.spread for scaling in scalings])
+    divided = np.full(len(names), 1 / each.cores)
+    factors = solve_robustly(units @ (shares * alone).T, times, expected, spread, NOISE, divided)
     prior = np.maximum((factors @ shares) * alone, 0.03 * alone)
-    return solve_robustly(units, times, prior, THREADS, NOISE)
+    return solve_robustly(units, times, prior, THREADS, NOISE, alone / each.cores)

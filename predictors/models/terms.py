@@ -82,7 +82,7 @@ def products(cost: Any, grain: Grain) -> Any:
 
 
 def _tile(grain: Grain) -> tuple[int, int]:
-    """Output positions and channels of a register tile of XNNPACK on 64-bit Arm: 6 × 8 in fp32, 4 × 16 with int8 dot products."""
+    """Output positions and channels of a register tile on 64-bit Arm: 6 × 8 in fp32, 4 × 16 in int8."""
     return (6, 8) if grain.item_bytes == 4 else (4, 16)
 
 
@@ -98,10 +98,24 @@ def tiled_macs(cost: Any, grain: Grain) -> Any:
     return tiled_outputs(cost, grain) * cost.in_channels * cost.taps
 
 
-def tile_taps(cost: Any, grain: Grain) -> Any:
-    """Positions of the window that are looked up, once a register tile each."""
-    rows, columns = _tile(grain)
-    return cost.pixels * cost.taps * up(cost.out_channels, columns) / (rows * columns)
+def deep_macs(cost: Any, grain: Grain) -> Any:
+    """Multiply-accumulates in whole register tiles of which each takes sixteen products of a sum at a time."""
+    return tiled_outputs(cost, grain) * up(cost.in_channels * cost.taps, 16)
+
+
+def _is_copied(cost: Any) -> Any:
+    """Whether the windows of a convolution are written out side by side before they are multiplied (im2col)."""
+    return (cost.taps > 1) | (cost.stride > 1)
+
+
+def patch_bytes(cost: Any, grain: Grain) -> Any:
+    """Bytes of all windows, written out side by side."""
+    return _is_copied(cost) * cost.pixels * cost.taps * cost.in_channels * grain.item_bytes
+
+
+def patch_rows(cost: Any, grain: Grain) -> Any:
+    """Rows of all windows, of which each is copied by itself."""
+    return _is_copied(cost) * cost.pixels * np.sqrt(cost.taps)
 
 
 def winograd_tiles(cost: Any) -> Any:
@@ -123,9 +137,24 @@ def _beyond(bound: int) -> Term:
 _NEAR_BYTES = 8 * 2**20
 
 
+def block_positions(cost: Any, grain: Grain) -> Any:
+    """Output positions in whole blocks, of which a tensor processor keeps 2 KiB of 32 channels each: 8 × 8 of an image in int8.
+
+    Items of two bytes, and what is no image, come in rows of as many as fill a block.
+    """
+    side = np.round(np.sqrt(cost.pixels))
+    is_image = (side**2 == cost.pixels) & (grain.item_bytes == 1)
+    return is_image * up(side, 8) ** 2 + (1 - is_image) * up(cost.pixels, 64 // grain.item_bytes)
+
+
+def block_macs(cost: Any, grain: Grain) -> Any:
+    """Multiply-accumulates in whole blocks of positions, slices of channels too."""
+    return block_positions(cost, grain) * outputs(cost, grain) / cost.pixels * serial(cost, grain)
+
+
 def packed_macs(cost: Any, grain: Grain) -> Any:
     """Multiply-accumulates of groups that are computed side by side as one block-diagonal product, whole slices of input channels."""
-    return cost.pixels * cost.out_channels * cost.groups * serial(cost, grain)
+    return block_positions(cost, grain) * cost.out_channels * cost.groups * serial(cost, grain)
 
 
 def spilled_bytes(cost: Any, grain: Grain) -> Any:
@@ -133,12 +162,15 @@ def spilled_bytes(cost: Any, grain: Grain) -> Any:
     return np.maximum((cost.reads + cost.writes) * grain.item_bytes - _NEAR_BYTES, 0)
 
 
+terms.register("block_macs")(Term(block_macs, "compute"))
 terms.register("packed_macs")(Term(packed_macs, "compute"))
 terms.register("spilled_bytes")(Term(spilled_bytes, "memory"))
 terms.register("products")(Term(products, "compute"))
 terms.register("tiled_outputs")(Term(tiled_outputs, "compute"))
 terms.register("tiled_macs")(Term(tiled_macs, "compute"))
-terms.register("tile_taps")(Term(tile_taps, "compute"))
+terms.register("deep_macs")(Term(deep_macs, "compute"))
+terms.register("patch_bytes")(Term(patch_bytes, "memory"))
+terms.register("patch_rows")(Term(patch_rows, "compute"))
 terms.register("shallow_taps")(Term(lambda cost, grain: (cost.in_channels < 8) * cost.pixels * cost.taps, "compute"))
 terms.register("window_outputs")(Term(lambda cost, grain: cost.pixels * cost.out_channels * cost.groups * cost.taps, "compute"))
 terms.register("wide_macs")(Term(lambda cost, grain: (cost.taps > 9) * outputs(cost, grain) * serial(cost, grain), "compute"))

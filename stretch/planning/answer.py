@@ -5,6 +5,7 @@ from typing import Any, Literal
 import msgspec
 
 from predictors.joins import JoinKind
+from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.cost.compare import LinkFigure, Rival
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.network.segments import EntryKind
@@ -152,6 +153,24 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
         return plain(self)
 
 
+class UnusedProcessor(msgspec.Struct, frozen=True, kw_only=True):
+    """A processor that a design leaves without work.
+
+    Args:
+        processor: Which.
+        ms: The fastest design within the constraints that uses it, ms; None if there is none, or it was not searched for.
+        best_ms: The design that was chosen, ms.
+        rule: The rule that no branch on it meets, with the nearest any comes to it; None if some branch meets them all.
+        reason: Why, for people.
+    """
+
+    processor: str
+    ms: float | None
+    best_ms: float
+    rule: str | None
+    reason: str
+
+
 class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A design with its prediction and what it was compared with.
 
@@ -193,10 +212,10 @@ class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
     segments: list[SegmentAnswer]
     design: BranchDesign
     predicted: Predicted
-    accuracy: dict[str, Any] | None
+    accuracy: PredictedAccuracy | None
     recommended: str
     comparisons: list[Rival]
-    unused: list[dict[str, Any]]
+    unused: list[UnusedProcessor]
     sequential_design: BranchDesign | None
     evaluated: int
     space_log10: float | None

@@ -197,4 +197,7 @@ def _refusal(graph: OpGraph, config: PlanConfig, costs: Costs, stages: Sequence[
             return with_exact_kinds(graph, request, other)
         return merge_stages(graph, other) if space.longest_span > 1 else other
 
-    return explain_infeasible(graph, space, config, build)
+    found = explain_infeasible(graph, space, config, build)
+    if config.planned_kinds == ("stretch",):
+        found.hint = Sentence("{}, or split the network as it is with {}", found.hint or "", Mention("lossless"))
+    return found

@@ -11,7 +11,7 @@ from predictors.graph import OpGraph
 from predictors.predictor import LatencyPredictor
 from stretch.planning.choose import choose, macs_range
 from stretch.planning.config import PlanConfig
-from stretch.planning.cost.accuracy import AccuracyPredictor, accuracy_json, load_accuracy
+from stretch.planning.cost.accuracy import AccuracyPredictor, load_accuracy
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.makespan import ideal_split_ms, timeline
 from stretch.planning.design.branch_design import BranchDesign
@@ -130,6 +130,6 @@ def _compare(asked: _Asked, design: BranchDesign, search: _Search) -> PlanResult
         search.gap,
         search.evaluated,
         search.space_log10,
-        accuracy_json(accuracy_predictor, accuracy_predictor.predict(graph, design)) if accuracy_predictor is not None else None,
+        accuracy_predictor.answer(graph, design) if accuracy_predictor is not None else None,
     )
     return replace(result, warnings=warnings_of(result, low, high))

@@ -14,6 +14,7 @@ from predictors.models.base import Origin
 from predictors.predictor import LatencyPredictor, origin_of
 from stretch.planning.answer import BranchAnswer, PlanAnswer, Predicted, SegmentAnswer, SegmentKind
 from stretch.planning.config import PlanConfig
+from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.cost.compare import (
     Branch,
     Certainty,
@@ -29,7 +30,7 @@ from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.scale import scaled_graph
 from stretch.planning.network.segments import Segment
 from stretch.planning.search.controls import Sequential, Single
-from stretch.planning.sentences import Spelling, as_argument, respelled, spelled
+from stretch.planning.sentences import Spelling, as_argument, spelled
 from stretch.planning.unused import Unused
 
 
@@ -73,7 +74,7 @@ class PlanResult:
     gap: float | None
     evaluated: int
     space_log10: float | None
-    accuracy: dict[str, Any] | None = None
+    accuracy: PredictedAccuracy | None = None
     unused: tuple[Unused, ...] = ()
     warnings: tuple[str, ...] = field(default=())
 
@@ -216,7 +217,7 @@ class PlanResult:
             accuracy=self.accuracy,
             recommended=self.recommended,
             comparisons=list(self.recommendation.rivals),
-            unused=respelled([each.to_json() for each in self.unused], words),
+            unused=[each.answer(words) for each in self.unused],
             sequential_design=self.sequential.design if self.sequential else None,
             evaluated=self.evaluated,
             space_log10=self.space_log10,

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from predictors.graph import OpGraph
+from stretch.planning.answer import UnusedProcessor
 from stretch.planning.choose import Choice, macs_range
 from stretch.planning.config import PlanConfig
 from stretch.planning.search.exact import search_exact
 from stretch.planning.search.space import DesignSpace
-from stretch.planning.sentences import Mention, Sentence
+from stretch.planning.sentences import Mention, Sentence, Spelling, spelled
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,12 @@ class Unused:
         reasons = reasons or ["no design within the constraints uses it"]
         return Sentence(f"the {{}} is not used: {'; '.join('{}' for _ in reasons)}", self.processor, *reasons)
 
-    def to_json(self) -> dict[str, Any]:
-        """For the command line's JSON."""
-        return {"processor": self.processor, "ms": self.ms, "best_ms": self.best_ms, "rule": self.rule or None, "reason": self.sentence}
+    def answer(self, spelling: Spelling) -> UnusedProcessor:
+        """As plain data, its sentences as one edge writes options."""
+        rule = spelled(self.rule, spelling) if self.rule else None
+        return UnusedProcessor(
+            processor=self.processor, ms=self.ms, best_ms=self.best_ms, rule=rule, reason=spelled(self.sentence, spelling)
+        )
 
 
 def unused_processors(graph: OpGraph, config: PlanConfig, choice: Choice, used: Sequence[str]) -> tuple[Unused, ...]:

@@ -2,13 +2,30 @@
 
 from predictors.joins import join_of
 from predictors.predictor import not_measured
+from predictors.rows import height
 from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER, Rival
+from stretch.planning.network.parts import mixing
 from stretch.planning.result import PlanResult
 
 
 def _measure(rival: Rival) -> str:
     """What to measure to know better which of two runs is faster."""
     return f"what decides most is {rival.measure}: measure that next" if rival.measure else "nothing of the two is uncertain"
+
+
+def _undivided(result: PlanResult) -> str | None:
+    """Which operators keep blocks from being split by rows; None where none does."""
+    found: dict[str, list[str]] = {}
+    for stage in result.stages:
+        tall = [i for i, op in enumerate(stage.graph.ops) if height(op.shape) > 1]
+        order = {op.name: i for i, op in enumerate(stage.graph.ops)}
+        # what is behind the last tensor with rows divides nothing that is left to divide
+        for kind in dict.fromkeys(stage.graph.by_name[name].kind for name in mixing(stage.graph) if order[name] < tall[-1]):
+            found.setdefault(kind, []).append(stage.name)
+    if not found:
+        return None
+    where = ", ".join(f"`{kind}` in {', '.join(stages)}" for kind, stages in found.items())
+    return f"blocks around operators that need every row of what they read are not split by rows: {where}"
 
 
 def warnings_of(result: PlanResult, low: int, high: int) -> tuple[str, ...]:
@@ -35,6 +52,8 @@ def warnings_of(result: PlanResult, low: int, high: int) -> tuple[str, ...]:
             f"stages are merged ({', '.join(names)}), so branches meet less often: fewer meeting points lower the accuracy "
             "(paper 003, table 3), by how much is known less well than for branches that meet after every stage"
         )
+    if "rows" in result.config.planned_kinds and (why := _undivided(result)):
+        warnings.append(why)
     if result.design.n_meet == 0:
         warnings.append("no segment of the design has more than one branch: nothing runs side by side")
     if result.recommended == NO_CLEAR_WINNER:

@@ -1,13 +1,13 @@
 """A plan for people: table of segments and branches, timeline as text bars, figures and controls."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
 from stretch.planning.answer import BranchAnswer, PlanAnswer, Predicted, SegmentAnswer
+from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.report.fit import Fitting, column, plain_table
 
 #: Characters of the widest timeline bar.
@@ -247,8 +247,10 @@ def _share(ratio: float | None) -> str:
     return "of which the original has none" if ratio is None else f"{ratio:.3f} of the original"
 
 
-def _accuracy(accuracy: Mapping[str, Any]) -> str:
-    return f"{accuracy['top1']:.2%} ({accuracy['source']} from subnets, rank correlation {accuracy['rank_correlation']:.2f}, error {accuracy['rmse']:.2%})"
+def _accuracy(accuracy: PredictedAccuracy) -> str:
+    return (
+        f"{accuracy.top1:.2%} ({accuracy.source} from subnets, rank correlation {accuracy.rank_correlation:.2f}, error {accuracy.rmse:.2%})"
+    )
 
 
 def _search(predicted: Predicted) -> str:

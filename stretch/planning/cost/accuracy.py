@@ -7,7 +7,7 @@ it has not seen, not networks trained alone.
 """
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -29,6 +29,24 @@ SCHEMA = 1
 MAX_BYTES = 1 << 20
 #: Of a branched segment, each zero for the original: see `features`.
 FEATURES = ("log_macs", "log_mean_width", "log_widest")
+
+
+class PredictedAccuracy(msgspec.Struct, frozen=True, kw_only=True):
+    """Predicted accuracy of a design, with what is known of the predictor.
+
+    Args:
+        top1: The accuracy.
+        rank_correlation: Of predicted with measured accuracies of networks that the predictor was not fitted to.
+        p_value: How likely so large a correlation is by chance.
+        rmse: Error of the predictor.
+        source: Always ``predicted``.
+    """
+
+    top1: float
+    rank_correlation: float
+    p_value: float
+    rmse: float
+    source: str = "predicted"
 
 
 class AccuracyPredictor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -53,6 +71,12 @@ class AccuracyPredictor(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     p_value: float
     rmse: float
     schema: int = SCHEMA
+
+    def answer(self, graph: OpGraph, design: BranchDesign) -> PredictedAccuracy:
+        """Accuracy of a design as plain data."""
+        return PredictedAccuracy(
+            top1=self.predict(graph, design), rank_correlation=self.rank_correlation, p_value=self.p_value, rmse=self.rmse
+        )
 
     def predict(self, graph: OpGraph, design: BranchDesign) -> float:
         """Top-1 of a design.
@@ -151,14 +175,3 @@ def load_accuracy(path: Path, model: str) -> AccuracyPredictor:
     if not np.isfinite([found.base, *(w for row in found.weights.values() for w in row)]).all():
         raise StretchError(f"{path} has weights that are no numbers", "fit it anew with `stretch extract --rank`")
     return found
-
-
-def accuracy_json(predictor: AccuracyPredictor, accuracy: float) -> dict[str, Any]:
-    """What `stretch branch --json` says of a predicted accuracy."""
-    return {
-        "top1": accuracy,
-        "rank_correlation": predictor.rank_correlation,
-        "p_value": predictor.p_value,
-        "rmse": predictor.rmse,
-        "source": "predicted",
-    }

@@ -11,7 +11,8 @@ from collections.abc import Collection, Sequence
 
 from predictors.fusion import Kernel
 from predictors.graph import OpGraph
-from predictors.rows import height
+from predictors.operators import kind_of
+from predictors.rows import all_rows, height
 from stretch.planning.network.segments import Segment, cut_segment
 from stretch.planning.network.units import cut_points
 
@@ -48,3 +49,8 @@ def clean_cuts(graph: OpGraph, launched: Sequence[Sequence[Kernel]]) -> set[str]
     order = {op.name: i for i, op in enumerate(graph.ops)}
     spans = [(min(places), max(places)) for kernels in launched for k in kernels if (places := [order[name] for name in k.ops])]
     return {name for name in cut_points(graph) if not any(first <= order[name] < last for first, last in spans)}
+
+
+def mixing(graph: OpGraph) -> list[str]:
+    """Operators that need every row of what they read for any row of what they write, by name."""
+    return [op.name for op in graph.ops if op.inputs and kind_of(op.kind).rows is all_rows and max(map(height, graph.input_shapes(op))) > 1]

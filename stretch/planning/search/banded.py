@@ -19,14 +19,13 @@ from numpy.typing import NDArray
 
 from predictors.errors import InfeasibleError
 from predictors.graph import OpGraph
-from predictors.operators import kind_of
-from predictors.rows import all_rows, height
+from predictors.rows import height
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.bands import BandCosts, BandKey
 from stretch.planning.cost.branch import BranchCost
 from stretch.planning.cost.handover import cuts_itself
 from stretch.planning.cost.ways import Ways
-from stretch.planning.network.parts import clean_cuts, divide
+from stretch.planning.network.parts import clean_cuts, divide, mixing
 from stretch.planning.network.segments import Segment, cut_segment
 from stretch.planning.search.pathed import path_ways
 from stretch.planning.search.space import DesignSpace
@@ -302,11 +301,6 @@ def without_stretched(space: DesignSpace) -> DesignSpace:
     other = copy(space)
     other.options = [[o for o in options if o.exact or not o.branched] for options in space.options]
     return other
-
-
-def mixing(graph: OpGraph) -> list[str]:
-    """Operators that need every row of what they read for any row of what they write, by name."""
-    return [op.name for op in graph.ops if op.inputs and kind_of(op.kind).rows is all_rows and max(map(height, graph.input_shapes(op))) > 1]
 
 
 def _nothing_to_split(graph: OpGraph, config: PlanConfig) -> InfeasibleError:

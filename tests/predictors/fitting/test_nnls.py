@@ -59,6 +59,23 @@ def test_one_time_that_is_wrong_by_far_hardly_counts():
     assert worst[1] < 0.3 * worst[0]
 
 
+@given(st.integers(0, 1000))
+@settings(max_examples=25)
+def test_no_size_is_below_its_least(seed):
+    matrix, sizes = problem(seed)
+    least = sizes * np.array([0.9, 1.5, 0.0])
+    found = solve_robustly(matrix, matrix @ sizes, sizes, 0.5, least=least)
+    assert (found >= least * (1 - 1e-9)).all()
+    assert solve_robustly(matrix, matrix @ sizes, sizes, 0.5, least=0.5 * sizes) == pytest.approx(sizes, rel=1e-6)
+
+
+def test_sizes_that_are_sure_move_less_than_others():
+    matrix, sizes = problem(11)
+    times = matrix @ sizes
+    found = solve_robustly(matrix[:1], times[:1] * 1.5, sizes, np.array([0.01, 1.0, 0.01])) / sizes
+    assert found[1] - 1 > 10 * max(found[0] - 1, found[2] - 1) > 0
+
+
 @given(st.floats(1e-12, 1e12))
 def test_stored_numbers_have_six_digits(value):
     assert rounded(value) == pytest.approx(value, rel=1e-5)

@@ -57,6 +57,28 @@ def test_core_set_without_a_single_core_beside_it_is_fitted_by_itself(world):
 
 def test_prior_follows_the_speed_of_a_device(world):
     made, sets = world
-    slow = {each.key: scaled_prior(made.units, each.times, made.priors("fp32")) for each in sets}
-    ratio = slow["other", "1large"] / slow[DEVICE, "1large"]
-    assert np.median(ratio) == pytest.approx(2.0, rel=0.2)
+    times = {each.key: made.units @ scaled_prior(made.units, each.times, made.priors("fp32")) for each in sets}
+    assert times["other", "1large"] / times[DEVICE, "1large"] == pytest.approx(np.full(len(made.names), 2.0), rel=0.2)
+
+
+def test_nothing_is_divided_by_more_than_there_are_cores(world):
+    made, sets = world
+    training = np.ones(len(made.names), dtype=bool)
+    one, two = (next(each for each in sets if each.key == (DEVICE, name)) for name in ("1med", "2med"))
+    # Times that say otherwise: a third for two cores.
+    faster = [one, CoreSet(DEVICE, "2med", one.times / 3)]
+    sizes = fit_core_sets(made, load_formula("tflite_cpu"), "fp32", faster, training)
+    assert two.cores == 2
+    assert (sizes[DEVICE, "2med"] >= sizes[DEVICE, "1med"] / 2 * (1 - 1e-9)).all()
+
+
+def test_what_one_thread_does_alone_stays_and_products_are_divided(world):
+    made, sets = world
+    training = np.arange(len(made.names)) % 4 != 0
+    one = next(each for each in sets if each.key == (DEVICE, "1med"))
+    alone = fit_core_sets(made, load_formula("tflite_cpu"), "fp32", [one], training)[one.key]
+    formula = load_formula("tflite_cpu")
+    divided = np.array([formula.threads[each.shares[0]].exponent > 0 for each in made.parameters])
+    times = made.units @ (alone * np.where(divided, 0.5, 1.0))
+    sizes = fit_core_sets(made, formula, "fp32", [one, CoreSet(DEVICE, "2med", times)], training)[DEVICE, "2med"]
+    assert made.units[~training] @ sizes == pytest.approx(times[~training], rel=0.1)

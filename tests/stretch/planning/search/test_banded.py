@@ -7,7 +7,8 @@ import pytest
 from predictors.errors import InfeasibleError
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.makespan import timeline
-from stretch.planning.search.banded import MAX_HALO, BandedSpace, mixing, with_exact_kinds, without_stretched
+from stretch.planning.network.parts import mixing
+from stretch.planning.search.banded import MAX_HALO, BandedSpace, with_exact_kinds, without_stretched
 from stretch.planning.search.exact import search_exact
 from stretch.planning.search.merging import merge_stages
 from stretch.planning.search.rules import Rules
@@ -151,3 +152,38 @@ def test_network_with_nothing_to_split_is_refused_with_the_operator_that_mixes_r
     graph = net.graph("pooled")
     with pytest.raises(InfeasibleError, match="`pooled` has no segment that can be split by rows: `global_avg_pool_1`"):
         with_exact_kinds(graph, PlanConfig(kinds=("rows",)), make_space(graph))
+
+
+def inception():
+    """Two blocks of parallel paths that meet side by side, and one whose paths are added."""
+    net = Net(1, 3, 96, 96)
+    net.conv(32, 3, 2)
+    for _ in range(2):
+        start = net.last
+        ends = [net.conv(64, 3, source=net.conv(48, 1, source=start)), net.conv(64, 5, source=net.conv(32, 1, source=start))]
+        net.add("concat", *ends, net.conv(32, 1, source=start))
+    start = net.last
+    net.add("add", net.conv(64, 3, source=start), net.conv(64, 5, source=start))
+    net.conv(64, 3, 2)
+    net.head(10)
+    return net.graph("inception")
+
+
+@pytest.mark.parametrize("processors", [("cpu", "gpu"), ("cpu", "gpu", "dsp")])
+def test_own_paths_are_searched_beside_bands_and_copies(processors):
+    graph = inception()
+    space = make_space(graph, processors=processors, min_width=0.9)
+    every = with_exact_kinds(graph, PlanConfig(kinds=("stretch", "rows", "paths")), space)
+    alone = with_exact_kinds(graph, PlanConfig(kinds=("paths",)), without_stretched(space))
+    assert any(o.join == "paths" for options in alone.options for o in options)
+    assert not any(o.banded for options in alone.options for o in options)
+    low, high = round(0.97 * graph.macs), round(1.03 * graph.macs)
+    times = []
+    for some in (every, alone):
+        found = search_exact(some, low, high, 1)
+        run = timeline(graph, as_design(graph, found.segments(some.costs)), some.costs)
+        assert run.makespan_ms == pytest.approx(found.ms)
+        assert run.macs - run.halo_macs == found.macs
+        assert run.params == found.params
+        times.append(found.ms)
+    assert times[0] <= times[1] + 1e-9
