@@ -3,8 +3,8 @@
 The joins themselves are in `predictors.joins`.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from predictors.registry import Registry
@@ -21,12 +21,21 @@ class Join:
             however wide the branches are; else it has all their channels.
         whole: Whether that convolution writes every channel of the trunk; else it writes the branch's part of them.
         adds: Whether what these convolutions write is added up, so that their weights are found together.
+        bands: Whether each branch computes a band of the rows of the original segment's output, exactly.
+        paths: Whether each branch computes some of the paths that the original segment has already, exactly.
     """
 
     meets: str | None
     convolves: bool = False
     whole: bool = False
     adds: bool = False
+    bands: bool = False
+    paths: bool = False
+
+    @property
+    def exact(self) -> bool:
+        """Whether the branches together compute what the original segment does."""
+        return self.bands or self.paths
 
     @property
     def divides(self) -> bool:
@@ -36,7 +45,7 @@ class Join:
     @property
     def widens(self) -> bool:
         """Whether the trunk has all the branches' channels, so that widths decide what the next segment reads."""
-        return self.meets is not None and not self.convolves
+        return self.meets is not None and not self.convolves and not self.exact
 
 
 @dataclass(frozen=True)
@@ -49,11 +58,12 @@ class Meeting:
         reads: Elements read for each that is written, from the number of branches.
         in_place: Whether the tensors lie side by side in the joined one, so that a branch may write straight into
             its part of it, where that is one piece.
-        combine: The joined array, from the branches', the axis of channels and the array to write it into, or None
-            for a new one.
+        combine: The joined array, from the branches', the axis along which they are joined and the array to write it
+            into, or None for a new one.
         problem: Why tensors of these shapes and this layout do not give one of that shape, as what
             follows "join `name`" in a sentence; None if they do.
         reason: What happens there, for people.
+        axes: Axis along which they are joined, by layout of the tensors; in others tensors are not joined so.
     """
 
     operator: str
@@ -63,6 +73,15 @@ class Meeting:
     combine: Callable[[Sequence[Any], int, Any], Any]
     problem: Callable[[Sequence[Shape], Shape, str], str | None]
     reason: str
+    axes: Mapping[str, int] = field(default_factory=lambda: {"NCHW": 1, "NC": 1, "NHWC": -1})
+
+    def axis(self, layout: str, rank: int) -> int:
+        """Axis along which tensors of a layout are joined, counted from the first."""
+        return self.axes[layout] % rank
+
+    def copies(self, layout: str) -> bool:
+        """Whether the parts of one image have to be copied to lie in the joined tensor as one piece each."""
+        return not self.in_place or self.axes.get(layout, 0) != 1
 
 
 #: The join where none is asked for, or where the one asked for is not possible: it keeps segments independent.

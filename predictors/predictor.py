@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from math import prod
 from typing import NamedTuple
 
@@ -89,8 +90,6 @@ class LatencyPredictor:
         self.links = LinkModel(device)
         self._models: dict[tuple[str, str | None], KernelModel] = {}
         self._fusers: dict[str, Fuser] = {}
-        # Core sets and precisions have relatives in common; reading a profile with its fits takes a while.
-        self._relatives: dict[str, DeviceProfile] = {}
 
     def predict(self, graph: OpGraph, processor: str, precision: str | None = None) -> Estimate:
         """Latency of `graph` on `processor`, without communication.
@@ -138,8 +137,9 @@ class LatencyPredictor:
     def join_ms(self, kind: str, shape: tuple[int, ...], branches: int, host: str, precision: str | None = None) -> float:
         """Time in which the host joins branch outputs, ms.
 
-        Outputs side by side cost nothing where channels are the slowest axis:
-        each branch writes its slice of the joined tensor. Elsewhere they are copied.
+        Outputs that lie in the joined tensor as one piece each cost nothing, for each
+        branch writes its own: channels where they are the slowest axis, bands of rows
+        where rows are. Elsewhere they are copied.
 
         Args:
             kind: Of the join, as designs or bundles name it.
@@ -149,7 +149,7 @@ class LatencyPredictor:
             precision: Precision on it; the processor's default if None.
         """
         meeting = meeting_of(kind)
-        if meeting.in_place and self.device.processor(host).profile.layout == "NCHW":
+        if not meeting.copies(self.device.processor(host).profile.layout):
             return 0.0
         channels, pixels = shape[1], shape[0] * prod(shape[2:])
         written = pixels * channels
@@ -178,17 +178,18 @@ class LatencyPredictor:
         """The model of a processor that nobody measured."""
         from predictors.models.related import RelatedModel
 
-        def load(device: str) -> DeviceProfile:
-            if device not in self._relatives:
-                self._relatives[device] = load_device(device)
-            return self._relatives[device]
-
-        return RelatedModel.of(prior, processor, load)
+        return RelatedModel.of(prior, processor, _relative)
 
 
 def origin_of(processor: Processor, precision: str) -> Origin:
     """Which model the times of a processor at a precision are from."""
     return "fit" if precision in processor.fits else "relatives" if precision in processor.priors else "roofline"
+
+
+@cache
+def _relative(device: str) -> DeviceProfile:
+    """A profile that ships with the project; core sets, precisions and devices have relatives in common, and reading one takes a while."""
+    return load_device(device)
 
 
 def not_measured(device: str, origins: Iterable[tuple[str, Origin]]) -> str | None:

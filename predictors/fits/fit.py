@@ -48,15 +48,14 @@ class Trees(_Part, frozen=True):
         nodes = len(self.feature)
         if any(len(each) != nodes for each in (self.threshold, self.left, self.right, self.value)):
             raise ValueError("the lists of its nodes differ in length")
-        if any(child >= nodes for child in (*self.roots, *self.left, *self.right)):
+        if max((*self.roots, *self.left, *self.right), default=-1) >= nodes:
             raise ValueError("a child is no node")
-        if any(not (left == right == node or (left > node and right > node)) for node, (left, right) in enumerate(self._children())):
+        if not all(
+            left > node < right or left == node == right for node, left, right in zip(range(nodes), self.left, self.right, strict=True)
+        ):
             raise ValueError("a child comes before its parent")
-        if any(feature >= len(self.features) for feature in self.feature):
+        if max(self.feature, default=-1) >= len(self.features):
             raise ValueError("a node asks for a feature that there is not")
-
-    def _children(self) -> list[tuple[int, int]]:
-        return list(zip(self.left, self.right, strict=True))
 
 
 class KernelGroup(_Part, frozen=True):

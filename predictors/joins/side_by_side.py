@@ -6,12 +6,9 @@ from typing import Any
 from predictors.join import Join, Meeting, joins, meetings
 from predictors.shapes import Shape
 
-#: Axis of the channels by layout.
-_CHANNELS = {"NCHW": 1, "NC": 1, "NHWC": -1}
-
 
 def _problem(inputs: Sequence[Shape], output: Shape, layout: str) -> str | None:
-    channel = _CHANNELS.get(layout)
+    channel = meetings.get("concat").axes.get(layout)
     if channel is None:
         return f" has layout {layout}, in which tensors cannot be put side by side"
     shapes = [list(shape) for shape in (*inputs, output)]

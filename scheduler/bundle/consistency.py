@@ -5,7 +5,8 @@ from collections import Counter, deque
 from collections.abc import Iterator
 
 from predictors.joins import meetings
-from scheduler.bundle.manifest import JoinEntry, Manifest, Tensor
+from scheduler.bundle.manifest import JoinEntry, Manifest, SubgraphEntry, Tensor
+from scheduler.bundle.rows import ROW_AXIS
 
 MAX_PARTS = 20_000
 MAX_TENSOR_ELEMENTS = 1 << 30
@@ -46,6 +47,8 @@ def graph_problems(manifest: Manifest) -> Iterator[str]:
             yield f"the tensor `{name}` is not described"
             return
     yield from _tensor_problems(manifest, reads, writes)
+    for subgraph in manifest.subgraphs:
+        yield from _row_problems(subgraph, tensors)
     yield from _order_problems(manifest, reads, writes)
     for join in manifest.joins:
         yield from _join_problems(join, [tensors[i] for i in join.inputs], tensors[join.output])
@@ -88,6 +91,20 @@ def _tensor_problems(manifest: Manifest, reads: dict[str, tuple[str, ...]], writ
             yield f"tensor `{tensor.name}` states the producer `{tensor.producer}` and is written by {', '.join(written) or 'nothing'}"
         if read != set(tensor.consumers) or not read:
             yield f"tensor `{tensor.name}` states the consumers {', '.join(tensor.consumers) or 'none'} and is read by {', '.join(sorted(read)) or 'nothing'}"
+
+
+def _row_problems(subgraph: SubgraphEntry, tensors: dict[str, Tensor]) -> Iterator[str]:
+    """A subgraph reads rows that are there, of images whose rows can be told."""
+    for name, (start, stop) in subgraph.rows.items():
+        if name not in subgraph.inputs:
+            yield f"`{subgraph.name}` states rows of `{name[:80]}`, which it does not read"
+            continue
+        tensor = tensors[name]
+        axis = ROW_AXIS.get(tensor.layout)
+        if axis is None or len(tensor.shape) != 4:
+            yield f"`{subgraph.name}` reads rows of `{name}`, a tensor of layout {tensor.layout} and {len(tensor.shape)} axes"
+        elif not start < stop <= tensor.shape[axis]:
+            yield f"`{subgraph.name}` reads rows {start} to {stop} of `{name}`, which has {tensor.shape[axis]}"
 
 
 def _order_problems(manifest: Manifest, reads: dict[str, tuple[str, ...]], writes: dict[str, tuple[str, ...]]) -> Iterator[str]:

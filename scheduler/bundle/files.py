@@ -8,6 +8,7 @@ from predictors.errors import StretchError
 from predictors.files import open_regular
 from scheduler.bundle.held import Held
 from scheduler.bundle.manifest import Manifest
+from scheduler.bundle.rows import Rows, cut_shape
 from scheduler.formats.onnx import OnnxFile, open_onnx
 from scheduler.formats.onnx.checks import MAX_WORK
 
@@ -117,13 +118,15 @@ def _stray_location(opened: OnnxFile, name: str, manifest: Manifest) -> str:
 
 def _end_problems(path: Path, opened: OnnxFile, name: str, manifest: Manifest) -> Iterator[str]:
     """Inputs and outputs of a file must be the tensors that the manifest states: buffers are made for those."""
-    tensors = {tensor.name: tensor.shape for tensor in manifest.tensors}
-    stated = [(entry.inputs, entry.outputs) for entry in manifest.subgraphs if entry.file == name]
-    stated += [(manifest.inputs, manifest.outputs)] * (name == manifest.whole)
-    for pair in stated:
-        for what, names, has in zip(("input", "output"), pair, opened.ends, strict=True):
-            if has != {each: tensors.get(each) for each in names}:
-                found, asked = _listed(has), _listed({each: tensors.get(each, ()) for each in names})
+    tensors = {tensor.name: tensor for tensor in manifest.tensors}
+    stated: list[tuple[tuple[str, ...], tuple[str, ...], Mapping[str, Rows]]]
+    stated = [(entry.inputs, entry.outputs, entry.rows) for entry in manifest.subgraphs if entry.file == name]
+    stated += [(manifest.inputs, manifest.outputs, {})] * (name == manifest.whole)
+    for inputs, outputs, rows in stated:
+        for what, names, has, cuts in zip(("input", "output"), (inputs, outputs), opened.ends, (rows, {}), strict=True):
+            wanted = {each: cut_shape(tensors[each].shape, cuts.get(each), tensors[each].layout) for each in names}
+            if has != wanted:
+                found, asked = _listed(has), _listed(wanted)
                 yield f"{path / name} does not fit the bundle: its {what} is {found}, the manifest states {asked}"
 
 

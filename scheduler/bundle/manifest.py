@@ -67,6 +67,7 @@ class SubgraphEntry(_Part, frozen=True):
         inputs: Tensors it reads, at least one.
         outputs: Tensors it writes, at least one.
         macs: Multiply-accumulates.
+        rows: Of tensors of which it does not read all rows: the first one, and the one behind the last.
         precision: Precision of the file.
         planned_precision: Precision the plan assumed on the device.
         predicted_ms: Predicted time on the device, alone and without communication.
@@ -81,6 +82,7 @@ class SubgraphEntry(_Part, frozen=True):
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     macs: _Count
+    rows: dict[str, tuple[_Count, _Count]] = {}
     precision: Precision = "fp32"
     planned_precision: Precision = "fp32"
     predicted_ms: _Amount | None = None

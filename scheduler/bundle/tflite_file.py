@@ -10,6 +10,7 @@ import msgspec
 from predictors.errors import StretchError
 from predictors.files import read_bytes
 from scheduler.bundle.manifest import JoinEntry, Manifest, SubgraphEntry, Tensor
+from scheduler.bundle.rows import Rows, cut_shape
 from scheduler.formats.tflite_checks import check_model
 from scheduler.formats.tflite_schema import OPERATORS, TFLITE
 
@@ -156,7 +157,7 @@ def check_belongs(file: TfliteFile, manifest: Manifest) -> None:
     def steps(tensors: tuple[Tensor, ...], subgraphs: tuple[SubgraphEntry, ...], joins: tuple[JoinEntry, ...]) -> Any:
         return (
             {t.name: nhwc(t.shape) if t.layout == "NCHW" else t.shape for t in tensors},
-            {s.name: (s.inputs, s.outputs, s.precision) for s in subgraphs},
+            {s.name: (s.inputs, s.outputs, s.rows, s.precision) for s in subgraphs},
             {j.name: (j.kind, j.inputs, j.output) for j in joins},
         )
 
@@ -174,11 +175,14 @@ def _check_plan(file: TfliteFile) -> None:
     """Raise StretchError unless the plan's steps are the signatures, with its tensors."""
     plan = file.plan
     shapes = {tensor.name: tensor.shape for tensor in plan.tensors}
-    steps = {s.name: (s.inputs, s.outputs) for s in plan.subgraphs} | {j.name: (j.inputs, (j.output,)) for j in plan.joins}
+    none: dict[str, Rows] = {}
+    steps = {s.name: (s.inputs, s.outputs, s.rows) for s in plan.subgraphs}
+    steps |= {j.name: (j.inputs, (j.output,), none) for j in plan.joins}
     keys = {definition["signature_key"] for definition in file.model["signature_defs"]}
     if keys != steps.keys():
         raise StretchError(f"the signatures of {file.path} are not the subgraphs and joins of its plan", _AGAIN)
-    for step, (reads, writes) in steps.items():
+    for step, (reads, writes, rows) in steps.items():
         inputs, outputs = file.ends(step)
-        if inputs != {name: shapes.get(name) for name in reads} or outputs != {name: shapes.get(name) for name in writes}:
+        wanted = {name: cut_shape(shapes[name], rows.get(name), "NHWC") if name in shapes else None for name in reads}
+        if inputs != wanted or outputs != {name: shapes.get(name) for name in writes}:
             raise StretchError(f"signature `{step}` of {file.path} does not have the tensors that its plan states", _AGAIN)

@@ -7,6 +7,7 @@ import numpy as np
 
 from predictors.errors import StretchError
 from scheduler.bundle.manifest import SubgraphEntry
+from scheduler.bundle.rows import read_by
 from scheduler.checks.reference import Reference, run_file
 from scheduler.checks.sample import digest, read_sample
 from scheduler.checks.verify import random_input
@@ -130,7 +131,7 @@ def _blame(session: Session, sub: SubgraphEntry, tensor: str, tensors: Mapping[s
     """The error that says whose fault it is: the delegate's, if the subgraph's own file gives something else, or the file's."""
     bundle = session.bundle
     place = session.places[sub.name]
-    own = run_file(bundle.file(sub.file), {name: tensors[name] for name in sub.inputs})[tensor]
+    own = run_file(bundle.file(sub.file), dict(zip(sub.inputs, read_by(sub, tensors), strict=True)))[tensor]
     got = tensors[tensor]
     if own.shape == got.shape and _error(got, own, precision) <= TOLERANCE[precision]:
         return StretchError(

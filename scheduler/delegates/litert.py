@@ -199,7 +199,7 @@ class LiteRtDelegate(CoreDelegate):
             raise StretchError(f"LiteRT cannot load signature `{name}` of {file.path}: {reason}") from error
         found = [*interpreter.get_input_details(), *interpreter.get_output_details()]
         indices = {tensor: int(each["index"]) for tensor, each in zip((*inputs, *outputs), found, strict=True)}
-        shapes = {tensor.name: tensor.shape for tensor in file.plan.tensors}
+        shapes = inputs | outputs
         for tensor, each in zip((*inputs, *outputs), found, strict=True):
             if tuple(each["shape"].tolist()) != shapes[tensor] or each["dtype"] is not np.float32:
                 raise StretchError(f"LiteRT gives `{tensor}` of signature `{name}` another shape or type than the plan of {file.path}")

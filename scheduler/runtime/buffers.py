@@ -3,15 +3,18 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 
+import msgspec
 import numpy as np
 
 from predictors.errors import StretchError
 from predictors.joins import meeting_of
 from scheduler.bundle.manifest import Tensor
+from scheduler.bundle.rows import ROW_AXIS, cut, cut_shape
 from scheduler.delegates.base import Array, Compiled, Invocation
 from scheduler.memory import Lifetime, Lifetimes, MemoryPlan, Planner
 from scheduler.memory.naive import plan_naive
 from scheduler.memory.offset import plan_offset
+from scheduler.runtime.band import Copy, with_rows
 from scheduler.runtime.plan import ExecutionPlan, PlannedJoin, PlannedSubgraph
 from scheduler.runtime.trace import Span
 
@@ -29,7 +32,9 @@ class Buffers:
     batch 1) writes straight into that slice, where the join puts its tensors
     side by side. Tensors share memory if
     one is dead before the other is written whatever runs when and wherever:
-    what counts is what reads what, not the queues.
+    what counts is what reads what, not the queues. Rows that a subgraph reads
+    are a view where they are one piece; else it has memory of its own for them,
+    in use while it runs.
 
     Args:
         plan: The subgraphs and joins.
@@ -42,6 +47,8 @@ class Buffers:
 
     def __init__(self, plan: ExecutionPlan, tensors: Sequence[Tensor], planner: Planner = plan_offset) -> None:
         self._tensors = {tensor.name: tensor for tensor in tensors}
+        #: Tensors of which a subgraph reads rows that are not one piece: its own memory for them, a tensor among the others.
+        self._bands = self._own_rows(plan)
         slices, copied = self._slices(plan)
         #: Tensors that are no slice of another, with their slices.
         self._whole = {name: [name] for name in self._tensors if name not in slices}
@@ -61,6 +68,32 @@ class Buffers:
     def bytes(self) -> int:
         """Memory of all buffers."""
         return self.memory.total_bytes
+
+    def _own_rows(self, plan: ExecutionPlan) -> dict[tuple[str, str], str]:
+        found = {}
+        for subgraph in plan.subgraphs.values():
+            for name, rows in subgraph.rows.items():
+                tensor = self._tensors[name]
+                if math.prod(tensor.shape[: ROW_AXIS[tensor.layout]]) == 1:
+                    continue
+                own = f"rows of {name} for {subgraph.name}"
+                while own in self._tensors:
+                    own += "'"
+                self._tensors[own] = msgspec.structs.replace(tensor, name=own, shape=cut_shape(tensor.shape, rows, tensor.layout))
+                found[subgraph.name, name] = own
+        return found
+
+    def reads(self, subgraph: PlannedSubgraph) -> tuple[dict[str, Array], list[Copy]]:
+        """What a subgraph's code is bound to, by tensor, and which rows have to be copied there before it runs."""
+        bound, copies = {}, []
+        for name in subgraph.inputs:
+            tensor = self._tensors[name]
+            bound[name] = cut(self.arrays[name], subgraph.rows.get(name), tensor.layout)
+            own = self._bands.get((subgraph.name, name))
+            if own is not None:
+                copies.append((self.arrays[own], bound[name]))
+                bound[name] = self.arrays[own]
+        return bound, copies
 
     def _slices(self, plan: ExecutionPlan) -> tuple[dict[str, tuple[PlannedJoin, int]], dict[str, list[tuple[str, int]]]]:
         """Tensors that lie in a join's output and where their channels start, and those that have to be copied there."""
@@ -93,6 +126,8 @@ class Buffers:
             steps.update(number[name] for name in plan.readers.get(tensor, ()))
         for tensor in plan.outputs:
             uses[tensor].add(collection)
+        for (reader, _), own in self._bands.items():
+            uses[own] = {number[reader]}
         reads = [sorted({writer.get(tensor, arrival) for tensor in plan.step(name).inputs}) for name in plan.order]
         after = [[], *reads, list(range(1, collection))]
         found = [
@@ -123,7 +158,7 @@ class Buffers:
 
     def _axis(self, join: PlannedJoin) -> int:
         tensor = self._tensors[join.output]
-        return len(tensor.shape) - 1 if tensor.layout == "NHWC" else 1
+        return meeting_of(join.kind).axis(tensor.layout, len(tensor.shape))
 
     def _place(self, join: PlannedJoin, name: str, start: int) -> Array:
         """The slice of a join's output that a tensor fills."""
@@ -159,8 +194,8 @@ def _outermost(name: str, slices: Mapping[str, tuple[PlannedJoin, int]]) -> str:
     return name
 
 
-def bind_subgraph(subgraph: PlannedSubgraph, compiled: Compiled, arrays: Mapping[str, Array]) -> Invocation:
-    """A compiled subgraph tied to the buffers of its tensors: by their names, else in their order.
+def bind_subgraph(subgraph: PlannedSubgraph, compiled: Compiled, buffers: Buffers) -> Invocation:
+    """A compiled subgraph tied to the buffers of its tensors: by their names, else in their order; rows that are no piece are copied first.
 
     Raises:
         StretchError: If it does not fit them; names the file.
@@ -169,8 +204,9 @@ def bind_subgraph(subgraph: PlannedSubgraph, compiled: Compiled, arrays: Mapping
         list(own) if set(own) == set(planned) else planned
         for own, planned in ((compiled.inputs, subgraph.inputs), (compiled.outputs, subgraph.outputs))
     )
+    reads, copies = buffers.reads(subgraph)
     try:
-        return compiled.bind([arrays[name] for name in inputs], [arrays[name] for name in outputs])
+        return with_rows(compiled.bind([reads[name] for name in inputs], [buffers.arrays[name] for name in outputs]), copies)
     except StretchError as error:
         error.message = f"{subgraph.file} does not fit the bundle: {error.message}"
         error.args = (error.message,)

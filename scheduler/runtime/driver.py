@@ -78,7 +78,7 @@ class Driver(ABC, Generic[AnyLane]):
         with self._adding:
             for lane in self._lanes:
                 if (name, place) not in lane.calls:
-                    call = bind_subgraph(self.plan.subgraphs[name], compiled, lane.buffers.arrays)
+                    call = bind_subgraph(self.plan.subgraphs[name], compiled, lane.buffers)
                     if place.dispatch == "async" and not isinstance(call, AsyncInvocation):
                         raise StretchError(f"delegate `{place.delegate}` says that it is asynchronous, but its invocations are not")
                     lane.calls[name, place] = call

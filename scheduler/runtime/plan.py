@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 
 from predictors.errors import StretchError
 from scheduler.bundle.manifest import Manifest
+from scheduler.bundle.rows import Rows
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class PlannedSubgraph:
         processor: Processor of the device that it is meant for.
         inputs: Tensors that it reads, at least one.
         outputs: Tensors that it writes, at least one.
+        rows: Of tensors of which it does not read all rows: the first one, and the one behind the last.
     """
 
     name: str
@@ -28,6 +30,7 @@ class PlannedSubgraph:
     processor: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    rows: dict[str, Rows] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ def make_plan(manifest: Manifest) -> ExecutionPlan:
     return plan_of(
         manifest.inputs,
         manifest.outputs,
-        [PlannedSubgraph(s.name, s.segment, s.file, s.processor, s.inputs, s.outputs) for s in manifest.subgraphs],
+        [PlannedSubgraph(s.name, s.segment, s.file, s.processor, s.inputs, s.outputs, s.rows) for s in manifest.subgraphs],
         [PlannedJoin(j.name, j.segment, j.kind, j.inputs, j.output, j.processor) for j in manifest.joins],
     )
 

@@ -8,6 +8,7 @@ from predictors.devices import DeviceProfile
 from predictors.host import is_host
 from predictors.predictor import LatencyPredictor
 from scheduler.bundle.manifest import Manifest, SubgraphEntry
+from scheduler.bundle.rows import cut_shape
 from scheduler.placement.place import Placement, place_subgraphs
 from scheduler.placement.processors import device_dispatch, host_of
 from scheduler.runtime.events import Event, Finish, InputReady, Join, Start, StepDone
@@ -108,7 +109,8 @@ def _parts(manifest: Manifest, entry: SubgraphEntry, predictor: LatencyPredictor
     for name in entry.inputs:
         producer = by_name.get(tensors[name].producer)
         holder = producer.processor if producer is not None else host
-        arriving += links.ms(holder, entry.processor, prod(tensors[name].shape), _crossing(entry, producer))
+        shape = cut_shape(tensors[name].shape, entry.rows.get(name), tensors[name].layout)
+        arriving += links.ms(holder, entry.processor, prod(shape), _crossing(entry, producer))
     for name in entry.outputs:
         if any(reader not in by_name for reader in tensors[name].consumers):
             leaving += links.ms(entry.processor, host, prod(tensors[name].shape), entry.planned_precision)

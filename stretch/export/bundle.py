@@ -1,7 +1,7 @@
 """Write a branched model as a bundle: ONNX per subgraph, the whole, the controls, `bundle.json`."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ import msgspec
 
 from predictors.graph import Op, OpGraph
 from predictors.joins import join_of
+from predictors.shapes import integer
 from scheduler.bundle.manifest import SCHEMA, Alternative, FileEntry, JoinEntry, Manifest, ModelInfo, SubgraphEntry, Tensor, WeightsInfo
 from scheduler.bundle.preprocessing import Preprocessing
 from scheduler.progress import Progress, silent
@@ -16,6 +17,7 @@ from stretch.capture import Captured
 from stretch.export.checks import check_export
 from stretch.export.onnx import Arrays, save_onnx, to_numpy, to_onnx
 from stretch.export.staging import file_entry, staged, write_manifest
+from stretch.planning.design.bands import ENTRY_ROWS
 from stretch.planning.design.scale import host_processor
 from stretch.transform.model import BranchedModel, op_weights
 
@@ -157,18 +159,26 @@ def _subgraph_names(graph: OpGraph) -> list[str]:
 
 
 def _subgraph(graph: OpGraph, name: str) -> OpGraph:
-    """One subgraph as a graph of its own; tensors keep their names."""
-    ops = [op for op in graph.ops if op.tags.get("subgraph") == name]
+    """One subgraph as a graph of its own; tensors keep their names, and one of which it reads some rows has no others."""
+    cut = _entry_rows(graph, name)
+    ops = [op for op in graph.ops if op.tags.get("subgraph") == name and op is not cut]
     inside = {op.name for op in ops}
-    source = next(i for op in ops for i in op.inputs if i not in inside)
+    source = cut.inputs[0] if cut else next(i for op in ops for i in op.inputs if i not in inside)
     output = next(op.name for op in ops if op.name == graph.output or any(r not in inside for r in graph.consumers[op.name]))
-    entry = Op(source, "input", attrs={"shape": graph.by_name[source].shape})
+    entry = Op(source, "input", attrs={"shape": (cut or graph.by_name[source]).shape})
+    if cut:
+        ops = [replace(op, inputs=tuple(source if i == cut.name else i for i in op.inputs)) for op in ops]
     return OpGraph.build(f"{graph.name}.{name}", [entry, *ops], output)
+
+
+def _entry_rows(graph: OpGraph, name: str) -> Op | None:
+    """The operator of a subgraph that cuts out of what arrives the rows that it reads; None for one that reads all."""
+    return next((op for op in graph.ops if op.tags.get("subgraph") == name and op.tags["origin"] == ENTRY_ROWS), None)
 
 
 def _manifest(original: Captured, model: BranchedModel, facts: BundleFacts, version: str, written: _Written) -> Manifest:
     graph = model.graph
-    subgraphs = tuple(_subgraph_entry(name, piece, facts) for name, piece in written.pieces.items())
+    subgraphs = tuple(_subgraph_entry(name, piece, _entry_rows(graph, name), facts) for name, piece in written.pieces.items())
     joins = _join_entries(model)
     return Manifest(
         schema=SCHEMA,
@@ -194,7 +204,7 @@ def _manifest(original: Captured, model: BranchedModel, facts: BundleFacts, vers
     )
 
 
-def _subgraph_entry(name: str, piece: OpGraph, facts: BundleFacts) -> SubgraphEntry:
+def _subgraph_entry(name: str, piece: OpGraph, cut: Op | None, facts: BundleFacts) -> SubgraphEntry:
     tags = piece.by_name[piece.output].tags
     segment, processor = tags["segment"], tags["processor"]
     ms, contention = facts.branch_times.get((segment, processor), (None, 1.0))
@@ -206,6 +216,7 @@ def _subgraph_entry(name: str, piece: OpGraph, facts: BundleFacts) -> SubgraphEn
         (piece.input.name,),
         (piece.output,),
         piece.macs,
+        {} if cut is None else {piece.input.name: (integer(cut.attrs, "start"), integer(cut.attrs, "stop"))},
         planned_precision=facts.precision.get(processor, "fp32"),
         predicted_ms=ms,
         contention=contention,

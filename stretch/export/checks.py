@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from predictors.errors import StretchError
 from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import Manifest
+from scheduler.bundle.rows import cut
 from scheduler.checks.sample import KEY, Sample
 from scheduler.checks.verify import random_input
 from stretch.capture import Captured
@@ -57,7 +58,7 @@ def check_export(
         joins = {join.segment: join for join in manifest.joins}
         for sub in manifest.subgraphs:
             expected = model.branch(sub.segment, sub.processor)(tensors[sub.input])
-            errors[sub.name] = _error(_onnx(folder / sub.file, tensors[sub.input]), expected)
+            errors[sub.name] = _error(_onnx(folder / sub.file, cut(tensors[sub.input], sub.rows.get(sub.input))), expected)
             tensors[sub.output] = expected
             join = joins.get(sub.segment)
             if join is not None and all(name in tensors for name in join.inputs):

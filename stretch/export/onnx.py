@@ -5,14 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from predictors.operators import kind_of
-from scheduler.formats.onnx import state
+from scheduler.formats.onnx import OnnxFile, state
 from stretch.formats.onnx import Arrays, OnnxWriter
 from stretch.operators.forms import forms
+from stretch.planning.design.bands import PADDING_TAG
 
 #: HardSwish needs 14, Gelu 20; what newer ones add we do not use.
 OPSET = 20
@@ -20,6 +21,9 @@ IR_VERSION = 10
 
 #: Node attributes a scheduler reads (paper 003, section 3: meeting point and processor).
 NODE_TAGS = {"stretch.meeting_point": "meeting_point", "stretch.processor": "processor", "stretch.subgraph": "subgraph"}
+
+#: Node attribute of a band: padding (top, left, bottom, right) of the operator in the whole segment, where it is another.
+WHOLE_PADDING = "stretch.whole_padding"
 
 #: Serialised ONNX cannot exceed 2 GB; above this the weights go to a file of their own.
 EXTERNAL_ABOVE = 1 << 30
@@ -60,7 +64,7 @@ def to_onnx(graph: OpGraph, weights: Arrays, properties: Mapping[str, str] | Non
         name_of[op.name] = op.name
         state(writer.nodes[-1], op.kind, op.attrs)
         for node in writer.nodes[before:]:
-            for prop, tag in NODE_TAGS.items():
+            for prop, tag in (*NODE_TAGS.items(), (WHOLE_PADDING, PADDING_TAG)):
                 if tag in op.tags:
                     entry = node.metadata_props.add()
                     entry.key, entry.value = prop, op.tags[tag]
@@ -102,3 +106,15 @@ def save_onnx(model: onnx.ModelProto, path: Path) -> list[Path]:
 def to_numpy(weights: Mapping[str, Mapping[str, Any]]) -> Arrays:
     """Torch tensors as float32 arrays that share their memory where they can."""
     return {name: {key: tensor.detach().cpu().float().numpy() for key, tensor in own.items()} for name, own in weights.items()}
+
+
+def weights_of(file: OnnxFile) -> dict[str, dict[str, Any]]:
+    """Weights of a file that `to_onnx` wrote, as arrays by operator and key."""
+    constants = file.initialisers
+    found: dict[str, dict[str, Any]] = {}
+    for part in file.operators:
+        keys = forms.get(part.op.kind).stored
+        own = {key: numpy_helper.to_array(constants[name]) for key, name in zip(keys, part.weights, strict=False)}
+        if own:
+            found[part.op.name] = own
+    return found

@@ -6,15 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import onnx
 from numpy.typing import NDArray
 
 from predictors.errors import InfeasibleError, StretchError, UsageError
 from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import Manifest, SubgraphEntry
+from scheduler.bundle.rows import cut
 from scheduler.formats.int8_edges import Edge, edges
 from scheduler.placement.processors import host_of, is_integer_only
 from scheduler.progress import Progress, silent
+from stretch.export.bands import band_of, whole_of
 from stretch.export.repredict import repredict
 from stretch.export.staging import copy_files, file_entry, staged, write_manifest
 from stretch.quantize.compare import Loss, least_snr_db, loss, top1_agreement
@@ -27,6 +30,9 @@ Array = NDArray[Any]
 HALF_METHOD = "weights and activations rounded to half precision, batch-norms folded"
 
 PRECISIONS = ("fp32", "fp16", "int8")
+
+#: How subgraphs meet that compute bands of rows.
+BANDS = "rows"
 
 #: Cosine below which a subgraph, or the output, counts as spoilt.
 MIN_COSINE = 0.99
@@ -102,7 +108,7 @@ def export_precision(
     if out.resolve() == bundle.path.resolve():
         raise UsageError(f"the new bundle cannot replace {bundle.path}, which it is made from", "choose another folder with --out")
     floats = {sub.name: runner(str(bundle.file(sub.file))) for sub in manifest.subgraphs}
-    calibration = _calibration(manifest, floats, chosen, images, progress)
+    calibration = _calibration(manifest, floats, _wholes(bundle), chosen, images, progress)
     candidates: dict[str, _Candidate] = {}
     kept: dict[str, str] = {}
     for sub in manifest.subgraphs:
@@ -159,28 +165,61 @@ def _chosen(manifest: Manifest, precision: Mapping[str, str]) -> dict[str, str]:
 
 
 def _calibration(
-    manifest: Manifest, floats: Mapping[str, Run], chosen: Mapping[str, str], images: Sequence[Array], progress: Progress
+    manifest: Manifest,
+    floats: Mapping[str, Run],
+    wholes: Mapping[str, Run],
+    chosen: Mapping[str, str],
+    images: Sequence[Array],
+    progress: Progress,
 ) -> dict[str, tuple[list[Array], list[Array]]]:
-    """What each chosen subgraph reads and writes in fp32, for as many images as memory allows."""
+    """What each chosen subgraph reads, a band with all rows, and writes in fp32, for as many images as memory allows."""
     found: dict[str, tuple[list[Array], list[Array]]] = {name: ([], []) for name in chosen}
+    bands = {name for join in manifest.joins if join.segment in wholes for name in join.inputs}
     used = 0
     for image in images[:CALIBRATION_IMAGES]:
         progress("calibration")
-        tensors = replay(manifest, floats, image)
+        tensors = replay(manifest, floats, image, wholes)
         for sub in manifest.subgraphs:
             if sub.name in chosen:
                 found[sub.name][0].append(tensors[sub.input])
                 found[sub.name][1].append(tensors[sub.output])
-        used += sum(tensor.nbytes for tensor in tensors.values())
+        used += sum(tensor.nbytes for name, tensor in tensors.items() if name not in bands)  # which lie in the whole
         if used > CALIBRATION_BYTES:
             break
     return found
 
 
+def _wholes(bundle: Bundle) -> dict[str, Run]:
+    """How each segment in bands is computed as one."""
+    found: dict[str, Run] = {}
+    for sub in bundle.manifest.subgraphs:
+        if sub.segment not in found and _is_band(bundle.manifest, sub):
+            found[sub.segment] = runner(_whole(bundle, sub))
+    return found
+
+
+def _is_band(manifest: Manifest, sub: SubgraphEntry) -> bool:
+    return any(join.kind == BANDS and sub.output in join.inputs for join in manifest.joins)
+
+
+def _whole(bundle: Bundle, band: SubgraphEntry) -> onnx.ModelProto:
+    """The segment that a band is cut from."""
+    file = bundle.file(band.file)
+    shape = next(tensor.shape for tensor in bundle.manifest.tensors if tensor.name == band.input)
+    return whole_of(onnx.load(file), shape, file)
+
+
 def _candidate(bundle: Bundle, sub: SubgraphEntry, precision: str, reads: list[Array], writes: list[Array]) -> _Candidate:
     model = onnx.load(bundle.file(sub.file))
-    made = quantise(model, reads) if precision == "int8" else to_half(model)
-    run = runner(made)
+    if precision != "int8":
+        made = to_half(model)
+    elif _is_band(bundle.manifest, sub):
+        # all bands have the scales of the whole, which is calibrated as if nothing had been cut
+        made = band_of(quantise(_whole(bundle, sub), reads), model)
+    else:
+        made = quantise(model, reads)
+    run, rows = runner(made), sub.rows.get(sub.input)
+    reads = [np.ascontiguousarray(cut(x, rows)) for x in reads]
     got = loss((expected, run(x)) for x, expected in zip(reads, writes, strict=True))
     known = edges(made) if precision == "int8" else None
     return _Candidate(precision, made, known, got, layer_losses(model, made, reads[:LAYER_IMAGES]))
@@ -197,7 +236,7 @@ def _agreeing(
 ) -> dict[str, Any]:
     """The comparison of the output, once what spoils it has moved from `candidates` to `kept`."""
     while True:
-        whole = _whole(manifest, floats, candidates, images)
+        whole = _losses(manifest, floats, candidates, images)
         if not candidates or not whole["output"].exceeds(min_cosine):
             return whole
         worst = min(candidates, key=lambda name: candidates[name].loss.snr_db)
@@ -217,7 +256,7 @@ def _lowered(manifest: Manifest, candidates: Mapping[str, _Candidate]) -> str:
     return " and ".join(f"{processor} in {precision}" for processor, precision in sorted(found))
 
 
-def _whole(manifest: Manifest, floats: Mapping[str, Run], candidates: Mapping[str, _Candidate], images: Sequence[Array]) -> dict[str, Any]:
+def _losses(manifest: Manifest, floats: Mapping[str, Run], candidates: Mapping[str, _Candidate], images: Sequence[Array]) -> dict[str, Any]:
     """Loss of every joined tensor and of the output with the candidates in place, and the top-1 agreement."""
     mixed = dict(floats) | {name: runner(candidate.model) for name, candidate in candidates.items()}
     joined = [join.output for join in manifest.joins]

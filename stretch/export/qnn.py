@@ -9,6 +9,7 @@ import msgspec
 from predictors.errors import InfeasibleError, UsageError
 from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import Manifest
+from scheduler.bundle.rows import read_alone
 from scheduler.checks.verify import random_input
 from scheduler.delegates.qnn_context import compile_context, find_chip
 from scheduler.progress import Progress, silent
@@ -71,7 +72,7 @@ def export_contexts(bundle: Bundle, out: Path, chips: Sequence[str], progress: P
                 name = f"contexts/{chip}/{sub.name}.onnx"
                 path = folder / name
                 path.parent.mkdir(parents=True, exist_ok=True)
-                got = compile_context(bundle.file(sub.file), chip, path, tensors[sub.input])
+                got = compile_context(bundle.file(sub.file), chip, path, read_alone(sub, tensors))
                 found = loss([(tensors[sub.output], got)])
                 if found.cosine < MIN_COSINE:
                     raise InfeasibleError(

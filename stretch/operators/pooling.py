@@ -10,6 +10,7 @@ from torch import nn
 from predictors.errors import StretchError
 from predictors.graph import Op
 from predictors.shapes import Attr, Attrs, Shape, ints
+from predictors.windows import window_shape
 from stretch.formats.onnx import OnnxWriter
 from stretch.formats.tflite.builder import Array, Builder, Value, to_nhwc
 from stretch.formats.tflite.padding import Window, pad, window
@@ -38,6 +39,43 @@ class GlobalPool(nn.Module):
         pool = F.adaptive_avg_pool2d if self.kind == "global_avg_pool" else F.adaptive_max_pool2d
         pooled = pool(x, 1)
         return pooled if self.keepdims else pooled.flatten(1)
+
+
+class PaddedPool(nn.Module):
+    """Pooling whose padding differs between sides, as a band of rows has it: padded before torch's own pooling.
+
+    Args:
+        kind: ``max_pool`` or ``avg_pool``.
+        attrs: Of that operator.
+    """
+
+    def __init__(self, kind: str, attrs: Attrs) -> None:
+        super().__init__()
+        self.kind, self.attrs = kind, dict(attrs)
+
+    def extra_repr(self) -> str:
+        """Kind and attributes."""
+        return ", ".join([self.kind, *(f"{key}={value}" for key, value in self.attrs.items())])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Pad, then pool; means are sums over counts, as torch computes them."""
+        shape = tuple(x.shape)
+        rows, columns = window_shape(shape, self.attrs, shape[1])[2:]
+        # what is padded beforehand counts as image: torch then keeps windows that begin behind it
+        if self.kind == "max_pool":
+            return self._pooled(F.max_pool2d, x, -torch.inf, dilation=ints(self.attrs, "dilation"))[..., :rows, :columns]
+        total = self._pooled(F.avg_pool2d, x, 0.0, divisor_override=1)
+        ones = torch.ones((1, 1, *shape[2:]), dtype=x.dtype, device=x.device)
+        count = self._pooled(F.avg_pool2d, ones, float(bool(self.attrs["count_include_pad"])), divisor_override=1)
+        return (total / count)[..., :rows, :columns]
+
+    def _pooled(self, pool: Any, x: torch.Tensor, value: float, **more: Any) -> torch.Tensor:
+        top, left, bottom, right = ints(self.attrs, "padding")
+        padded = F.pad(x, (left, right, top, bottom), value=value)
+        pooled: torch.Tensor = pool(
+            padded, ints(self.attrs, "kernel"), ints(self.attrs, "stride"), 0, ceil_mode=bool(self.attrs["ceil_mode"]), **more
+        )
+        return pooled
 
 
 def _refuse_indices(return_indices: bool) -> None:
@@ -127,6 +165,7 @@ def _adaptive(how: str) -> FunctionRule:
 
 functions(F.adaptive_avg_pool2d)(_adaptive("avg"))
 functions(F.adaptive_max_pool2d)(_adaptive("max"))
+modules("PaddedPool")(lambda m, shape: [("", m.kind, dict(m.attrs), {})])
 modules("GlobalPool")(lambda m, shape: [("", m.kind, {"keepdims": m.keepdims}, {})])
 
 
@@ -139,11 +178,20 @@ def _mean_over_image(call: Call, x: Any, dim: Any = None, keepdim: bool = False)
     return [x], "global_avg_pool", {"keepdims": bool(keepdim)}
 
 
+def _one_sided(a: Attrs) -> bool:
+    top, left, bottom, right = ints(a, "padding")
+    return (top, left) != (bottom, right)
+
+
 def _make_max(ins: list[Shape], a: Attrs) -> nn.Module:
+    if _one_sided(a):
+        return PaddedPool("max_pool", a)
     return nn.MaxPool2d(ints(a, "kernel"), ints(a, "stride"), ints(a, "padding")[:2], ints(a, "dilation"), ceil_mode=bool(a["ceil_mode"]))
 
 
 def _make_mean(ins: list[Shape], a: Attrs) -> nn.Module:
+    if _one_sided(a):
+        return PaddedPool("avg_pool", a)
     return nn.AvgPool2d(
         ints(a, "kernel"),
         ints(a, "stride"),

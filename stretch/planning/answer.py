@@ -1,13 +1,17 @@
 """What the planner answers, as plain data: JSON, tables and reports all read these structs, whose fields are the JSON's keys."""
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from predictors.joins import JoinKind
+from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.cost.compare import LinkFigure, Rival
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.network.segments import EntryKind
+
+#: What became of a segment.
+SegmentKind = Literal["whole", "stretch", "rows", "paths"]
 
 
 class BranchAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,7 +25,9 @@ class BranchAnswer(msgspec.Struct, frozen=True, kw_only=True):
         join: How it meets the others.
         partition: Channels that it contributes to the joined tensor.
         align: Inner channel counts are multiples of it.
-        macs: Multiply-accumulates, its part of the join included.
+        rows: First row of the segment's output that it computes, and the one behind its last; None for all.
+        paths: First path of the segment's own that it computes, and the one behind its last; None for all.
+        macs: Multiply-accumulates, its part of the join included, and of a band of rows those of its halo.
         params: Learned numbers.
         predicted_ms: Time alone on its processor.
         contention_ms: What the others' memory traffic adds.
@@ -36,6 +42,8 @@ class BranchAnswer(msgspec.Struct, frozen=True, kw_only=True):
     join: JoinKind
     partition: int
     align: int
+    rows: list[int] | None
+    paths: list[int] | None
     macs: int
     params: int
     predicted_ms: float
@@ -56,6 +64,9 @@ class SegmentAnswer(msgspec.Struct, frozen=True, kw_only=True):
         depth: Blocks of the original.
         width: Channels of the original.
         macs: Multiply-accumulates of the original.
+        kind: ``whole``, ``stretch`` for scaled copies, which are another network, or ``rows`` for bands of rows and
+            ``paths`` for its own parallel paths, which are not.
+        halo: Multiply-accumulates that bands of rows do twice, over the original's.
         join: How its branches meet.
         join_ms: What joining takes.
         predicted_ms: From its input to its output.
@@ -71,6 +82,8 @@ class SegmentAnswer(msgspec.Struct, frozen=True, kw_only=True):
     depth: int
     width: int
     macs: int
+    kind: SegmentKind
+    halo: float
     join: JoinKind
     join_ms: float
     predicted_ms: float
@@ -140,6 +153,24 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
         return plain(self)
 
 
+class UnusedProcessor(msgspec.Struct, frozen=True, kw_only=True):
+    """A processor that a design leaves without work.
+
+    Args:
+        processor: Which.
+        ms: The fastest design within the constraints that uses it, ms; None if there is none, or it was not searched for.
+        best_ms: The design that was chosen, ms.
+        rule: The rule that no branch on it meets, with the nearest any comes to it; None if some branch meets them all.
+        reason: Why, for people.
+    """
+
+    processor: str
+    ms: float | None
+    best_ms: float
+    rule: str | None
+    reason: str
+
+
 class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A design with its prediction and what it was compared with.
 
@@ -147,8 +178,10 @@ class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
         model: The network.
         device: The device.
         calibrated: Whether its profile was fitted to measurements.
-        macs: Multiply-accumulates.
+        macs: Multiply-accumulates, those of halos included.
         params: Learned numbers.
+        exact: Whether it computes exactly what the original computes.
+        halo: Multiply-accumulates that bands of rows do twice, over the original's.
         macs_ratio: Over the original's.
         params_ratio: Over the original's; None where that has none.
         n_meet: Meeting points.
@@ -171,16 +204,18 @@ class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
     calibrated: bool
     macs: int
     params: int
+    exact: bool
+    halo: float
     macs_ratio: float
     params_ratio: float | None
     n_meet: int
     segments: list[SegmentAnswer]
     design: BranchDesign
     predicted: Predicted
-    accuracy: dict[str, Any] | None
+    accuracy: PredictedAccuracy | None
     recommended: str
     comparisons: list[Rival]
-    unused: list[dict[str, Any]]
+    unused: list[UnusedProcessor]
     sequential_design: BranchDesign | None
     evaluated: int
     space_log10: float | None

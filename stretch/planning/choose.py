@@ -11,6 +11,7 @@ from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import AccuracyPredictor
 from stretch.planning.cost.branch import Costs
 from stretch.planning.network.segments import Segment
+from stretch.planning.search.banded import with_exact_kinds, without_stretched
 from stretch.planning.search.bounds import Bounds
 from stretch.planning.search.concat import search_concat
 from stretch.planning.search.diagnose import explain_infeasible
@@ -65,17 +66,10 @@ def choose(
         UsageError: If the request cannot be planned for.
     """
     _check(config, accuracy_predictor)
-    space = _space(config, costs, stages, _join(config))
-    if config.merge == "always":
-        space = merge_stages(graph, space)
-    n_meet, found = config.n_meet, _search(graph, config, costs, space, config.n_meet)
-    # Meeting points that were asked for stay.
-    if found is None and config.merge == "auto" and not config.meet:
-        space = merge_stages(graph, space)
-        for n_meet in range(space.most_meetings, config.n_meet - 1, -1):
-            found = _search(graph, config, costs, space, n_meet)
-            if found is not None:
-                break
+    space, n_meet, found = _stretched(graph, config, costs, stages)
+    if set(config.planned_kinds) != {"stretch"}:
+        space = with_exact_kinds(graph, config, space)
+        found = _mixed(graph, config, space, n_meet)
     if found is None:
         raise _refusal(graph, config, costs, stages, space)
     bounds = Bounds(graph, space, config, macs_range(graph, config), n_meet)
@@ -92,6 +86,36 @@ def choose(
         )  # fmt: skip
         raise refusal(what, [TightRule("latency_budget", config.latency_budget, ceil(found.ms * 1000) / 1000)])
     return Choice(found, space, n_meet)
+
+
+def _stretched(graph: OpGraph, config: PlanConfig, costs: Costs, stages: Sequence[Segment]) -> tuple[DesignSpace, int, SearchResult | None]:
+    """The space of scaled copies with the meeting points its designs must have, and the best of them, where such are asked for."""
+    space = _space(config, costs, stages, _join(config))
+    if "stretch" not in config.planned_kinds:
+        return space, config.n_meet, None
+    if config.merge == "always":
+        space = merge_stages(graph, space)
+    found = _search(graph, config, costs, space, config.n_meet)
+    # Meeting points that were asked for stay.
+    if found is None and config.merge == "auto" and not config.meet:
+        space = merge_stages(graph, space)
+        for n_meet in range(space.most_meetings, config.n_meet - 1, -1):
+            found = _search(graph, config, costs, space, n_meet)
+            if found is not None:
+                return space, n_meet, found
+    return space, config.n_meet, found
+
+
+def _mixed(graph: OpGraph, config: PlanConfig, space: DesignSpace, n_meet: int) -> SearchResult | None:
+    """The fastest design of a space with segments that are divided exactly.
+
+    Where scaled copies need merged stages, they keep as many meeting points as they
+    can have; a design without them loses no accuracy and needs no more than are asked for.
+    """
+    found = [search_exact(space, *macs_range(graph, config), n_meet)]
+    if n_meet > config.n_meet:
+        found.append(search_exact(without_stretched(space), *macs_range(graph, config), config.n_meet))
+    return min((each for each in found if each is not None), key=lambda each: each.ms, default=None)
 
 
 def _check(config: PlanConfig, accuracy_predictor: AccuracyPredictor | None) -> None:
@@ -124,7 +148,7 @@ def _widening() -> str:
 def _space(
     config: PlanConfig, costs: Costs, segments: Sequence[Segment], join: JoinKind, arriving: Sequence[int] | None = None
 ) -> DesignSpace:
-    return DesignSpace(segments, config.processors, costs, Rules.of(config), join, arriving)
+    return DesignSpace(segments, config.processors, costs, Rules.of(config), join, arriving, stretched="stretch" in config.planned_kinds)
 
 
 def _search(graph: OpGraph, config: PlanConfig, costs: Costs, space: DesignSpace, n_meet: int) -> SearchResult | None:
@@ -156,7 +180,11 @@ def _search(graph: OpGraph, config: PlanConfig, costs: Costs, space: DesignSpace
 
 def _refusal(graph: OpGraph, config: PlanConfig, costs: Costs, stages: Sequence[Segment], space: DesignSpace) -> InfeasibleError:
     """The error for a request without a design; `space` is the largest one searched."""
-    if config.merge == "never" and search_exact(merge_stages(graph, space), *macs_range(graph, config), config.n_meet) is not None:
+    if (
+        config.merge == "never"
+        and "stretch" in config.planned_kinds
+        and search_exact(merge_stages(graph, space), *macs_range(graph, config), config.n_meet) is not None
+    ):
         return InfeasibleError(
             f"no design of `{graph.name}` meets the constraints while each stage is a segment of its own",
             Sentence("let stages merge with {}", Mention("merge", "auto")),
@@ -165,6 +193,11 @@ def _refusal(graph: OpGraph, config: PlanConfig, costs: Costs, stages: Sequence[
 
     def build(request: PlanConfig) -> DesignSpace:
         other = _space(request, costs, stages, _join(request))
+        if set(config.planned_kinds) != {"stretch"}:
+            return with_exact_kinds(graph, request, other)
         return merge_stages(graph, other) if space.longest_span > 1 else other
 
-    return explain_infeasible(graph, space, config, build)
+    found = explain_infeasible(graph, space, config, build)
+    if config.planned_kinds == ("stretch",):
+        found.hint = Sentence("{}, or split the network as it is with {}", found.hint or "", Mention("lossless"))
+    return found

@@ -17,8 +17,11 @@ from stretch.planning.sentences import Mention, Sentence
 #: Search strategies: the files of their folder.
 STRATEGIES = tuple(sorted(module.name for module in iter_modules([str(Path(__file__).parent / "strategies")])))
 
+#: What may become of a segment beside staying whole, and whether that computes exactly what the original computes.
+KINDS = {"stretch": False, "rows": True, "paths": True}
+
 #: How branches may meet: the joins of several branches, or what suits the planner.
-JOINS = ("auto", *joins_that(lambda join: True))
+JOINS = ("auto", *joins_that(lambda join: not join.exact))
 
 
 def _listed(words: Sequence[str]) -> str:
@@ -56,6 +59,22 @@ OWN = (
         "Merge neighbouring stages: never, auto (where nothing can branch otherwise) or always (where it is faster).",
         "Whether neighbouring stages may become one segment: ``auto`` where there is no design otherwise and no meeting points are "
         "given, ``always`` where it is faster.",
+    ),
+    Option(
+        "kinds",
+        tuple[str, ...],
+        (),
+        "What segments may become: stretch (scaled copies, the default), rows (bands of rows, exact), paths (its own, exact), or several: stretch,rows.",
+        "What segments may become beside staying whole: ``stretch``, scaled copies, which are another network; ``rows``, bands of rows, and "
+        "``paths``, its own parallel paths on several processors, whose output is the original's. If empty, ``stretch``, or with `lossless` "
+        "every exact kind.",
+    ),
+    Option(
+        "lossless",
+        bool,
+        False,
+        "Only what computes exactly the original's output: no weights change, nothing needs training.",
+        "Only designs that compute exactly the original's output: of the kinds those that are exact.",
     ),
     Option(
         "join",
@@ -104,7 +123,7 @@ OWN = (
 #: The order of help and docs; options of further constraints follow by name.
 FIRST = (
     "processors", "alpha", "beta", "balance", "min_depth", "min_width", "macs", "segment_macs", "params", "n_meet", "meet",
-    "merge", "join", "strategy", "objective", "accuracy", "min_accuracy", "precision", "peak_memory", "latency_budget",
+    "merge", "kinds", "lossless", "join", "strategy", "objective", "accuracy", "min_accuracy", "precision", "peak_memory", "latency_budget",
 )  # fmt: skip
 
 
@@ -133,6 +152,16 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
     def widens(self) -> bool:
         """Whether the join asked for couples segments by their widths, which only one search knows how to plan."""
         return join_of(self.meets_by).widens
+
+    @property
+    def planned_kinds(self) -> tuple[str, ...]:
+        """What segments may become, defaults filled in."""
+        return self.kinds or (tuple(kind for kind, exact in KINDS.items() if exact) if self.lossless else ("stretch",))
+
+    @property
+    def exact(self) -> bool:
+        """Whether every design that is asked for computes exactly what the original computes."""
+        return all(KINDS[kind] for kind in self.planned_kinds)
 
     def having(self, values: Mapping[str, Any]) -> "PlanConfig":
         """This request with other options.
@@ -177,6 +206,7 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
             bounds = getattr(self, name)
             if bounds is not None and bounds[0] > bounds[1]:
                 raise UsageError(f"the {what} range {bounds[0]:g}:{bounds[1]:g} is empty", "write the smaller ratio first")
+        self._check_kinds()
         about_accuracy = self.objective == "accuracy" or self.min_accuracy is not None
         if about_accuracy and not self.accuracy:
             hint = Sentence("give {}, made by `stretch extract --rank`", Mention("accuracy", "FILE"))
@@ -186,6 +216,21 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
             raise UsageError("parameters and accuracy cannot be bounded at once", hint)
         if self.objective == "accuracy" and self.latency_budget is None:
             raise UsageError("the objective `accuracy` needs a bound on latency", Sentence("give {}, ms", Mention("latency_budget")))
+
+    def _check_kinds(self) -> None:
+        """Refuse kinds of segments that there are not, or that another option rules out."""
+        for kind in self.kinds:
+            if kind not in KINDS:
+                raise UnknownNameError.among("kind of segment", kind, KINDS)
+        other = [kind for kind in self.kinds if not KINDS[kind]]
+        if self.lossless and other:
+            hint = Sentence("leave out {} or {}", Mention("lossless"), Mention("kinds"))
+            raise UsageError(f"segments of the kind `{other[0]}` make another network, which a lossless design is not", hint)
+        if set(self.planned_kinds) != {"stretch"} and (self.strategy != "exact" or self.widens):
+            what = f"the strategy `{self.strategy}`" if self.strategy != "exact" else f"`{self.join}` joins"
+            option = "strategy" if self.strategy != "exact" else "join"
+            exact = next(kind for kind in self.planned_kinds if KINDS[kind])
+            raise UsageError(f"segments of the kind `{exact}` are not planned with {what}", Sentence("leave out {}", Mention(option)))
 
 
 def _processors(names: tuple[str, ...], device: DeviceProfile) -> tuple[str, ...]:

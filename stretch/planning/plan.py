@@ -11,7 +11,7 @@ from predictors.graph import OpGraph
 from predictors.predictor import LatencyPredictor
 from stretch.planning.choose import choose, macs_range
 from stretch.planning.config import PlanConfig
-from stretch.planning.cost.accuracy import AccuracyPredictor, accuracy_json, load_accuracy
+from stretch.planning.cost.accuracy import AccuracyPredictor, load_accuracy
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.makespan import ideal_split_ms, timeline
 from stretch.planning.design.branch_design import BranchDesign
@@ -20,6 +20,7 @@ from stretch.planning.network.segments import Segment, split_segments
 from stretch.planning.result import PlanResult
 from stretch.planning.search.controls import best_single, operator_split_ms, sequential_same_macs
 from stretch.planning.search.rules import Rules
+from stretch.planning.search.seams import without_seams
 from stretch.planning.unused import unused_processors
 from stretch.planning.warnings import warnings_of
 
@@ -41,7 +42,7 @@ def plan(graph: OpGraph, device: DeviceProfile, config: PlanConfig | None = None
     asked = _Asked.of(graph, device, config or PlanConfig())
     choice = choose(graph, asked.config, asked.costs, asked.stages, asked.accuracy_predictor)
     found = choice.found
-    design = BranchDesign(graph.name, device.id, found.segments(asked.costs))
+    design = BranchDesign(graph.name, device.id, without_seams(graph, asked.stages, found.segments(asked.costs)))
     search = _Search(found.optimal, None if isnan(found.gap) else found.gap, found.evaluated, choice.space.size_log10)
     result = _compare(asked, design, search)
     unused = unused_processors(graph, asked.config, choice, design.processors)
@@ -129,6 +130,6 @@ def _compare(asked: _Asked, design: BranchDesign, search: _Search) -> PlanResult
         search.gap,
         search.evaluated,
         search.space_log10,
-        accuracy_json(accuracy_predictor, accuracy_predictor.predict(graph, design)) if accuracy_predictor is not None else None,
+        accuracy_predictor.answer(graph, design) if accuracy_predictor is not None else None,
     )
     return replace(result, warnings=warnings_of(result, low, high))

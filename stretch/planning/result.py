@@ -9,11 +9,12 @@ import msgspec
 from predictors.devices import DeviceProfile
 from predictors.energy import EnergyModel
 from predictors.graph import OpGraph
-from predictors.joins import JoinKind
+from predictors.joins import JoinKind, join_of
 from predictors.models.base import Origin
 from predictors.predictor import LatencyPredictor, origin_of
-from stretch.planning.answer import BranchAnswer, PlanAnswer, Predicted, SegmentAnswer
+from stretch.planning.answer import BranchAnswer, PlanAnswer, Predicted, SegmentAnswer, SegmentKind
 from stretch.planning.config import PlanConfig
+from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.cost.compare import (
     Branch,
     Certainty,
@@ -29,7 +30,7 @@ from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.scale import scaled_graph
 from stretch.planning.network.segments import Segment
 from stretch.planning.search.controls import Sequential, Single
-from stretch.planning.sentences import Spelling, as_argument, respelled, spelled
+from stretch.planning.sentences import Spelling, as_argument, spelled
 from stretch.planning.unused import Unused
 
 
@@ -73,14 +74,19 @@ class PlanResult:
     gap: float | None
     evaluated: int
     space_log10: float | None
-    accuracy: dict[str, Any] | None = None
+    accuracy: PredictedAccuracy | None = None
     unused: tuple[Unused, ...] = ()
     warnings: tuple[str, ...] = field(default=())
 
     @property
     def macs_ratio(self) -> float:
-        """Multiply-accumulates over the original's."""
+        """Multiply-accumulates over the original's, those of halos included."""
         return self.run.macs / self.graph.macs
+
+    @property
+    def halo(self) -> float:
+        """Multiply-accumulates that bands of rows do twice, over the original's."""
+        return self.run.halo_macs / self.graph.macs if self.graph.macs else 0.0
 
     def stages_of(self, segment: Segment) -> list[Segment]:
         """The stages that lie in a segment; more than one where stages are merged."""
@@ -99,13 +105,14 @@ class PlanResult:
         return {(name, at): origin_of(self.device.processor(name), at) for name, at in self.config.precision.items()}
 
     @property
+    def exact(self) -> bool:
+        """Whether the design computes exactly what the original computes: each segment whole, in bands of rows, or along its own paths."""
+        return not self.changes_network
+
+    @property
     def changes_network(self) -> bool:
-        """Whether the design computes something else than the original: branches, or blocks or channels gone."""
-        return any(
-            len(row.branches) > 1 or (b.scale.depth, b.scale.width) != (row.segment.depth, row.segment.width)
-            for row in self.run.segments
-            for b in row.branches
-        )
+        """Whether the design computes something else than the original: scaled branches, or blocks or channels gone."""
+        return any(_kind(row) == "stretch" for row in self.run.segments)
 
     @property
     def speedup(self) -> float:
@@ -120,7 +127,9 @@ class PlanResult:
     @cached_property
     def recommendation(self) -> Recommendation:
         """The branched run beside its controls, with the intervals of their ratios."""
-        return recommend(self._run(), self._controls)
+        # An exact design needs no training, the sequential network of the same cost does: it is told, not advised.
+        untrained = self.config.exact or (self.exact and self.design.n_meet > 0)
+        return recommend(self._run(), self._controls, told=("sequential_same_macs",) if untrained else ())
 
     @cached_property
     def certainty(self) -> Certainty:
@@ -200,13 +209,15 @@ class PlanResult:
             macs_ratio=self.macs_ratio,
             params_ratio=self.run.params / params if params else None,
             n_meet=self.design.n_meet,
+            exact=self.exact,
+            halo=self.halo,
             segments=[self._segment(row) for row in self.run.segments],
             design=self.design,
             predicted=self.predicted,
             accuracy=self.accuracy,
             recommended=self.recommended,
             comparisons=list(self.recommendation.rivals),
-            unused=respelled([each.to_json() for each in self.unused], words),
+            unused=[each.answer(words) for each in self.unused],
             sequential_design=self.sequential.design if self.sequential else None,
             evaluated=self.evaluated,
             space_log10=self.space_log10,
@@ -224,6 +235,8 @@ class PlanResult:
             depth=row.segment.depth,
             width=row.segment.width,
             macs=row.segment.graph.macs,
+            kind=_kind(row),
+            halo=row.halo_macs / row.segment.graph.macs if row.halo_macs else 0.0,
             join=row.design.join,
             join_ms=row.join_ms,
             predicted_ms=row.ms,
@@ -240,6 +253,15 @@ class PlanResult:
         return self.answer(spelling).to_json()
 
 
+def _kind(row: SegmentTime) -> SegmentKind:
+    """What became of a segment."""
+    join = join_of(row.design.join)
+    if join.exact:
+        return "rows" if join.bands else "paths"
+    changed = len(row.branches) > 1 or any((b.scale.depth, b.scale.width) != (row.segment.depth, row.segment.width) for b in row.branches)
+    return "stretch" if changed else "whole"
+
+
 def _branch(run: BranchTime, join: JoinKind) -> BranchAnswer:
     scale = run.scale
     return BranchAnswer(
@@ -250,6 +272,8 @@ def _branch(run: BranchTime, join: JoinKind) -> BranchAnswer:
         join=join,
         partition=scale.partition,
         align=scale.align,
+        rows=None if scale.rows is None else list(scale.rows),
+        paths=None if scale.paths is None else list(scale.paths),
         macs=run.macs,
         params=run.params,
         predicted_ms=run.ms,

@@ -65,15 +65,6 @@ def spelled(text: str, spelling: Spelling) -> str:
     return _filled(text.template, text.parts, spelling)
 
 
-def respelled(data: Any, spelling: Spelling) -> Any:
-    """Lists and dictionaries with every sentence in them as one edge writes it."""
-    if isinstance(data, dict):
-        return {key: respelled(value, spelling) for key, value in data.items()}
-    if isinstance(data, list):
-        return [respelled(each, spelling) for each in data]
-    return spelled(data, spelling) if isinstance(data, str) else data
-
-
 def _filled(template: str, parts: "tuple[str | Mention, ...]", spelling: Spelling) -> str:
     return template.format(*(spelling(part) if isinstance(part, Mention) else spelled(part, spelling) for part in parts))
 

@@ -1,16 +1,15 @@
 """Why a processor that a design may use is not used: the rule that keeps it out, and what using it would cost."""
 
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import dataclass
-from typing import Any
 
 from predictors.graph import OpGraph
+from stretch.planning.answer import UnusedProcessor
 from stretch.planning.choose import Choice, macs_range
 from stretch.planning.config import PlanConfig
 from stretch.planning.search.exact import search_exact
 from stretch.planning.search.space import DesignSpace
-from stretch.planning.sentences import Mention, Sentence
+from stretch.planning.sentences import Mention, Sentence, Spelling, spelled
 
 
 @dataclass(frozen=True)
@@ -40,9 +39,12 @@ class Unused:
         reasons = reasons or ["no design within the constraints uses it"]
         return Sentence(f"the {{}} is not used: {'; '.join('{}' for _ in reasons)}", self.processor, *reasons)
 
-    def to_json(self) -> dict[str, Any]:
-        """For the command line's JSON."""
-        return {"processor": self.processor, "ms": self.ms, "best_ms": self.best_ms, "rule": self.rule or None, "reason": self.sentence}
+    def answer(self, spelling: Spelling) -> UnusedProcessor:
+        """As plain data, its sentences as one edge writes options."""
+        rule = spelled(self.rule, spelling) if self.rule else None
+        return UnusedProcessor(
+            processor=self.processor, ms=self.ms, best_ms=self.best_ms, rule=rule, reason=spelled(self.sentence, spelling)
+        )
 
 
 def unused_processors(graph: OpGraph, config: PlanConfig, choice: Choice, used: Sequence[str]) -> tuple[Unused, ...]:
@@ -64,22 +66,9 @@ def unused_processors(graph: OpGraph, config: PlanConfig, choice: Choice, used: 
 
 
 def _fastest_with(graph: OpGraph, config: PlanConfig, choice: Choice, processor: str) -> float | None:
-    """The fastest design that uses a processor: each segment in turn has to."""
-    low, high = macs_range(graph, config)
-    found = []
-    for i, options in enumerate(choice.space.options):
-        using = [group for group in options if processor in group.processors]
-        if not using:
-            continue
-        forced = copy(choice.space)
-        # nor may merged stages from further up take the place of this segment
-        forced.options = [
-            using if j == i else [o for o in other if j > i or j + o.span <= i] for j, other in enumerate(choice.space.options)
-        ]
-        best = search_exact(forced, low, high, choice.n_meet)
-        if best is not None:
-            found.append(best.ms)
-    return min(found, default=None)
+    """The fastest design that uses a processor."""
+    best = search_exact(choice.space, *macs_range(graph, config), choice.n_meet, using=processor)
+    return None if best is None else best.ms
 
 
 def _rule(space: DesignSpace, processor: str) -> str:
@@ -89,9 +78,10 @@ def _rule(space: DesignSpace, processor: str) -> str:
         return "no segment can branch to it"
     if any(group.allowed.any() for group in groups):
         return ""
-    base = [space.fastest(group.segment) for group in groups]
+    base = [space.fastest(group.segment) if group.alone_ms is None else group.alone_ms for group in groups]
     for constraint, value in space.rules.asked:
-        why = constraint.missed(value, groups, base)
+        bound = [(group, ms) for group, ms in zip(groups, base, strict=True) if constraint.exact or not group.exact]
+        why = constraint.missed(value, [group for group, _ in bound], [ms for _, ms in bound]) if bound else None
         if why is not None:
             return Sentence("no branch on it meets {}: {}", Mention(constraint.option.name), why)
     single = [Mention(each.option.name) for each, value in space.rules.asked if each.mask(value, groups[0], base[0]) is not None]

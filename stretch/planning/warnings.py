@@ -1,13 +1,31 @@
 """What a person should know of a plan: one sentence each."""
 
+from predictors.joins import join_of
 from predictors.predictor import not_measured
+from predictors.rows import height
 from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER, Rival
+from stretch.planning.network.parts import mixing
 from stretch.planning.result import PlanResult
 
 
 def _measure(rival: Rival) -> str:
     """What to measure to know better which of two runs is faster."""
     return f"what decides most is {rival.measure}: measure that next" if rival.measure else "nothing of the two is uncertain"
+
+
+def _undivided(result: PlanResult) -> str | None:
+    """Which operators keep blocks from being split by rows; None where none does."""
+    found: dict[str, list[str]] = {}
+    for stage in result.stages:
+        tall = [i for i, op in enumerate(stage.graph.ops) if height(op.shape) > 1]
+        order = {op.name: i for i, op in enumerate(stage.graph.ops)}
+        # what is behind the last tensor with rows divides nothing that is left to divide
+        for kind in dict.fromkeys(stage.graph.by_name[name].kind for name in mixing(stage.graph) if order[name] < tall[-1]):
+            found.setdefault(kind, []).append(stage.name)
+    if not found:
+        return None
+    where = ", ".join(f"`{kind}` in {', '.join(stages)}" for kind, stages in found.items())
+    return f"blocks around operators that need every row of what they read are not split by rows: {where}"
 
 
 def warnings_of(result: PlanResult, low: int, high: int) -> tuple[str, ...]:
@@ -22,21 +40,24 @@ def warnings_of(result: PlanResult, low: int, high: int) -> tuple[str, ...]:
     guessed = not_measured(result.device.id, ((f"{name} in {precision}", origin) for (name, precision), origin in result.origins.items()))
     if guessed:
         warnings.append(guessed)
-    if not low <= result.run.macs <= high:
+    once = result.run.macs - result.run.halo_macs
+    if not low <= once <= high:
         warnings.append(
-            f"the design has {result.macs_ratio:.3f} of the original's multiply-accumulates, outside {result.config.macs[0]:g} to {result.config.macs[1]:g}"
+            f"the design has {once / result.graph.macs:.3f} of the original's multiply-accumulates, outside {result.config.macs[0]:g} to {result.config.macs[1]:g}"
         )
-    merged = [result.stages_of(row.segment) for row in result.run.segments if len(row.branches) > 1]
+    merged = [result.stages_of(row.segment) for row in result.run.segments if len(row.branches) > 1 and not join_of(row.design.join).exact]
     names = [f"{stages[0].name} to {stages[-1].name}" for stages in merged if len(stages) > 1]
     if names:
         warnings.append(
             f"stages are merged ({', '.join(names)}), so branches meet less often: fewer meeting points lower the accuracy "
             "(paper 003, table 3), by how much is known less well than for branches that meet after every stage"
         )
+    if "rows" in result.config.planned_kinds and (why := _undivided(result)):
+        warnings.append(why)
     if result.design.n_meet == 0:
         warnings.append("no segment of the design has more than one branch: nothing runs side by side")
     if result.recommended == NO_CLEAR_WINNER:
-        near = min(result.recommendation.rivals, key=lambda rival: rival.probability)
+        near = min(result.recommendation.beatable, key=lambda rival: rival.probability)
         warnings.append(
             f"{NO_CLEAR_WINNER}: `{near.name}` is predicted to take {near.ms:.2f} ms, the branched model {result.run.makespan_ms:.2f} ms, "
             f"and their ratio lies between {near.low:.2f} and {near.high:.2f} with a probability of 0.9; {_measure(near)}"

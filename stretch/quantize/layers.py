@@ -31,7 +31,9 @@ def layer_losses(model: onnx.ModelProto, lower: onnx.ModelProto, samples: Sequen
         return {}
     expected = _values(folded, names, samples)
     got = _values(lower, [rounded[name] for name in names], samples)
-    return {name: loss(zip(expected[name], got[rounded[name]], strict=True)) for name in names}
+    # where an activation is part of the operator before it, rows of a band are cut behind both
+    alike = [name for name in names if expected[name][0].shape == got[rounded[name]][0].shape]
+    return {name: loss(zip(expected[name], got[rounded[name]], strict=True)) for name in alike}
 
 
 def _dequantised(int8: onnx.ModelProto) -> dict[str, str]:

@@ -8,7 +8,8 @@ import onnx
 from numpy.typing import NDArray
 
 from predictors.joins import meeting_of
-from scheduler.bundle.manifest import Manifest
+from scheduler.bundle.manifest import JoinEntry, Manifest
+from scheduler.bundle.rows import cut, read_by
 from scheduler.runtime.plan import PlannedJoin, make_plan
 
 Array = NDArray[Any]
@@ -40,19 +41,38 @@ def runner(model: onnx.ModelProto | str) -> Run:
     return run
 
 
-def replay(manifest: Manifest, runs: Mapping[str, Run], x: Array) -> dict[str, Array]:
+def _add_whole(manifest: Manifest, join: JoinEntry, whole: Array, tensors: dict[str, Array]) -> None:
+    """A segment's result and the bands that it is made of."""
+    tensors[join.output], first = whole, 0
+    rows = {tensor.name: tensor.shape[2] for tensor in manifest.tensors if tensor.name in join.inputs}
+    for name in join.inputs:
+        tensors[name] = cut(whole, (first, first + rows[name]))
+        first += rows[name]
+
+
+def replay(manifest: Manifest, runs: Mapping[str, Run], x: Array, wholes: Mapping[str, Run] | None = None) -> dict[str, Array]:
     """Value of every tensor that crosses subgraphs, for one input.
 
     Args:
         manifest: Subgraphs and joins of a bundle, checked already.
         runs: How each subgraph is computed.
         x: The model's input.
+        wholes: How segments are computed as one, by name, whose branches are bands of their rows: from all of what these read.
     """
     tensors = {manifest.input: x}
     plan = make_plan(manifest)
+    bands = {join.segment: join for join in manifest.joins if join.segment in (wholes or {})}
     for name in plan.order:
         step = plan.step(name)
-        values = [tensors[each] for each in step.inputs]
-        made = meeting_of(step.kind).combine(values, 1, None) if isinstance(step, PlannedJoin) else runs[name](*values)
-        tensors[step.outputs[0]] = made
+        if step.segment in bands:
+            assert wholes is not None
+            if bands[step.segment].output not in tensors:
+                _add_whole(manifest, bands[step.segment], wholes[step.segment](tensors[step.inputs[0]]), tensors)
+            continue
+        if isinstance(step, PlannedJoin):
+            values = [tensors[each] for each in step.inputs]
+            meeting = meeting_of(step.kind)
+            tensors[step.output] = meeting.combine(values, meeting.axis("NCHW", values[0].ndim), None)
+        else:
+            tensors[step.outputs[0]] = runs[name](*read_by(step, tensors))
     return tensors

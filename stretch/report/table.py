@@ -1,13 +1,13 @@
 """A plan for people: table of segments and branches, timeline as text bars, figures and controls."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
 from stretch.planning.answer import BranchAnswer, PlanAnswer, Predicted, SegmentAnswer
+from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.report.fit import Fitting, column, plain_table
 
 #: Characters of the widest timeline bar.
@@ -34,7 +34,7 @@ def _wide(plan: PlanAnswer) -> Table:
         table.add_row(
             *_scale(plan, segment, i, branch),
             branch.entry if branch.entry != "none" else "",
-            branch.join if branch.join != "none" else "",
+            _join(branch),
             *_costs(branch),
         )
     return table
@@ -70,7 +70,7 @@ def _narrow(plan: PlanAnswer) -> Table:
     for segment, i, branch in _branches(plan):
         table.add_row(
             *_scale(plan, segment, i, branch),
-            "+".join(kind for kind in (branch.entry, branch.join) if kind != "none"),
+            "+".join(kind for kind in (branch.entry if branch.entry != "none" else "", _join(branch)) if kind),
             *_costs(branch),
         )
     return table
@@ -87,7 +87,7 @@ def _stacked(plan: PlanAnswer) -> Table:
     for segment, i, branch in _branches(plan):
         if i == 0:
             table.add_row(f"{segment.name} {_shape(segment)}")
-        kinds = " ".join(f"{what} {kind}" for what, kind in (("entry", branch.entry), ("join", branch.join)) if kind != "none")
+        kinds = " ".join(f"{what} {kind}" for what, kind in (("entry", branch.entry), ("join", _join(branch))) if kind not in ("none", ""))
         table.add_row(
             f"  {_processor(plan, branch)}{f', {kinds}' if kinds else ''}",
             f"{branch.depth}/{segment.depth}",
@@ -101,6 +101,14 @@ def _branches(plan: PlanAnswer) -> Iterator[tuple[SegmentAnswer, int, BranchAnsw
     for segment in plan.segments:
         for i, branch in enumerate(segment.branches):
             yield segment, i, branch
+
+
+def _join(branch: BranchAnswer) -> str:
+    """How a branch meets the others, and which rows or paths it computes, as in ``rows 0:28``."""
+    part = branch.rows or branch.paths
+    if part is not None:
+        return f"{branch.join} {part[0]}:{part[1]}"
+    return branch.join if branch.join != "none" else ""
 
 
 def _shape(segment: SegmentAnswer) -> str:
@@ -184,6 +192,7 @@ def figures(plan: PlanAnswer) -> list[tuple[str, str]]:
     single = predicted.best_single_processor + (f" ({precision})" if precision else "")
     rows = [
         ("MACs", f"{plan.macs / 1e6:.1f} M, {plan.macs_ratio:.3f} of the original"),
+        ("computes", _computes(plan)),
         ("parameters", f"{plan.params / 1e6:.2f} M, {_share(plan.params_ratio)}"),
         ("meeting points", str(plan.n_meet)),
         (
@@ -192,7 +201,11 @@ def figures(plan: PlanAnswer) -> list[tuple[str, str]]:
             f"{predicted.speedup:.2f}× the best single processor ({predicted.source})",
         ),
         ("best single processor", control(predicted.best_single_ms, single)),
-        ("sequential, same MACs", control(predicted.sequential_same_macs_ms, predicted.sequential_same_macs_processor)),
+        (
+            "sequential, same MACs",
+            control(predicted.sequential_same_macs_ms, predicted.sequential_same_macs_processor)
+            + (", to be trained" if plan.exact else ""),
+        ),
         ("branched net as one graph", control(predicted.whole_graph_ms, predicted.whole_graph_processor)),
         ("operators split", control(predicted.operator_split_ms, None)),
         ("ideal split", f"{predicted.ideal_split_ms:.2f} ms, of which the makespan reaches {predicted.ideal_fraction:.2f}"),
@@ -204,6 +217,12 @@ def figures(plan: PlanAnswer) -> list[tuple[str, str]]:
         ("recommended", plan.recommended),
     ]
     return rows
+
+
+def _computes(plan: PlanAnswer) -> str:
+    """Whether the output is the original's, and what that costs twice."""
+    twice = f", {plan.halo:.1%} of its MACs twice" if plan.halo else ""
+    return f"{'exactly what the original computes' if plan.exact else 'another network than the original'}{twice}"
 
 
 def _energy(ours: float, single: float | None) -> str:
@@ -228,8 +247,10 @@ def _share(ratio: float | None) -> str:
     return "of which the original has none" if ratio is None else f"{ratio:.3f} of the original"
 
 
-def _accuracy(accuracy: Mapping[str, Any]) -> str:
-    return f"{accuracy['top1']:.2%} ({accuracy['source']} from subnets, rank correlation {accuracy['rank_correlation']:.2f}, error {accuracy['rmse']:.2%})"
+def _accuracy(accuracy: PredictedAccuracy) -> str:
+    return (
+        f"{accuracy.top1:.2%} ({accuracy.source} from subnets, rank correlation {accuracy.rank_correlation:.2f}, error {accuracy.rmse:.2%})"
+    )
 
 
 def _search(predicted: Predicted) -> str:

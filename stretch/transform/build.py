@@ -106,4 +106,6 @@ def _behind(part: SegmentDesign, trunks: list[torch.Tensor], captured: Captured)
     """The trunk behind a segment."""
     if join_of(part.join).convolves:
         return Trunk.of(torch.arange(captured.graph.by_name[part.end].shape[1]))
+    if join_of(part.join).exact:
+        return Trunk.of(trunks[0])
     return Trunk.of(torch.cat(trunks))

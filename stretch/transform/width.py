@@ -131,7 +131,8 @@ def inherit(
     channels, source = branch.channels, branch.source
     inherited: dict[str, dict[str, torch.Tensor]] = {}
     for op in source.ops:
-        if op.kind == "input" or op.name not in captured.weights:
+        # a branch that computes a part of the segment lacks operators of the rest
+        if op.kind == "input" or op.name not in captured.weights or op.name not in branch.graph.by_name:
             continue
         rows = kept_channels(channels, source, op.name, chosen, arriving).index
         dense = kind_of(op.kind).dense(op.attrs)

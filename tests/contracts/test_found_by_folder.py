@@ -260,7 +260,10 @@ def test_constraint_in_a_new_file_is_a_flag_is_obeyed_and_is_blamed(copy):
     (rule,) = data["rules"]
     assert (rule["rule"], rule["value"]) == ("branch_deadline", 0.00001)
     assert data["error"].endswith("the tightest is --branch-deadline 1e-05")
-    assert data["hint"] == f"the nearest value with a design is --branch-deadline {rule['nearest']:.6g}"
+    assert (
+        data["hint"]
+        == f"the nearest value with a design is --branch-deadline {rule['nearest']:.6g}, or split the network as it is with --lossless"
+    )
     assert slowest("--branch-deadline", str(rule["nearest"])) <= rule["nearest"] < slowest()
 
 

@@ -48,6 +48,6 @@ def test_demo_branches_the_network_and_runs_what_it_wrote():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["resnet50", "mobilenet_v2"])
+@pytest.mark.parametrize("model", ["resnet50", "mobilenet_v3_large"])
 def test_demo_of_a_real_network_puts_the_gpus_branches_on_opencl(tmp_path, model):
     on_opencl(demo(model, tmp_path))

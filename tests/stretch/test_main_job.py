@@ -12,6 +12,7 @@ from stretch.capture import capture  # noqa: E402
 from stretch.planning.config import PlanConfig  # noqa: E402
 from stretch.planning.design.scale import scaled_graph  # noqa: E402
 from stretch.transform import build  # noqa: E402
+from tests.predictors.specified import kept  # noqa: E402
 from tests.stretch.designs import identity_design  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -20,7 +21,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
 @pytest.mark.parametrize(("device", "processors"), [("pixel6", ("cpu", "gpu")), ("mi9", ("cpu", "gpu", "dsp"))])
 @pytest.mark.parametrize("model", MODELS)
 def test_bundle_run_by_the_scheduler_agrees_with_the_branched_module(tmp_path, model, device, processors):
-    result = branch(model, device, out=tmp_path / "b", config=PlanConfig(processors=processors), weights="none")
+    result = branch(model, kept(device), out=tmp_path / "b", config=PlanConfig(processors=processors), weights="none")
     assert 0.97 <= result.plan.macs_ratio <= 1.03
     assert result.plan.design.n_meet >= 1
     x = torch.randn(result.plan.graph.input.shape, generator=torch.Generator().manual_seed(3))

@@ -35,6 +35,9 @@ def branched(user):
         "mi9",
         "--processors",
         "cpu,dsp",
+        # By what is known of the links of this phone, communication is much of so small a network.
+        "--alpha",
+        0.6,
         "--input",
         "3x128x128",
         "--images",

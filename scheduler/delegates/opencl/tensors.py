@@ -49,7 +49,7 @@ class Blocking:
 
 @dataclass(frozen=True)
 class View:
-    """A tensor, or a slice of the channels of one.
+    """A tensor, or a slice of the channels or rows of one.
 
     Args:
         buffer: Name of the memory that it lies in.
@@ -84,6 +84,11 @@ class View:
         n, _, h, w = self.image
         shape = (n, count) if len(self.shape) == 2 else (n, count, h, w)
         return replace(self, shape=shape, offset=self.offset + first // self.lanes * self.strides[1])
+
+    def rows(self, first: int, count: int) -> "View":
+        """Some rows of an image, which stay where they are."""
+        n, c, _, w = self.image
+        return replace(self, shape=(n, c, count, w), offset=self.offset + first * self.strides[2])
 
     def reshaped(self, shape: Shape) -> "View":
         """The same elements under another shape; plain, or of one pixel an image both before and after."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from predictors.errors import InfeasibleError, UsageError
 from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import Manifest, SubgraphEntry
+from scheduler.bundle.rows import read_alone
 from scheduler.bundle.tflite_file import check_belongs, load_tflite
 from scheduler.checks.verify import random_input
 from scheduler.delegates.qnn_context import find_chip
@@ -131,7 +132,7 @@ def _compiled(source: Path, path: Path, chip: str, chosen: Sequence[SubgraphEntr
         InfeasibleError: If one computes something else.
     """
     code = compile_signatures(source, [sub.name for sub in chosen], chip, path)
-    cases = {sub.name: Case(code[sub.name], _last(tensors[sub.input]), _last(tensors[sub.output]).shape) for sub in chosen}
+    cases = {sub.name: Case(code[sub.name], _last(read_alone(sub, tensors)), _last(tensors[sub.output]).shape) for sub in chosen}
     got = simulate(cases, chip)
     found = {sub.name: Compiled(code[sub.name].operators, loss([(_last(tensors[sub.output]), got[sub.name])])) for sub in chosen}
     for signature, each in found.items():

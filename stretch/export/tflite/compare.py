@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from predictors.errors import InfeasibleError
 from scheduler.bundle.load import Bundle
+from scheduler.bundle.rows import read_alone
 from scheduler.delegates.base import Compiled
 from scheduler.delegates.litert import LiteRtDelegate
 from stretch.quantize.compare import Loss, least_snr_db, loss
@@ -98,14 +99,14 @@ def compare(bundle: Bundle, images: Sequence[Array]) -> Comparison:
         through, rounded_there, exact = replay(manifest, own, image), replay(manifest, files, image), whole(image)
         for what, expected in (("onnx", rounded_there), ("fp32", exact)):
             for sub in manifest.subgraphs:
-                found[what][sub.name].append(loss([(expected[sub.output], own[sub.name](expected[sub.input]))]))
+                found[what][sub.name].append(loss([(expected[sub.output], own[sub.name](read_alone(sub, expected)))]))
             for join in manifest.joins:
                 made = np.empty(expected[join.output].shape, np.float32)
                 compiled[join.name].run([np.ascontiguousarray(expected[name]) for name in join.inputs], [made])
                 found[what][join.name].append(loss([(expected[join.output], made)]))
             found[what][OUTPUT].append(loss([(expected[manifest.output], through[manifest.output])]))
         for sub in manifest.subgraphs:
-            found["onnx_fp32"][sub.name].append(loss([(exact[sub.output], files[sub.name](exact[sub.input]))]))
+            found["onnx_fp32"][sub.name].append(loss([(exact[sub.output], files[sub.name](read_alone(sub, exact)))]))
         for join in manifest.joins:
             found["onnx_fp32"][join.name].append(loss([]))
         found["onnx_fp32"][OUTPUT].append(loss([(exact[manifest.output], rounded_there[manifest.output])]))

@@ -12,9 +12,9 @@ from onnx import numpy_helper
 from predictors.errors import StretchError
 from scheduler.formats.onnx import QUANTISERS, OnnxFile
 from scheduler.formats.tflite_checks import LEAST_SCALE
+from stretch.export.onnx import weights_of
 from stretch.formats.tflite.source import Rounded, Source
 from stretch.formats.tflite.writer import Quant
-from stretch.operators.forms import forms
 from stretch.quantize.fold import fold_batch_norms
 
 Array = NDArray[Any]
@@ -36,7 +36,7 @@ def read_source(path: Path) -> Source:
     if not any(node.op_type in QUANTISERS for node in model.graph.node):
         folded = fold_batch_norms(model)
         file = OnnxFile(path, folded)
-        return Source(file.graph, _weights(file))
+        return Source(file.graph, weights_of(file))
     real, scales, integers = _reals(model, path)
     file = OnnxFile(path, real)
     rounded = {
@@ -44,18 +44,7 @@ def read_source(path: Path) -> Source:
         for node in real.graph.node
         if node.op_type in ("Conv", "Gemm") and node.input[1] in integers
     }
-    return Source(file.graph, _weights(file), scales, rounded)
-
-
-def _weights(file: OnnxFile) -> dict[str, dict[str, Array]]:
-    constants = file.initialisers
-    found: dict[str, dict[str, Array]] = {}
-    for part in file.operators:
-        keys = forms.get(part.op.kind).stored
-        own = {key: numpy_helper.to_array(constants[name]) for key, name in zip(keys, part.weights, strict=False)}
-        if own:
-            found[part.op.name] = own
-    return found
+    return Source(file.graph, weights_of(file), scales, rounded)
 
 
 def _reals(model: onnx.ModelProto, path: Path) -> tuple[onnx.ModelProto, dict[str, Quant], dict[str, Rounded]]:

@@ -17,9 +17,10 @@ class Balance(Bound):
         "balance",
         Ratio,
         0.5,
-        "Fastest over slowest branch of a segment, at least.",
+        "Fastest over slowest branch of a stretched segment, at least.",
         "Fastest over slowest branch of a segment, at least: multiply-accumulates in proportion to processor speed (eq. 6), as a bound.",
     )
+    exact = False
     at_most = False
     words = "the fastest branch takes {:.2g} of the slowest at best, at least {:g} is asked for"
 

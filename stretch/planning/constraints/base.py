@@ -52,6 +52,9 @@ class Constraint(ABC):
     offers: ClassVar[bool] = False
     #: Whether segments that stay whole must keep to it.
     whole: ClassVar[bool] = False
+    #: Whether segments that are divided exactly must: they lose no accuracy, so what guards it says nothing of them, and
+    #: they are there only where they are faster, their exchange included.
+    exact: ClassVar[bool] = True
 
     def offers_depth(self, value: Any, segment: "Segment", depth: int) -> bool:
         """Whether a branch of a segment may keep so many blocks."""

@@ -17,9 +17,10 @@ class Capacity(Bound):
         "segment_macs",
         Ratio,
         0.9,
-        "MACs of each branched segment over the original segment's, at least.",
+        "MACs of each stretched segment over the original segment's, at least.",
         "Multiply-accumulates of each branched segment over the original segment's, at least.",
     )
+    exact = False
     at_most = False
     words = "a branched segment has {:.2g} of the original's MACs at best, at least {:g} is asked for"
 

@@ -17,9 +17,10 @@ class Communication(Bound):
         "alpha",
         Positive,
         0.2,
-        "Communication of a segment over its latency, at most.",
+        "Communication of a stretched segment over its latency, at most.",
         "Communication of a segment over its latency, at most (paper 003, eq. 4).",
     )
+    exact = False
     words = "an exchange takes {:.2g} of the segment at best, at most {:g} is allowed"
 
     def part(self, ways: "Ways") -> "Floats":

@@ -17,9 +17,10 @@ class Straggler(Bound):
         "beta",
         Positive,
         1.1,
-        "A branch over the whole segment on the fastest processor, at most.",
+        "A stretched branch over the whole segment on the fastest processor, at most.",
         "A branch on its processor over the original segment on the fastest allowed processor, at most (eq. 5).",
     )
+    exact = False
     words = "the slowest branch takes {:.2g} times the segment on the fastest processor at best, at most {:g} is allowed"
 
     def part(self, ways: "Ways") -> "Floats":

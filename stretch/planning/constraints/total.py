@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 @register
 class TotalMacs(Constraint):
-    """Multiply-accumulates of the branched over those of the original model."""
+    """Multiply-accumulates of the branched over those of the original model, without those that bands of rows do twice."""
 
     option = Option(
         "macs",
         Range,
         (0.97, 1.03),
-        "Range of MACs over the original's.",
+        "Range of MACs over the original's; those that bands of rows do twice do not count.",
         "Multiply-accumulates of the branched over those of the original model.",
         example="0.97:1.03",
     )

@@ -7,7 +7,7 @@ it has not seen, not networks trained alone.
 """
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from predictors.errors import StretchError, UsageError
 from predictors.files import read_bytes
 from predictors.graph import OpGraph
+from predictors.joins import join_of
 from stretch.planning.cost.ways import Ways
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.scale import design_segments, scaled_branches
@@ -28,6 +29,24 @@ SCHEMA = 1
 MAX_BYTES = 1 << 20
 #: Of a branched segment, each zero for the original: see `features`.
 FEATURES = ("log_macs", "log_mean_width", "log_widest")
+
+
+class PredictedAccuracy(msgspec.Struct, frozen=True, kw_only=True):
+    """Predicted accuracy of a design, with what is known of the predictor.
+
+    Args:
+        top1: The accuracy.
+        rank_correlation: Of predicted with measured accuracies of networks that the predictor was not fitted to.
+        p_value: How likely so large a correlation is by chance.
+        rmse: Error of the predictor.
+        source: Always ``predicted``.
+    """
+
+    top1: float
+    rank_correlation: float
+    p_value: float
+    rmse: float
+    source: str = "predicted"
 
 
 class AccuracyPredictor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -53,6 +72,12 @@ class AccuracyPredictor(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     rmse: float
     schema: int = SCHEMA
 
+    def answer(self, graph: OpGraph, design: BranchDesign) -> PredictedAccuracy:
+        """Accuracy of a design as plain data."""
+        return PredictedAccuracy(
+            top1=self.predict(graph, design), rank_correlation=self.rank_correlation, p_value=self.p_value, rmse=self.rmse
+        )
+
     def predict(self, graph: OpGraph, design: BranchDesign) -> float:
         """Top-1 of a design.
 
@@ -67,7 +92,7 @@ class AccuracyPredictor(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         return self.base + sum(float(np.dot(self._of(name), row)) for name, row in rows.items())
 
     def gains(self, options: Ways) -> Floats:
-        """What each option adds to the accuracy; zero for a segment that stays whole.
+        """What each option adds to the accuracy; zero for a segment that stays whole or is divided exactly.
 
         Args:
             options: Ways to run one segment, n of them.
@@ -75,7 +100,7 @@ class AccuracyPredictor(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         Raises:
             UsageError: If the predictor does not know the segment.
         """
-        if len(options.candidates) < 2:
+        if not options.branched or options.exact:
             return np.zeros(len(options.macs))
         segment = options.segment
         grid = np.indices([len(c) for c in options.candidates]).reshape(len(options.candidates), -1)
@@ -110,7 +135,7 @@ def segment_features(graph: OpGraph, design: BranchDesign) -> dict[str, Floats]:
     """The features of every branched segment of a design, by name."""
     found: dict[str, Floats] = {}
     for part, segment, scaled in zip(design.segments, design_segments(graph, design), scaled_branches(graph, design), strict=True):
-        if len(part.branches) > 1:
+        if len(part.branches) > 1 and not join_of(part.join).exact:
             widths = np.array([[b.width / segment.width] for b in part.branches])
             found[part.name] = features(widths, np.array([sum(b.graph.macs for b in scaled) / segment.graph.macs]))[0]
     return found
@@ -150,14 +175,3 @@ def load_accuracy(path: Path, model: str) -> AccuracyPredictor:
     if not np.isfinite([found.base, *(w for row in found.weights.values() for w in row)]).all():
         raise StretchError(f"{path} has weights that are no numbers", "fit it anew with `stretch extract --rank`")
     return found
-
-
-def accuracy_json(predictor: AccuracyPredictor, accuracy: float) -> dict[str, Any]:
-    """What `stretch branch --json` says of a predicted accuracy."""
-    return {
-        "top1": accuracy,
-        "rank_correlation": predictor.rank_correlation,
-        "p_value": predictor.p_value,
-        "rmse": predictor.rmse,
-        "source": "predicted",
-    }

@@ -35,6 +35,11 @@ class BranchCost:
         contended_ms: The same while other branches compute.
         peak_bytes: Most activation bytes that one of its kernels reads and writes
             (where other channels arrive than in the original, at least that many).
+        rows: Rows of the segment's output that it computes; None for all.
+        reads: Of a part of the original segment, elements that it reads.
+        writes: Of such a part, elements that it writes.
+        cut_ms: What a band takes longer where it has to cut what it reads out of the whole tensor.
+        paths: Paths of the segment that it computes; None for all.
     """
 
     processor: str
@@ -46,6 +51,11 @@ class BranchCost:
     ms: float
     contended_ms: float
     peak_bytes: int
+    rows: tuple[int, int] | None = None
+    reads: int = 0
+    writes: int = 0
+    cut_ms: float = 0.0
+    paths: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -113,7 +123,7 @@ class Costs:
                 else:
                     changed = list(self._full(segment, processor, width, count, "none").kernels)
                 kernels.update((kernel.cost, kernel) for kernel in changed)
-        self._time(list(kernels.values()), processor)
+        self.kernels_time(list(kernels.values()), processor)
 
     def branch(self, segment: Segment, processor: str, depth: int, width: int, in_channels: int | None = None) -> BranchCost:
         """Cost of a branch before its join.
@@ -151,7 +161,7 @@ class Costs:
         whole = self._full(segment, processor, width, channels, entry)
         dropped = self._dropped_ops(segment, depth)
         kernels = [k for k in whole.kernels if k.name not in dropped]
-        item = self._item(processor)
+        item = self.item_bytes(processor)
         return BranchCost(
             processor,
             depth,
@@ -159,7 +169,7 @@ class Costs:
             entry,
             sum(k.macs for k in kernels),
             sum(n for name, n in whole.params.items() if name not in dropped),
-            *self._time(kernels, processor),
+            *self.kernels_time(kernels, processor),
             max(((k.cost.reads + k.cost.writes) * item for k in kernels), default=0),
         )
 
@@ -169,12 +179,12 @@ class Costs:
 
     def prepare_joins(self, segment: Segment, processor: str, channels: Iterable[tuple[int, int]]) -> None:
         """Time many 1×1 convolutions that end branches together: those from the first number of channels to the second."""
-        self._time([_join_conv(segment, width, out) for width, out in channels], processor)
+        self.kernels_time([_join_conv(segment, width, out) for width, out in channels], processor)
 
     def join_conv(self, segment: Segment, processor: str, width: int, out: int) -> tuple[int, float, int]:
         """Multiply-accumulates, ms beside other branches and parameters of the 1×1 convolution that ends a branch."""
         kernel = _join_conv(segment, width, out)
-        return kernel.macs, self._time([kernel], processor).contended_ms, kernel.cost.weights
+        return kernel.macs, self.kernels_time([kernel], processor).contended_ms, kernel.cost.weights
 
     def join(self, segment: Segment, kind: JoinKind, channels: int, branches: int) -> float:
         """Time of the join of several branches on the host, ms."""
@@ -194,10 +204,11 @@ class Costs:
         precision = device.processor(far).check_precision(self.precision.get(far))
         return self.predictor.links.parts(source, target, elements, precision)
 
-    def _time(self, kernels: Sequence[Kernel], processor: str) -> KernelsTime:
+    def kernels_time(self, kernels: Sequence[Kernel], processor: str) -> KernelsTime:
+        """Time of kernels one after the other, at the planned precision."""
         return self.predictor.kernels_time(kernels, processor, self.precision.get(processor))
 
-    def _item(self, processor: str) -> int:
+    def item_bytes(self, processor: str) -> int:
         """Bytes of an element at the processor's precision."""
         return ITEM_BYTES[self.predictor.device.processor(processor).check_precision(self.precision.get(processor))]
 
@@ -232,8 +243,8 @@ class Costs:
         after = [_rewired(kernel, segment, channels) for kernel in before]
         macs = sum((new.cost.weights - old.cost.weights) * old.cost.pixels for old, new in zip(before, after, strict=True))
         params = sum(new.cost.weights - old.cost.weights for old, new in zip(before, after, strict=True))
-        peak = max(((k.cost.reads + k.cost.writes) * self._item(processor) for k in after), default=0)
-        now, then = self._time(after, processor), self._time(before, processor)
+        peak = max(((k.cost.reads + k.cost.writes) * self.item_bytes(processor) for k in after), default=0)
+        now, then = self.kernels_time(after, processor), self.kernels_time(before, processor)
         self._changes[key] = (macs, params, now.ms - then.ms, now.contended_ms - then.contended_ms, peak)
         return self._changes[key]
 

@@ -5,7 +5,7 @@ whether the intervals of their times overlap, but in how many draws of those num
 (`stretch.planning.cost.uncertain`) the one is faster than the other.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -159,6 +159,7 @@ class Recommendation:
         low_ms: Lower end of the 90 % interval around its time.
         high_ms: Upper end.
         rivals: Every control beside the branched run.
+        told: Names of those that are told only.
     """
 
     recommended: str
@@ -166,15 +167,21 @@ class Recommendation:
     low_ms: float
     high_ms: float
     rivals: tuple[Rival, ...] = ()
+    told: frozenset[str] = frozenset()
+
+    @property
+    def beatable(self) -> tuple[Rival, ...]:
+        """The controls that may be recommended."""
+        return tuple(rival for rival in self.rivals if rival.name not in self.told)
 
     @property
     def measure(self) -> str | None:
         """The number that decides most between the branched run and the rival nearest to it."""
-        near = min(self.rivals, key=lambda rival: abs(rival.probability - 0.5), default=None)
+        near = min(self.beatable, key=lambda rival: abs(rival.probability - 0.5), default=None)
         return near.measure if near else None
 
 
-def recommend(branched: PredictedRun, controls: Mapping[str, PredictedRun]) -> Recommendation:
+def recommend(branched: PredictedRun, controls: Mapping[str, PredictedRun], told: Collection[str] = ()) -> Recommendation:
     """The run that is likely to be the fastest.
 
     The branched run is recommended if the probability that it is faster than every
@@ -184,19 +191,20 @@ def recommend(branched: PredictedRun, controls: Mapping[str, PredictedRun]) -> R
     Args:
         branched: The design.
         controls: Its controls, by name.
+        told: Controls that are compared and neither beaten nor recommended, such as a network that would have to be trained.
     """
     factors = drawn(key for run in (branched, *controls.values()) for key in run.unknowns)
     ours = branched.drawn_ms(factors)
     theirs = {name: control.drawn_ms(factors) for name, control in controls.items()}
     rivals = tuple(_rival(name, control, branched, theirs[name], ours) for name, control in controls.items())
-    wins = _wins(ours, theirs)
-    fastest = min(rivals, key=lambda rival: rival.ms, default=None)
+    wins = _wins(ours, {name: ms for name, ms in theirs.items() if name not in told})
+    fastest = min((rival for rival in rivals if rival.name not in told), key=lambda rival: rival.ms, default=None)
     recommended = NO_CLEAR_WINNER
     if wins >= SURE:
         recommended = BRANCHED
     elif fastest is not None and float(np.mean(theirs[fastest.name] < ours)) >= SURE:
         recommended = fastest.name
-    return Recommendation(recommended, wins, *uncertain.interval(ours), rivals)
+    return Recommendation(recommended, wins, *uncertain.interval(ours), rivals, frozenset(told))
 
 
 def certainty(found: Recommendation, branched: PredictedRun, single: PredictedRun | None) -> Certainty:

@@ -5,18 +5,21 @@ Algorithm 1 of paper 003 as arithmetic. A segment takes
     max over branches (transfer in + computation × contention + transfer to the host) + join,
 
 a whole segment its transfer in and its computation; the model's input and
-output are in the host's memory.
+output are in the host's memory. Of what arrives and leaves, a band of rows moves
+the rows that it reads and writes.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from predictors.graph import OpGraph
+from predictors.joins import join_of
 from predictors.predictor import Estimate, LatencyPredictor
 from stretch.planning.cost.branch import Costs
+from stretch.planning.cost.handover import cuts_itself, handed
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
-from stretch.planning.design.scale import design_segments, join_width, scaled_branches
+from stretch.planning.design.scale import design_segments, join_width, scale_branch, scaled_branches
 from stretch.planning.network.segments import Segment
 
 
@@ -67,6 +70,7 @@ class SegmentTime:
         branches: Its branches.
         join_ms: Time of the join.
         start_ms: When it starts.
+        halo_macs: Multiply-accumulates that bands of rows do beyond those of the segment in one piece: what is computed twice.
     """
 
     segment: Segment
@@ -74,6 +78,17 @@ class SegmentTime:
     branches: tuple[BranchTime, ...]
     join_ms: float
     start_ms: float
+    halo_macs: int = 0
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates, halos included."""
+        return sum(b.macs for b in self.branches)
+
+    @property
+    def params(self) -> int:
+        """Learned numbers; bands of rows have the same ones, which count once."""
+        return self.branches[0].params if join_of(self.design.join).bands else sum(b.params for b in self.branches)
 
     @property
     def ms(self) -> float:
@@ -127,13 +142,18 @@ class Timeline:
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates of the design."""
-        return sum(b.macs for s in self.segments for b in s.branches)
+        """Multiply-accumulates of the design, those of halos included."""
+        return sum(s.macs for s in self.segments)
+
+    @property
+    def halo_macs(self) -> int:
+        """Multiply-accumulates that bands of rows do twice."""
+        return sum(s.halo_macs for s in self.segments)
 
     @property
     def params(self) -> int:
         """Learned numbers of the design."""
-        return sum(b.params for s in self.segments for b in s.branches)
+        return sum(s.params for s in self.segments)
 
 
 def timeline(graph: OpGraph, design: BranchDesign, costs: Costs) -> Timeline:
@@ -155,20 +175,37 @@ def timeline(graph: OpGraph, design: BranchDesign, costs: Costs) -> Timeline:
         shape = segment.graph.input.shape
         elements = shape[0] * channels * prod(shape[2:])
         joined = len(part.branches) > 1
-        times = []
-        for scale, branch in zip(part.branches, scaled, strict=True):
-            estimate = costs.predictor.predict(branch.graph, scale.processor, costs.precision.get(scale.processor))
-            leaving = costs.moves(scale.processor, costs.host, prod(branch.graph.by_name[branch.graph.output].shape)) if joined else {}
-            slowed = estimate.contended_ms - estimate.computing_ms if joined else 0.0
-            entering = costs.moves(holder, scale.processor, elements)
-            links = {far: entering.get(far, 0.0) + leaving.get(far, 0.0) for far in (*entering, *leaving)}
-            into, out, alone = sum(entering.values()), sum(leaving.values()), estimate.computing_ms
-            times.append(BranchTime(scale, branch.graph.macs, branch.graph.params, into, links, alone, slowed, out, estimate))
+        times = tuple(
+            _branch(scale, made.graph, holder, elements, joined, costs) for scale, made in zip(part.branches, scaled, strict=True)
+        )
+        halo = sum(b.macs for b in times) - _undivided(segment, part, channels) if join_of(part.join).bands else 0
         channels = join_width(segment, part)
-        rows.append(SegmentTime(segment, part, tuple(times), costs.join(segment, part.join, channels, len(times)), at))
+        rows.append(SegmentTime(segment, part, times, costs.join(segment, part.join, channels, len(times)), at, halo))
         at += rows[-1].ms
         holder = costs.host if joined else part.branches[0].processor
     return Timeline(design, tuple(rows), costs.moves(holder, costs.host, prod(graph.by_name[graph.output].shape)))
+
+
+def _branch(scale: BranchScale, graph: OpGraph, holder: str, elements: int, joined: bool, costs: Costs) -> BranchTime:
+    """One branch, from what arrives until its output is on the host where branches meet."""
+    if scale.rows is not None and not cuts_itself(holder, scale.processor, costs.predictor):
+        graph = handed(graph)
+        elements = prod(graph.input.shape)
+    estimate = costs.predictor.predict(graph, scale.processor, costs.precision.get(scale.processor))
+    leaving = costs.moves(scale.processor, costs.host, prod(graph.by_name[graph.output].shape)) if joined else {}
+    slowed = estimate.contended_ms - estimate.computing_ms if joined else 0.0
+    entering = costs.moves(holder, scale.processor, elements)
+    links = {far: entering.get(far, 0.0) + leaving.get(far, 0.0) for far in (*entering, *leaving)}
+    into, out, alone = sum(entering.values()), sum(leaving.values()), estimate.computing_ms
+    return BranchTime(scale, graph.macs, graph.params, into, links, alone, slowed, out, estimate)
+
+
+def _undivided(segment: Segment, part: SegmentDesign, channels: int) -> int:
+    """Multiply-accumulates of a segment in one piece, where so many channels arrive."""
+    if channels == segment.in_width:
+        return segment.graph.macs
+    whole = SegmentDesign(part.name, part.start, part.end, (replace(part.branches[0], rows=None),))
+    return scale_branch(segment, whole, 0, channels).graph.macs
 
 
 def single_ms(graph: OpGraph, processor: str, precision: str | None, costs: Costs) -> float:

@@ -21,7 +21,9 @@ class Ways:
     """Ways to run one segment on one subset of the processors.
 
     Arrays have one entry per combination of the branches' candidates, in the
-    order of `numpy.ravel_multi_index` over `candidates`.
+    order of `numpy.ravel_multi_index` over `candidates`; of parts of the original
+    segment, bands of rows or paths, one per place where it is divided: the candidates
+    of that number together.
 
     Args:
         segment: The original segment.
@@ -37,6 +39,7 @@ class Ways:
         fastest_ms: Computation of the fastest branch, contention included.
         peak_bytes: Activation bytes alive at one time.
         span: Segments of the space that it takes the place of; more than 1 where stages are merged.
+        alone_ms: The original segment on the fastest allowed processor, ms, where that is known.
     """
 
     segment: Segment
@@ -52,6 +55,7 @@ class Ways:
     fastest_ms: Floats
     peak_bytes: Ints
     span: int = 1
+    alone_ms: float | None = None
 
     @property
     def processors(self) -> tuple[str, ...]:
@@ -63,8 +67,20 @@ class Ways:
         """Whether several branches run side by side."""
         return len(self.candidates) > 1
 
+    @property
+    def exact(self) -> bool:
+        """Whether branches compute parts of the original segment: bands of rows, or its own paths."""
+        return join_of(self.join).exact
+
+    @property
+    def banded(self) -> bool:
+        """Whether branches compute bands of rows."""
+        return join_of(self.join).bands
+
     def chosen(self, index: int) -> list[BranchCost]:
         """The branches of one combination."""
+        if self.exact:
+            return [c[index] for c in self.candidates]
         return [c[i] for c, i in zip(self.candidates, np.unravel_index(index, [len(c) for c in self.candidates]), strict=True)]
 
     def out_width(self, index: int) -> int:
@@ -79,6 +95,7 @@ class Ways:
         if join_of(self.join).divides:
             parts = partitions(self.segment.width, [b.width for b in chosen], max(aligns))
         branches = tuple(
-            BranchScale(b.processor, b.depth, b.width, b.entry, part, align) for b, part, align in zip(chosen, parts, aligns, strict=True)
+            BranchScale(b.processor, b.depth, b.width, b.entry, part, align, b.rows, b.paths)
+            for b, part, align in zip(chosen, parts, aligns, strict=True)
         )
         return SegmentDesign(self.segment.name, self.segment.start, self.segment.end, branches, self.join)

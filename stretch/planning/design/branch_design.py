@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import tomli_w
@@ -34,6 +34,10 @@ class BranchScale:
         partition: Channels this branch contributes to the joined tensor.
         align: Inner channel counts are multiples of it where they are scaled
             (the slice of the processor: 4 for PHWC4, 32 for a DSP).
+        rows: First row of the segment's output that it computes, and the one behind its
+            last; None for a branch that computes all rows.
+        paths: First of the segment's own paths (`stretch.planning.design.paths`) that it
+            computes, and the one behind its last; None for a branch that computes all.
     """
 
     processor: str
@@ -42,6 +46,8 @@ class BranchScale:
     entry: EntryKind = "none"
     partition: int = 0
     align: int = 8
+    rows: tuple[int, int] | None = None
+    paths: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -104,6 +110,8 @@ class BranchDraft(msgspec.Struct, forbid_unknown_fields=True):
     entry: EntryKind | None = None
     partition: _Count | None = None
     align: _Count | None = None
+    rows: tuple[_Count, _Count] | None = None
+    paths: tuple[_Count, _Count] | None = None
 
 
 class SegmentDraft(msgspec.Struct, forbid_unknown_fields=True):
@@ -143,6 +151,10 @@ def load_draft(path: Path) -> DesignDraft:
 
 def design_to_toml(design: BranchDesign) -> str:
     """The design as a TOML file that `load_draft` reads back."""
-    table = asdict(design)
+    table: dict[str, Any] = asdict(design)
+    for branch in (branch for segment in table["segments"] for branch in segment["branches"]):
+        for key in ("rows", "paths"):
+            if branch[key] is None:
+                del branch[key]  # TOML has no word for nothing
     # numbers and words come before tables, and a person looks for the version first
     return tomli_w.dumps({"version": table.pop("version"), **table})

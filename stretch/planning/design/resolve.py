@@ -1,11 +1,13 @@
 """A design as a person writes it, completed and checked against a network."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from predictors.errors import StretchError, UnknownNameError
 from predictors.graph import OpGraph
 from predictors.joins import DEFAULT, JoinKind, join_of
 from stretch.planning.design.branch_design import BranchDesign, BranchDraft, BranchScale, DesignDraft, SegmentDesign, SegmentDraft
+from stretch.planning.design.paths import JOINS
 from stretch.planning.design.scale import join_width, scaled_graph
 from stretch.planning.design.widths import partitions
 from stretch.planning.network.segments import Segment, cut_segment, split_segments
@@ -107,6 +109,10 @@ def _part(segment: Segment, own: SegmentDraft, arriving: int, align: Mapping[str
     join: JoinKind
     if own.join is not None:
         join = own.join
+    elif any(b.rows is not None for b in scales):
+        join = "rows"
+    elif any(b.paths is not None for b in scales):
+        join = JOINS.get(segment.graph.by_name[segment.end].kind, "paths")
     elif len(scales) > 1:
         join = DEFAULT
     else:
@@ -135,8 +141,8 @@ def _branch(segment: Segment, own: BranchDraft, arriving: int, align: Mapping[st
     for what, value in (("depth", depth), ("width", width), ("align", step)):
         if value < 1:
             raise StretchError(f"branch `{segment.name}.{own.processor}` has {what} {value}", f"{what} is a whole number from 1")
-    return BranchScale(own.processor, depth, width, entry, own.partition or 0, step)
+    return BranchScale(own.processor, depth, width, entry, own.partition or 0, step, own.rows, own.paths)
 
 
 def _with(scale: BranchScale, *, partition: int) -> BranchScale:
-    return BranchScale(scale.processor, scale.depth, scale.width, scale.entry, partition, scale.align)
+    return replace(scale, partition=partition)

@@ -1,7 +1,7 @@
 """A design applied to an operator graph: the paper's F (paper 003, eq. 1), without weights."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from predictors.channels import Narrowed
 from predictors.errors import StretchError
@@ -9,9 +9,12 @@ from predictors.graph import Op, OpGraph
 from predictors.host import host_among
 from predictors.joins import join_of, joins_that, meeting_of
 from predictors.operators import kind_of
+from predictors.rows import height
 from predictors.shapes import Attr
+from stretch.planning.design.bands import band_graph
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.design.depth import drop_units
+from stretch.planning.design.paths import JOINS, find_paths, path_graph, whole_paths
 from stretch.planning.design.widths import legal_widths, partitions, per_unit, scaled_units, trunk_widths
 from stretch.planning.network.channels import ChannelGroups, channel_groups
 from stretch.planning.network.segments import Segment, cut_segment
@@ -114,6 +117,8 @@ def scale_branch(segment: Segment, design: SegmentDesign, index: int, in_channel
         StretchError: If depth, width, entry or join do not fit the segment.
     """
     scale = design.branches[index]
+    if scale.rows is not None or scale.paths is not None:
+        return _part(segment, scale, in_channels)
     source = drop_units(segment, scale.depth)
     channels = segment.channels if source is segment.graph else channel_groups(source)
     kept = _kept(segment, source, channels, scale, in_channels)
@@ -139,6 +144,25 @@ def scale_branch(segment: Segment, design: SegmentDesign, index: int, in_channel
         ops.append(Op(JOIN_CONV, "conv", (output,), _pointwise(out, bias=True)))
         output = JOIN_CONV
     return ScaledBranch(OpGraph.build(f"{segment.name}.{scale.processor}", ops, output), source, channels, kept, start)
+
+
+def _part(segment: Segment, scale: BranchScale, in_channels: int) -> ScaledBranch:
+    """A band of rows or some paths of a segment, everything else as it is."""
+    where = f"{segment.name}.{scale.processor}"
+    if (scale.depth, scale.width, scale.entry) != (segment.depth, segment.width, "none"):
+        raise StretchError(
+            f"branch `{where}` computes {'a band of rows' if scale.rows else 'some paths'}, so it has all {segment.depth} blocks, "
+            f"width {segment.width} and no entry",
+            "leave out its depth, width and entry",
+        )
+    if scale.rows is not None and scale.paths is not None:
+        raise StretchError(f"branch `{where}` computes rows and paths", "let it compute one of the two")
+    whole = ScaledBranch(segment.graph, segment.graph, segment.channels, dict(segment.channels.units), 0)
+    if in_channels != segment.in_width:
+        alone = SegmentDesign(segment.name, segment.start, segment.end, (replace(scale, rows=None, paths=None),))
+        whole = scale_branch(segment, alone, 0, in_channels)
+    part = band_graph(whole.graph, where, *scale.rows) if scale.rows else path_graph(whole.graph, where, *(scale.paths or (0, 0)))
+    return replace(whole, graph=part)
 
 
 def _pointwise(out: int, *, bias: bool) -> dict[str, Attr]:
@@ -205,6 +229,11 @@ def _check_join(segment: Segment, design: SegmentDesign) -> None:
     if not processors or len(set(processors)) != len(processors):
         raise StretchError(f"{where} needs one branch per processor, it has {', '.join(processors) or 'none'}")
     if len(processors) == 1:
+        if design.branches[0].rows is not None or design.branches[0].paths is not None or join.exact:
+            what = "paths" if join.paths or design.branches[0].paths is not None else "rows"
+            raise StretchError(
+                f"{where} has one branch, and {what} are divided among two or more", f'leave out its {what} and its join = "{design.join}"'
+            )
         if join.convolves:
             raise StretchError(f"{where} has one branch and nothing to join by `{design.join}`", 'set join = "none"')
         if join.meets is None and design.branches[0].width != segment.width:
@@ -215,9 +244,62 @@ def _check_join(segment: Segment, design: SegmentDesign) -> None:
         raise StretchError(f"{where} has {len(processors)} branches that nothing joins", f"set join to {', '.join(others)} or {first}")
     if len(segment.graph.by_name[segment.end].shape) != 4:
         raise StretchError(f"{where} ends with a vector, branches join at feature maps", "let it end before the flattening")
+    _check_rows(segment, design)
+    _check_paths(segment, design)
     if join.divides and sum(b.partition for b in design.branches) != segment.width:
         raise StretchError(
             f"{where} has partitions that add up to {sum(b.partition for b in design.branches)}, its width is {segment.width}"
+        )
+
+
+def _check_rows(segment: Segment, design: SegmentDesign) -> None:
+    """Bands lie below each other without a gap, from the first row to the last."""
+    where, at = f"segment `{segment.name}`", 0
+    if not join_of(design.join).bands:
+        if any(b.rows is not None for b in design.branches):
+            raise StretchError(f"{where} has branches of some rows, which `{design.join}` does not join", 'set join = "rows"')
+        return
+    rows = height(segment.graph.by_name[segment.end].shape)
+    if len(design.branches) > rows:
+        raise StretchError(
+            f"{where} has {rows} rows for {len(design.branches)} processors, so that one of them has none",
+            "divide them among fewer processors",
+        )
+    for branch in design.branches:
+        if branch.rows is None:
+            raise StretchError(
+                f"{where} is joined by rows, its branch on {branch.processor} does not say which it computes",
+                "give it rows = [first, behind the last]",
+            )
+        start, stop = branch.rows
+        if start != at or stop <= start:
+            raise StretchError(
+                f"{where} has rows {start} to {stop} on {branch.processor}, where rows from {at} on are due",
+                f"the bands follow each other from row 0 to {rows}, and none is empty",
+            )
+        at = stop
+    if at != rows:
+        raise StretchError(f"{where} has bands up to row {at}, its output has {rows} rows", "let the last band end there")
+
+
+def _check_paths(segment: Segment, design: SegmentDesign) -> None:
+    """The branches compute every path once, in order."""
+    where, join = f"segment `{segment.name}`", join_of(design.join)
+    if not join.paths:
+        if any(b.paths is not None for b in design.branches):
+            raise StretchError(f"{where} has branches of some paths, which `{design.join}` does not join", 'leave out its "join"')
+        return
+    kind, count = segment.graph.by_name[segment.end].kind, len(find_paths(segment.graph))
+    if JOINS.get(kind) != design.join or not count:
+        raise StretchError(
+            f"{where} ends with `{segment.end}` ({kind}), which does not join paths of its own by `{design.join}`",
+            "let it start and end where the network branches and meets",
+        )
+    parts = [b.paths for b in design.branches if b.paths is not None]
+    if len(parts) < len(design.branches) or not whole_paths(parts, count):
+        raise StretchError(
+            f"{where} has {count} paths, and its branches do not compute each of them once, in order",
+            "say paths = [first, behind the last]",
         )
 
 
@@ -265,7 +347,7 @@ def _renamed(segment: str, processor: str, branch: OpGraph, source: str) -> tupl
     names: Mapping[str, str] = {op.name: source if op.kind == "input" else prefix + op.name for op in branch.ops}
     tags = {"segment": segment, "processor": processor, "subgraph": f"{segment}.{processor}", "meeting_point": "false"}
     ops = [
-        Op(names[op.name], op.kind, tuple(names[n] for n in op.inputs), op.attrs, tags={**tags, "origin": op.name})
+        Op(names[op.name], op.kind, tuple(names[n] for n in op.inputs), op.attrs, tags={**op.tags, **tags, "origin": op.name})
         for op in branch.ops
         if op.kind != "input"
     ]

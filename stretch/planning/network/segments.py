@@ -177,4 +177,4 @@ def join_kinds(segment: Segment, following: Segment | None) -> tuple[JoinKind, .
         following: The next segment, or None where the segment is the last.
     """
     any_width = following is not None and following.dense_input and not segment.fixed_width
-    return joins_that(lambda join: any_width or not join.widens)
+    return joins_that(lambda join: not join.exact and (any_width or not join.widens))

@@ -7,6 +7,7 @@ already covered because stages are merged.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,9 @@ from stretch.planning.search.space import DesignSpace
 Toll = Callable[[Ways], NDArray[np.float64]]
 
 
-def search_exact(space: DesignSpace, low: int, high: int, n_meet: int, toll: Toll | None = None) -> SearchResult | None:
+def search_exact(
+    space: DesignSpace, low: int, high: int, n_meet: int, toll: Toll | None = None, using: str | None = None
+) -> SearchResult | None:
     """The fastest design of `space` between `low` and `high` multiply-accumulates.
 
     Args:
@@ -30,15 +33,16 @@ def search_exact(space: DesignSpace, low: int, high: int, n_meet: int, toll: Tol
         n_meet: Branched segments, at least.
         toll: Time added to each option of a segment, ms, for what else a design is to be
             chosen by; the result's `ms` is without it.
+        using: A processor that some segment has to use.
 
     Returns:
         The design, or None if there is none.
     """
-    states = _States(len(space.holders), n_meet + 1, space.longest_span)
-    layers = [_layer(space, options, states, toll) for options in space.options]
+    states = _States(len(space.holders), n_meet + 1, space.longest_span, 1 if using is None else 2)
+    layers = [_layer(space, options, states, toll, using) for options in space.options]
     final = np.full(states.count, np.inf)
     for i, holder in enumerate(space.holders):
-        final[states.number(i, n_meet, 0)] = space.leaving_ms(holder)
+        final[states.number(i, n_meet, 0, states.uses - 1)] = space.leaving_ms(holder)
     start = states.number(space.holders.index(space.costs.host), 0, 0)
     path = shortest_path(layers, states.count, start, final, low, high)
     if path is None:
@@ -55,21 +59,22 @@ _COVERED = -1
 
 @dataclass(frozen=True)
 class _States:
-    """Numbers of states: holder, branched segments so far, segments ahead that are covered."""
+    """Numbers of states: holder, branched segments so far, segments ahead that are covered, whether a processor was used."""
 
     holders: int
     levels: int
     longest: int
+    uses: int = 1
 
     @property
     def count(self) -> int:
-        return self.holders * self.levels * self.longest
+        return self.holders * self.levels * self.longest * self.uses
 
-    def number(self, holder: int, level: int, covered: int) -> int:
-        return (covered * self.holders + holder) * self.levels + level
+    def number(self, holder: int, level: int, covered: int, used: int = 0) -> int:
+        return ((used * self.longest + covered) * self.holders + holder) * self.levels + level
 
 
-def _layer(space: DesignSpace, options: list[Ways], states: _States, toll: Toll | None) -> Layer:
+def _layer(space: DesignSpace, options: list[Ways], states: _States, toll: Toll | None, using: str | None) -> Layer:
     parts = []
     offset = 0
     for group in options:
@@ -81,10 +86,10 @@ def _layer(space: DesignSpace, options: list[Ways], states: _States, toll: Toll 
             index = np.flatnonzero(group.allowed[holder])
             zeros = np.zeros(len(index), np.int64)
             piece = undominated(Layer(zeros, zeros, group.macs[index], ms[index], index + offset))
-            for level in range(states.levels):
-                after = states.number(end, min(level + branched, states.levels - 1), group.span - 1)
-                zeros = np.zeros(len(piece.ms), np.int64)
-                parts.append(Layer(zeros + states.number(holder, level, 0), zeros + after, piece.macs, piece.ms, piece.option))
+            zeros = np.zeros(len(piece.ms), np.int64)
+            for level, used in product(range(states.levels), range(states.uses)):
+                after = states.number(end, min(level + branched, states.levels - 1), group.span - 1, max(used, using in group.processors))
+                parts.append(Layer(zeros + states.number(holder, level, 0, used), zeros + after, piece.macs, piece.ms, piece.option))
         offset += len(group.macs)
     parts.append(_covered(states))
     names = ("source", "target", "macs", "ms", "option")
@@ -94,7 +99,8 @@ def _layer(space: DesignSpace, options: list[Ways], states: _States, toll: Toll 
 def _covered(states: _States) -> Layer:
     """Ways past a segment that a merged one before it covers: they cost nothing."""
     ways = [
-        (states.number(holder, level, covered), states.number(holder, level, covered - 1))
+        (states.number(holder, level, covered, used), states.number(holder, level, covered - 1, used))
+        for used in range(states.uses)
         for covered in range(1, states.longest)
         for holder in range(states.holders)
         for level in range(states.levels)

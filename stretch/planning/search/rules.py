@@ -73,6 +73,8 @@ class Rules:
         """
         kept = np.ones(ways.ms.shape, bool)
         for constraint, value in self.asked:
+            if ways.exact and not constraint.exact:
+                continue
             if (ways.branched or constraint.whole) and (mask := constraint.mask(value, ways, segment_ms)) is not None:
                 kept &= mask
         return kept

@@ -49,6 +49,7 @@ class DesignSpace:
         rules: The constraints.
         join: How branches meet.
         arriving: Channels that arrive at each segment; the original's if None.
+        stretched: Whether segments may become scaled copies; else all stay whole.
     """
 
     def __init__(
@@ -59,6 +60,8 @@ class DesignSpace:
         rules: Rules,
         join: JoinKind = DEFAULT,
         arriving: Sequence[int] | None = None,
+        *,
+        stretched: bool = True,
     ) -> None:
         self.segments = tuple(segments)
         self.processors = tuple(processors)
@@ -72,8 +75,8 @@ class DesignSpace:
         for i, segment in enumerate(self.segments):
             following = self.segments[i + 1] if i + 1 < len(self.segments) else None
             kind: JoinKind = join if join in join_kinds(segment, following) else DEFAULT
-            here = [self._whole(segment, p, self.arriving[i]) for p in self.processors]
-            if segment.branchable:
+            here = [self.whole(segment, p, self.arriving[i]) for p in self.processors]
+            if stretched and segment.branchable:
                 for count in range(2, len(self.processors) + 1):
                     here += [self._branched(segment, subset, kind, self.arriving[i]) for subset in combinations(self.processors, count)]
             self.options.append([o for o in here if len(o.macs)])
@@ -110,7 +113,8 @@ class DesignSpace:
         last = self.segments[-1]
         return self.costs.transfer(holder, self.costs.host, prod(last.graph.by_name[last.end].shape))
 
-    def _whole(self, segment: Segment, processor: str, arriving: int) -> Ways:
+    def whole(self, segment: Segment, processor: str, arriving: int) -> Ways:
+        """The way to run a segment in one piece on a processor, where so many channels arrive."""
         cost = self.costs.branch(segment, processor, segment.depth, segment.width, arriving)
         elements = _pixels(segment, segment.start) * arriving
         entering = np.array([[self.costs.transfer(h, processor, elements)] for h in self.holders])
@@ -119,7 +123,7 @@ class DesignSpace:
             segment, "none", ((cost,),), np.array([cost.macs]), np.array([cost.params]), entering + ms, np.ones((len(self.holders), 1), bool),
             np.ones(1), entering, ms, ms, np.array([cost.peak_bytes]),
         )  # fmt: skip
-        return replace(options, allowed=self._allowed(options))
+        return replace(options, allowed=self.allowed(options))
 
     def merged(self, segment: Segment, first: int, span: int, branches: int, thinning: Thinning) -> list[Ways]:
         """Ways to run merged segments on every subset of a number of processors.
@@ -184,17 +188,18 @@ class DesignSpace:
             segment, join, tuple(candidates), macs, params, np.stack(ms), np.ones((len(self.holders), len(macs)), bool), depth,
             np.stack(exchange), slowest, fastest, peak,
         )  # fmt: skip
-        return replace(options, allowed=self._allowed(options))
+        return replace(options, allowed=self.allowed(options))
 
-    def _allowed(self, options: Ways) -> Mask:
+    def allowed(self, options: Ways) -> Mask:
         """Which combinations meet every rule, per holder."""
-        return self.rules.allowed(options, self.fastest(options.segment))
+        alone = self.fastest(options.segment) if options.alone_ms is None else options.alone_ms
+        return self.rules.allowed(options, alone)
 
     def under(self, rules: Rules) -> "DesignSpace":
         """The same designs under other rules; the floors on depth and width are taken as they are."""
         other = copy(self)
         other.rules = rules
-        other.options = [[replace(o, allowed=other._allowed(o)) for o in options] for options in self.options]
+        other.options = [[replace(o, allowed=other.allowed(o)) for o in options] for options in self.options]
         return other
 
     def _join_costs(

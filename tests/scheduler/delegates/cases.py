@@ -144,12 +144,15 @@ def pad(draw):
 
 
 @st.composite
-def channel_slice(draw):
-    shape = draw(images)
-    start = draw(st.integers(0, shape[1] - 1))
-    stop = draw(st.integers(start + 1, shape[1]))
+def channel_or_row_slice(draw):
+    shape, axis = draw(images), draw(st.sampled_from([1, 2]))
+    start = draw(st.integers(0, shape[axis] - 1))
+    stop = draw(st.integers(start + 1, shape[axis]))
     return Case(
-        "Slice", [floats(shape, draw(seeds))], {}, {k: np.array([v], np.int64) for k, v in (("start", start), ("stop", stop), ("axis", 1))}
+        "Slice",
+        [floats(shape, draw(seeds))],
+        {},
+        {k: np.array([v], np.int64) for k, v in (("start", start), ("stop", stop), ("axis", axis))},
     )
 
 
@@ -235,7 +238,7 @@ OPS = {
     "Reshape": reshape(),
     "Resize": resize(),
     "Sigmoid": elementwise("Sigmoid", scale=30.0),
-    "Slice": channel_slice(),
+    "Slice": channel_or_row_slice(),
     "Softmax": elementwise("Softmax", axis=st.sampled_from([1, 2, -1])),
     "Squeeze": squeezes("Squeeze"),
     "Sum": several("Sum"),

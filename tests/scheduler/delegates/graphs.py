@@ -27,7 +27,8 @@ def windows(draw, kind):
     else:
         # Torch allows pads of at most half a window.
         dilation = (1, 1)
-        padding = tuple(draw(st.integers(0, kernel[axis] // 2)) for axis in (0, 1)) * 2
+        top, left, bottom = (draw(st.integers(0, kernel[axis] // 2)) for axis in (0, 1, 0))
+        padding = (top, left, draw(st.sampled_from([top, bottom])), left)  # a band is padded where the image ends
         more = {"ceil_mode": draw(st.booleans())}
     smallest = [max(1, dilation[a] * (kernel[a] - 1) + 1 - padding[a] - padding[a + 2]) for a in (0, 1)]
     side = [draw(st.integers(smallest[a], smallest[a] + 9)) for a in (0, 1)]
@@ -43,6 +44,7 @@ def attributes(draw, kind):
     side = [draw(sizes), draw(sizes)]
     if kind in ("conv", "max_pool", "avg_pool"):
         return draw(windows(kind))
+    first = draw(st.integers(0, side[0] - 1))
     found = {
         "linear": {"out_features": draw(sizes), "bias": draw(st.booleans())},
         "batch_norm": {"eps": 1e-3, "momentum": 0.1, "affine": draw(st.booleans())},
@@ -54,6 +56,7 @@ def attributes(draw, kind):
         "global_max_pool": {"keepdims": draw(st.booleans())},
         "pad": {"padding": draw(st.tuples(*[st.integers(0, 3)] * 4))},
         "slice": {"start": draw(st.integers(0, 2)), "stop": draw(st.integers(3, 6))},
+        "slice_rows": {"start": first, "stop": draw(st.integers(first + 1, side[0]))},
         "channel_shuffle": {"groups": draw(st.sampled_from([1, 2, 3]))},
         "upsample": {"scale": draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))},
         "layer_norm": {"eps": 1e-6, "affine": draw(st.booleans())},
@@ -78,7 +81,7 @@ def graphs(draw, kind):
         ops.append(
             Op("other", "global_avg_pool", ("x",), {"keepdims": True}) if small else Op("other", "mul_scalar", ("x",), {"value": 0.7})
         )
-        orders = [("x", "other"), ("other", "x")] + ([("x", "other", "x")] if kind in ("add", "concat") else [])
+        orders = [("x", "other"), ("other", "x")] + ([("x", "other", "x")] if kind in ("add", "concat", "concat_rows") else [])
         reads = draw(st.sampled_from(orders))
     ops.append(Op("y", kind, reads, attrs))
     graph = OpGraph.build(f"case.{kind}", ops, "y")

@@ -50,7 +50,7 @@ def torch_result(case):
             n = [int(v) for v in c["pads"]]
             y = functional.pad(x, (n[3], n[7], n[2], n[6]), value=float(c.get("value", 0.0)))
         case "Slice":
-            y = x[:, int(c["start"]) : int(c["stop"])]
+            y = x.narrow(int(c["axis"]), int(c["start"]), int(c["stop"]) - int(c["start"]))
         case "Reshape":
             y = x.reshape([x.shape[i] if n == 0 else n for i, n in enumerate(c["shape"].tolist())])
         case "ReduceMean":

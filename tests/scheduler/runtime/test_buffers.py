@@ -87,10 +87,15 @@ def test_join_that_is_registered_from_outside_computes_into_its_output(monkeypat
     assert np.array_equal(buffers.arrays["c"], np.concatenate([b, a], axis=axis))
 
 
-def alive_together(plan, a, b):
-    """Whether two tensors may be in use at once, by following what reads what: an oracle that knows no steps' numbers."""
+def alive_together(plan, a, b, readers):
+    """Whether two tensors may be in use at once, by following what reads what: an oracle that knows no steps' numbers.
+
+    `readers` has the one step that uses each copy of rows.
+    """
 
     def users(tensor):
+        if tensor in readers:
+            return {readers[tensor]}
         return {name for name in plan.order if tensor in (*plan.step(name).inputs, *plan.step(name).outputs)}
 
     def ancestors(step):
@@ -118,7 +123,7 @@ def holders(plan, arrays):
 
 @st.composite
 def networks(draw):
-    """A random plan with tensors of random sizes; joins add, or put side by side."""
+    """A random plan with tensors of random sizes, of which some subgraphs read some rows; joins add, or put side by side."""
     plan, _ = draw(plans())
     sizes = {
         name: (1, draw(st.integers(1, 40)), 2, 2) for name in {t for step in plan.order for t in plan.step(step).outputs} | {*plan.inputs}
@@ -129,7 +134,11 @@ def networks(draw):
             kind = "sum" if len({sizes[i] for i in join.inputs}) == 1 and draw(st.booleans()) else "concat"
             joins[name] = replace(join, kind=kind)
             sizes[join.output] = sizes[join.inputs[0]] if kind == "sum" else (1, sum(sizes[i][1] for i in join.inputs), 2, 2)
-    plan = plan_of(plan.inputs, plan.outputs, plan.subgraphs.values(), joins.values())
+    bands = {
+        name: replace(step, rows={i: (row, row + 1) for i in step.inputs if draw(st.booleans()) for row in [draw(st.integers(0, 1))]})
+        for name, step in plan.subgraphs.items()
+    }
+    plan = plan_of(plan.inputs, plan.outputs, bands.values(), joins.values())
     return plan, [Tensor(name, shape, "", ()) for name, shape in sizes.items()]
 
 
@@ -140,10 +149,11 @@ def test_tensors_that_may_be_alive_at_once_never_overlap(network, planner):
     buffers = Buffers(plan, tensors, planners.get(planner))
     assert buffers.memory.problem(buffers.lifetimes) is None
     groups = holders(plan, buffers.arrays)
+    readers = {own: reader for (reader, _), own in buffers._bands.items()}
     names = sorted(buffers.arrays)
     for i, a in enumerate(names):
         for b in names[:i]:
-            if b not in groups[a] and any(alive_together(plan, one, other) for one in groups[a] for other in groups[b]):
+            if b not in groups[a] and any(alive_together(plan, one, other, readers) for one in groups[a] for other in groups[b]):
                 assert not np.shares_memory(buffers.arrays[a], buffers.arrays[b]), (a, b)
 
 
@@ -157,7 +167,10 @@ def carried_out(plan, buffers, order):
                 buffers.joins[name]()
             continue
         step = plan.subgraphs[name]
-        total = sum(float((buffers.arrays[i] * (k + 1)).sum()) for k, i in enumerate(step.inputs)) % 1009
+        bound, copies = buffers.reads(step)
+        for own, rows in copies:
+            own[...] = rows
+        total = sum(float((bound[i] * (k + 1)).sum()) for k, i in enumerate(step.inputs)) % 1009
         for k, output in enumerate(step.outputs):
             array = buffers.arrays[output]
             array[...] = (total + np.arange(array.size).reshape(array.shape) * (k + 3)) % 101
@@ -215,3 +228,48 @@ def test_very_many_tensors_each_have_memory_of_their_own():
     subgraphs = [PlannedSubgraph(f"s{i}", "s", "", "cpu", (f"t{i}",), (f"t{i + 1}",)) for i in range(count)]
     tensors = [Tensor(f"t{i}", (1, 16), "", (), layout="NC") for i in range(count + 1)]
     assert Buffers(plan_of(["t0"], [f"t{count}"], subgraphs, []), tensors).bytes == (count + 1) * 64
+
+
+def one_reader(layout, rows=(2, 5), batch=1):
+    """A subgraph that reads some rows of an image of three channels."""
+    shape = (batch, 3, 8, 4) if layout == "NCHW" else (batch, 8, 4, 3)
+    plan = plan_of(["x"], ["y"], [PlannedSubgraph("s", "s", "", "cpu", ("x",), ("y",), {"x": rows})], [])
+    return plan, Buffers(plan, [Tensor("x", shape, "", (), layout=layout), Tensor("y", (1, 5), "", (), layout="NC")])
+
+
+def test_rows_of_one_image_with_channels_last_are_a_view():
+    plan, buffers = one_reader("NHWC")
+    bound, copies = buffers.reads(plan.subgraphs["s"])
+    assert copies == []
+    assert np.shares_memory(bound["x"], buffers.arrays["x"])
+    assert (bound["x"].shape, bound["x"].flags.c_contiguous) == ((1, 3, 4, 3), True)
+    assert sorted(buffers.arrays) == ["x", "y"]
+
+
+@pytest.mark.parametrize(("layout", "batch"), [("NCHW", 1), ("NHWC", 2)])
+def test_rows_that_are_no_piece_are_copied_to_memory_of_their_own(layout, batch):
+    plan, buffers = one_reader(layout, batch=batch)
+    bound, ((target, rows),) = buffers.reads(plan.subgraphs["s"])
+    assert target is bound["x"]
+    assert target.flags.c_contiguous
+    assert not np.shares_memory(target, buffers.arrays["x"])
+    assert np.shares_memory(rows, buffers.arrays["x"])
+    assert rows.shape == target.shape == ((1, 3, 3, 4) if layout == "NCHW" else (2, 3, 4, 3))
+
+
+def test_memory_of_rows_is_free_once_their_reader_is_done():
+    """In a chain, what a step reads and what the step after the next reads are never alive together."""
+    subgraphs = [PlannedSubgraph(f"s{i}", "s", "", "cpu", (f"t{i}",), (f"t{i + 1}",), {f"t{i}": (0, 6)}) for i in range(6)]
+    tensors = [Tensor(f"t{i}", (1, 4, 8, 8), "", ()) for i in range(7)]
+    plan = plan_of(["t0"], ["t6"], subgraphs, [])
+    alone = Buffers(plan, tensors, planners.get("naive"))
+    shared = Buffers(plan, tensors)
+    assert shared.bytes <= 3 * 1024 < alone.bytes == 7 * 1024 + 6 * 768
+
+
+def test_tensor_that_is_called_like_a_copy_of_rows_keeps_its_memory():
+    name = "rows of x for s"
+    plan = plan_of(["x", name], ["y"], [PlannedSubgraph("s", "s", "", "cpu", ("x", name), ("y",), {"x": (0, 1)})], [])
+    tensors = [Tensor(n, (1, 2, 2, 2), "", ()) for n in ("x", name, "y")]
+    bound, _ = Buffers(plan, tensors).reads(plan.subgraphs["s"])
+    assert [bound[n].shape for n in ("x", name)] == [(1, 2, 1, 2), (1, 2, 2, 2)]

@@ -88,7 +88,7 @@ def test_refusal_names_flags_and_its_json_has_the_rule_and_the_values(words, rul
     ((name, (asked, nearest)),) = rules.items()
     flag = "--" + name.replace("_", "-")
     assert data["error"].endswith(f"the tightest is {flag} {asked}")
-    assert data["hint"] == f"the nearest value with a design is {flag} {nearest}"
+    assert data["hint"] == f"the nearest value with a design is {flag} {nearest}, or split the network as it is with --lossless"
 
 
 @pytest.mark.torch
@@ -97,7 +97,7 @@ def test_rule_that_a_refusal_names_can_be_given_on_the_command_line(flag):
     loose = ["--alpha", "1000", "--beta", "1000", "--macs", "0.5:2", "--weights", "none", "--dry-run", "--json"]
     found = []
     for value in ("0.05", "0.97"):
-        result = invoke("tiny_resnet", "--device", "pixel6", *loose, flag, value)
+        result = invoke("tiny_resnet", "--device", kept("pixel6"), *loose, flag, value)
         assert result.exit_code in (0, 4), result.output
         found.append(json.loads(result.stdout))
     assert found[0].get("segments") != found[1].get("segments")
@@ -215,3 +215,26 @@ def test_pictures_that_cannot_be_read_so_are_a_usage_error_and_leave_nothing(tmp
     assert result.exit_code == 2, result.output
     assert told in " ".join(result.output.split())
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.torch
+def test_lossless_bundle_is_exact(tmp_path):
+    words = ("tiny_resnet", "--device", kept("pixel6"), "--out", str(tmp_path / "b"), "--lossless", "--json", "--weights", "none")
+    result = invoke(*words)
+    assert result.exit_code == 0, result.output
+    data = json.loads(result.stdout)
+    assert data["exact"]
+    assert {segment["kind"] for segment in data["segments"]} == {"whole", "rows"}
+    assert data["checks"]["max_error"] <= 1e-4
+
+
+@pytest.mark.torch
+def test_network_without_rows_to_split_ends_with_4_and_the_reason(tmp_path):
+    (tmp_path / "pooled.py").write_text(
+        "from torch import nn\ndef make():\n    return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 10))\n"
+    )
+    words = (f"{tmp_path / 'pooled.py'}:make", "--device", "pixel6", "--lossless", "--dry-run", "--trust-code", "--input", "3x32x32")
+    result = invoke(*words)
+    assert result.exit_code == 4, result.output
+    assert "has no segment that can be split by rows" in result.output
+    assert "global_avg_pool" in result.output

@@ -6,6 +6,7 @@ import pytest
 torch = pytest.importorskip("torch")
 import numpy as np  # noqa: E402 - torch may be missing
 
+from predictors.errors import StretchError  # noqa: E402
 from scheduler.bundle.load import load_bundle  # noqa: E402
 from scheduler.runtime.session import Session  # noqa: E402
 from stretch.export.bundle import BundleFacts, export_bundle  # noqa: E402
@@ -88,3 +89,46 @@ def test_subgraphs_together_have_the_nodes_of_the_whole(captured, tmp_path):
     parts = [n.name for s in manifest.subgraphs for n in onnx.load(tmp_path / "b" / s.file).graph.node]
     assert len(parts) == len(set(parts))
     assert whole_nodes - set(parts) == {j.output for j in manifest.joins}
+
+
+def rows_of_two(graph):
+    """Every segment that ends in rows in two bands, the first of a third of them."""
+    parts = []
+    for s in split_segments(graph):
+        rows = graph.by_name[s.end].shape[2] if s.branchable else 1
+        bounds = [(0, max(1, rows // 3)), (max(1, rows // 3), rows)]
+        bands = tuple(BranchScale(p, s.depth, s.width, rows=band) for p, band in zip(("cpu", "gpu"), bounds, strict=True))
+        parts.append(SegmentDesign(s.name, s.start, s.end, bands, "rows") if rows > 1 else whole(s))
+    return BranchDesign(graph.name, "pixel6", tuple(parts))
+
+
+def test_band_reads_the_rows_that_the_manifest_states_and_begins_with_no_cut(captured, tmp_path):
+    found = captured("tiny_resnet")
+    manifest = export_bundle(tmp_path / "b", found, build(found, rows_of_two(found.graph)), None, FACTS, "0.1.0", controls=False)
+    shapes = {tensor.name: tensor.shape for tensor in manifest.tensors}
+    bands = [sub for sub in manifest.subgraphs if sub.rows]
+    assert {sub.processor for sub in bands} == {"cpu", "gpu"}
+    for sub in bands:
+        model = onnx.load(tmp_path / "b" / sub.file)
+        (name,) = sub.rows
+        start, stop = sub.rows[name]
+        assert 0 <= start < stop <= shapes[name][2]
+        (source,) = model.graph.input
+        assert (source.name, [d.dim_value for d in source.type.tensor_type.shape.dim]) == (
+            sub.input,
+            [*shapes[name][:2], stop - start, shapes[name][3]],
+        )
+        assert all(not (node.op_type == "Slice" and node.input[0] == source.name) for node in model.graph.node[:1])
+    assert any(b.rows[b.input][0] < a.rows[a.input][1] for a, b in zip(bands[::2], bands[1::2], strict=True))  # the halo is read twice
+
+
+def test_bands_that_state_other_rows_than_their_files_read_are_refused(captured, tmp_path):
+    found = captured("tiny_resnet")
+    export_bundle(tmp_path / "b", found, build(found, rows_of_two(found.graph)), None, FACTS, "0.1.0", controls=False)
+    raw = json.loads((tmp_path / "b" / "bundle.json").read_text())
+    band = next(sub for sub in raw["subgraphs"] if sub["rows"])
+    (name,) = band["rows"]
+    band["rows"][name][1] -= 1
+    (tmp_path / "b" / "bundle.json").write_text(json.dumps(raw))
+    with pytest.raises(StretchError, match=r"does not fit the bundle: its input is `.*` \[1, "):
+        load_bundle(tmp_path / "b")

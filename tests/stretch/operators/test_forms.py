@@ -26,6 +26,7 @@ ATTRS = {
     "global_max_pool": {"keepdims": True},
     "pad": {"padding": (1, 2, 3, 4)},
     "slice": {"start": 1, "stop": 3},
+    "slice_rows": {"start": 2, "stop": 5},
     "channel_shuffle": {"groups": 2},
     "upsample": {"scale": (2, 3)},
     "layer_norm": {"eps": 1e-6, "affine": True},
@@ -36,11 +37,14 @@ ATTRS = {
 }
 
 
-@pytest.mark.parametrize("kind", COMPUTED)
-def test_module_of_every_kind_traces_back_to_its_operator(kind):
+ONE_SIDED = [(kind, {**ATTRS[kind], "padding": (1, 1, 0, 1)}) for kind in ("max_pool", "avg_pool")]
+
+
+@pytest.mark.parametrize(("kind", "attrs"), [*((kind, ATTRS.get(kind, {})) for kind in COMPUTED), *ONE_SIDED])
+def test_module_of_every_kind_traces_back_to_its_operator(kind, attrs):
     shape = (1, 4) if kind in ("linear", "unflatten") else (1, 4, 9, 9)
     count = max(1, kind_of(kind).min_inputs)
-    op = Op("op", kind, ("input",) * count, ATTRS.get(kind, {}))
+    op = Op("op", kind, ("input",) * count, attrs)
 
     class Net(nn.Module):
         def __init__(self):

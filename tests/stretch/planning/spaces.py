@@ -1,6 +1,7 @@
 """Small design spaces for tests."""
 
 import msgspec
+import numpy as np
 
 from predictors.predictor import LatencyPredictor
 from stretch.planning.config import PlanConfig
@@ -30,3 +31,27 @@ def as_design(graph, segments):
 
 def relaxed(config, **changes):
     return msgspec.structs.replace(config, **changes)
+
+
+def fastest_by_brute_force(space, low, high, n_meet):
+    """Fastest design by following every sequence of options, merged or not, on the timeline's own arithmetic."""
+    elements = int(np.prod(space.segments[-1].graph.by_name[space.segments[-1].end].shape))
+    best, count = np.inf, 0
+    open_paths = [(0, space.holders.index(space.costs.host), 0, 0, 0.0)]
+    while open_paths:
+        at, holder, macs, met, ms = open_paths.pop()
+        if macs > high:
+            continue
+        if at == len(space.segments):
+            count += 1
+            if macs >= low and met >= n_meet:
+                best = min(best, ms + space.costs.transfer(space.holders[holder], space.costs.host, elements))
+            continue
+        for options in space.options[at]:
+            branched = len(options.candidates) > 1
+            after = space.holders.index(space.costs.host if branched else options.processors[0])
+            open_paths += [
+                (at + options.span, after, macs + int(options.macs[i]), met + branched, ms + float(options.ms[holder, i]))
+                for i in np.flatnonzero(options.allowed[holder])
+            ]
+    return best, count

@@ -42,7 +42,7 @@ def test_sentences_are_spelled_as_whoever_asks_writes_options():
     slow = plan(small_resnet(), specified("mi9"), PlanConfig(**LOOSE, peak_memory=10**9))
     for each in (slow.answer(), slow.answer(as_flag)):
         assert all(type(warning) is str for warning in each.warnings)
-        assert [each_["reason"] for each_ in each.unused] == [w for w in each.warnings if "is not used" in w]
+        assert [each_.reason for each_ in each.unused] == [w for w in each.warnings if "is not used" in w]
 
 
 def test_numbers_of_arrays_become_plain_ones():

@@ -113,7 +113,7 @@ def test_number_of_meeting_points_that_merging_takes_away_is_named():
     with pytest.raises(InfeasibleError) as caught:
         planned(n_meet=2)
     assert "n_meet=2" in caught.value.message
-    assert caught.value.hint == "the nearest value with a design is `n_meet=1`"
+    assert caught.value.hint == "the nearest value with a design is `n_meet=1`, or split the network as it is with `lossless`"
 
 
 def test_design_with_merged_stages_is_evaluated_like_a_planned_one():

@@ -61,3 +61,29 @@ def test_unknown_processor_hints_at_the_closest():
     with pytest.raises(UnknownNameError) as caught:
         PlanConfig(processors=("cpu", "gpuu")).checked(MI9)
     assert caught.value.hint == "did you mean `gpu`?"
+
+
+def test_kinds_are_stretched_copies_unless_others_are_asked_for():
+    assert (PlanConfig().planned_kinds, PlanConfig().exact) == (("stretch",), False)
+    assert (PlanConfig(lossless=True).planned_kinds, PlanConfig(lossless=True).exact) == (("rows", "paths"), True)
+    assert PlanConfig(lossless=True, kinds=("rows",)).checked(MI9).planned_kinds == ("rows",)
+    assert not PlanConfig(kinds=("rows", "stretch")).exact
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"lossless": True, "kinds": ("rows", "stretch")}, "segments of the kind `stretch` make another network"),
+        ({"kinds": ("rows",), "strategy": "grid"}, "segments of the kind `rows` are not planned with the strategy `grid`"),
+        ({"lossless": True, "join": "concat"}, "segments of the kind `rows` are not planned with `concat` joins"),
+    ],
+)
+def test_kinds_that_another_option_rules_out_are_a_usage_error(changes, message):
+    with pytest.raises(UsageError, match=message):
+        PlanConfig(**changes).checked(MI9)
+
+
+def test_unknown_kind_hints_at_the_closest():
+    with pytest.raises(UnknownNameError) as caught:
+        PlanConfig(kinds=("row",)).checked(MI9)
+    assert "`rows`" in caught.value.hint

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.errors import InfeasibleError, TightRule, UsageError
-from stretch.planning.sentences import Mention, Sentence, as_argument, as_flag, as_key, as_word, errors_spelled, respelled, spelled
+from stretch.planning.sentences import Mention, Sentence, as_argument, as_flag, as_key, as_word, errors_spelled, spelled
 
 
 @pytest.mark.parametrize(
@@ -48,13 +48,6 @@ def test_sentence_within_a_sentence_is_spelled_alike():
 @pytest.mark.parametrize("same", [copy.copy, copy.deepcopy, lambda sentence: pickle.loads(pickle.dumps(sentence))])
 def test_copy_can_still_be_spelled_otherwise(same):
     assert spelled(same(Sentence("give {}", Mention("alpha", 1.0))), as_flag) == "give --alpha 1"
-
-
-def test_sentences_in_data_are_spelled_wherever_they_are():
-    sentence = Sentence("give {}", Mention("alpha"))
-    found = respelled({"a": [sentence, 1, None], "b": {"c": sentence}}, as_flag)
-    assert found == {"a": ["give --alpha", 1, None], "b": {"c": "give --alpha"}}
-    assert type(found["a"][0]) is str
 
 
 def test_error_that_passes_an_edge_keeps_its_kind_and_its_data():

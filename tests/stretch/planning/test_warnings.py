@@ -6,7 +6,7 @@ from predictors.devices import load_device
 from stretch.planning.config import PlanConfig
 from stretch.planning.plan import plan
 from stretch.planning.warnings import warnings_of
-from tests.predictors.networks import resnet50
+from tests.predictors.networks import efficientnet, resnet50
 
 
 @pytest.fixture(scope="module")
@@ -28,3 +28,12 @@ def test_design_outside_the_range_of_macs_is_told(result):
 def test_what_is_not_recommended_is_told_with_what_to_measure(result):
     said = [each for each in warnings_of(result, 0, 10**12) if "measure that next" in each]
     assert bool(said) == (result.recommended != "branched")
+
+
+def test_operators_that_need_every_row_are_named_where_bands_are_asked_for(result):
+    gated = efficientnet([(1, 3, 1, 16, 1), (4, 3, 2, 24, 2)], 16, 64, 64, se=True, act="silu")
+    split = plan(gated, load_device("pixel6"), PlanConfig(processors=("cpu", "gpu"), kinds=("rows",)))
+    [said] = [each for each in split.warnings if "not split by rows" in each]
+    assert "`global_avg_pool` in s1, s2" in said
+    assert "head" not in said
+    assert not any("not split by rows" in each for each in result.warnings)

@@ -133,3 +133,14 @@ def test_long_processor_names_stand_whole_in_stacked_rows_and_shorter_bars(data)
     assert "…" not in text
     assert "cpu[1large3med]" in text
     assert all(len(line) <= 80 for line in text.splitlines())
+
+
+def test_rows_of_bands_and_what_is_computed_twice_are_shown():
+    answer = plan(resnet50(), specified("mi9"), PlanConfig(processors=("cpu", "gpu"), lossless=True)).answer()
+    segment = next(s for s in answer.segments if s.kind == "rows")
+    for width in (120, 80, 50):
+        text = printed(design_table(answer), width)
+        assert all(f"{branch.rows[0]}:{branch.rows[1]}" in text for branch in segment.branches)
+    told = dict(figures(answer))
+    assert told["computes"] == f"exactly what the original computes, {answer.halo:.1%} of its MACs twice"
+    assert "to be trained" in told["sequential, same MACs"]

@@ -30,7 +30,7 @@ TEMPLATES: dict[str, Template] = {
     "Reshape": move.reshape,
     "Resize": move.resize,
     "ScaleShift": elementwise.scale_shift,
-    "Slice": move.channel_slice,
+    "Slice": move.slice_,
     "Softmax": rows.softmax,
     "Squeeze": move.reshape,
     "Transpose": rows.transpose,

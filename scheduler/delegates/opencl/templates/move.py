@@ -75,9 +75,12 @@ def _pixels(shape: tuple[int, ...]) -> int:
 
 
 def concat(state: Lowering, node: Node) -> None:
-    """Channels side by side; parts that were written in place are not copied."""
-    if len(state.shape(node.output)) != 4 or node.attrs["axis"] % 4 != 1:
-        raise UnsupportedError("tensors are joined along the channels of images only")
+    """Channels side by side, where parts that were written in place are not copied; or rows below each other."""
+    if len(state.shape(node.output)) != 4 or node.attrs["axis"] % 4 not in (1, 2):
+        raise UnsupportedError("tensors are joined along the channels or rows of images only")
+    if node.attrs["axis"] % 4 == 2:
+        _concat_rows(state, node)
+        return
     target = state.result(node.output)
     if any(state.in_slice(name) for name in node.inputs):
         target = state.blocked(node.output)
@@ -90,6 +93,14 @@ def concat(state: Lowering, node: Node) -> None:
             whole = replace(target, shape=(n, channels, h, w))
             state.add(move_launch(state, state.blocked(name), whole, node.name, start=(0, 0, 0, first), pad_lanes=False))
         first += channels
+
+
+def _concat_rows(state: Lowering, node: Node) -> None:
+    target, first = state.result(node.output), 0
+    for name in node.inputs:
+        count = state.shape(name)[2]
+        state.add(move_launch(state, state.blocked(name), target.rows(first, count), node.name))
+        first += count
 
 
 def pad(state: Lowering, node: Node) -> None:
@@ -124,8 +135,8 @@ def shuffle(state: Lowering, node: Node) -> None:
     state.add(move_launch(state, source, target, node.name, scale=(1, 1, groups, source.image[1] // groups)))
 
 
-def channel_slice(state: Lowering, node: Node) -> None:
-    """Some channels: a view where they start at a block, else a copy."""
+def slice_(state: Lowering, node: Node) -> None:
+    """Some channels, a view where they start at a block, else a copy; or some rows, a view."""
     starts, ends = state.constant(node.inputs[1]), state.constant(node.inputs[2])
     shape = state.shape(node.inputs[0])
     axes = (
@@ -134,12 +145,14 @@ def channel_slice(state: Lowering, node: Node) -> None:
         else list(range(len(starts)))
     )
     steps = state.constant(node.inputs[4]) if len(node.inputs) > 4 and node.inputs[4] else np.ones(len(starts))
-    if axes != [1] or steps[0] != 1 or len(shape) not in (2, 4) or len(ends) != 1:
-        raise UnsupportedError("slices of channels only are computed")
-    first = int(starts[0]) if starts[0] >= 0 else shape[1] + int(starts[0])
-    count = state.shape(node.output)[1]
+    if axes not in ([1], [2]) or steps[0] != 1 or (len(shape) != 4 and (axes, len(shape)) != ([1], 2)) or len(ends) != 1:
+        raise UnsupportedError("slices of channels or rows only are computed")
+    first = int(starts[0]) if starts[0] >= 0 else shape[axes[0]] + int(starts[0])
+    count = state.shape(node.output)[axes[0]]
     source = state.blocked(node.inputs[0])
-    if first % source.lanes == 0:
+    if axes == [2]:
+        state.alias(node.output, source.rows(first, count))
+    elif first % source.lanes == 0:
         state.alias(node.output, source.channels(first, count))
     else:
         state.add(move_launch(state, source, state.result(node.output), node.name, start=(first, 0, 0, 0)))

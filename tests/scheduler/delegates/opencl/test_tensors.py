@@ -25,6 +25,17 @@ def test_every_element_has_a_place_of_its_own_inside_the_buffer(shape, blocking)
 
 
 @given(shapes, blockings, st.data())
+def test_rows_are_where_they_were(shape, blocking, data):
+    first = data.draw(st.integers(0, shape[2] - 1))
+    count = data.draw(st.integers(1, shape[2] - first))
+    whole = blocking.blocked("t", shape)
+    part = whole.rows(first, count)
+    assert part.image == (*shape[:2], count, shape[3])
+    for n, c, h, w in np.ndindex(*part.image):
+        assert element(part, n, c, h, w) == element(whole, n, c, h + first, w)
+
+
+@given(shapes, blockings, st.data())
 def test_slice_of_channels_is_where_these_channels_are(shape, blocking, data):
     n, c, h, w = shape
     first = data.draw(st.integers(0, (c - 1) // blocking.lanes)) * blocking.lanes

@@ -31,7 +31,9 @@ def agrees_in_int8(folder, kind, case):
     expected, got = values["y"], run(source, folder, x)
     assert np.isfinite(got).all()
     # Most of a few numbers may lie between two steps of the scale, so small results are judged by those.
-    steps = np.abs(got - expected).max() / source.scales["y"].scale
+    # A mean is first rounded in the scale of what it reads, which is coarse where much cancels.
+    scale = max(source.scales[name].scale for name in (("x", "y") if kind == "avg_pool" else ("y",)))
+    steps = np.abs(got - expected).max() / scale
     assert steps <= 2.5 or snr_db(expected, got) > LEAST_DB.get(kind, 25), (steps, snr_db(expected, got))
 
 

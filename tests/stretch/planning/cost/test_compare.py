@@ -108,3 +108,12 @@ def test_network_beside_itself_is_no_winner():
     assert one.ms() == pytest.approx(ms)
     assert recommend(one, {"again": one}).recommended == NO_CLEAR_WINNER
     assert not result.changes_network
+
+
+def test_control_that_is_only_told_is_compared_and_neither_beaten_nor_recommended():
+    branched, controls = run([{CPU: 5.0}]), {"single": run([{CPU: 6.0}]), "sequential_same_macs": run([{CPU: 4.0}])}
+    assert recommend(branched, controls).recommended == "sequential_same_macs"
+    found = recommend(branched, controls, told=["sequential_same_macs"])
+    assert (found.recommended, found.probability) == (BRANCHED, 1.0)
+    assert [rival.name for rival in found.rivals] == ["single", "sequential_same_macs"]
+    assert [rival.name for rival in found.beatable] == ["single"]

@@ -22,9 +22,7 @@ def test_kinds_of_kernels_without_a_fit_err_each_for_itself():
 
 def test_times_of_a_fit_err_together_by_its_interval():
     estimate = LatencyPredictor(MI9).predict(small_resnet(), "dsp")
-    fitted = type(estimate)(
-        **{**vars(estimate), "calibrated": True, "origin": "fit", "low_ms": 0.9 * estimate.ms, "high_ms": 1.2 * estimate.ms}
-    )
+    fitted = type(estimate)(**{**vars(estimate), "origin": "fit", "low_ms": 0.9 * estimate.ms, "high_ms": 1.2 * estimate.ms})
     [(key, value)] = kernels(fitted, MI9).items()
     assert (key.low, key.high, value) == pytest.approx((0.9, 1.2, estimate.computing_ms))
 

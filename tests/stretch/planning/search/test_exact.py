@@ -1,5 +1,6 @@
 """Exact search over real design spaces."""
 
+from copy import copy
 from itertools import product
 
 import numpy as np
@@ -82,3 +83,19 @@ def test_price_on_parameters_buys_fewer_of_them():
 def test_more_meeting_points_than_segments_have_no_design():
     space = make_space(GRAPH)
     assert search_exact(space, 0, 10 * GRAPH.macs, 3) is None
+
+
+@pytest.mark.parametrize("processors", [("cpu", "gpu"), ("cpu", "gpu", "dsp")])
+def test_design_that_has_to_use_a_processor_is_the_fastest_of_those_that_do(processors):
+    space = make_space(GRAPH, processors=processors, min_width=0.85)
+    low, high = round(0.9 * GRAPH.macs), round(1.6 * GRAPH.macs)
+    for name in processors:
+        forced = []
+        for at in range(len(space.options)):
+            one = copy(space)
+            one.options = [[o for o in group if name in o.processors] if i == at else group for i, group in enumerate(space.options)]
+            found = search_exact(one, low, high, 1) if one.options[at] else None
+            forced.append(np.inf if found is None else found.ms)
+        found = search_exact(space, low, high, 1, using=name)
+        assert found.ms == pytest.approx(min(forced))
+        assert any(name in options.processors for options, _ in found.picks)

@@ -2,7 +2,6 @@
 
 from functools import cache
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +13,7 @@ from stretch.planning.search.exact import search_exact
 from stretch.planning.search.merging import merge_stages
 from stretch.planning.search.rules import Rules
 from tests.predictors.networks import efficientnet, small_resnet
-from tests.stretch.planning.spaces import as_design, make_space
+from tests.stretch.planning.spaces import as_design, fastest_by_brute_force, make_space
 
 GRAPH = small_resnet(16, blocks=(2, 2, 2), mids=(8, 16, 32))
 #: Inverted bottlenecks with gates, the blocks of the networks whose stages are short.
@@ -26,30 +25,6 @@ def spaces(name, processors=("cpu", "gpu"), **changes):
     graph = {"bottleneck": GRAPH, "inverted": INVERTED}[name]
     space = make_space(graph, processors=processors, **changes)
     return graph, space, merge_stages(graph, space)
-
-
-def fastest_by_brute_force(space, low, high, n_meet):
-    """Fastest design by following every sequence of options, merged or not, on the timeline's own arithmetic."""
-    elements = int(np.prod(space.segments[-1].graph.by_name[space.segments[-1].end].shape))
-    best, count = np.inf, 0
-    open_paths = [(0, space.holders.index(space.costs.host), 0, 0, 0.0)]
-    while open_paths:
-        at, holder, macs, met, ms = open_paths.pop()
-        if macs > high:
-            continue
-        if at == len(space.segments):
-            count += 1
-            if macs >= low and met >= n_meet:
-                best = min(best, ms + space.costs.transfer(space.holders[holder], space.costs.host, elements))
-            continue
-        for options in space.options[at]:
-            branched = len(options.candidates) > 1
-            after = space.holders.index(space.costs.host if branched else options.processors[0])
-            open_paths += [
-                (at + options.span, after, macs + int(options.macs[i]), met + branched, ms + float(options.ms[holder, i]))
-                for i in np.flatnonzero(options.allowed[holder])
-            ]
-    return best, count
 
 
 @pytest.mark.parametrize("n_meet", [0, 1, 2])

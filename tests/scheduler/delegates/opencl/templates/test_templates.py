@@ -88,6 +88,57 @@ def test_aligned_slice_is_a_view_and_another_a_copy(tmp_path):
         assert networks.error(path) == 0
 
 
+WINDOWS = {
+    "one pixel": ((8, 8, 1, 1), {}),
+    "winograd or direct": ((8, 8, 3, 3), {"pads": [1, 1, 0, 1]}),
+    "stride": ((8, 8, 3, 3), {"strides": [2, 2], "pads": [0, 1, 1, 1]}),
+    "groups": ((8, 4, 3, 3), {"group": 2, "pads": [1, 1, 1, 1]}),
+    "depthwise": ((8, 1, 3, 3), {"group": 8, "pads": [0, 1, 1, 1]}),
+}
+
+
+@pytest.mark.parametrize("blocked", [False, True])
+@pytest.mark.parametrize("window", WINDOWS)
+def test_rows_that_are_a_view_are_read_by_every_window(tmp_path, window, blocked):
+    """Rows of a tensor that another kernel wrote, or of the caller's memory; a skip beside them reads others."""
+    shape, attrs = WINDOWS[window]
+    weights = {"w": networks.numbers(*shape, seed=3), "s": np.array([2]), "e": np.array([9]), "a": np.array([2]), "t": np.array([3])}
+    nodes = [("Relu", ["x"], "r", {})] * blocked + [
+        ("Slice", ["r" if blocked else "x", "s", "e", "a"], "cut", {}),
+        ("Conv", ["cut", "w"], "c", attrs),
+        ("Slice", ["c", "one", "t", "a"], "d", {}),
+        ("Relu", ["d"], "y", {}),
+    ]
+    path = networks.save(tmp_path / "m.onnx", nodes, {"x": (2, 8, 11, 9)}, ["y"], weights | {"one": np.array([1])})
+    assert networks.error(path) <= 1e-5
+
+
+def test_skip_reads_rows_of_the_tensor_that_the_windows_read_whole(tmp_path):
+    weights = {"w": networks.numbers(8, 8, 3, 3, seed=3), "s": np.array([1]), "e": np.array([10]), "a": np.array([2])}
+    nodes = [
+        ("Relu", ["x"], "r", {}),
+        ("Conv", ["r", "w"], "c", {"pads": [0, 1, 0, 1]}),
+        ("Slice", ["r", "s", "e", "a"], "cut", {}),
+        ("Add", ["c", "cut"], "t", {}),
+        ("Relu", ["t"], "y", {}),
+    ]
+    path = networks.save(tmp_path / "m.onnx", nodes, {"x": (2, 8, 11, 9)}, ["y"], weights)
+    assert networks.error(path) <= 1e-5
+
+
+@pytest.mark.parametrize("channels", [3, 8])
+def test_rows_below_each_other_are_joined_wherever_they_come_from(tmp_path, channels):
+    weights = {"s": np.array([0]), "e": np.array([4]), "a": np.array([2])}
+    nodes = [
+        ("Relu", ["x"], "r", {}),
+        ("Slice", ["r", "s", "e", "a"], "cut", {}),
+        ("Concat", ["x", "cut", "r"], "j", {"axis": 2}),
+        ("Sigmoid", ["j"], "y", {}),
+    ]
+    path = networks.save(tmp_path / "m.onnx", nodes, {"x": (2, channels, 5, 3)}, ["y"], weights)
+    assert networks.error(path) <= 1e-5
+
+
 def test_layer_norm_over_channels_goes_through_plain_tensors(tmp_path):
     weights = {"s": networks.numbers(6, seed=1), "b": networks.numbers(6, seed=2)}
     nodes = [
@@ -102,9 +153,9 @@ def test_layer_norm_over_channels_goes_through_plain_tensors(tmp_path):
 @pytest.mark.parametrize(
     ("nodes", "says"),
     [
-        ([("Concat", ["x", "x"], "y", {"axis": 2})], "channels of images only"),
+        ([("Concat", ["x", "x"], "y", {"axis": 3})], "channels or rows of images only"),
         ([("Resize", ["x", "", "s"], "y", {"mode": "linear"})], "nearest neighbours only"),
-        ([("Slice", ["x", "one", "two", "axis"], "y", {})], "slices of channels only"),
+        ([("Slice", ["x", "one", "two", "axis"], "y", {})], "slices of channels or rows only"),
         ([("Softmax", ["x"], "t", {}), ("Conv", ["t", "w"], "y", {"auto_pad": "SAME_UPPER"})], "auto_pad"),
         ([("Gemm", ["m", "g"], "y", {"alpha": 2.0})], "transA, alpha or beta"),
         ([("MatMul", ["m", "m2"], "y", {})], "is computed"),
@@ -117,7 +168,7 @@ def test_setting_that_no_kernel_computes_is_refused_with_the_reason(tmp_path, no
         "s": np.array([1, 1, 2, 2], np.float32),
         "one": np.array([1]),
         "two": np.array([2]),
-        "axis": np.array([2]),
+        "axis": np.array([3]),
         "w": networks.numbers(2, 3, 3, 3),
         "g": networks.numbers(5, 2),
     }

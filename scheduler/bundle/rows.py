@@ -1,0 +1,53 @@
+"""Rows of tensors that subgraphs read, where they do not read all: a band and its halo."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+#: The first row, and the one behind the last.
+Rows = tuple[int, int]
+
+#: Axis of the rows by layout; tensors of others are read whole.
+ROW_AXIS = {"NCHW": 2, "NHWC": 1}
+
+
+class Reader(Protocol):
+    """A subgraph of a manifest or of a plan."""
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Tensors that it reads."""
+
+    @property
+    def rows(self) -> Mapping[str, Rows]:
+        """Rows that it reads of them, where these are not all."""
+
+
+def cut(array: Array, rows: Rows | None, layout: str = "NCHW") -> Array:
+    """A view of some rows of a tensor; the tensor itself if `rows` is None."""
+    if rows is None:
+        return array
+    return array[(slice(None),) * ROW_AXIS[layout] + (slice(*rows),)]
+
+
+def cut_shape(shape: tuple[int, ...], rows: Rows | None, layout: str = "NCHW") -> tuple[int, ...]:
+    """Shape of what `cut` gives of a tensor of this shape."""
+    if rows is None:
+        return shape
+    axis = ROW_AXIS[layout]
+    return (*shape[:axis], rows[1] - rows[0], *shape[axis + 1 :])
+
+
+def read_by(subgraph: Reader, tensors: Mapping[str, Array]) -> list[Array]:
+    """What a subgraph reads of tensors in NCHW, in the order of its inputs, each as one piece of memory."""
+    return [np.ascontiguousarray(cut(tensors[name], subgraph.rows.get(name))) for name in subgraph.inputs]
+
+
+def read_alone(subgraph: Reader, tensors: Mapping[str, Array]) -> Array:
+    """As `read_by`, of a subgraph that reads one tensor."""
+    (only,) = read_by(subgraph, tensors)
+    return only

@@ -1,0 +1,260 @@
+"""What a band of rows of a run of parts costs.
+
+A network is divided at cut points that no kernel spans, so a band of several
+parts is bands of the parts one after the other: rows that a part reads are those
+that the part before it computes. A band of a part is timed once for all bands
+that equal it but for where they lie in the image, and for all parts that are
+built alike.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import NamedTuple
+
+from predictors.errors import StretchError
+from predictors.fusion import Kernel
+from predictors.graph import OpGraph
+from predictors.rows import height
+from predictors.shapes import Attr, Shape, ints
+from stretch.planning.cost.branch import BranchCost, Costs
+from stretch.planning.cost.handover import handed
+from stretch.planning.design.bands import band_graph, needed_rows
+from stretch.planning.network.segments import Segment
+
+#: A band's place is one of the classes of its first and its last row, and it has a height.
+_Place = tuple[int, int, int]
+_Structure = tuple[tuple[str, tuple[int, ...], tuple[tuple[str, Attr], ...], Shape], ...]
+
+
+class BandKey(NamedTuple):
+    """A band of a run of parts on a processor.
+
+    Args:
+        first: Number of the run's first part.
+        last: Number of its last part.
+        processor: Where it runs.
+        start: First row of the run's output.
+        stop: The one behind the last row.
+    """
+
+    first: int
+    last: int
+    processor: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class _Edge:
+    """What follows from a band's first row, or from its last, for each of them.
+
+    Args:
+        reads: The row of the input that is read first, or the one behind the last.
+        group: Bands whose edges are in one group differ at that edge in where they lie and in nothing else.
+    """
+
+    reads: tuple[int, ...]
+    group: tuple[int, ...]
+
+
+class _Part:
+    """Bands of one part, and of all that are built alike."""
+
+    def __init__(self, graph: OpGraph) -> None:
+        self.graph = graph
+        self.rows = height(graph.by_name[graph.output].shape)
+        self._bands: dict[tuple[_Place, bool], OpGraph | None] = {}
+
+    @cached_property
+    def top(self) -> _Edge:
+        """By first row."""
+        return self._edge([(start, self.rows) for start in range(self.rows)], at=0)
+
+    @cached_property
+    def bottom(self) -> _Edge:
+        """By the row behind the last, the first one being behind row 0."""
+        return self._edge([(0, stop) for stop in range(1, self.rows + 1)], at=1)
+
+    def _edge(self, bands: Sequence[tuple[int, int]], at: int) -> _Edge:
+        """Edges at which operators read and pad alike, relative to the band, are one group."""
+        seen: dict[tuple[tuple[int, int], ...], int] = {}
+        rows = [self._operators(start, stop, at) for start, stop in bands]
+        middle = len(bands) // 2
+        # how far each operator's edge moves with the band's, away from the image's ends
+        steps = [b[0] - a[0] for a, b in zip(rows[middle - 1], rows[middle], strict=True)] if len(bands) > 1 else [0] * len(rows[0])
+        group = []
+        for band, row in zip(bands, rows, strict=True):
+            relative = tuple((edge - band[at] * step, padding) for (edge, padding), step in zip(row, steps, strict=True))
+            group.append(seen.setdefault(relative, len(seen)))
+        return _Edge(tuple(row[0][0] for row in rows), tuple(group))
+
+    def _operators(self, start: int, stop: int, at: int) -> list[tuple[int, int]]:
+        """Edge of the rows needed of each operator, the input first, and its padding there."""
+        need = needed_rows(self.graph, start, stop)
+        found = []
+        for op in self.graph.ops:
+            rows = need.get(op.name)
+            if rows is None:
+                found.append((0, 0))
+                continue
+            padding = 0
+            if op.inputs and "padding" in op.attrs:
+                padding = ints(self.graph.op_rows(op, rows.start, rows.stop).attrs, "padding")[2 * at]
+            found.append((rows.stop if at else rows.start, padding))
+        return found
+
+    def reads(self, start: int, stop: int) -> tuple[int, int]:
+        """Rows of the input that a band needs."""
+        return self.top.reads[start], self.bottom.reads[stop - 1]
+
+    def place(self, start: int, stop: int) -> _Place:
+        """What decides the costs of a band."""
+        return self.top.group[start], self.bottom.group[stop - 1], stop - start
+
+    def band(self, start: int, stop: int, *, cut: bool) -> OpGraph | None:
+        """The graph of a band, with or without the cut it begins with; None if there is none such."""
+        key = (self.place(start, stop), cut)
+        if key not in self._bands:
+            try:
+                whole = band_graph(self.graph, self.graph.name, start, stop)
+                self._bands[key] = whole if cut else handed(whole)
+            except StretchError:
+                # so few rows that an operator would read padding alone
+                self._bands[key] = None
+        return self._bands[key]
+
+
+class _Timed(NamedTuple):
+    macs: int
+    ms: float
+    contended_ms: float
+    peak_bytes: int
+
+
+class BandCosts:
+    """Costs of bands of runs of parts on one device.
+
+    Args:
+        costs: Costs on the device.
+        parts: The parts of a network, in order, divided where no kernel spans.
+    """
+
+    def __init__(self, costs: Costs, parts: Sequence[Segment]) -> None:
+        self.costs = costs
+        self.parts = tuple(parts)
+        alike: dict[_Structure, _Part] = {}
+        self._parts = [alike.setdefault(_structure(part.graph), _Part(part.graph)) for part in parts]
+        self._kernels: dict[tuple[int, str, _Place, bool], list[Kernel]] = {}
+        self._timed: dict[tuple[int, str, _Place, bool], _Timed | None] = {}
+        self._chains: dict[tuple[int, int, int, int], list[tuple[int, int, int]]] = {}
+
+    def rows(self, last: int) -> int:
+        """Rows of what a part writes."""
+        return self._parts[last].rows
+
+    def prepare(self, bands: Iterable[BandKey]) -> None:
+        """Time the kernels of many bands together, which takes little longer than those of one."""
+        new: dict[str, list[Kernel]] = {}
+        for key in dict.fromkeys(bands):
+            for number, start, stop in self._chain(key):
+                cuts = (False, True) if number == key.first else (False,)
+                for cut in cuts:
+                    if (id(self._parts[number]), key.processor, self._parts[number].place(start, stop), cut) not in self._timed:
+                        new.setdefault(key.processor, []).extend(self._launched(number, key.processor, start, stop, cut))
+        for processor, kernels in new.items():
+            self.costs.kernels_time(kernels, processor)
+
+    def band(self, key: BandKey) -> BranchCost | None:
+        """What a band costs; None if an operator would read no row for it."""
+        chain = self._chain(key)
+        known: list[_Timed] = []
+        for number, start, stop in chain:
+            timed = self._time(number, key.processor, start, stop, cut=False)
+            if timed is None:
+                return None
+            known.append(timed)
+        if not known:
+            return None
+        first, (_, start, stop) = self._parts[key.first], chain[-1]
+        top, bottom = first.reads(start, stop)
+        cutting = self._time(key.first, key.processor, start, stop, cut=True)
+        cut_ms = cutting.contended_ms - known[-1].contended_ms if cutting else 0.0
+        return BranchCost(
+            key.processor,
+            depth=0,
+            width=self.parts[key.last].width,
+            entry="none",
+            macs=sum(each.macs for each in known),
+            params=0,
+            ms=sum(each.ms for each in known),
+            contended_ms=sum(each.contended_ms for each in known),
+            peak_bytes=max(each.peak_bytes for each in known),
+            rows=(key.start, key.stop),
+            reads=(bottom - top) * _line(first.graph.input.shape),
+            writes=(key.stop - key.start) * _line(self.parts[key.last].graph.by_name[self.parts[key.last].end].shape),
+            cut_ms=cut_ms,
+        )
+
+    def macs(self, key: BandKey) -> int | None:
+        """Multiply-accumulates of a band alone; None if there is none such."""
+        graphs = [self._parts[number].band(start, stop, cut=False) for number, start, stop in self._chain(key)]
+        return sum(graph.macs for graph in graphs if graph is not None) if graphs and None not in graphs else None
+
+    def _chain(self, key: BandKey) -> list[tuple[int, int, int]]:
+        """Each part with the rows of its output that are computed, the last part first; empty where a part would need none."""
+        place = (key.first, key.last, key.start, key.stop)
+        if place not in self._chains:
+            self._chains[place] = self._rows(*place)
+        return self._chains[place]
+
+    def _rows(self, first: int, last: int, start: int, stop: int) -> list[tuple[int, int, int]]:
+        found = []
+        for number in range(last, first - 1, -1):
+            if start >= stop:
+                return []
+            found.append((number, start, stop))
+            start, stop = self._parts[number].reads(start, stop)
+        return found if start < stop else []
+
+    def _launched(self, number: int, processor: str, start: int, stop: int, cut: bool) -> list[Kernel]:
+        """Kernels of a band of a part; none where there is no such band."""
+        part = self._parts[number]
+        backend = self.costs.predictor.device.processor(processor).profile.backend
+        key = (id(part), backend, part.place(start, stop), cut)
+        if key not in self._kernels:
+            graph = part.band(start, stop, cut=cut)
+            self._kernels[key] = self.costs.predictor.kernels(graph, processor) if graph is not None else []
+        return self._kernels[key]
+
+    def _time(self, number: int, processor: str, start: int, stop: int, *, cut: bool) -> _Timed | None:
+        part = self._parts[number]
+        key = (id(part), processor, part.place(start, stop), cut)
+        if key not in self._timed:
+            self._timed[key] = self._measured(number, processor, start, stop, cut)
+        return self._timed[key]
+
+    def _measured(self, number: int, processor: str, start: int, stop: int, cut: bool) -> _Timed | None:
+        if self._parts[number].band(start, stop, cut=cut) is None:
+            return None
+        kernels = self._launched(number, processor, start, stop, cut)
+        item = self.costs.item_bytes(processor)
+        peak = max(((k.cost.reads + k.cost.writes) * item for k in kernels), default=0)
+        time = self.costs.kernels_time(kernels, processor)
+        return _Timed(sum(k.macs for k in kernels), time.ms, time.contended_ms, peak)
+
+
+def _line(shape: Shape) -> int:
+    """Elements of one row of a tensor."""
+    return prod(shape) // height(shape)
+
+
+def _structure(graph: OpGraph) -> _Structure:
+    """What parts that are built alike have in common: everything but names."""
+    number = {op.name: i for i, op in enumerate(graph.ops)}
+    return tuple((op.kind, tuple(number[name] for name in op.inputs), _attrs(op.attrs), op.shape) for op in graph.ops)
+
+
+def _attrs(attrs: Mapping[str, Attr]) -> tuple[tuple[str, Attr], ...]:
+    return tuple(sorted(attrs.items()))

@@ -1,0 +1,321 @@
+"""Designs whose segments may be split by rows or along their own paths, as options beside those of a space.
+
+The layers of the search become parts (`stretch.planning.network.parts`): a stage
+in scaled copies spans the parts of the stage, and any run of parts may be
+computed in bands, on every subset of the processors. A run whose halves compute
+more than `MAX_HALO` twice is not offered, nor one that takes more than `WORTH`
+times what the fastest processor takes for it alone wherever it was divided.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import combinations
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from predictors.errors import InfeasibleError
+from predictors.graph import OpGraph
+from predictors.rows import height
+from stretch.planning.config import PlanConfig
+from stretch.planning.cost.bands import BandCosts, BandKey
+from stretch.planning.cost.branch import BranchCost
+from stretch.planning.cost.handover import cuts_itself
+from stretch.planning.cost.ways import Ways
+from stretch.planning.network.parts import clean_cuts, divide, mixing
+from stretch.planning.network.segments import Segment, cut_segment
+from stretch.planning.search.pathed import path_ways
+from stretch.planning.search.space import DesignSpace
+from stretch.planning.search.splits import Split, bands, coarse, finer, orders
+from stretch.planning.sentences import Mention, Sentence
+
+#: Multiply-accumulates that the halves of a run may do beyond those of the run, as a share of it.
+MAX_HALO = 0.5
+#: Times the run on the fastest processor that its bands may take at the best place tried first.
+WORTH = 1.1
+
+Floats = NDArray[np.float64]
+#: What the bands of a run cost, by the place where it is divided.
+_Divided = dict[Split, tuple[BranchCost, ...]]
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Parts that follow each other, on processors from the uppermost band to the lowest."""
+
+    first: int
+    last: int
+    order: tuple[str, ...]
+
+
+class BandedSpace:
+    """Makes of a space of stages one of parts, in which runs may be split by rows.
+
+    Args:
+        graph: The network.
+        space: Designs of its stages, or of segments that meet where a request says.
+        divided: Whether bands may meet within them, too.
+        merged: Whether one run of bands may go on over several of them.
+    """
+
+    def __init__(self, graph: OpGraph, space: DesignSpace, *, divided: bool = True, merged: bool = True) -> None:
+        self.graph, self.space, self.merged = graph, space, merged
+        costs = space.costs
+        clean = clean_cuts(graph, [costs.predictor.kernels(graph, name) for name in space.processors])
+        self.by_stage = [divide(graph, stage, clean) if divided else [stage] for stage in space.segments]
+        self.parts: list[Segment] = [part for parts in self.by_stage for part in parts]
+        self.stage = [i for i, parts in enumerate(self.by_stage) for _ in parts]
+        self.bands = BandCosts(costs, self.parts)
+        self._wholes = [[space.whole(part, p, part.in_width) for p in space.processors] for part in self.parts]
+        self._segments: dict[tuple[int, int], Segment] = {}
+        self._transfers: dict[tuple[str, str, int], float] = {}
+
+    @cached_property
+    def runs(self) -> list[tuple[int, int]]:
+        """First and last part of every run that may be split by rows."""
+        found = []
+        for first in range(len(self.parts)):
+            macs = 0
+            for last in range(first, len(self.parts)):
+                if not self.merged and self.stage[last] != self.stage[first]:
+                    break
+                macs += self.parts[last].graph.macs
+                halo = self._halo(first, last, macs)
+                if halo is None or halo > 2 * MAX_HALO:
+                    # what follows reads still more rows
+                    break
+                if halo <= MAX_HALO:
+                    found.append((first, last))
+        return found
+
+    def _halo(self, first: int, last: int, macs: int) -> float | None:
+        """Share of a run that its halves compute twice; None where it has no halves."""
+        shape = self.parts[last].graph.by_name[self.parts[last].end].shape
+        rows = height(shape)
+        if len(shape) != 4 or rows < 2:
+            return None
+        halves = [self.bands.macs(BandKey(first, last, self.space.costs.host, *band)) for band in ((0, rows // 2), (rows // 2, rows))]
+        known = [each for each in halves if each is not None]
+        if len(known) < len(halves):
+            return None
+        return sum(known) / macs - 1 if macs else 0.0
+
+    def mixed(self, kinds: Collection[str] = ("rows",)) -> DesignSpace:
+        """The designs of the space and those whose segments are divided.
+
+        Args:
+            kinds: How: ``rows``, ``paths``.
+        """
+        first_part = [self.stage.index(i) for i in range(len(self.by_stage))] + [len(self.parts)]
+        options: list[list[Ways]] = [list(wholes) for wholes in self._wholes]
+        for stage, group in enumerate(self.space.options):
+            at = first_part[stage]
+            options[at] += [replace(o, span=first_part[stage + o.span] - at) for o in group if o.branched]
+        for first, ways in [*(self._banded() if "rows" in kinds else ()), *(self._pathed() if "paths" in kinds else ())]:
+            options[first].append(ways)
+        other = copy(self.space)
+        other.segments, other.options = tuple(self.parts), options
+        other.arriving = tuple(part.in_width for part in self.parts)
+        return other
+
+    def _pathed(self) -> list[tuple[int, Ways]]:
+        """Every way to compute a part, or a stage of several, by paths of its own, by its first part."""
+        found = []
+        for at, part in enumerate(self.parts):
+            stage, parts = self.space.segments[self.stage[at]], self.by_stage[self.stage[at]]
+            pieces = [(part, 1)] + ([(stage, len(parts))] if len(parts) > 1 and part is parts[0] else [])
+            for segment, span in pieces:
+                for ways in path_ways(self.space, segment):
+                    alone = replace(
+                        ways, span=span, alone_ms=min(self._alone_ms(at, at + span - 1, i) for i in range(len(self.space.processors)))
+                    )
+                    found.append((at, replace(alone, allowed=self.space.allowed(alone))))
+        return found
+
+    def _banded(self) -> list[tuple[int, Ways]]:
+        """Every way to compute a run in bands, by its first part."""
+        found: list[tuple[int, Ways]] = []
+        runs = self.runs
+        for count in range(2, len(self.space.processors) + 1):
+            todo = [
+                _Run(first, last, order)
+                for first, last in runs
+                if count <= self.bands.rows(last)
+                for subset in combinations(self.space.processors, count)
+                for order in orders(subset)
+            ]
+            some = self._divided(todo)
+            found += [(run.first, self._ways(run, divided)) for run, divided in some.items()]
+            # what does not pay in two bands does not in more, which compute more twice
+            runs = list(dict.fromkeys((run.first, run.last) for run in some))
+        return found
+
+    def _divided(self, todo: Sequence[_Run]) -> dict[_Run, _Divided]:
+        """The runs that are worth it, with the places where they may be divided; all runs where none is."""
+        tried = self._costs({run: coarse(self.bands.rows(run.last), len(run.order)) for run in todo})
+        able = [run for run in todo if tried[run]]
+        worth = [run for run in able if self._pays(run, tried[run])] or able
+        more = self._costs({run: self._finer(run, tried[run]) for run in worth})
+        return {run: {**tried[run], **more[run]} for run in worth}
+
+    def _costs(self, splits: Mapping[_Run, Sequence[Split]]) -> dict[_Run, _Divided]:
+        """What each run costs, divided at each of some places; places that leave an operator without rows are left out."""
+        keys = {
+            (run, split): [
+                BandKey(run.first, run.last, processor, *band)
+                for processor, band in zip(run.order, bands(self.bands.rows(run.last), split), strict=True)
+            ]
+            for run, some in splits.items()
+            for split in some
+        }
+        self.bands.prepare(key for some in keys.values() for key in some)
+        found: dict[_Run, _Divided] = {run: {} for run in splits}
+        for (run, split), some in keys.items():
+            costs = [self.bands.band(key) for key in some]
+            known = tuple(cost for cost in costs if cost is not None)
+            if len(known) == len(costs):
+                found[run][split] = known
+        return found
+
+    def _finer(self, run: _Run, tried: _Divided) -> list[Split]:
+        times = [computed + moved for computed, moved in self._times(run, list(tried.values()))]
+        return finer(self.bands.rows(run.last), len(run.order), list(tried), times)
+
+    def _times(self, run: _Run, divided: Sequence[tuple[BranchCost, ...]]) -> list[tuple[Floats, Floats]]:
+        """For each holder, computation and transfers of every band (bands × places), ms."""
+        costs, shape = self.space.costs, self.parts[run.first].graph.input.shape
+        leaving = np.array([[self._transfer(b.processor, costs.host, b.writes) for b in row] for row in divided]).T
+        alone = np.array([[b.contended_ms for b in row] for row in divided]).T
+        found = []
+        for holder in self.space.holders:
+            computed, moved = alone.copy(), leaving.copy()
+            for i, processor in enumerate(run.order):
+                if cuts_itself(holder, processor, costs.predictor):
+                    computed[i] += [row[i].cut_ms for row in divided]
+                    moved[i] += self._transfer(holder, processor, prod(shape))
+                else:
+                    moved[i] += [self._transfer(holder, processor, row[i].reads) for row in divided]
+            found.append((computed, moved))
+        return found
+
+    def _pays(self, run: _Run, tried: _Divided) -> bool:
+        """Whether bands take about as long as the fastest processor alone, or less, from one of the holders."""
+        costs, join = self.space.costs, self._join_ms(run)
+        shape, end = self.parts[run.first].graph.input.shape, self.parts[run.last]
+        written = prod(end.graph.by_name[end.end].shape)
+        for holder, (computed, moved) in zip(self.space.holders, self._times(run, list(tried.values())), strict=True):
+            alone = min(
+                self._transfer(holder, p, prod(shape)) + self._alone_ms(run.first, run.last, i) + self._transfer(p, costs.host, written)
+                for i, p in enumerate(self.space.processors)
+            )
+            if (computed + moved).max(axis=0).min() + join <= WORTH * alone:
+                return True
+        return False
+
+    def _transfer(self, source: str, target: str, elements: int) -> float:
+        key = (source, target, elements)
+        if key not in self._transfers:
+            self._transfers[key] = self.space.costs.transfer(source, target, elements)
+        return self._transfers[key]
+
+    def _alone_ms(self, first: int, last: int, processor: int) -> float:
+        """A run on one processor, ms."""
+        return sum(float(self._wholes[part][processor].slowest_ms[0]) for part in range(first, last + 1))
+
+    def _join_ms(self, run: _Run) -> float:
+        end = self.parts[run.last]
+        return self.space.costs.join(end, "rows", end.width, len(run.order))
+
+    def _segment(self, first: int, last: int) -> Segment:
+        """A run as a segment."""
+        if (first, last) not in self._segments:
+            run = self.parts[first : last + 1]
+            self._segments[first, last] = (
+                run[0] if len(run) == 1 else cut_segment(self.graph, self.name(first, last), run[0].start, run[-1].end)
+            )
+        return self._segments[first, last]
+
+    def _ways(self, run: _Run, divided: _Divided) -> Ways:
+        """A run in bands, divided at each place, as options of its first part."""
+        segment = self._segment(run.first, run.last)
+        rows = list(divided.values())
+        join = self._join_ms(run)
+        times = self._times(run, rows)
+        computed = np.stack([c for c, _ in times])
+        moved = np.stack([m for _, m in times])
+        params = sum(int(self._wholes[part][0].params[0]) for part in range(run.first, run.last + 1))
+        options = Ways(
+            segment,
+            "rows",
+            tuple(tuple(replace(row[i], depth=segment.depth) for row in rows) for i in range(len(run.order))),
+            macs=np.full(len(rows), segment.graph.macs),
+            params=np.full(len(rows), params),
+            ms=(computed + moved).max(axis=1) + join,
+            allowed=np.ones((len(self.space.holders), len(rows)), bool),
+            depth=np.full(len(rows), float(len(run.order))),
+            exchange_ms=moved.max(axis=1) + join,
+            slowest_ms=computed.max(axis=1).max(axis=0),
+            fastest_ms=computed.min(axis=1).min(axis=0),
+            peak_bytes=np.array([sum(b.peak_bytes for b in row) for row in rows]),
+            span=run.last - run.first + 1,
+            alone_ms=min(self._alone_ms(run.first, run.last, i) for i in range(len(self.space.processors))),
+        )
+        return replace(options, allowed=self.space.allowed(options))
+
+    def name(self, first: int, last: int) -> str:
+        """Name of a run: of its stage or stages where it is all of them, such as ``s2`` or ``s2_to_s4``, else of its parts."""
+        a, b = self.stage[first], self.stage[last]
+        names = [stage.name for stage in self.space.segments]
+        complete = self.by_stage[a][0] is self.parts[first] and self.by_stage[b][-1] is self.parts[last]
+        if complete:
+            return names[a] if a == b else f"{names[a]}_to_{names[b]}"
+        if first == last:
+            return self.parts[first].name
+        return f"{self.parts[first].name}_to_{self.parts[last].name}"
+
+
+def with_exact_kinds(graph: OpGraph, config: PlanConfig, space: DesignSpace) -> DesignSpace:
+    """The designs of a space, and those in which runs of parts are computed in bands of rows, or parts by their own paths.
+
+    Args:
+        graph: The network.
+        config: The request, checked. Meeting points that it names are the only ones; stages that must not merge have
+            bands of their own.
+        space: Designs of its stages.
+
+    Raises:
+        InfeasibleError: If exact kinds are all that is asked for, and there is nothing to split.
+    """
+    banded = BandedSpace(graph, space, divided=not config.meet, merged=config.merge != "never")
+    mixed = banded.mixed(config.planned_kinds)
+    if config.exact and not any(o.branched for options in mixed.options for o in options):
+        raise _nothing_to_split(graph, config)
+    return mixed
+
+
+def without_stretched(space: DesignSpace) -> DesignSpace:
+    """The designs of a space that compute what the original computes."""
+    other = copy(space)
+    other.options = [[o for o in options if o.exact or not o.branched] for options in space.options]
+    return other
+
+
+def _nothing_to_split(graph: OpGraph, config: PlanConfig) -> InfeasibleError:
+    """Why no segment of a network can be divided exactly."""
+    hint = Sentence("let segments be stretched, which makes another network, with {}", Mention("kinds", ("stretch",)))
+    if "rows" not in config.planned_kinds:
+        return InfeasibleError(f"`{graph.name}` has no segment with parallel paths of its own", hint)
+    mixed = mixing(graph)
+    if mixed:
+        kinds = ", ".join(dict.fromkeys(graph.by_name[name].kind for name in mixed))
+        why = f"`{mixed[0]}`{f' and {len(mixed) - 1} others' if len(mixed) > 1 else ''} ({kinds}) need every row of what they read"
+        why = why if len(mixed) > 1 else why.replace(" need ", " needs ")
+    elif len(graph.input.shape) != 4:
+        why = "its tensors have no rows"
+    else:
+        why = f"bands would compute more than {MAX_HALO:.0%} of any segment twice"
+    paths = ", nor one with parallel paths of its own" if "paths" in config.planned_kinds else ""
+    return InfeasibleError(f"`{graph.name}` has no segment that can be split by rows{paths}: {why}", hint)

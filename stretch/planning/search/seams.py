@@ -1,0 +1,41 @@
+"""Segments that need no seam: parts of a stage that one processor runs one after the other are one segment."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import groupby
+
+from predictors.graph import OpGraph
+from stretch.planning.design.branch_design import SegmentDesign
+from stretch.planning.network.segments import Segment, cut_segment
+
+
+def without_seams(graph: OpGraph, stages: Sequence[Segment], parts: Sequence[SegmentDesign]) -> tuple[SegmentDesign, ...]:
+    """A design whose neighbours that stay whole on one processor are one segment, as long as they are of one stage.
+
+    Args:
+        graph: The network.
+        stages: Its segments between its own meeting points, or those asked for.
+        parts: The design's segments.
+    """
+    order = {op.name: i for i, op in enumerate(graph.ops)}
+
+    def place(part: SegmentDesign) -> tuple[int, str] | str:
+        if not part.whole:
+            return part.name
+        stage = next(i for i, each in enumerate(stages) if order[part.end] <= order[each.end])
+        return stage, part.branches[0].processor
+
+    found: list[SegmentDesign] = []
+    for _, group in groupby(parts, key=place):
+        run = list(group)
+        if len(run) == 1:
+            found += run
+            continue
+        stage = next((each for each in stages if (each.start, each.end) == (run[0].start, run[-1].end)), None)
+        name = stage.name if stage else f"{run[0].name}_to_{run[-1].name}"
+        segment = cut_segment(graph, name, run[0].start, run[-1].end)
+        branch = run[0].branches[0]
+        found.append(
+            SegmentDesign(name, segment.start, segment.end, (replace(branch, depth=segment.depth, width=segment.width),), run[0].join)
+        )
+    return tuple(found)

@@ -1,0 +1,101 @@
+"""Where the bands of a run may be divided: few of many places, and where they are tried.
+
+An image of many rows can be divided at more places than is worth costing. Of
+two bands every place is offered where there are few rows, else places spread
+evenly over the height; between these, a band's time is nearly a straight line,
+so the places at which the slowest band would be fastest follow by interpolation,
+for each processor that may hold what arrives, and are offered with their
+neighbours.
+"""
+
+from collections.abc import Sequence
+from itertools import combinations, pairwise, permutations, product
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: Rows behind which the bands end, the last one left out.
+Split = tuple[int, ...]
+Floats = NDArray[np.float64]
+
+#: Every place is offered up to so many rows, by the number of bands; with more bands, none but a grid.
+EVERY = {2: 17, 3: 8}
+#: Places of the grid, by the number of bands.
+GRID = {2: 8, 3: 5}
+#: The same for more bands.
+FEWEST = 4
+#: Places by interpolation, for each holder.
+BEST = 3
+
+
+def coarse(rows: int, bands: int) -> list[Split]:
+    """Places to begin with.
+
+    Args:
+        rows: Of the image.
+        bands: How many.
+    """
+    if rows <= EVERY.get(bands, 0):
+        places = list(range(1, rows))
+    else:
+        count = GRID.get(bands, FEWEST)
+        places = sorted({round(rows * (2 * i + 1) / (2 * count)) for i in range(count)} - {0, rows})
+    return list(combinations(places, bands - 1))
+
+
+def finer(rows: int, bands: int, tried: Sequence[Split], times: Sequence[Floats]) -> list[Split]:
+    """Places at which the slowest of two or three bands is expected to be fastest, which were not tried yet.
+
+    Args:
+        rows: Of the image.
+        bands: How many.
+        tried: Places tried.
+        times: For each holder, the time of every band (bands × places tried), ms.
+    """
+    if rows <= EVERY.get(bands, 0) or bands > max(EVERY):
+        return []
+    first, last = min(split[0] for split in tried), max(split[-1] for split in tried)
+    every = np.array(list(combinations(range(first, last + 1), bands - 1)))
+    edges = np.concatenate([np.zeros((len(every), 1), int), every, np.full((len(every), 1), rows)], axis=1)
+    shortest = min(b - a for split in tried for a, b in zip((0, *split), (*split, rows), strict=True))
+    edges = edges[(np.diff(edges, axis=1) >= shortest).all(axis=1)]
+    found: set[Split] = set()
+    for each in times:
+        slowest = np.max([np.interp(np.diff(edges, axis=1)[:, i], *_line(rows, tried, each[i], i)) for i in range(bands)], axis=0)
+        best = np.argsort(slowest, kind="stable")[:BEST]
+        found.update(tuple(int(n) for n in edges[at][1:-1]) for at in best)
+        found.update(_around(edges[best[0]][1:-1].tolist(), rows))
+    return sorted(found - set(tried))
+
+
+def _line(rows: int, tried: Sequence[Split], ms: Floats, band: int) -> tuple[list[int], list[float]]:
+    """Heights of one band among the places tried, and its mean time at each."""
+    at: dict[int, list[float]] = {}
+    for split, time in zip(tried, ms.tolist(), strict=True):
+        edges = (0, *split, rows)
+        at.setdefault(edges[band + 1] - edges[band], []).append(time)
+    heights = sorted(at)
+    return heights, [sum(at[h]) / len(at[h]) for h in heights]
+
+
+def _around(split: Sequence[int], rows: int) -> list[Split]:
+    """A place's neighbours, one row off."""
+    near = (tuple(a + b for a, b in zip(split, off, strict=True)) for off in product((-1, 0, 1), repeat=len(split)))
+    return [each for each in near if all(a < b for a, b in zip((0, *each), (*each, rows), strict=True))]
+
+
+def orders(processors: Sequence[str]) -> list[tuple[str, ...]]:
+    """Orders of processors from the uppermost band to the lowest: those that differ in what lies in the middle.
+
+    A design and the same upside down cost nearly the same, so the order of a pair
+    is that of the processors; of three, each may have the band in the middle.
+    """
+    if len(processors) != 3:
+        return [tuple(processors)]
+    return [order for order in permutations(processors) if processors.index(order[0]) < processors.index(order[-1])]
+
+
+def bands(rows: int, split: Split) -> list[tuple[int, int]]:
+    """First row of each band, and the one behind its last."""
+    edges = (0, *split, rows)
+    return list(pairwise(edges))

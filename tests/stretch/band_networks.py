@@ -1,0 +1,146 @@
+"""Random small networks of operators that read rows, and designs that split them into bands."""
+
+import itertools
+
+import torch
+from hypothesis import assume
+from hypothesis import strategies as st
+from torch import nn
+
+from predictors.errors import StretchError
+from predictors.graph import Op, OpGraph
+from predictors.rows import height
+from predictors.shapes import ints
+from stretch.capture import Captured, capture
+from stretch.operators.convolution import PaddedConv2d
+from stretch.planning.design.bands import needed_rows
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
+from stretch.planning.network.segments import Segment, cut_points, cut_segment
+from tests.stretch.designs import whole
+
+WIDTH = 4
+
+
+class Residual(nn.Module):
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+
+    def forward(self, x):
+        return torch.relu(self.body(x) + x)
+
+
+class SideBySide(nn.Module):
+    """Two paths of different windows, concatenated and brought back to the width."""
+
+    def __init__(self, left: nn.Module, right: nn.Module) -> None:
+        super().__init__()
+        self.left, self.right, self.mix = left, right, nn.Conv2d(2 * WIDTH, WIDTH, 1)
+
+    def forward(self, x):
+        return self.mix(torch.cat([self.left(x), self.right(x)], 1))
+
+
+class Squeeze(nn.Module):
+    """Squeeze-excite, whose pooled vector needs every row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.up = nn.Conv2d(WIDTH, 2, 1), nn.Conv2d(2, WIDTH, 1)
+
+    def forward(self, x):
+        return x * torch.sigmoid(self.up(torch.relu(self.down(nn.functional.adaptive_avg_pool2d(x, 1)))))
+
+
+def _same(draw: st.DrawFn) -> nn.Module:
+    """A convolution that keeps the size, with a batch norm and an activation."""
+    size, dilation = draw(st.sampled_from([1, 3, 5])), draw(st.sampled_from([1, 1, 2]))
+    groups = draw(st.sampled_from([1, 2, WIDTH]))
+    conv = nn.Conv2d(WIDTH, WIDTH, size, padding=dilation * (size // 2), dilation=dilation, groups=groups, bias=draw(st.booleans()))
+    return nn.Sequential(conv, nn.BatchNorm2d(WIDTH), draw(st.sampled_from([nn.ReLU, nn.Hardswish, nn.SiLU]))())
+
+
+def _any_window(draw: st.DrawFn) -> nn.Module:
+    """A convolution whose kernel, stride and padding differ between sides."""
+    kernel = (draw(st.integers(1, 4)), draw(st.integers(1, 3)))
+    stride, dilation = (draw(st.integers(1, 2)), draw(st.integers(1, 2))), (draw(st.integers(1, 2)), 1)
+    pads = tuple(draw(st.integers(0, kernel[side % 2] - 1)) for side in range(4))
+    return PaddedConv2d(WIDTH, WIDTH, kernel, stride=stride, dilation=dilation, pads=pads)
+
+
+def _pool(draw: st.DrawFn) -> nn.Module:
+    kernel = draw(st.integers(2, 3))
+    window = {
+        "kernel_size": kernel,
+        "stride": draw(st.integers(1, 2)),
+        "padding": draw(st.integers(0, 1)),
+        "ceil_mode": draw(st.booleans()),
+    }
+    if draw(st.booleans()):
+        return nn.MaxPool2d(**window)
+    return nn.AvgPool2d(**window, count_include_pad=draw(st.booleans()))
+
+
+BLOCKS = {
+    "same": _same,
+    "window": _any_window,
+    "pool": _pool,
+    "residual": lambda draw: Residual(nn.Sequential(_same(draw), _same(draw))),
+    "concat": lambda draw: SideBySide(_same(draw), _same(draw)),
+    "squeeze": lambda draw: Squeeze(),
+    "upsample": lambda draw: nn.Upsample(scale_factor=2),
+    "activation": lambda draw: nn.ReLU6(),
+}
+
+
+@st.composite
+def networks(draw: st.DrawFn, kinds: tuple[str, ...] = tuple(BLOCKS)) -> Captured:
+    """A stem, two to four blocks, and a head; weights and statistics are drawn, too."""
+    torch.manual_seed(draw(st.integers(0, 1 << 20)))
+    chosen = draw(st.lists(st.sampled_from(kinds), min_size=2, max_size=4))
+    blocks = [BLOCKS[kind](draw) for kind in chosen]
+    net = nn.Sequential(nn.Conv2d(3, WIDTH, 3, padding=1), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(WIDTH, 5))
+    for module in net.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.running_mean.normal_(0, 0.1)
+            module.running_var.uniform_(0.5, 2)
+    found = capture(net.eval(), (1, 3, draw(st.integers(9, 20)), draw(st.integers(9, 14))), "net")
+    assume(all(_fits(found.graph, op) for op in found.graph.ops if "kernel" in op.attrs))
+    return found
+
+
+def _fits(graph: OpGraph, op: Op) -> bool:
+    """Whether a window is no larger than its padded input: torch rounds one that is to a result, ONNX refuses it."""
+    sizes, (top, left, bottom, right) = graph.input_shapes(op)[0][2:], ints(op.attrs, "padding")
+    reach = [d * (k - 1) + 1 for k, d in zip(ints(op.attrs, "kernel"), op.attrs.get("dilation", (1, 1)), strict=True)]
+    return sizes[0] + top + bottom >= reach[0] and sizes[1] + left + right >= reach[1]
+
+
+@st.composite
+def banded(draw: st.DrawFn, graph: OpGraph, processors: tuple[str, ...] = ("cpu", "gpu", "dsp")) -> BranchDesign:
+    """The network in segments between any cut points, each whole or in bands of any height on two or three processors."""
+    cuts = [name for name in cut_points(graph)[1:-1] if len(graph.by_name[name].shape) == 4]
+    points = draw(st.lists(st.sampled_from(cuts), min_size=1, max_size=3, unique=True))
+    bounds = [graph.input.name, *sorted(points, key=list(cut_points(graph)).index), graph.output]
+    segments = [cut_segment(graph, f"p{i}", start, end) for i, (start, end) in enumerate(itertools.pairwise(bounds))]
+    return BranchDesign(graph.name, "test", tuple(_part(draw, segment, processors) for segment in segments))
+
+
+def _part(draw: st.DrawFn, segment: Segment, processors: tuple[str, ...]) -> SegmentDesign:
+    shape = segment.graph.by_name[segment.end].shape
+    rows = height(shape)
+    if len(shape) != 4 or rows < 2:
+        return whole(segment)
+    count = draw(st.integers(2, min(rows, len(processors))))
+    inner = sorted(draw(st.lists(st.integers(1, rows - 1), min_size=count - 1, max_size=count - 1, unique=True)))
+    bounds = [0, *inner, rows]
+    try:
+        for start, stop in itertools.pairwise(bounds):
+            needed_rows(segment.graph, start, stop)
+    except StretchError:  # a band whose rows lie in the padding alone
+        return whole(segment)
+    branches = tuple(
+        BranchScale(processor, segment.depth, segment.width, rows=band)
+        for processor, band in zip(processors, itertools.pairwise(bounds), strict=False)
+    )
+    return SegmentDesign(segment.name, segment.start, segment.end, branches, "rows")

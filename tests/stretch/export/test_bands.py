@@ -1,0 +1,172 @@
+"""Bands in int8 have the scales of the whole, so that together they are its result to the last bit."""
+
+import shutil
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import onnx
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("ai_edge_litert")
+from hypothesis import Phase, given, settings  # noqa: E402 - torch may be missing
+from hypothesis import strategies as st  # noqa: E402
+from torch import nn  # noqa: E402
+
+from predictors.errors import StretchError  # noqa: E402
+from scheduler.bundle.load import Bundle, load_bundle  # noqa: E402
+from scheduler.delegates.cpu import CpuDelegate  # noqa: E402
+from scheduler.delegates.litert import LiteRtDelegate  # noqa: E402
+from scheduler.formats.int8_edges import edges  # noqa: E402
+from scheduler.formats.onnx import OnnxFile, open_onnx  # noqa: E402
+from scheduler.runtime.session import Session  # noqa: E402
+from stretch.capture import capture  # noqa: E402
+from stretch.export.bands import whole_of  # noqa: E402
+from stretch.export.bundle import BundleFacts, export_bundle  # noqa: E402
+from stretch.export.onnx import WHOLE_PADDING  # noqa: E402
+from stretch.export.precision import export_precision  # noqa: E402
+from stretch.export.staging import file_entry, write_manifest  # noqa: E402
+from stretch.export.tflite.bundle import FILE, write_tflite  # noqa: E402
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
+from stretch.planning.network.segments import cut_segment  # noqa: E402
+from stretch.transform import build  # noqa: E402
+from tests.stretch.band_networks import BLOCKS, WIDTH, Residual, banded, networks  # noqa: E402
+from tests.stretch.designs import whole  # noqa: E402
+
+pytestmark = pytest.mark.torch
+FACTS = BundleFacts("pixel6", False, "random")
+
+
+def undivided(design):
+    """The same segments, each on one processor."""
+    parts = [
+        part if part.whole else replace(part, branches=(replace(part.branches[0], rows=None),), join="none") for part in design.segments
+    ]
+    return replace(design, segments=tuple(parts))
+
+
+def written(folder, found, design):
+    export_bundle(folder, found, build(found, design), None, FACTS, "0.1.0", controls=False)
+    return load_bundle(folder)
+
+
+def in_int8(bundle, images):
+    precision = {sub.processor: "int8" for sub in bundle.manifest.subgraphs}
+    folder = bundle.path.parent / f"{bundle.path.name}_int8"
+    export_precision(bundle, folder, precision, images, "random", min_cosine=-1.0)
+    return load_bundle(folder)
+
+
+def as_tflite(bundle):
+    """As `export_tflite` writes it, without its comparison: small random networks lose more in int8 than it allows."""
+    folder = bundle.path.parent / f"{bundle.path.name}_tflite"
+    shutil.copytree(bundle.path, folder)
+    (folder / FILE).write_bytes(write_tflite(bundle))
+    files = bundle.manifest.files | {FILE: file_entry(folder / FILE)}
+    write_manifest(folder, msgspec.structs.replace(bundle.manifest, tflite=FILE, files=files))
+    return load_bundle(folder)
+
+
+def results(bundle: Bundle, delegate, images):
+    used = {sub.processor for sub in bundle.manifest.subgraphs}
+    with Session(bundle, dict.fromkeys(used, "cpu"), delegates=dict.fromkeys(used, delegate)) as session:
+        return [session(x) for x in images]
+
+
+def same_bits(bands, whole, delegate, images):
+    """Whether two bundles give the same numbers on one delegate."""
+    pairs = zip(results(bands, delegate(), images), results(whole, delegate(), images), strict=True)
+    return all(np.array_equal(mine, theirs) for mine, theirs in pairs)
+
+
+def images_of(found, count=3):
+    generator = np.random.default_rng(5)
+    return [generator.normal(size=found.graph.input.shape).astype(np.float32) for _ in range(count)]
+
+
+@settings(max_examples=6)
+@given(data=st.data())
+def test_whole_segment_is_put_together_again_from_any_of_its_bands(tmp_path_factory, data):
+    found = data.draw(networks())
+    design = data.draw(banded(found.graph))
+    folder = tmp_path_factory.mktemp("whole")
+    bands, whole = written(folder / "bands", found, design), written(folder / "whole", found, undivided(design))
+    shapes = {tensor.name: tensor.shape for tensor in bands.manifest.tensors}
+    for part, one in zip(design.segments, whole.manifest.subgraphs, strict=True):
+        wanted = open_onnx(whole.file(one.file)).graph
+        for sub in bands.manifest.subgraphs:
+            if sub.segment == part.name and not part.whole:
+                made = OnnxFile(bands.file(sub.file), whole_of(onnx.load(bands.file(sub.file)), shapes[sub.input], bands.path)).graph
+                # operators that nothing reads are in no band
+                assert [(op.kind, op.attrs, op.shape) for op in made.ops] == [(op.kind, op.attrs, op.shape) for op in wanted.ops]
+
+
+#: An example takes seconds, and a smaller one tells little more.
+UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)
+
+
+def equal_in_int8(folder, found, design):
+    """Whether bands give what the undivided segments give, on ONNX Runtime's integers and on LiteRT's."""
+    images = images_of(found)
+    bands, whole = (in_int8(written(folder / name, found, each), images) for name, each in (("b", design), ("w", undivided(design))))
+    runs = same_bits(bands, whole, CpuDelegate, images), same_bits(as_tflite(bands), as_tflite(whole), LiteRtDelegate, images)
+    return runs == (True, True)
+
+
+@settings(max_examples=3, phases=UNSHRUNK)
+@given(data=st.data())
+def test_bands_in_int8_are_the_whole_to_the_last_bit(tmp_path_factory, data):
+    found = data.draw(networks())
+    assert equal_in_int8(tmp_path_factory.mktemp("int8"), found, data.draw(banded(found.graph)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", sorted(BLOCKS))
+@settings(max_examples=10, phases=UNSHRUNK)
+@given(data=st.data())
+def test_bands_of_each_kind_of_block_in_int8_are_the_whole_to_the_last_bit(tmp_path_factory, kind, data):
+    found = data.draw(networks((kind, "same")))
+    assert equal_in_int8(tmp_path_factory.mktemp("int8"), found, data.draw(banded(found.graph)))
+
+
+def residual_in_bands(folder):
+    """Three blocks with skips, of which a processor in int8 and one in fp32 compute bands."""
+    torch.manual_seed(0)
+    body = [
+        Residual(nn.Sequential(nn.Conv2d(WIDTH, WIDTH, 3, padding=1), nn.ReLU(), nn.Conv2d(WIDTH, WIDTH, 3, padding=1))) for _ in range(3)
+    ]
+    net = nn.Sequential(nn.Conv2d(3, WIDTH, 3, padding=1), *body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(WIDTH, 5))
+    found = capture(net.eval(), (1, 3, 16, 12), "net")
+    segment = cut_segment(found.graph, "s1", "0", found.graph.ops[-4].name)
+    bounds = (("cpu", (0, 6)), ("dsp", (6, 16)))
+    branches = tuple(BranchScale(name, segment.depth, segment.width, rows=rows) for name, rows in bounds)
+    parts = [
+        whole(cut_segment(found.graph, "stem", "input", "0")),
+        SegmentDesign("s1", segment.start, segment.end, branches, "rows"),
+        whole(cut_segment(found.graph, "head", segment.end, found.graph.output)),
+    ]
+    design = BranchDesign("net", "test", tuple(parts))
+    return found, written(folder / "b", found, design), design
+
+
+def test_band_beside_one_in_reals_has_the_scales_of_the_whole(tmp_path):
+    found, bundle, design = residual_in_bands(tmp_path)
+    images = images_of(found)
+    export_precision(bundle, tmp_path / "mixed", {"dsp": "int8"}, images, "random")
+    whole = written(tmp_path / "w", found, undivided(design))
+    both = in_int8(whole, images)
+    mixed = load_bundle(tmp_path / "mixed")
+    assert [sub.precision for sub in mixed.manifest.subgraphs] == ["fp32", "fp32", "int8", "fp32"]
+    mine, theirs = (edges(onnx.load(b.file(f"subgraphs/{name}.onnx"))) for b, name in ((mixed, "s1.dsp"), (both, "s1.cpu")))
+    assert mine == theirs
+
+
+def test_padding_that_is_none_is_refused(tmp_path):
+    _, bundle, _ = residual_in_bands(tmp_path)
+    (band,) = [sub for sub in bundle.manifest.subgraphs if sub.name == "s1.dsp"]
+    model = onnx.load(bundle.file(band.file))
+    for entry in (entry for node in model.graph.node for entry in node.metadata_props if entry.key == WHOLE_PADDING):
+        entry.value = "[1]"
+    with pytest.raises(StretchError, match=r"s1\.dsp\.onnx states no padding in `stretch\.whole_padding`"):
+        whole_of(model, (1, WIDTH, 16, 12), bundle.path / band.file)

@@ -1,0 +1,123 @@
+"""Paths that a network has already: what they are, and that branches of them compute what it computes."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from predictors.errors import StretchError
+from predictors.graph import Op, OpGraph
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
+from stretch.planning.design.paths import find_paths, path_graph, whole_paths
+from stretch.planning.design.scale import scaled_graph
+from stretch.planning.network.segments import cut_segment
+from tests.stretch.designs import whole
+
+
+def conv(name, source, out=4):
+    attrs = {
+        "out_channels": out,
+        "kernel": (3, 3),
+        "stride": (1, 1),
+        "padding": (1, 1, 1, 1),
+        "dilation": (1, 1),
+        "groups": 1,
+        "bias": True,
+    }
+    return Op(name, "conv", (source,), attrs)
+
+
+def joined(ends, kind, *ops):
+    return OpGraph.build("net", [Op("x", "input", attrs={"shape": (1, 4, 6, 6)}), *ops, Op("end", kind, tuple(ends))], "end")
+
+
+def test_paths_with_an_operator_in_common_are_one_with_what_lies_between():
+    ops = [conv("stem", "x"), conv("a", "stem"), conv("b", "x"), conv("c", "stem"), conv("d", "x")]
+    assert find_paths(joined(("a", "b", "c", "d"), "concat", *ops)) == ((0, 3), (3, 4))
+
+
+@pytest.mark.parametrize(("ends", "kind"), [(("a", "a"), "concat"), (("a", "b"), "mul")])
+def test_segment_without_paths_of_its_own_has_none(ends, kind):
+    assert find_paths(joined(ends, kind, conv("a", "x"), conv("b", "x"))) == ()
+
+
+def test_identity_is_a_path_but_no_branch():
+    graph = joined(("x", "a", "b"), "concat", conv("a", "x"), conv("b", "x"))
+    assert len(find_paths(graph)) == 3
+    with pytest.raises(StretchError, match="hands on what arrives"):
+        path_graph(graph, "s.cpu", 0, 1)
+    assert [op.name for op in path_graph(graph, "s.cpu", 0, 2).ops] == ["x", "a", "end"]
+    assert path_graph(graph, "s.gpu", 2, 3).output == "b"
+
+
+@given(st.lists(st.integers(1, 3), min_size=2, max_size=6), st.data())
+def test_any_division_of_paths_has_each_operator_once(depths, data):
+    ops, ends = [], []
+    for i, depth in enumerate(depths):
+        source = "x"
+        for j in range(depth):
+            ops.append(conv(f"p{i}_{j}", source))
+            source = ops[-1].name
+        ends.append(source)
+    graph = joined(ends, "concat", *ops)
+    assert len(find_paths(graph)) == len(depths)
+    cut = data.draw(st.integers(1, len(depths) - 1))
+    parts = [path_graph(graph, "s", 0, cut), path_graph(graph, "s", cut, len(depths))]
+    assert whole_paths([(0, cut), (cut, len(depths))], len(depths))
+    convolutions = [op.name for part in parts for op in part.ops if op.kind == "conv"]
+    assert sorted(convolutions) == sorted(op.name for op in ops)
+    assert sum(part.macs for part in parts) == graph.macs
+    assert sum(part.by_name[part.output].shape[1] for part in parts) == graph.by_name["end"].shape[1]
+
+
+@pytest.mark.parametrize("parts", [[(0, 1), (2, 3)], [(0, 2), (1, 3)], [(1, 3), (0, 1)], [(0, 3), (3, 3)], [(0, 2)]])
+def test_paths_left_out_or_computed_twice_are_refused(parts):
+    graph = joined(("a", "b", "c"), "concat", conv("a", "x"), conv("b", "x"), conv("c", "x"))
+    segment = cut_segment(graph, "s1", "x", "end")
+    branches = tuple(BranchScale(f"p{i}", segment.depth, segment.width, paths=part) for i, part in enumerate(parts))
+    design = BranchDesign("net", "test", (SegmentDesign("s1", "x", "end", branches, "paths" if len(parts) > 1 else "none"),))
+    with pytest.raises(StretchError, match="paths"):
+        scaled_graph(graph, design)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("model", "kind"), [("googlenet", "concat"), ("resnet18", "add")])
+def test_branches_of_paths_compute_what_the_network_computes(captured, model, kind):
+    torch = pytest.importorskip("torch")
+    from stretch.capture import capture
+    from stretch.transform import build
+
+    found = captured(model)
+    graph, parts = found.graph, []
+    at = graph.input.name
+    for name, start, end in stretches(graph, kind):
+        if at != start:
+            parts.append(whole(cut_segment(graph, f"{name}_before", at, start)))
+        segment = cut_segment(graph, name, start, end)
+        count = len(find_paths(segment.graph))
+        branches = [BranchScale(p, segment.depth, segment.width, paths=r) for p, r in (("cpu", (0, 1)), ("gpu", (1, count)))]
+        parts.append(SegmentDesign(name, start, end, tuple(branches), "paths" if kind == "concat" else "terms"))
+        at = end
+    assert parts
+    parts.append(whole(cut_segment(graph, "rest", at, graph.output)))
+    made = build(found, BranchDesign(graph.name, "test", tuple(parts)))
+    x = torch.randn(graph.input.shape, generator=torch.Generator().manual_seed(1))
+    with torch.inference_mode():
+        want, got = found.module(x), made(x)
+    assert (got - want).abs().max() <= 1e-6 * want.abs().max()
+    assert made.graph.macs == graph.macs
+    assert capture(made, graph.input.shape, graph.name).graph == made.graph
+
+
+def stretches(graph, kind):
+    """Parts of a network that have paths of their own, each of which computes something."""
+    from itertools import pairwise
+
+    from stretch.planning.network.units import cut_points
+
+    number = 0
+    for start, end in pairwise(cut_points(graph)):
+        segment = cut_segment(graph, "s", start, end)
+        paths, inputs = find_paths(segment.graph), graph.by_name[end].inputs
+        if graph.by_name[end].kind == kind and paths and start not in inputs:
+            number += 1
+            yield f"s{number}", start, end

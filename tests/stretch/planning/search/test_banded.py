@@ -1,0 +1,189 @@
+"""Designs that mix whole, stretched and banded segments are searched exactly."""
+
+from functools import cache
+
+import pytest
+
+from predictors.errors import InfeasibleError
+from stretch.planning.config import PlanConfig
+from stretch.planning.cost.makespan import timeline
+from stretch.planning.network.parts import mixing
+from stretch.planning.search.banded import MAX_HALO, BandedSpace, with_exact_kinds, without_stretched
+from stretch.planning.search.exact import search_exact
+from stretch.planning.search.merging import merge_stages
+from stretch.planning.search.rules import Rules
+from tests.predictors.networks import Net, efficientnet, small_resnet
+from tests.stretch.planning.spaces import as_design, fastest_by_brute_force, make_space, relaxed
+
+TINY = small_resnet(96, blocks=(1, 1), mids=(64, 64))
+GRAPH = small_resnet(64, blocks=(2, 2), mids=(32, 64))
+GATED = efficientnet([(1, 3, 1, 16, 1), (4, 3, 2, 24, 2)], 16, 64, 32, se=True, act="silu")
+
+
+@cache
+def mixed(name, device="mi9", processors=("cpu", "gpu"), stretched=True, **changes):
+    graph = {"tiny": TINY, "graph": GRAPH, "gated": GATED}[name]
+    space = make_space(graph, device, processors, **changes)
+    return graph, with_exact_kinds(graph, PlanConfig(kinds=("stretch", "rows")), space if stretched else without_stretched(space))
+
+
+def kinds(found):
+    return {"rows" if o.banded else "stretch" if o.branched else "whole" for o, _ in found.picks}
+
+
+@pytest.mark.parametrize("n_meet", [0, 1, 2])
+@pytest.mark.parametrize("device", ["mi9", "pixel6", "host"])
+def test_exact_search_over_all_kinds_equals_brute_force(device, n_meet):
+    graph, space = mixed("tiny", device, min_width=0.9, min_depth=1.0)
+    low, high = round(0.9 * graph.macs), round(1.9 * graph.macs)
+    expected, count = fastest_by_brute_force(space, low, high, n_meet)
+    assert count > 1000
+    found = search_exact(space, low, high, n_meet)
+    assert found.ms == pytest.approx(expected)
+    assert found.optimal
+
+
+@pytest.mark.parametrize("processors", [("cpu", "gpu"), ("cpu", "dsp"), ("cpu", "gpu", "dsp")])
+@pytest.mark.parametrize("stretched", [False, True])
+def test_timeline_of_a_mixed_design_says_what_the_search_said(processors, stretched):
+    graph, space = mixed("graph", processors=processors, stretched=stretched)
+    found = search_exact(space, round(0.97 * graph.macs), round(1.03 * graph.macs), 2)
+    run = timeline(graph, as_design(graph, found.segments(space.costs)), space.costs)
+    assert "rows" in kinds(found)
+    assert run.makespan_ms == pytest.approx(found.ms)
+    assert run.macs - run.halo_macs == found.macs
+    assert run.params == found.params
+    assert stretched or (found.macs == graph.macs and run.params == graph.params)
+
+
+@pytest.mark.parametrize("processors", [("cpu", "gpu"), ("cpu", "gpu", "dsp")])
+def test_every_banded_option_is_one_that_the_timeline_knows(processors):
+    """Each option of a run, alone in a design of whole parts, costs the same on the timeline."""
+    graph, space = mixed("tiny", processors=processors, stretched=False)
+    host = space.holders.index(space.costs.host)
+    wholes = [options[0] for options in space.options]
+    seen = 0
+    for at, options in enumerate(space.options):
+        for ways in (o for o in options if o.banded):
+            for index in range(0, len(ways.macs), 5):
+                parts = [o.design(0, space.costs) for o in wholes[:at]]
+                parts += [ways.design(index, space.costs), *(o.design(0, space.costs) for o in wholes[at + ways.span :])]
+                row = timeline(graph, as_design(graph, parts), space.costs).segments[at]
+                assert row.ms == pytest.approx(ways.ms[host, index])
+                assert row.communication_ms <= ways.exchange_ms[host, index] + 1e-9
+                assert 0 <= row.halo_macs <= 2 * len(row.branches) * MAX_HALO * row.segment.graph.macs
+                seen += 1
+    assert seen >= 9
+
+
+def test_band_on_the_processor_that_holds_its_input_copies_its_rows_where_they_are_not_together():
+    graph, space = mixed("graph", stretched=False)
+    gpu = space.holders.index("gpu")
+    at, ways = next((i, o) for i, options in enumerate(space.options) for o in options if o.banded and i > 0)
+    wholes = [next(o for o in options if o.processors == ("gpu",)) for options in space.options]
+    parts = [o.design(0, space.costs) for o in wholes[:at]]
+    parts += [ways.design(0, space.costs), *(o.design(0, space.costs) for o in wholes[at + ways.span :])]
+    assert timeline(graph, as_design(graph, parts), space.costs).segments[at].ms == pytest.approx(ways.ms[gpu, 0])
+    assert ways.candidates[1][0].cut_ms > 0
+
+
+@pytest.mark.parametrize("device", ["mi9", "pixel6", "host"])
+def test_more_kinds_are_never_slower(device):
+    graph, space = mixed("graph", device)
+    low, high = round(0.97 * graph.macs), round(1.03 * graph.macs)
+    alone = search_exact(make_space(graph, device), low, high, 1)
+    assert search_exact(space, low, high, 1).ms <= alone.ms + 1e-9
+    assert search_exact(space, low, high, 1).ms <= search_exact(without_stretched(space), low, high, 1).ms + 1e-9
+
+
+def test_merged_stages_keep_their_place_among_parts():
+    space = merge_stages(GRAPH, make_space(GRAPH))
+    run = with_exact_kinds(GRAPH, PlanConfig(kinds=("stretch", "rows")), space)
+    before = {(o.segment.name, o.processors): o for options in space.options for o in options if o.branched}
+    after = {
+        (o.segment.name, o.processors): (i, o) for i, options in enumerate(run.options) for o in options if o.branched and not o.banded
+    }
+    assert before.keys() == after.keys()
+    for i, ways in after.values():
+        assert (run.segments[i].start, run.segments[i + ways.span - 1].end) == (ways.segment.start, ways.segment.end)
+
+
+def test_halves_of_a_run_that_is_offered_compute_little_twice():
+    banded = BandedSpace(GRAPH, make_space(GRAPH))
+    assert banded.runs
+    assert all(banded._halo(a, b, sum(p.graph.macs for p in banded.parts[a : b + 1])) <= MAX_HALO for a, b in banded.runs)
+
+
+@pytest.mark.parametrize(("divided", "merged"), [(False, False), (False, True), (True, False)])
+def test_bands_meet_only_where_they_may(divided, merged):
+    space = make_space(GRAPH)
+    banded = BandedSpace(GRAPH, space, divided=divided, merged=merged)
+    ends = {stage.end for stage in space.segments}
+    runs = [banded.parts[a : b + 1] for a, b in banded.runs]
+    assert divided or all(part.end in ends for run in runs for part in run)
+    assert merged or all(sum(part.end in ends for part in run) <= 1 for run in runs)
+
+
+def test_rules_of_stretched_branches_say_nothing_of_bands_but_memory_does():
+    space = make_space(GRAPH)
+    strict = Rules.of(relaxed(PlanConfig(processors=("cpu", "gpu"), min_width=0.5), alpha=1e-6, beta=1e-6, balance=1.0, segment_macs=1.0))
+    run = with_exact_kinds(GRAPH, PlanConfig(kinds=("stretch", "rows")), space.under(strict))
+    assert not any(o.allowed.any() for options in run.options for o in options if o.branched and not o.banded)
+    bands = [o for options in run.options for o in options if o.banded]
+    assert all(o.allowed.all() for o in bands)
+    least = min(int(o.peak_bytes.min()) for o in bands)
+    tight = run.under(Rules({**strict.values, "peak_memory": least}))
+    allowed = [bool(a) for options in tight.options for o in options if o.banded for a in o.allowed[0]]
+    assert 0 < sum(allowed) < len(allowed)
+
+
+def test_pooled_vectors_keep_a_block_in_one_piece():
+    assert {GATED.by_name[name].kind for name in mixing(GATED)} >= {"global_avg_pool"}
+    _, space = mixed("gated", stretched=False)
+    gated = {i for i, part in enumerate(space.segments) if any(op.kind == "sigmoid" for op in part.graph.ops)}
+    assert gated
+    assert not any(set(range(i, i + o.span)) & gated for i, options in enumerate(space.options) for o in options if o.banded)
+
+
+def test_network_with_nothing_to_split_is_refused_with_the_operator_that_mixes_rows():
+    net = Net(1, 3, 16, 16)
+    net.add("global_avg_pool", keepdims=False)
+    net.add("linear", out_features=10, bias=True)
+    graph = net.graph("pooled")
+    with pytest.raises(InfeasibleError, match="`pooled` has no segment that can be split by rows: `global_avg_pool_1`"):
+        with_exact_kinds(graph, PlanConfig(kinds=("rows",)), make_space(graph))
+
+
+def inception():
+    """Two blocks of parallel paths that meet side by side, and one whose paths are added."""
+    net = Net(1, 3, 96, 96)
+    net.conv(32, 3, 2)
+    for _ in range(2):
+        start = net.last
+        ends = [net.conv(64, 3, source=net.conv(48, 1, source=start)), net.conv(64, 5, source=net.conv(32, 1, source=start))]
+        net.add("concat", *ends, net.conv(32, 1, source=start))
+    start = net.last
+    net.add("add", net.conv(64, 3, source=start), net.conv(64, 5, source=start))
+    net.conv(64, 3, 2)
+    net.head(10)
+    return net.graph("inception")
+
+
+@pytest.mark.parametrize("processors", [("cpu", "gpu"), ("cpu", "gpu", "dsp")])
+def test_own_paths_are_searched_beside_bands_and_copies(processors):
+    graph = inception()
+    space = make_space(graph, processors=processors, min_width=0.9)
+    every = with_exact_kinds(graph, PlanConfig(kinds=("stretch", "rows", "paths")), space)
+    alone = with_exact_kinds(graph, PlanConfig(kinds=("paths",)), without_stretched(space))
+    assert any(o.join == "paths" for options in alone.options for o in options)
+    assert not any(o.banded for options in alone.options for o in options)
+    low, high = round(0.97 * graph.macs), round(1.03 * graph.macs)
+    times = []
+    for some in (every, alone):
+        found = search_exact(some, low, high, 1)
+        run = timeline(graph, as_design(graph, found.segments(some.costs)), some.costs)
+        assert run.makespan_ms == pytest.approx(found.ms)
+        assert run.macs - run.halo_macs == found.macs
+        assert run.params == found.params
+        times.append(found.ms)
+    assert times[0] <= times[1] + 1e-9
