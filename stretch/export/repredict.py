@@ -103,7 +103,8 @@ def _figures(
     runs = {
         names[name]: single_run(graphs[name], single.processor, single.precision, single.ms, predictor) for name, single in singles.items()
     }
-    recommendation = recommend(branched, runs)
+    told = [name for name in runs if name in str(manifest.predicted.get("told", ""))]
+    recommendation = recommend(branched, runs, told)
     original, same, whole = (singles.get(name) for name in ("original", "sequential_same_macs", "whole_graph"))
     makespan = trace.makespan_ms
     ideal = ideal_split_ms(graphs["original"], processors, predictor, costs.precision) if original else None
@@ -126,6 +127,7 @@ def _figures(
         **msgspec.to_builtins(certainty(recommendation, branched, runs.get(names["original"]) if original else None)),
         "energy_mj": EnergyModel(device).plan_mj(_busy(manifest, estimates), makespan),
         "best_single_energy_mj": EnergyModel(device).plan_mj({original.processor: original.ms}, original.ms) if original else None,
+        "told": told,
         "optimal": None,
         "gap": None,
         "source": "predicted",

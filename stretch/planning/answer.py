@@ -115,6 +115,7 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
         makespan_low_ms: Lower end of the 90 % interval around the makespan.
         makespan_high_ms: Upper end.
         probability_faster: That the branched run is faster than each control, and than ``all`` of them.
+        told: Controls that are told and not recommended: beside an exact design those that would have to be trained.
         measure_next: The number of the profile that decides most; None if nothing is uncertain.
         links: The design with links of half, the stated and twice the time.
         energy_mj: Energy of its processors while they compute; None if the profile states no power of one.
@@ -142,6 +143,7 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     makespan_low_ms: float
     makespan_high_ms: float
     probability_faster: dict[str, float]
+    told: list[str]
     measure_next: str | None
     links: tuple[LinkFigure, ...]
     energy_mj: float | None

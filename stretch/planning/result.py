@@ -189,6 +189,7 @@ class PlanResult:
             optimal=self.optimal,
             gap=self.gap,
             **msgspec.structs.asdict(self.certainty),
+            told=sorted(self.recommendation.told),
             energy_mj=self.energy_mj,
             best_single_energy_mj=EnergyModel(self.device).plan_mj({single.processor: single.ms}, single.ms),
         )

@@ -168,3 +168,13 @@ def test_explain_predicts_what_the_files_are(planned, exported, capsys):
     data = json.loads(call(capsys, "explain", planned, "--device", "mi9", "--json").out)
     assert "in fp32, which the file is; planned was int8" in data["processors"]["cpu"]["reason"]
     assert "in int8, for it does not run fp32, which the file is" in data["processors"]["dsp"]["reason"]
+
+
+def test_control_that_would_have_to_be_trained_stays_told_only(planned):
+    bundle = load_bundle(planned)
+    named = msgspec.structs.replace(bundle.manifest, predicted={**bundle.manifest.predicted, "told": ["sequential_same_macs"]})
+    before, after = (repredict(each, lambda name: planned / name) for each in (bundle.manifest, named))
+    assert before.predicted["told"] == []
+    assert after.predicted["told"] == ["sequential_same_macs"]
+    assert after.recommended != "sequential_same_macs"
+    assert after.predicted["comparisons"] == before.predicted["comparisons"]
