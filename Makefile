@@ -59,6 +59,7 @@ slow: install
 docs: install
 	$(BIN)/python docs/make_cli_reference.py
 	$(BIN)/python docs/make_python_reference.py
+	$(BIN)/python docs/make_bands_picture.py
 	$(BIN)/python -m experiments.render
 
 COMPILE = $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes \

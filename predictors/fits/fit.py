@@ -73,17 +73,20 @@ class KernelGroup(_Part, frozen=True):
 
 
 class Correction(_Part, frozen=True):
-    """From the sum of kernels to a whole network: ``scale · sum + per_kernel_ms · kernels + fixed_ms``.
+    """From the sum of kernels to a whole network: ``scale · sum + per_kernel_ms · kernels + per_weight_ms · weights + fixed_ms``.
 
     Args:
         scale: Factor on each kernel.
         per_kernel_ms: What each kernel takes beside its own time.
         fixed_ms: What an inference takes beside its kernels.
+        per_weight_ms: What each weight element takes beside the kernel's own time: a kernel that is timed by itself has its
+            weights in a cache, in a network others drive them out.
     """
 
     scale: Annotated[float, msgspec.Meta(gt=0, le=100)] = 1.0
     per_kernel_ms: _NotNegative = 0.0
     fixed_ms: _NotNegative = 0.0
+    per_weight_ms: _NotNegative = 0.0
 
 
 class Interval(_Part, frozen=True):

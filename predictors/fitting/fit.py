@@ -273,8 +273,8 @@ def _from_kernels(task: _Task, training: frozenset[str], times: Mapping[str, Pre
 
 def _sums(
     task: _Task, groups: dict[str, KernelGroup], rows: Sequence[Timed], measured: Predictions, core_set: str
-) -> tuple[Vector, Vector, Vector]:
-    """For each network the sum of its kernels, how many there are, and its time.
+) -> tuple[Vector, Vector, Vector, Vector]:
+    """For each network the sum of its kernels, how many there are, their weight elements, and its time.
 
     Kernels that were measured count with their own time: what trees say of the
     networks they were grown from is better than what they will say of others.
@@ -290,4 +290,5 @@ def _sums(
         guessed = np.nan_to_num(time_kernels(groups, costs, grain))
         sums.append(sum(mean.get((name, cost), float(ms)) for cost, ms in zip(costs, guessed, strict=True)))
     counts = [float(len(task.networks.costs[name])) for name in measured]
-    return np.array(sums), np.array(counts), np.array(list(measured.values()))
+    weights = [float(sum(cost.weights for cost in task.networks.costs[name])) for name in measured]
+    return np.array(sums), np.array(counts), np.array(weights), np.array(list(measured.values()))

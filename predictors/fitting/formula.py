@@ -82,6 +82,7 @@ class Formula(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             given, fits to whole networks are pooled over devices and precisions (`predictors.fitting.pooled`); a parameter's
             first scaling is then the part of the work that it belongs to.
         noise: Error of a time beside what the formula can say, as a logarithm; for pooled fits.
+        apart: How differently a device may do the parts of its work at one precision beside another, as a logarithm; for pooled fits.
     """
 
     source: str
@@ -91,6 +92,7 @@ class Formula(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     like: dict[str, str] = {}
     units: dict[str, Prior] = {}
     noise: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.15
+    apart: Annotated[float, msgspec.Meta(gt=0, le=5)] = 0.15
 
 
 @cache

@@ -4,8 +4,10 @@ Where each device has ten times and nobody measured kernels, devices and
 precisions must teach each other. Sizes of parameters are products: of what
 formulas say before anything is measured, what all devices have in common, what
 a precision changes, how fast a device is, and how the parts of its work (products,
-vectors, memory, launches) differ from that. Each factor has a log-normal prior
-(partial pooling: Gelman and Hill 2007); the most likely factors are found by
+vectors, memory, launches) differ from that. Where several runtimes timed the same
+network, they differ in what an inference takes beside its kernels, so each has a
+factor on that; a device is predicted with its fastest. Each factor has a log-normal
+prior (partial pooling: Gelman and Hill 2007); the most likely factors are found by
 L-BFGS (Liu and Nocedal 1989) under a loss that a few wrong times hardly move
 (pseudo-Huber).
 """
@@ -16,15 +18,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from predictors.fitting.design import Design
-from predictors.fitting.formula import Formula
+from predictors.fitting.formula import INFERENCE, Formula
 from predictors.fitting.nnls import Vector
 from predictors.fitting.whole import CoreSet
 
-#: Logarithms: how fast a core set may be, one precision beside another, and how differently it may do the parts of its work at it.
-SPEED, SPEED_AT, PARTS_AT = 3.0, 0.3, 0.15
+#: Logarithms: how fast a core set may be, and one precision beside another.
+SPEED, SPEED_AT = 3.0, 0.3
+
+#: Logarithms: how runtimes differ in what an inference takes beside its kernels, and how devices differ in that.
+RUNTIME, RUNTIME_ON = 1.0, 0.3
 
 #: What a precision changes beside what formulas say, relative to how unsure those are.
 PRECISION = 0.4
+
+Index = np.ndarray[tuple[int], np.dtype[np.intp]]
 
 #: Precision, device, core set.
 Place = tuple[str, str, str]
@@ -39,12 +46,16 @@ class _Data:
         logs: Of the times.
         precision: Index of each.
         core_set: Index of each.
+        runtime: Index of each.
+        weights: Of each: runtimes that timed the same network share one.
     """
 
     units: Vector
     logs: Vector
-    precision: np.ndarray[tuple[int], np.dtype[np.intp]]
-    core_set: np.ndarray[tuple[int], np.dtype[np.intp]]
+    precision: Index
+    core_set: Index
+    runtime: Index
+    weights: Vector
 
 
 def fit_pooled(
@@ -55,38 +66,45 @@ def fit_pooled(
     Args:
         designs: Units of the networks by precision; all have the same parameters.
         formula: That they are of, with its `units`.
-        sets: Times by precision.
+        sets: Times by precision; a core set is there once for each runtime that timed networks on it.
         training: Which networks may be looked at.
+
+    Returns:
+        The sizes with the runtime that takes the least beside the kernels.
     """
     precisions = sorted(designs)
-    keys = sorted({each.key for some in sets.values() for each in some})
     known = {each.key: each for some in sets.values() for each in some}
-    model = _Model(formula, [designs[p] for p in precisions], precisions, [known[key] for key in keys])
-    data = _data(designs, sets, precisions, keys, training)
-    found = model.fit(data)
-    return {
-        (precision, *each.key): model.sizes(found, p, keys.index(each.key))
-        for p, precision in enumerate(precisions)
-        for each in sets[precision]
-    }
+    keys = sorted(known)
+    runtimes = sorted({each.runtime for some in sets.values() for each in some})
+    model = _Model(formula, [designs[p] for p in precisions], precisions, [known[key] for key in keys], len(runtimes))
+    found = model.fit(_data(designs, sets, (precisions, keys, runtimes), training))
+    sizes: dict[Place, list[Vector]] = {}
+    for p, precision in enumerate(precisions):
+        for each in sets[precision]:
+            some = model.sizes(found, p, keys.index(each.key), runtimes.index(each.runtime))
+            sizes.setdefault((precision, *each.key), []).append(some)
+    return {place: min(some, key=lambda each: float(each.sum())) for place, some in sizes.items()}
 
 
 def _data(
     designs: Mapping[str, Design],
     sets: Mapping[str, Sequence[CoreSet]],
-    precisions: list[str],
-    keys: list[tuple[str, str]],
+    indices: tuple[list[str], list[tuple[str, str]], list[str]],
     training: Vector,
 ) -> _Data:
-    units, logs, at, where = [], [], [], []
+    """Times of all precisions, core sets and runtimes, which `indices` names in their order."""
+    precisions, keys, runtimes = indices
+    units, logs, weights, at = [], [], [], []
     for p, precision in enumerate(precisions):
+        timed = {key: np.sum([np.isfinite(each.times) for each in sets[precision] if each.key == key], axis=0) for key in keys}
         for each in sets[precision]:
             use = training & np.isfinite(each.times)
             units.append(designs[precision].units[use])
             logs.append(np.log(each.times[use]))
-            at += [p] * int(use.sum())
-            where += [keys.index(each.key)] * int(use.sum())
-    return _Data(np.concatenate(units), np.concatenate(logs), np.array(at, dtype=np.intp), np.array(where, dtype=np.intp))
+            weights.append(1 / timed[each.key][use])
+            at += [(p, keys.index(each.key), runtimes.index(each.runtime))] * int(use.sum())
+    where = np.array(at, dtype=np.intp).reshape(-1, 3)
+    return _Data(np.concatenate(units), np.concatenate(logs), where[:, 0], where[:, 1], where[:, 2], np.concatenate(weights))
 
 
 class _Model:
@@ -97,9 +115,12 @@ class _Model:
         designs: One a precision.
         precisions: Their names.
         sets: Core sets, whatever their times.
+        runtimes: How many.
     """
 
-    def __init__(self, formula: Formula, designs: Sequence[Design], precisions: Sequence[str], sets: Sequence[CoreSet]) -> None:
+    def __init__(
+        self, formula: Formula, designs: Sequence[Design], precisions: Sequence[str], sets: Sequence[CoreSet], runtimes: int = 1
+    ) -> None:
         self._noise = formula.noise
         parameters = designs[0].parameters
         names = list(formula.threads)
@@ -122,9 +143,14 @@ class _Model:
         spread = np.array([parameter.spread for parameter in parameters])
         parts = np.array([formula.threads[name].spread for name in names])
         p, d, k, q = len(precisions), len(sets), len(parameters), len(names)
-        #: Factors and the spread of each: common, of precisions, of speed, of speed at a precision, of parts, of parts at a precision.
-        self._shapes = [(k,), (p, k), (d,), (p, d), (d, q), (p, d, q)]
-        spreads = [spread, PRECISION * spread, np.array(SPEED), np.array(SPEED_AT), parts, np.array(PARTS_AT)]
+        # One runtime has nothing to be compared with.
+        r = runtimes if runtimes > 1 else 0
+        self._beside = np.array([parameter.term == INFERENCE for parameter in parameters], dtype=float)
+        #: Factors and the spread of each: common, of precisions, of speed, of speed at a precision, of parts, of parts at a precision,
+        #: of runtimes at a precision, of runtimes on a device at a precision.
+        self._shapes = [(k,), (p, k), (d,), (p, d), (d, q), (p, d, q), (p, r), (p, d, r)]
+        wide = [np.array(each) for each in (SPEED, SPEED_AT, formula.apart, RUNTIME, RUNTIME_ON)]
+        spreads = [spread, PRECISION * spread, wide[0], wide[1], parts, *wide[2:]]
         self._weight = np.concatenate([np.broadcast_to(s**-2.0, shape).ravel() for s, shape in zip(spreads, self._shapes, strict=True)])
         self._ends = np.cumsum([0, *[int(np.prod(shape)) for shape in self._shapes]])
 
@@ -147,31 +173,38 @@ class _Model:
         )
         return np.asarray(found.x)
 
-    def sizes(self, factors: Vector, precision: int, core_set: int) -> Vector:
-        """Sizes on one core set at one precision."""
-        common, at, speed, speed_at, parts, parts_at = self._split(factors)
-        own = parts[core_set] + parts_at[precision, core_set]
-        logs = common + at[precision] + speed[core_set] + speed_at[precision, core_set] + own[self._part]
-        sizes: Vector = np.exp(self._base[precision, core_set] + logs)
+    def sizes(self, factors: Vector, precision: int, core_set: int, runtime: int = 0) -> Vector:
+        """Sizes on one core set at one precision with one runtime."""
+        one = [np.array([index], dtype=np.intp) for index in (precision, core_set, runtime)]
+        sizes: Vector = np.exp(self._logs(self._split(factors), *one)[0])
         return sizes
+
+    def _logs(self, factors: Sequence[Vector], p: Index, d: Index, r: Index) -> Vector:
+        """Logarithms of the sizes, places × parameters."""
+        common, at, speed, speed_at, parts, parts_at, runtime, runtime_on = factors
+        logs: Vector = self._base[p, d] + common + at[p] + (speed[d] + speed_at[p, d])[:, None] + (parts[d] + parts_at[p, d])[:, self._part]
+        if runtime.size:
+            logs = logs + (runtime[p, r] + runtime_on[p, d, r])[:, None] * self._beside
+        return logs
 
     def _loss(self, factors: Vector, data: _Data) -> tuple[float, Vector]:
         """Minus the logarithm of how likely factors are, and its gradient."""
-        common, at, speed, speed_at, parts, parts_at = self._split(factors)
-        p, d = data.precision, data.core_set
-        logs = self._base[p, d] + common + at[p] + (speed[d] + speed_at[p, d])[:, None] + (parts[d] + parts_at[p, d])[:, self._part]
-        each = np.exp(logs) * data.units
+        p, d, r = data.precision, data.core_set, data.runtime
+        each = np.exp(self._logs(self._split(factors), p, d, r)) * data.units
         total = each.sum(axis=1)
         error = (np.log(total) - data.logs) / self._noise
         root = np.sqrt(1 + error**2)
-        slope = each / total[:, None] * (error / root / self._noise)[:, None]
+        slope = each / total[:, None] * (data.weights * error / root / self._noise)[:, None]
         gradient = [np.zeros(shape) for shape in self._shapes]
         gradient[0] = slope.sum(axis=0)
         np.add.at(gradient[1], p, slope)
         np.add.at(gradient[2], d, slope.sum(axis=1))
         np.add.at(gradient[3], (p, d), slope.sum(axis=1))
-        by_part = np.stack([slope[:, self._part == q].sum(axis=1) for q in range(parts.shape[1])], axis=1)
+        by_part = np.stack([slope[:, self._part == q].sum(axis=1) for q in range(gradient[4].shape[1])], axis=1)
         np.add.at(gradient[4], d, by_part)
         np.add.at(gradient[5], (p, d), by_part)
-        loss = float(np.sum(root - 1) + 0.5 * np.sum(self._weight * factors**2))
+        if gradient[6].size:
+            np.add.at(gradient[6], (p, r), slope @ self._beside)
+            np.add.at(gradient[7], (p, d, r), slope @ self._beside)
+        loss = float(np.sum(data.weights * (root - 1)) + 0.5 * np.sum(self._weight * factors**2))
         return loss, np.concatenate([part.ravel() for part in gradient]) + self._weight * factors

@@ -101,13 +101,14 @@ def time_kernels(groups: dict[str, KernelGroup], costs: Sequence[KernelCost], gr
     return found
 
 
-def correction(sums: Vector, kernels: Vector, times: Vector) -> Correction:
-    """From sums of kernels to whole networks: ``scale · sum + per_kernel · kernels + fixed``, on the relative error.
+def correction(sums: Vector, kernels: Vector, weights: Vector, times: Vector) -> Correction:
+    """From sums of kernels to whole networks, on the relative error: see `Correction`.
 
     Args:
         sums: Sum of each network's kernels, ms.
         kernels: How many there are.
+        weights: Their weight elements.
         times: ms of the networks.
     """
-    scale, per_kernel, fixed = solve(np.stack([sums, kernels, np.ones(len(sums))], axis=1), times)
-    return Correction(rounded(float(scale)), rounded(float(per_kernel)), rounded(float(fixed)))
+    scale, per_kernel, per_weight, fixed = solve(np.stack([sums, kernels, weights, np.ones(len(sums))], axis=1), times)
+    return Correction(rounded(float(scale)), rounded(float(per_kernel)), rounded(float(fixed)), rounded(float(per_weight)))

@@ -34,7 +34,7 @@ class Pool:
     Args:
         networks: As kernels of the backend.
         formula: With its units.
-        rows: Times; of several runtimes the least counts.
+        rows: Times; of several runtimes the fastest is predicted.
         folds: Fold of each network.
         slices: Output and input channels that are computed at a time.
     """
@@ -54,23 +54,39 @@ class Pool:
         }
 
     @cached_property
-    def sets(self) -> dict[str, list[CoreSet]]:
-        """Times by precision and core set."""
+    def timed(self) -> dict[str, list[CoreSet]]:
+        """Times by precision, core set and runtime, of core sets whose runtimes together timed enough networks."""
         position = {name: i for i, name in enumerate(self.networks.costs)}
         found: dict[str, list[CoreSet]] = {}
         for precision in self.designs:
-            at: dict[tuple[str, str], Vector] = defaultdict(lambda: np.full(len(position), np.nan))
+            at: dict[tuple[str, str, str], Vector] = defaultdict(lambda: np.full(len(position), np.nan))
+            names: dict[tuple[str, str], set[str]] = defaultdict(set)
             for row in self.rows:
                 if row.precision == precision:
-                    times, i = at[row.device, row.core_set], position[row.network]
-                    times[i] = np.fmin(times[i], row.ms)
-            found[precision] = [CoreSet(*key, times) for key, times in sorted(at.items()) if np.isfinite(times).sum() >= MIN_NETWORKS]
+                    at[row.device, row.core_set, row.runtime][position[row.network]] = row.ms
+                    names[row.device, row.core_set].add(row.network)
+            found[precision] = [
+                CoreSet(device, name, times, runtime)
+                for (device, name, runtime), times in sorted(at.items())
+                if len(names[device, name]) >= MIN_NETWORKS
+            ]
+        return found
+
+    @cached_property
+    def sets(self) -> dict[str, list[CoreSet]]:
+        """Times by precision and core set, with the runtime that is fastest for the network."""
+        found: dict[str, list[CoreSet]] = {}
+        for precision, some in self.timed.items():
+            least: dict[tuple[str, str], Vector] = {}
+            for each in some:
+                least[each.key] = np.fmin(least.get(each.key, each.times), each.times)
+            found[precision] = [CoreSet(*key, times) for key, times in least.items()]
         return found
 
     def sizes(self, without: int | None = None) -> dict[Place, Vector]:
         """Sizes of the parameters, from all networks or those outside of one fold."""
         training = np.array([self.folds[name] != without for name in self.networks.costs])
-        return fit_pooled(self.designs, self.formula, self.sets, training)
+        return fit_pooled(self.designs, self.formula, self.timed, training)
 
     @cached_property
     def left_out(self) -> dict[int, dict[Place, Vector]]:

@@ -36,11 +36,13 @@ class CoreSet:
         device: Its device.
         name: Such as ``1large2med``.
         times: ms of each network of a design, in its order; NaN where it was not measured.
+        runtime: That timed them; empty where it does not matter.
     """
 
     device: str
     name: str
     times: Vector
+    runtime: str = ""
 
     @property
     def key(self) -> tuple[str, str]:

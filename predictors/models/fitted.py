@@ -98,12 +98,13 @@ class FittedModel:
         # The floor is arithmetic: what is missing to it is.
         raised = np.maximum(total, floor)
         compute = parts["compute"] * factor + (raised - total)
+        weights = correction.per_weight_ms * np.asarray(table.weights)
         return [
             KernelTime(
-                correction.scale * float(raised[i]) + correction.per_kernel_ms,
+                correction.scale * float(raised[i]) + correction.per_kernel_ms + float(weights[i]),
                 correction.scale * float(parts["launch"][i] * factor[i]) + correction.per_kernel_ms,
                 correction.scale * float(compute[i]),
-                correction.scale * float(parts["memory"][i] * factor[i]),
+                correction.scale * float(parts["memory"][i] * factor[i]) + float(weights[i]),
                 "fit",
             )
             for i in range(len(costs))

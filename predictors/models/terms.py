@@ -137,9 +137,24 @@ def _beyond(bound: int) -> Term:
 _NEAR_BYTES = 8 * 2**20
 
 
+def block_positions(cost: Any, grain: Grain) -> Any:
+    """Output positions in whole blocks, of which a tensor processor keeps 2 KiB of 32 channels each: 8 × 8 of an image in int8.
+
+    Items of two bytes, and what is no image, come in rows of as many as fill a block.
+    """
+    side = np.round(np.sqrt(cost.pixels))
+    is_image = (side**2 == cost.pixels) & (grain.item_bytes == 1)
+    return is_image * up(side, 8) ** 2 + (1 - is_image) * up(cost.pixels, 64 // grain.item_bytes)
+
+
+def block_macs(cost: Any, grain: Grain) -> Any:
+    """Multiply-accumulates in whole blocks of positions, slices of channels too."""
+    return block_positions(cost, grain) * outputs(cost, grain) / cost.pixels * serial(cost, grain)
+
+
 def packed_macs(cost: Any, grain: Grain) -> Any:
     """Multiply-accumulates of groups that are computed side by side as one block-diagonal product, whole slices of input channels."""
-    return cost.pixels * cost.out_channels * cost.groups * serial(cost, grain)
+    return block_positions(cost, grain) * cost.out_channels * cost.groups * serial(cost, grain)
 
 
 def spilled_bytes(cost: Any, grain: Grain) -> Any:
@@ -147,6 +162,7 @@ def spilled_bytes(cost: Any, grain: Grain) -> Any:
     return np.maximum((cost.reads + cost.writes) * grain.item_bytes - _NEAR_BYTES, 0)
 
 
+terms.register("block_macs")(Term(block_macs, "compute"))
 terms.register("packed_macs")(Term(packed_macs, "compute"))
 terms.register("spilled_bytes")(Term(spilled_bytes, "memory"))
 terms.register("products")(Term(products, "compute"))

@@ -183,7 +183,8 @@ def _manifest(original: Captured, model: BranchedModel, facts: BundleFacts, vers
     return Manifest(
         schema=SCHEMA,
         version=version,
-        model=_model_info(original, graph, facts),
+        # weights that bands of rows have in common count once
+        model=_model_info(original, graph, sum(weight.numel() for weight in model.parameters()), facts),
         device=facts.device,
         calibrated=facts.calibrated,
         weights=WeightsInfo(facts.weights_source, facts.weights_detail),
@@ -249,13 +250,13 @@ def _tensors(graph: OpGraph, subgraphs: Sequence[SubgraphEntry], joins: Sequence
     return tuple(tensors)
 
 
-def _model_info(original: Captured, graph: OpGraph, facts: BundleFacts) -> ModelInfo:
+def _model_info(original: Captured, graph: OpGraph, params: int, facts: BundleFacts) -> ModelInfo:
     return ModelInfo(
         graph.name,
         graph.input.shape,
         graph.by_name[graph.output].shape,
         graph.macs,
-        graph.params,
+        params,
         original.graph.macs,
         original.graph.params,
         # of colour pictures; a network may read something else

@@ -13,11 +13,14 @@ from predictors.shapes import Attr, Attrs, Shape, ints
 from predictors.windows import window_shape
 from stretch.formats.onnx import OnnxWriter
 from stretch.formats.tflite.builder import Array, Builder, Value, to_nhwc
-from stretch.formats.tflite.padding import Window, pad, window
+from stretch.formats.tflite.padding import Window, Within, pad, window, within_same
 from stretch.formats.tflite.source import Source
 from stretch.operators.capturing import Call, Chain, FunctionRule, Lowered, functions, modules
 from stretch.operators.forms import Form, OnnxRule, TfliteRule, forms
 from stretch.operators.settings import Refusal, pair, pooling_window
+
+#: Above this factor the rounding of a mean before it would show: such means are computed in reals.
+MOST_FACTOR = 2.0
 
 #: Below every finite number: padding that never wins a maximum.
 LOWEST = float(np.finfo(np.float32).min)
@@ -239,10 +242,25 @@ def _max_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
 
 
 def _mean_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
-    """TFLite divides by what lies inside the image; any other count is a factor for each window."""
+    """TFLite divides by what lies inside the image.
+
+    Padding that counts is made explicit, so that it lies inside; what does not count is
+    left to SAME, and of its windows those are kept that are wanted. So a window is
+    computed alike wherever it lies, and in a band of rows as in the whole. Where SAME
+    has no such windows, what TFLite does not divide by is a factor for each.
+    """
     image = source.graph.input_shapes(op)[0]
+    added = tuple(ints(op.attrs, "padding")) if op.attrs["count_include_pad"] else (0, 0, 0, 0)
+    padded = (*image[:2], image[2] + added[0] + added[2], image[3] + added[1] + added[3])
+    attrs = {**op.attrs, "padding": (0, 0, 0, 0)} if op.attrs["count_include_pad"] else op.attrs
+    axes = [within_same(attrs, padded, op.shape, axis) for axis in (0, 1)]
+    inside = not window(attrs, padded, op.shape, same=False).explicit
+    if inside or all(axes):
+        return _mean_within(b, op, ins[0], added, None if inside else [axis for axis in axes if axis is not None])
     place = window(op.attrs, image, op.shape)
     factor = _count_factor(op, image, place)
+    if factor.max() > MOST_FACTOR:
+        b.rounded = False
     x = pad(b, op, ins[0], place.before, place.after) if place.explicit else ins[0]
     if (factor == 1).all():
         return _pool(b, "AVERAGE_POOL_2D", op.name, x, op, place)
@@ -252,7 +270,24 @@ def _mean_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
     return made
 
 
-def _pool(b: Builder, code: str, name: str, x: Value, op: Op, place: Window) -> Value:
+def _mean_within(b: Builder, op: Op, x: Value, added: tuple[int, ...], axes: list[Within] | None) -> Value:
+    """Means over what lies inside the padded image: of all windows, or of some of those of TFLite's rule SAME."""
+    rows, columns = axes or [Within(0, 0, 0, size) for size in op.shape[2:]]
+    before, after = (added[0] + rows.before, added[1] + columns.before), (added[2] + rows.after, added[3] + columns.after)
+    if any((*before, *after)):
+        x = pad(b, op, x, before, after)
+    shape = to_nhwc(op.shape)
+    every = (shape[0], rows.count, columns.count, shape[3])
+    alone = every == shape
+    rule = Window(1 if axes is None else 0, (0, 0), (0, 0))
+    made = _pool(b, "AVERAGE_POOL_2D", op.name if alone else f"{op.name}.same", x, op, rule, every)
+    if alone:
+        return made
+    begin = [0, rows.first, columns.first, 0]
+    return b.moved("SLICE", op.name, made, shape, [b.indices(f"{op.name}.begin", begin), b.indices(f"{op.name}.size", shape)])
+
+
+def _pool(b: Builder, code: str, name: str, x: Value, op: Op, place: Window, shape: Shape | None = None) -> Value:
     kernel, stride = ints(op.attrs, "kernel"), ints(op.attrs, "stride")
     settings = {
         "filter_height": kernel[0],
@@ -261,7 +296,7 @@ def _pool(b: Builder, code: str, name: str, x: Value, op: Op, place: Window) -> 
         "stride_w": stride[1],
         "padding": place.padding,
     }
-    return b.moved(code, name, x, to_nhwc(op.shape), **settings)
+    return b.moved(code, name, x, shape or to_nhwc(op.shape), **settings)
 
 
 def _count_factor(op: Op, image: Shape, place: Window) -> Array:

@@ -56,7 +56,7 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Map
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_file({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, partial, metadata=dict(metadata or {}))
+        save_file(_apart(tensors), partial, metadata=dict(metadata or {}))
         with partial.open("rb") as stream:
             os.fsync(stream.fileno())
         partial.replace(path)
@@ -68,6 +68,17 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Map
     finally:
         with contextlib.suppress(OSError):  # which would hide the error that is told
             partial.unlink(missing_ok=True)
+
+
+def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Tensors in memory of their own each, which the file's format asks for: bands of rows share their weights."""
+    found: dict[str, torch.Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        own = tensor.detach().cpu().contiguous()
+        found[name] = own.clone() if own.data_ptr() in seen else own
+        seen.add(own.data_ptr())
+    return found
 
 
 def save_checkpoint(path: Path, run: Run, identity: Mapping[str, str], best: float | None) -> None:

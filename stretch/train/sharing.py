@@ -212,6 +212,11 @@ def _check(designs: Sequence[BranchDesign]) -> dict[str, int]:
         if [(p.name, p.start, p.end) for p in design.segments] != shape:
             raise StretchError("the designs of a supernet meet at different points", "give them the same segments")
         for part, other in zip(design.segments, first.segments, strict=True):
+            if join_of(part.join).exact:
+                raise StretchError(
+                    f"segment `{part.name}` joins by `{part.join}`: such branches are the original in parts, of which a supernet has no other designs",
+                    "let it stay whole in the designs of a supernet",
+                )
             if join_of(part.join).widens:
                 raise StretchError(
                     f"segment `{part.name}` joins by `{part.join}`, which weights cannot be shared across", f"join by {kept}"

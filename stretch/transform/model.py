@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 from predictors.graph import OpGraph
-from predictors.joins import meeting_of
+from predictors.joins import join_of, meeting_of
 from stretch.operators.forms import forms, make_module
-from stretch.planning.design.branch_design import BranchDesign, SegmentDesign
+from stretch.planning.design.branch_design import BranchDesign, SegmentDesign, undivided
 from stretch.planning.design.scale import ScaledBranch, safe_name, scaled_branches, scaled_graph
 
 
@@ -44,17 +44,24 @@ class Branch(nn.Module):
 class BranchedSegment(nn.Module):
     """What happens between two meeting points.
 
+    Bands of rows have the same weights and statistics: they share them. In training
+    mode they are computed in one piece, so that batch norms see whole images and
+    gradients are the original's.
+
     Args:
         design: Its design.
         branches: Its scaled branches, in the design's order.
+        whole: The segment in one piece, if its branches are bands of it.
 
     Attributes:
         parallel: Whether branches run on CUDA streams of their own, forward and
             backward; a GPU that one narrow branch cannot fill then runs several.
     """
 
-    def __init__(self, design: SegmentDesign, branches: list[ScaledBranch]) -> None:
+    def __init__(self, design: SegmentDesign, branches: list[ScaledBranch], whole: OpGraph | None = None) -> None:
         super().__init__()
+        # in a tuple, where torch does not see it: it has no weights of its own
+        self._whole = () if whole is None else (Branch(whole),)
         self.parallel = False
         self._streams: list[torch.cuda.Stream] = []
         self.order = [safe_name(b.processor) for b in design.branches]
@@ -62,9 +69,29 @@ class BranchedSegment(nn.Module):
             self.add_module(name, Branch(branch.graph))
         if len(branches) > 1:
             self.join = forms.get(meeting_of(design.join).operator).module([], {})
+        self._share()
+
+    def _share(self) -> None:
+        """Let all bands have the weights and statistics of the first."""
+        first, *others = (self.get_submodule(name) for name in self.order)
+        for other in (*others, *self._whole) if self._whole else ():
+            for name, module in other.named_children():
+                own = dict(first.named_children()).get(name)
+                if own is not None:
+                    module._parameters.update(own._parameters)
+                    module._buffers.update(own._buffers)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "BranchedSegment":
+        """Move or convert, as every module does; what was shared stays shared."""
+        super()._apply(fn, recurse)
+        self._share()
+        return self
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Run the branches and join them."""
+        if self.training and self._whole:
+            output: torch.Tensor = self._whole[0].train()(x)
+            return output
         if self.parallel and x.is_cuda and len(self.order) > 1:
             outputs = self._side_by_side(x)
         else:
@@ -111,8 +138,11 @@ class BranchedModel(nn.Module):
         super().__init__()
         self.design = design
         self.graph = scaled_graph(graph, design)
-        for part, branches in zip(design.segments, scaled_branches(graph, design), strict=True):
-            self.add_module(part.name, BranchedSegment(part, branches))
+        bands = any(join_of(part.join).bands for part in design.segments)
+        branched = scaled_branches(graph, design)
+        wholes = scaled_branches(graph, undivided(design)) if bands else branched
+        for part, branches, (whole, *_) in zip(design.segments, branched, wholes, strict=True):
+            self.add_module(part.name, BranchedSegment(part, branches, whole.graph if join_of(part.join).bands else None))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Run segment after segment."""

@@ -31,7 +31,48 @@ class Window:
         return any((*self.before, *self.after))
 
 
-def window(attrs: Attrs, image: Shape, result: Shape) -> Window:
+@dataclass(frozen=True)
+class Within:
+    """Windows of one axis as some of those that SAME gives.
+
+    Args:
+        before: Rows or columns to add before, which none of these windows reads.
+        after: The same behind.
+        first: Number of the first window among those of SAME.
+        count: Number of windows of SAME.
+    """
+
+    before: int
+    after: int
+    first: int
+    count: int
+
+
+def within_same(attrs: Attrs, image: Shape, result: Shape, axis: int) -> Within | None:
+    """The windows of an axis as some of SAME's, which know what lies outside of the image; None if they are none of them.
+
+    Args:
+        attrs: ``kernel``, ``stride``, ``padding`` (top, left, bottom, right).
+        image: N×C×H×W.
+        result: The same, after the window.
+        axis: 0 for rows, 1 for columns.
+    """
+    size, wanted = image[axis + 2], result[axis + 2]
+    kernel, stride, padding = (ints(attrs, key)[axis] for key in ("kernel", "stride", "padding"))
+    # what is added where a window overhangs would count
+    more = range(kernel + stride)
+    ends_inside = (wanted - 1) * stride - padding + kernel <= size
+    for before in more if padding == 0 else (0,):
+        for after in more if ends_inside else (0,):
+            whole = before + size + after
+            count = -(-whole // stride)
+            gap = max((count - 1) * stride + kernel - whole, 0) // 2 + before - padding
+            if gap >= 0 and gap % stride == 0 and gap // stride + wanted <= count:
+                return Within(before, after, gap // stride, count)
+    return None
+
+
+def window(attrs: Attrs, image: Shape, result: Shape, *, same: bool = True) -> Window:
     """The rule that gives the same windows as `attrs`, after explicit padding where neither does.
 
     SAME pads to ⌈size / stride⌉ windows, the odd row or column below and right:
@@ -42,10 +83,10 @@ def window(attrs: Attrs, image: Shape, result: Shape) -> Window:
         attrs: ``kernel``, ``stride``, ``padding`` (top, left, bottom, right) and maybe ``dilation``.
         image: N×C×H×W.
         result: The same, after the window.
+        same: Whether SAME may be used.
     """
     kernel, stride, padding = ints(attrs, "kernel"), ints(attrs, "stride"), ints(attrs, "padding")
     dilation = ints(attrs, "dilation") if "dilation" in attrs else (1, 1)
-    same = True
     after = []
     for axis in (0, 1):
         size, count = image[axis + 2], result[axis + 2]

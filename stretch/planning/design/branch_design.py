@@ -1,6 +1,6 @@
 """The design: where branches meet and how each is scaled (paper 003, table 2)."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +9,7 @@ import tomli_w
 
 from predictors.errors import StretchError
 from predictors.files import read_toml
-from predictors.joins import JoinKind
+from predictors.joins import JoinKind, join_of
 from stretch.planning.network.segments import EntryKind
 
 DESIGN_VERSION = 1
@@ -99,6 +99,16 @@ class BranchDesign:
     def processors(self) -> tuple[str, ...]:
         """Processors used, in order of first use."""
         return tuple(dict.fromkeys(b.processor for s in self.segments for b in s.branches))
+
+
+def undivided(design: BranchDesign) -> BranchDesign:
+    """The design with every segment in bands of rows as one piece, on its first processor: the same network, with the same weights."""
+    parts = []
+    for part in design.segments:
+        if join_of(part.join).bands:
+            part = replace(part, branches=(replace(part.branches[0], rows=None),), join="none")
+        parts.append(part)
+    return replace(design, segments=tuple(parts))
 
 
 class BranchDraft(msgspec.Struct, forbid_unknown_fields=True):

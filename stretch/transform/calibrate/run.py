@@ -8,13 +8,15 @@ from math import prod
 import torch
 
 from predictors.errors import StretchError
+from predictors.joins import join_of
 from stretch.capture import Captured
-from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, undivided
 from stretch.planning.design.scale import design_segments
 from stretch.transform.build import build, heritages
 from stretch.transform.calibrate.segment import Job
 from stretch.transform.calibrate.split import divide
-from stretch.transform.model import BranchedModel
+from stretch.transform.model import BranchedModel, BranchedSegment
+from stretch.transform.width import Heritage
 
 #: Fewer images than this leave the regressions to chance.
 MIN_IMAGES = 16
@@ -80,20 +82,45 @@ def calibrate(
     arriving, split = divide([batch.to(device) for batch in images], _largest(captured))
     there = arriving
     errors = []
-    for part, family, segment in zip(
-        model.design.segments, heritages(captured, model.design), design_segments(captured.graph, model.design), strict=True
+    # Bands of rows share their weights: what is fitted is the segment in one piece.
+    pieces = undivided(model.design)
+    for given, part, family, segment in zip(
+        model.design.segments,
+        pieces.segments,
+        heritages(captured, pieces),
+        design_segments(captured.graph, model.design),
+        strict=True,
     ):
         whole = original.branch(part.name, "cpu")
         if arriving is there and [(b.depth, b.width, b.entry) for b in part.branches] == [(segment.depth, segment.width, "none")]:
             # The original's segment, behind nothing but the original's segments.
             arriving = there = [whole(x) for x in there]
             continue
-        job = Job(captured, part, segment, family, model.get_submodule(part.name), whole, arriving, there, split, ridge)
+        if join_of(given.join).paths:  # the original's weights, whatever arrives
+            branched, same = model.get_submodule(part.name), arriving is there
+            there = [whole(x) for x in there]
+            arriving = there if same else [branched(x) for x in arriving]
+            continue
+        piece = _piece(model, given, part, family)
+        job = Job(captured, part, segment, family, piece, whole, arriving, there, split, ridge)
         before, after = job.calibrate(layers, refine_steps)
+        if given is not part:
+            model.branch(given.name, given.branches[0].processor).load_state_dict(piece.get_submodule(piece.order[0]).state_dict())
         if len(part.branches) > 1:
             errors.append(SegmentError(part.name, before, after))
         arriving, there = job.outputs, job.targets
     return errors
+
+
+def _piece(model: BranchedModel, given: SegmentDesign, part: SegmentDesign, family: list[Heritage]) -> BranchedSegment:
+    """A segment to be fitted: the model's own, or one in one piece with the weights of its bands."""
+    own = model.get_submodule(given.name)
+    assert isinstance(own, BranchedSegment)
+    if given is part:
+        return own
+    piece = BranchedSegment(part, [heritage.branch for heritage in family]).eval()
+    piece.get_submodule(piece.order[0]).load_state_dict(model.branch(given.name, given.branches[0].processor).state_dict())
+    return piece.to(next(model.parameters()).device)
 
 
 def _check(captured: Captured, images: Sequence[torch.Tensor], device: torch.device) -> None:

@@ -65,3 +65,26 @@ def test_sizes_are_positive_and_the_same_every_time(world):
     for place, sizes in first.items():
         assert (sizes > 0).all()
         np.testing.assert_array_equal(sizes, second[place])
+
+
+def test_runtimes_differ_in_what_an_inference_takes_and_the_fastest_is_predicted(world):
+    designs, formula, sets, truth = world
+    beside = np.array([parameter.term == "inference" for parameter in designs["int8"].parameters])
+    # The slower runtime adds as much again for each call; on the third device there is no other.
+    twice = {
+        p: [
+            CoreSet(each.device, each.name, each.times + slower * (designs[p].units @ (truth[p, *each.key] * beside)), runtime)
+            for each in some
+            for runtime, slower in (("fast", 0.0), ("slow", 2.0))
+            if runtime == "slow" or each.device != "d2"
+        ]
+        for p, some in sets.items()
+    }
+    training = np.ones(len(designs["fp16"].names), dtype=bool)
+    training[::4] = False
+    found = fit_pooled(designs, formula, twice, training)
+    assert set(found) == set(truth)
+    for place, sizes in found.items():
+        units = designs[place[0]].units[~training]
+        wanted = truth[place] * np.where(beside & (place[1] == "d2"), 3.0, 1.0)
+        np.testing.assert_allclose(units @ sizes, units @ wanted, rtol=0.12)

@@ -36,8 +36,9 @@ def test_group_with_hardly_a_kernel_is_left_to_the_roofline(fitted):
     assert np.isnan(time_kernels(few, [rows[0].cost], grain)).all()
 
 
-def test_correction_finds_scale_share_of_a_kernel_and_fixed_time():
+def test_correction_finds_scale_share_of_a_kernel_and_of_a_weight_and_fixed_time():
     draw = np.random.default_rng(0)
-    sums, kernels = draw.uniform(1, 50, 30), draw.integers(10, 100, 30).astype(float)
-    found = correction(sums, kernels, 1.2 * sums + 0.01 * kernels + 0.8)
+    sums, kernels, weights = draw.uniform(1, 50, 30), draw.integers(10, 100, 30).astype(float), draw.uniform(1e6, 2e7, 30)
+    found = correction(sums, kernels, weights, 1.2 * sums + 0.01 * kernels + 1e-7 * weights + 0.8)
     assert (found.scale, found.per_kernel_ms, found.fixed_ms) == (pytest.approx(1.2), pytest.approx(0.01), pytest.approx(0.8))
+    assert found.per_weight_ms == pytest.approx(1e-7)

@@ -50,6 +50,16 @@ def test_correction_scales_kernels_and_adds_to_each():
     assert (plain.fixed_ms, corrected.fixed_ms) == (0.0, 3.0)
 
 
+def test_weights_that_others_drive_out_of_caches_take_memory_time():
+    groups = {"conv1x1": KernelGroup({"launch": 0.5})}
+    plain, corrected = (
+        FittedModel(fit(groups), CPU).time(conv()),
+        FittedModel(fit(groups, Correction(1.0, 0.0, 0.0, 1e-3)), CPU).time(conv()),
+    )
+    assert corrected.ms - plain.ms == pytest.approx(16 * 16 * 1e-3)
+    assert corrected.memory_ms - plain.memory_ms == pytest.approx(16 * 16 * 1e-3)
+
+
 def test_finer_group_comes_before_that_of_the_kind():
     model = FittedModel(fit({"conv1x1": KernelGroup({"launch": 1.0}), "conv1x1:winograd": KernelGroup({"launch": 2.0})}), CPU)
     assert model.time(conv()).ms == pytest.approx(1.0)

@@ -53,3 +53,12 @@ def test_windows_are_copied_and_single_positions_are_not():
 def test_sums_are_taken_sixteen_products_at_a_time():
     cost = KernelCost("conv1x1", 20, 16, 1, 1, 8, 160, 128, 320)
     assert terms.get("deep_macs").units(cost, Grain(8, 4, 1)) == 8 * 16 * 32
+
+
+def test_tensor_processors_compute_whole_blocks_of_positions():
+    image, tokens = (KernelCost("conv1x1", 32, 32, 1, 1, pixels, 1, 1, 1024) for pixels in (14 * 14, 197))
+    small, wide = Grain(32, 32, 1), Grain(32, 32, 2)
+    assert terms.get("block_macs").units(image, small) == 16 * 16 * 32 * 32
+    assert terms.get("block_macs").units(image, wide) == 224 * 32 * 32
+    assert terms.get("block_macs").units(tokens, small) == 256 * 32 * 32
+    assert terms.get("packed_macs").units(image._replace(in_channels=4, out_channels=4, groups=8), small) == 16 * 16 * 32 * 32

@@ -27,8 +27,9 @@ def windows(draw, kind):
     else:
         # Torch allows pads of at most half a window.
         dilation = (1, 1)
-        top, left, bottom = (draw(st.integers(0, kernel[axis] // 2)) for axis in (0, 1, 0))
-        padding = (top, left, draw(st.sampled_from([top, bottom])), left)  # a band is padded where the image ends
+        high, left = (draw(st.integers(0, kernel[axis] // 2)) for axis in (0, 1))
+        top, bottom = draw(st.sampled_from([(high, high), (high, high), (high, 0), (0, high)]))  # a band is padded where the image ends
+        padding = (top, left, bottom, left)
         more = {"ceil_mode": draw(st.booleans())}
     smallest = [max(1, dilation[a] * (kernel[a] - 1) + 1 - padding[a] - padding[a + 2]) for a in (0, 1)]
     side = [draw(st.integers(smallest[a], smallest[a] + 9)) for a in (0, 1)]

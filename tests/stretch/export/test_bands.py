@@ -1,7 +1,6 @@
 """Bands in int8 have the scales of the whole, so that together they are its result to the last bit."""
 
 import shutil
-from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -28,7 +27,7 @@ from stretch.export.onnx import WHOLE_PADDING  # noqa: E402
 from stretch.export.precision import export_precision  # noqa: E402
 from stretch.export.staging import file_entry, write_manifest  # noqa: E402
 from stretch.export.tflite.bundle import FILE, write_tflite  # noqa: E402
-from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, undivided  # noqa: E402
 from stretch.planning.network.segments import cut_segment  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from tests.stretch.band_networks import BLOCKS, WIDTH, Residual, banded, networks  # noqa: E402
@@ -36,14 +35,6 @@ from tests.stretch.designs import whole  # noqa: E402
 
 pytestmark = pytest.mark.torch
 FACTS = BundleFacts("pixel6", False, "random")
-
-
-def undivided(design):
-    """The same segments, each on one processor."""
-    parts = [
-        part if part.whole else replace(part, branches=(replace(part.branches[0], rows=None),), join="none") for part in design.segments
-    ]
-    return replace(design, segments=tuple(parts))
 
 
 def written(folder, found, design):
@@ -130,6 +121,39 @@ def test_bands_of_each_kind_of_block_in_int8_are_the_whole_to_the_last_bit(tmp_p
     assert equal_in_int8(tmp_path_factory.mktemp("int8"), found, data.draw(banded(found.graph)))
 
 
+def in_bands(net, end, size=15):
+    """A network whose operators behind the first up to `end` are in two bands."""
+    found = capture(net.eval(), (1, 3, size, size), "net")
+    segment = cut_segment(found.graph, "s1", "0", end)
+    rows = segment.graph.by_name[end].shape[2]
+    bounds = (("cpu", (0, rows // 2)), ("dsp", (rows // 2, rows)))
+    branches = tuple(BranchScale(name, segment.depth, segment.width, rows=band) for name, band in bounds)
+    parts = [
+        whole(cut_segment(found.graph, "stem", "input", "0")),
+        SegmentDesign("s1", segment.start, segment.end, branches, "rows"),
+        whole(cut_segment(found.graph, "head", segment.end, found.graph.output)),
+    ]
+    return found, BranchDesign("net", "test", tuple(parts))
+
+
+@pytest.mark.parametrize("counts", [True, False])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_padded_means_of_bands_are_rounded_as_those_of_the_whole(tmp_path, stride, counts):
+    """Compared where bands meet: behind a pooling over the image a step of the scale would not show."""
+    torch.manual_seed(0)
+    pool = nn.AvgPool2d(3, stride, 1, count_include_pad=counts)
+    body = [nn.Conv2d(3, WIDTH, 3, padding=1), nn.Conv2d(WIDTH, WIDTH, 3, padding=1), pool]
+    found, design = in_bands(nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(WIDTH, 5)), "2")
+    images, met = images_of(found), []
+    for name, each in (("b", design), ("w", undivided(design))):
+        bundle = as_tflite(in_int8(written(tmp_path / name, found, each), images))
+        used = {sub.processor for sub in bundle.manifest.subgraphs}
+        tensor = next((join.output for join in bundle.manifest.joins), bundle.manifest.subgraphs[1].output)
+        with Session(bundle, dict.fromkeys(used, "cpu"), delegates=dict.fromkeys(used, LiteRtDelegate())) as session:
+            met.append([session.tensors(x)[tensor].copy() for x in images])
+    assert all(np.array_equal(mine, theirs) for mine, theirs in zip(*met, strict=True))
+
+
 def residual_in_bands(folder):
     """Three blocks with skips, of which a processor in int8 and one in fp32 compute bands."""
     torch.manual_seed(0)
@@ -137,16 +161,7 @@ def residual_in_bands(folder):
         Residual(nn.Sequential(nn.Conv2d(WIDTH, WIDTH, 3, padding=1), nn.ReLU(), nn.Conv2d(WIDTH, WIDTH, 3, padding=1))) for _ in range(3)
     ]
     net = nn.Sequential(nn.Conv2d(3, WIDTH, 3, padding=1), *body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(WIDTH, 5))
-    found = capture(net.eval(), (1, 3, 16, 12), "net")
-    segment = cut_segment(found.graph, "s1", "0", found.graph.ops[-4].name)
-    bounds = (("cpu", (0, 6)), ("dsp", (6, 16)))
-    branches = tuple(BranchScale(name, segment.depth, segment.width, rows=rows) for name, rows in bounds)
-    parts = [
-        whole(cut_segment(found.graph, "stem", "input", "0")),
-        SegmentDesign("s1", segment.start, segment.end, branches, "rows"),
-        whole(cut_segment(found.graph, "head", segment.end, found.graph.output)),
-    ]
-    design = BranchDesign("net", "test", tuple(parts))
+    found, design = in_bands(net, "add_2", 16)
     return found, written(folder / "b", found, design), design
 
 
@@ -169,4 +184,4 @@ def test_padding_that_is_none_is_refused(tmp_path):
     for entry in (entry for node in model.graph.node for entry in node.metadata_props if entry.key == WHOLE_PADDING):
         entry.value = "[1]"
     with pytest.raises(StretchError, match=r"s1\.dsp\.onnx states no padding in `stretch\.whole_padding`"):
-        whole_of(model, (1, WIDTH, 16, 12), bundle.path / band.file)
+        whole_of(model, (1, WIDTH, 16, 16), bundle.path / band.file)

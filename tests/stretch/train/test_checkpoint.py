@@ -5,6 +5,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from safetensors.torch import load_file  # noqa: E402 - torch may be missing
+
 from predictors.errors import StretchError  # noqa: E402 - torch may be missing
 from stretch.models.tiny import tiny_resnet  # noqa: E402
 from stretch.train.checkpoint import load_checkpoint, read_state, save_checkpoint, write_tensors  # noqa: E402
@@ -115,3 +117,13 @@ def test_file_larger_than_the_process_may_write_is_told_as_a_full_disk(tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert not list(tmp_path.iterdir())
+
+
+def test_tensors_that_share_memory_are_written_each_by_itself(tmp_path):
+    weight = torch.arange(4.0)
+    write_tensors(tmp_path / "w.safetensors", {"a": weight, "b": weight, "c": torch.ones(2)})
+    assert {name: value.tolist() for name, value in load_file(tmp_path / "w.safetensors").items()} == {
+        "a": [0.0, 1.0, 2.0, 3.0],
+        "b": [0.0, 1.0, 2.0, 3.0],
+        "c": [1.0, 1.0],
+    }

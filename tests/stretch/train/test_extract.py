@@ -92,3 +92,23 @@ def test_bundle_is_evaluated_with_the_colours_that_it_was_trained_with(tmp_path,
     assert ended.code == 0, ended.out
     assert json.loads(ended.out)["top1"]["value"] == pytest.approx(done.extracted, abs=0.026)  # one image of forty
     assert done.extracted > 0.2
+
+
+@pytest.mark.slow
+def test_bands_of_a_trained_network_have_its_weights(tmp_path):
+    """Trained in one piece, run in bands."""
+
+    def bands(folder):
+        path = network(folder)
+        text = 'model = "tiny_resnet"\n[[segments]]\nname = "s1"\nbranches = [{ processor = "cpu", rows = [0, 5] }, { processor = "gpu", rows = [5, 16] }]\n'
+        (folder / "d.toml").write_text(text)
+        return path
+
+    done = extract(trained(tmp_path, bands), tmp_path / "out", controls=False)
+    assert done.extracted == done.inside
+    upper, lower = (done.model.branch("s1", p).state_dict() for p in ("cpu", "gpu"))
+    assert all(torch.equal(value, lower[name]) for name, value in upper.items())
+    assert done.bundle is not None
+    x = torch.randn(1, 3, 16, 16)
+    with torch.no_grad(), Session(done.bundle) as session:
+        torch.testing.assert_close(torch.from_numpy(session.run(x.numpy())), done.model(x), atol=1e-4, rtol=1e-4)

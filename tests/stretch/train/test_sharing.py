@@ -5,9 +5,11 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from predictors.errors import StretchError  # noqa: E402 - torch may be missing
-from stretch.planning.design.branch_design import BranchDesign  # noqa: E402
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
 from stretch.planning.design.scale import scaled_graph  # noqa: E402
+from stretch.planning.network.segments import split_segments  # noqa: E402
 from stretch.train.sharing import Sharing, envelope  # noqa: E402
+from tests.stretch.designs import whole  # noqa: E402
 from tests.stretch.train.supernets import design, pool  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -78,3 +80,13 @@ def test_design_outside_the_supernet_is_refused(captured):
     sharing = Sharing(network, [design(network.graph, (1, 1.0), (2, 1.0))])
     with pytest.raises(StretchError, match="no weights"):
         sharing.positions(design(network.graph, (3, 1.0), (3, 1.0)))
+
+
+def test_bands_of_rows_are_refused_in_a_supernet(captured):
+    graph = captured("tiny_resnet").graph
+    segment = next(s for s in split_segments(graph) if s.name == "s1")
+    bands = tuple(BranchScale(p, segment.depth, segment.width, rows=rows) for p, rows in (("cpu", (0, 9)), ("gpu", (9, 32))))
+    parts = [SegmentDesign("s1", s.start, s.end, bands, "rows") if s.name == "s1" else whole(s) for s in split_segments(graph)]
+    with pytest.raises(StretchError, match="segment `s1` joins by `rows`: such branches are the original in parts") as caught:
+        Sharing(captured("tiny_resnet"), [BranchDesign(graph.name, "test", tuple(parts))])
+    assert caught.value.hint == "let it stay whole in the designs of a supernet"

@@ -1,9 +1,10 @@
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from predictors.operators import kind_of
-from stretch.formats.tflite.padding import window
+from predictors.windows import window_shape
+from stretch.formats.tflite.padding import window, within_same
 from tests.scheduler.delegates.graphs import windows
 
 
@@ -44,3 +45,26 @@ def test_symmetric_padding_needs_an_operator_only_where_same_is_another_rule(siz
     image = (1, 4, size, size)
     place = window(attrs, image, kind_of("max_pool").shape([image], attrs))
     assert (place.padding, place.explicit) == (rule, explicit)
+
+
+@given(
+    st.integers(1, 12), st.integers(1, 4), st.integers(1, 3), st.integers(0, 2), st.integers(0, 2), st.booleans(), st.sampled_from([0, 1])
+)
+def test_windows_that_same_has_read_the_same_of_the_image(size, kernel, stride, before, after, ceil_mode, axis):
+    padding = (before, before, after, after)
+    attrs = {"kernel": (kernel, kernel), "stride": (stride, stride), "padding": padding, "ceil_mode": ceil_mode}
+    assume(size + before + after >= kernel and max(before, after) < kernel)
+    image = (1, 1, size, size)
+    result = window_shape(image, attrs, 1)
+    found = within_same(attrs, image, result, axis)
+    if found is None:
+        return
+    whole = found.before + size + found.after
+    assert found.count == -(-whole // stride)
+    same = max((found.count - 1) * stride + kernel - whole, 0) // 2
+    for number in range(result[axis + 2]):
+        wanted = number * stride - before
+        begins = (found.first + number) * stride - same - found.before
+        assert begins == wanted
+        reads = range(max(begins, -found.before), min(begins + kernel, size + found.after))
+        assert set(reads) == {row for row in range(wanted, wanted + kernel) if 0 <= row < size}

@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.errors import StretchError
-from stretch.planning.design.branch_design import BranchDesign, BranchScale, DesignDraft, SegmentDesign, design_to_toml, load_draft
+from stretch.planning.design.branch_design import (
+    BranchDesign,
+    BranchScale,
+    DesignDraft,
+    SegmentDesign,
+    design_to_toml,
+    load_draft,
+    undivided,
+)
 
 names = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=12)
 numbers = st.integers(1, 4096)
@@ -103,3 +111,12 @@ def test_what_is_no_file_is_refused_without_waiting(tmp_path, kind):
     os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero")
     with pytest.raises(StretchError, match="it is a pipe, socket or device, not a file"):
         load_draft(path)
+
+
+def test_undivided_design_has_bands_in_one_piece_and_everything_else_as_it_was():
+    bands = (BranchScale("cpu", 2, 8, rows=(0, 3)), BranchScale("gpu", 2, 8, rows=(3, 9)))
+    stretched = SegmentDesign("s2", "a", "b", (BranchScale("cpu", 1, 8), BranchScale("gpu", 2, 8)), "sum")
+    design = BranchDesign("m", "d", (SegmentDesign("s1", "x", "a", bands, "rows"), stretched))
+    found = undivided(design)
+    assert found.segments == (SegmentDesign("s1", "x", "a", (BranchScale("cpu", 2, 8),), "none"), stretched)
+    assert undivided(found) == found
