@@ -58,8 +58,8 @@ SAME = ("makespan_ms", "best_single_ms", "best_single_processor", "best_single_p
 
 
 def near(value):
-    """A name as it is, a number but for rounding."""
-    return value if isinstance(value, str) else pytest.approx(value, rel=1e-5)
+    """A name as it is, a number but for rounding: a trace has whole nanoseconds."""
+    return value if isinstance(value, str) else pytest.approx(value, rel=1e-5, abs=1e-6)
 
 
 def test_figures_are_those_of_the_planner_in_the_new_precisions(planned, exported):
@@ -67,7 +67,7 @@ def test_figures_are_those_of_the_planner_in_the_new_precisions(planned, exporte
     expected = replanned(exported, WANTED)
     for key in SAME:
         assert after[key] == near(expected.predicted.to_json()[key]), key
-    assert after["makespan_ms"] > 1.2 * before["makespan_ms"]
+    assert after["makespan_ms"] > 1.05 * before["makespan_ms"]
     assert before.keys() <= after.keys()
     rivals = {rival.name: rival for rival in expected.recommendation.rivals}
     for each in after["comparisons"]:

@@ -53,8 +53,10 @@ def test_bands_exported_and_run_by_the_scheduler_give_the_original(tmp_path_fact
     with torch.inference_mode():
         want = found.module(x).numpy()
     with Session(load_bundle(folder)) as session:
-        assert same(session(x.numpy()), want)
-        assert same(session.submit(x.numpy()).result(), want)
+        # torch and ONNX Runtime round alike at most as far as the largest number on the way
+        largest = max(float(np.abs(tensor).max()) for tensor in session.tensors(x.numpy()).values())
+        for got in (session(x.numpy()), session.submit(x.numpy()).result()):
+            assert np.abs(got - want).max() <= 1e-6 * largest
 
 
 def test_bands_behind_a_wider_trunk_read_all_of_it(captured):
