@@ -1,4 +1,4 @@
-"""What exact, stretched and mixed designs are predicted to gain: `python -m experiments.lossless.run [predict|bounds]`."""
+"""What exact, stretched and mixed designs are predicted to gain: `python -m experiments.lossless.run [predict|bounds|paths]`."""
 
 import argparse
 import dataclasses
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from experiments.lossless.paths import paths
 from experiments.records import ROOT, About, Value, write_record
 from predictors.devices import DeviceProfile, load_device
 from predictors.errors import InfeasibleError
@@ -173,10 +174,13 @@ def bounds(models: Sequence[str]) -> None:
 def main() -> None:
     """Plan everything and write a record."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["predict", "bounds"], nargs="?", default="predict")
+    parser.add_argument("what", choices=["predict", "bounds", "paths"], nargs="?", default="predict")
     parser.add_argument("--models", default=",".join(MODELS), help="networks, separated by commas")
     options = parser.parse_args()
-    (predict if options.what == "predict" else bounds)(options.models.split(","))
+    if options.what == "paths":
+        paths()
+    else:
+        (predict if options.what == "predict" else bounds)(options.models.split(","))
 
 
 def predict(models: Sequence[str]) -> None:
