@@ -82,7 +82,7 @@ def words(verb, bundle):
         "verify": (bundle,),
         "fit": (measured(bundle.parent / "measured"), "--device", "pixel4", "--out", bundle.parent / "pixel4.fit.json"),
         "tune": (bundle, "--mode", "fast", "--budget", 1, "--map", "gpu=opencl"),
-        "profile": ("--name", "here", "--processors", "cpu", "--networks", 12, "--budget", 1, "--out", bundle.parent),
+        "profile": ("--name", "here", "--processors", "cpu[1core]", "--networks", 12, "--budget", 1, "--out", bundle.parent),
         "models": ("tiny*",),
     }.get(verb, ())
 

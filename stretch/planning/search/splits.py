@@ -61,7 +61,7 @@ def finer(rows: int, bands: int, tried: Sequence[Split], times: Sequence[Floats]
     edges = edges[(np.diff(edges, axis=1) >= shortest).all(axis=1)]
     found: set[Split] = set()
     for each in times:
-        slowest = np.max([np.interp(np.diff(edges, axis=1)[:, i], *_line(rows, tried, each[i], i)) for i in range(bands)], axis=0)
+        slowest = np.max([_between(np.diff(edges, axis=1)[:, i], *_line(rows, tried, each[i], i)) for i in range(bands)], axis=0)
         best = np.argsort(slowest, kind="stable")[:BEST]
         found.update(tuple(int(n) for n in edges[at][1:-1]) for at in best)
         found.update(_around(edges[best[0]][1:-1].tolist(), rows))
@@ -76,6 +76,16 @@ def _line(rows: int, tried: Sequence[Split], ms: Floats, band: int) -> tuple[lis
         at.setdefault(edges[band + 1] - edges[band], []).append(time)
     heights = sorted(at)
     return heights, [sum(at[h]) / len(at[h]) for h in heights]
+
+
+def _between(wanted: NDArray[np.int64], heights: Sequence[int], ms: Sequence[float]) -> Floats:
+    """Times at some heights on straight lines between those that are known; the first and the last line go on beyond."""
+    found = np.interp(wanted, heights, ms)
+    if len(heights) > 1:
+        for a, b, beyond in ((0, 1, wanted < heights[0]), (-1, -2, wanted > heights[-1])):
+            slope = (ms[b] - ms[a]) / (heights[b] - heights[a])
+            found[beyond] = ms[a] + (wanted[beyond] - heights[a]) * slope
+    return found
 
 
 def _around(split: Sequence[int], rows: int) -> list[Split]:

@@ -142,7 +142,7 @@ def test_macs_range_that_no_design_meets_names_the_rule_and_the_nearest_value(ca
     result = branch(capsys, folder, "--macs", "5:6")
     assert result.code == 4
     assert result.message.endswith("the tightest is --macs 5:6")
-    nearest = re.search(r"--macs ([\d.]+):6$", result.hint)
+    nearest = re.search(r"--macs ([\d.]+):6,", result.hint)
     assert nearest
     assert branch(capsys, folder, "--macs", f"{nearest[1]}:6", "--dry-run").code == 0
 
