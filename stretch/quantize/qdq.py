@@ -56,7 +56,7 @@ def quantise(model: onnx.ModelProto, samples: Sequence[Array]) -> onnx.ModelProt
         """The samples as the class that the quantiser asks for."""
 
     folded = _entered(fold_batch_norms(model))
-    prepared = onnx.shape_inference.infer_shapes(folded)
+    prepared = _with_shapes(folded)
     entry = prepared.metadata_props.add()
     entry.key, entry.value = _PREPARED
     reader = Reader(prepared.graph.input[0].name, samples)
@@ -76,6 +76,19 @@ def quantise(model: onnx.ModelProto, samples: Sequence[Array]) -> onnx.ModelProt
     _restore_properties(made, folded)
     edges(made)
     return made
+
+
+def _with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with the shape of each tensor: before opset 22 ONNX's inference counts pooling windows that no runtime computes."""
+    newer = onnx.ModelProto()
+    newer.CopyFrom(model)
+    versions = [entry.version for entry in newer.opset_import]
+    for entry in newer.opset_import:
+        entry.version = max(entry.version, 22) if entry.domain == "" else entry.version
+    inferred = onnx.shape_inference.infer_shapes(newer)
+    for entry, version in zip(inferred.opset_import, versions, strict=True):
+        entry.version = version
+    return inferred
 
 
 def _entered(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -110,10 +110,20 @@ def networks(draw: st.DrawFn, kinds: tuple[str, ...] = tuple(BLOCKS)) -> Capture
 
 
 def _fits(graph: OpGraph, op: Op) -> bool:
-    """Whether a window is no larger than its padded input: torch rounds one that is to a result, ONNX refuses it."""
-    sizes, (top, left, bottom, right) = graph.input_shapes(op)[0][2:], ints(op.attrs, "padding")
-    reach = [d * (k - 1) + 1 for k, d in zip(ints(op.attrs, "kernel"), op.attrs.get("dilation", (1, 1)), strict=True)]
-    return sizes[0] + top + bottom >= reach[0] and sizes[1] + left + right >= reach[1]
+    """Whether a window is no larger than its padded input, and none begins in the padding behind it.
+
+    Torch rounds the first to a result, which ONNX refuses; of the second, ONNX Runtime's shapes before opset 22 are wrong.
+    """
+    top, left, bottom, right = ints(op.attrs, "padding")
+    sizes = graph.input_shapes(op)[0][2:]
+    dilation = op.attrs.get("dilation", (1, 1))
+    for axis, pads in enumerate((top + bottom, left + right)):
+        room = sizes[axis] + pads - dilation[axis] * (ints(op.attrs, "kernel")[axis] - 1) - 1
+        stride = ints(op.attrs, "stride")[axis]
+        steps = -(-room // stride) if op.attrs.get("ceil_mode") else room // stride
+        if room < 0 or steps + 1 != op.shape[axis + 2]:
+            return False
+    return True
 
 
 @st.composite

@@ -4,7 +4,9 @@ import pytest
 from onnx import helper, numpy_helper
 
 from predictors.errors import StretchError
+from predictors.graph import Op, OpGraph
 from scheduler.formats.int8_edges import edges
+from stretch.export.onnx import to_onnx
 from stretch.quantize.compare import loss
 from stretch.quantize.qdq import quantise
 from stretch.quantize.replay import runner
@@ -110,3 +112,14 @@ def test_subgraph_that_begins_with_any_operator_quantises_what_it_reads(op):
     edges(made)
     expected, got = runner(model), runner(made)
     assert loss((expected(x), got(x)) for x in mixed).cosine > 0.999
+
+
+def test_windows_that_would_begin_in_the_padding_are_not_counted(tmp_path):
+    """Rounded up, five columns would have a fourth window of two, which lies in the padding alone."""
+    pool = {"kernel": (2, 2), "stride": (2, 2), "padding": (1, 1, 1, 1), "ceil_mode": True, "count_include_pad": True}
+    ops = [Op("x", "input", attrs={"shape": (1, 4, 8, 5)}), Op("p", "avg_pool", ("x",), pool), Op("y", "relu", ("p",))]
+    model = to_onnx(OpGraph.build("net", ops, "y"), {})
+    x = np.random.default_rng(0).normal(size=(1, 4, 8, 5)).astype(np.float32)
+    want, got = (runner(each)(x) for each in (model, quantise(model, [x])))
+    assert got.shape == want.shape == (1, 4, 5, 3)
+    assert np.abs(got - want).max() <= 0.05 * np.abs(x).max()
