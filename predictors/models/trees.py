@@ -58,8 +58,9 @@ class TreeModel:
         self._roots = np.array(trees.roots, dtype=np.intp)
         self._feature = np.array(trees.feature, dtype=np.intp)
         self._threshold = np.array(trees.threshold)
-        self._left = np.array(trees.left, dtype=np.intp)
-        self._right = np.array(trees.right, dtype=np.intp)
+        #: Two children a node, the right one first; a leaf is its own child.
+        self._children = np.array([trees.right, trees.left], dtype=np.intp).T.ravel()
+        self._depth = _depth(trees)
         self._value = np.array(trees.value)
         self._base, self._bound = trees.base, trees.bound
 
@@ -70,13 +71,20 @@ class TreeModel:
             costs: Columns of costs, arrays of n numbers each.
         """
         table = np.stack([np.asarray(feature(costs), dtype=np.float64) for feature in self._features], axis=1)
-        rows = np.arange(len(table))[:, None]
+        rows = np.arange(0, table.size, table.shape[1])[:, None]
         at = np.repeat(self._roots[None, :], len(table), axis=0)
-        while True:
-            goes = table[rows, self._feature[at]] <= self._threshold[at]
-            following = np.where(goes, self._left[at], self._right[at])
-            if np.array_equal(following, at):
-                break
-            at = following
+        for _ in range(self._depth):
+            left = table.take(rows + self._feature.take(at)) <= self._threshold.take(at)
+            at = self._children.take(2 * at + left)
         found: NDArray[np.float64] = np.clip(self._base + self._value[at].sum(axis=1), -self._bound, self._bound)
         return found
+
+
+def _depth(trees: Trees) -> int:
+    """Steps from a root to the deepest leaf."""
+    depth = [0] * len(trees.feature)
+    # children come behind their parents
+    for node in range(len(depth) - 1, -1, -1):
+        if trees.left[node] != node:
+            depth[node] = 1 + max(depth[trees.left[node]], depth[trees.right[node]])
+    return max((depth[root] for root in trees.roots), default=0)

@@ -148,11 +148,10 @@ def _rescale(
         here: list[BranchCost] = []
         leaving: dict[int, int] = {}
         depths = rules.depths(segment) if segment.branchable else [segment.depth]
-        costs.prepare(segment, processor, _widths(segment, align, rules) if free else [segment.width], arriving[-1])
+        offered = _widths(segment, align, rules) if free else [segment.width]
+        costs.prepare(segment, processor, offered, arriving[-1])
         for channels, state in arriving[-1].items():
-            widths = (
-                _widths(segment, align, rules) if free and not (segment.passes_input and channels != segment.in_width) else [segment.width]
-            )
+            widths = [segment.width] if segment.passes_input and channels != segment.in_width else offered
             for width in widths:
                 for depth in depths:
                     cost = costs.branch(segment, processor, depth, width, channels)
