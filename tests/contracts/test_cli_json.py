@@ -109,7 +109,11 @@ def test_every_verb_has_its_keys_listed():
     assert KEYS.keys() == set(VERBS)
 
 
-@pytest.mark.parametrize("verb", VERBS)
+#: Verbs that measure or fit, which takes long.
+LONG = ("profile",)
+
+
+@pytest.mark.parametrize("verb", [pytest.param(verb, marks=pytest.mark.slow) if verb in LONG else verb for verb in VERBS])
 def test_json_of_a_verb_is_one_object_with_its_keys(capsys, bundle, verb):
     result = call(capsys, verb, *words(verb, bundle), "--json", "--quiet")
     assert result.code == 0, result.out

@@ -326,6 +326,7 @@ def in_order(bundle: Path, x: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_join_in_three_new_files_is_built_exported_and_run_with_the_right_numbers(copy, tmp_path):
     for name, text in HIGHEST.items():
         (copy / name).write_text(text)

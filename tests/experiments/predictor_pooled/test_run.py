@@ -7,6 +7,7 @@ from experiments.predictor_pooled.run import GOALS, HERE, pool_of, score
 from experiments.records import read_record
 
 
+@pytest.mark.slow
 def test_goals_in_the_record_are_what_the_shipped_measurements_give():
     record = read_record(HERE / "results" / "families_left_out.json")
     pool = pool_of("npu")

@@ -47,7 +47,8 @@ def test_interval_of_a_precision_holds_about_nine_tenths_of_all_devices(pool):
         assert 0.8 <= pool.covered([place for place in pool.ratios if place[0] == precision]) <= 0.97
 
 
-@pytest.mark.parametrize(("measurements", "device"), [("npu", "s24"), pytest.param("boards", "raspberrypi4", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("measurements", "device"), [("npu", "s24"), ("boards", "raspberrypi4")])
+@pytest.mark.slow
 def test_shipped_fit_is_the_one_that_its_measurements_make(measurements, device):
     made = {
         (each.fit.processor, each.fit.core_set, each.fit.precision): each.fit

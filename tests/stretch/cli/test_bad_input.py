@@ -232,6 +232,7 @@ def test_file_that_the_disk_cannot_take_ends_in_one_sentence(capsys, folder):
     assert "cannot write the bundle" in result.message
 
 
+@pytest.mark.slow
 def test_earlier_bundle_survives_when_its_successor_cannot_be_written(capsys, tmp_path):
     out = tmp_path / "bundle"
     assert call(capsys, *BRANCH, "--out", out, "--no-controls", "--seed", 1).code == 0

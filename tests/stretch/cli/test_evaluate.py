@@ -77,6 +77,7 @@ def test_every_share_is_that_of_the_torch_networks(stretch, branched, pictures):
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_table_and_limit_and_placement_are_followed(stretch, branched, pictures, tmp_path):
     bundle, model, _ = branched
     files = sorted(pictures.rglob("*.png"))

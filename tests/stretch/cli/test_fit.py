@@ -32,6 +32,7 @@ def test_fits_are_written_beside_a_profile_and_used(capsys, folder):
     assert not list(folder.parent.glob(".*"))
 
 
+@pytest.mark.slow
 def test_table_of_what_was_left_out_is_shown(capsys, folder):
     result = call(capsys, "fit", folder, "--device", DEVICE, "--out", folder.parent / "made.json", "--quiet")
     assert result.code == 0

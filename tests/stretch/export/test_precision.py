@@ -260,6 +260,7 @@ def test_dsp_agrees_with_fp32_beside_the_other_processors(floats, int8, tmp_path
 
 @pytest.mark.torch
 @pytest.mark.qnn
+@pytest.mark.slow
 def test_fp32_on_the_cpu_and_int8_on_the_dsp_overlap_in_a_stretched_network(tmp_path):
     from stretch.api import branch
     from stretch.planning.config import PlanConfig

@@ -10,6 +10,7 @@ from stretch.profiling.styles import draw
 pytestmark = pytest.mark.torch
 
 
+@pytest.mark.slow
 def test_a_machine_is_profiled_and_the_profile_predicts_networks_it_never_saw(tmp_path):
     places = find_places(["cpu"])[:1]
     table = open_table("here", tmp_path, places, resume=False)

@@ -68,6 +68,7 @@ def test_fastest_designs_are_the_planners_and_share_their_meeting_points():
     assert len({tuple((s.start, s.end, s.join) for s in d.segments) for d in found}) == 1
 
 
+@pytest.mark.slow
 def test_planners_reason_is_told_where_it_finds_no_design():
     config = PlanConfig(processors=("cpu", "gpu"), alpha=1e-6)
     with pytest.raises(InfeasibleError, match="alpha"):
