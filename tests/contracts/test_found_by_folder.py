@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.contracts.repository import PACKAGES, ROOT
+from tests.predictors.specified import kept
 from tests.scheduler import bundles
 
 DELEGATE = '''"""The `twice` delegate."""
@@ -245,7 +246,7 @@ def refused(copy: Path, *words: str) -> dict[str, object]:
 @pytest.mark.slow
 @pytest.mark.torch
 def test_constraint_in_a_new_file_is_a_flag_is_obeyed_and_is_blamed(copy):
-    words = ("branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", "--dry-run", "--json")
+    words = ("branch", "tiny_resnet", "--device", kept("pixel6"), "--weights", "none", "--dry-run", "--json")
     words += ("--alpha", "1000", "--beta", "1000", "--macs", "0.7:1.4")
     (copy / "stretch/planning/constraints/deadline.py").write_text(CONSTRAINT)
     assert "--branch-deadline <float>" in stretch(copy, "branch", "--help")

@@ -35,9 +35,11 @@ def branched(user):
         "mi9",
         "--processors",
         "cpu,dsp",
-        # By what is known of the links of this phone, communication is much of so small a network.
+        # By what is known of this phone, communication is much of so small a network, and its CPU slow beside its DSP.
         "--alpha",
-        0.6,
+        5,
+        "--beta",
+        5,
         "--input",
         "3x128x128",
         "--images",
