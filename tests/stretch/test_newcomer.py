@@ -124,7 +124,7 @@ def test_delegate_of_another_package_runs_and_is_judged(user, branched, tmp_path
     check_run(ran, 1e-4)
     failed = own.ask("run", "own", "--map", "dsp=wrong", *QUICK, code=1)
     assert "wrong" in failed["error"]
-    assert "stem.dsp" in failed["error"]
+    assert ".dsp` on processor `dsp`" in failed["error"]
 
 
 def wheel_install(folder):
