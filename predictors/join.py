@@ -84,6 +84,29 @@ class Meeting:
         return not self.in_place or self.axes.get(layout, 0) != 1
 
 
+def combine(parts: Sequence[Any], axis: int, out: Any) -> Any:
+    """Arrays one after the other along an axis: how a `Meeting` that concatenates makes one of them."""
+    import numpy as np
+
+    return np.concatenate(parts, axis=axis, out=out)
+
+
+def misfit(inputs: Sequence[Shape], output: Shape, axis: int, what: str) -> str | None:
+    """Why tensors do not lie one after the other in another along an axis, as what follows "join `name`"; None if they do.
+
+    Args:
+        inputs: Shapes of the tensors.
+        output: Shape of the tensor that they are to give.
+        axis: Along which they are joined.
+        what: What is counted there, such as ``rows``.
+    """
+    shapes = [list(shape) for shape in (*inputs, output)]
+    sizes = [shape.pop(axis) for shape in shapes]
+    if any(shape != shapes[-1] for shape in shapes) or sum(sizes[:-1]) != sizes[-1]:
+        return f": {what} {' + '.join(map(str, sizes[:-1]))} do not give a tensor of shape {list(output)}"
+    return None
+
+
 #: The join where none is asked for, or where the one asked for is not possible: it keeps segments independent.
 DEFAULT = "project"
 

@@ -65,7 +65,7 @@ def paths() -> None:
         graph = capture(loaded.module, loaded.input_shape, model).graph
         for device, processors in DEVICES:
             known = load_device(device)
-            own, both = (_planned(graph, known, processors, kinds) for kinds in (("paths",), ("rows", "paths")))
+            own, both = (_planned(graph, known, processors, kinds) for kinds in (("own",), ("rows", "own")))
             config = PlanConfig(processors=tuple(processors.split(","))).checked(known)
             row: Row = {"network and device": f"{name}, {device} {processors}", "best single ms": None, "which": None}
             if both is not None:

@@ -19,6 +19,7 @@ from stretch.formats.tflite.padding import pad
 from stretch.formats.tflite.source import Source
 from stretch.operators.capturing import Call, Chain, Lowered, functions, modules, plain_module
 from stretch.operators.forms import Form, forms, onnx_node
+from stretch.operators.pieces import concat_tflite, slice_onnx, slice_tflite
 from stretch.operators.settings import Refusal, pair
 
 
@@ -198,11 +199,6 @@ def _pad_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
     w.node("Pad", op, [ins[0], w.indices(op, "pads", [0, 0, top, left, 0, 0, bottom, right])])
 
 
-def _slice_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
-    bounds = (("start", integer(op.attrs, "start")), ("stop", integer(op.attrs, "stop")), ("axis", 1))
-    w.node("Slice", op, [ins[0], *[w.indices(op, key, [value]) for key, value in bounds]])
-
-
 def _unflatten_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
     w.node("Unsqueeze", op, [ins[0], w.indices(op, "axes", [2, 3])])
 
@@ -232,14 +228,6 @@ def _pad_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
     return pad(b, op, ins[0], (top, left), (bottom, right))
 
 
-def _slice_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
-    """Channels stand last."""
-    x, start = ins[0], integer(op.attrs, "start")
-    shape = to_nhwc(op.shape)
-    begin = [0] * (len(shape) - 1) + [start]
-    return b.moved("SLICE", op.name, x, shape, [b.indices(f"{op.name}.begin", begin), b.indices(f"{op.name}.size", shape)])
-
-
 def _shuffle_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
     """Groups and the channels in them change places."""
     x, groups = ins[0], integer(op.attrs, "groups")
@@ -257,17 +245,8 @@ def _upsample_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Va
     return b.moved("RESIZE_NEAREST_NEIGHBOR", op.name, ins[0], shape, [size])
 
 
-def _concat_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
-    """Side by side along the channels; int8 inputs are re-quantised to the scale of the result."""
-    shape, quant = to_nhwc(op.shape), b.scale(op)
-    indices = [b.integer(value, quant) if b.rounded else b.real(value) for value in ins]
-    made = b.write("CONCATENATION", op.name, indices, shape, quant, axis=len(shape) - 1)
-    made.nonnegative = all(value.nonnegative for value in ins)
-    return made
-
-
-forms.register("concat")(Form(lambda ins, a: Concat(), onnx_node("Concat", axis=1), _concat_tflite))
-forms.register("slice")(Form(lambda ins, a: ChannelSlice(integer(a, "start"), integer(a, "stop")), _slice_onnx, _slice_tflite))
+forms.register("concat")(Form(lambda ins, a: Concat(), onnx_node("Concat", axis=1), concat_tflite(-1)))
+forms.register("slice")(Form(lambda ins, a: ChannelSlice(integer(a, "start"), integer(a, "stop")), slice_onnx(1), slice_tflite(-1)))
 forms.register("pad")(Form(_make_pad, _pad_onnx, _pad_tflite))
 forms.register("channel_shuffle")(Form(lambda ins, a: ChannelShuffle(integer(a, "groups")), _shuffle_onnx, _shuffle_tflite))
 forms.register("upsample")(Form(_make_upsample, _upsample_onnx, _upsample_tflite))

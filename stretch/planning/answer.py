@@ -11,7 +11,7 @@ from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.network.segments import EntryKind
 
 #: What became of a segment.
-SegmentKind = Literal["whole", "stretch", "rows", "paths"]
+SegmentKind = Literal["whole", "stretch", "rows", "own"]
 
 
 class BranchAnswer(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,7 +18,10 @@ from stretch.planning.sentences import Mention, Sentence
 STRATEGIES = tuple(sorted(module.name for module in iter_modules([str(Path(__file__).parent / "strategies")])))
 
 #: What may become of a segment beside staying whole, and whether that computes exactly what the original computes.
-KINDS = {"stretch": False, "rows": True, "paths": True}
+KINDS = {"stretch": False, "rows": True, "own": True}
+
+#: What a segment may always stay; a request may name it beside others.
+WHOLE = "whole"
 
 #: How branches may meet: the joins of several branches, or what suits the planner.
 JOINS = ("auto", *joins_that(lambda join: not join.exact))
@@ -64,9 +67,9 @@ OWN = (
         "kinds",
         tuple[str, ...],
         (),
-        "What segments may become: stretch (scaled copies, the default), rows (bands of rows, exact), paths (its own, exact), or several: stretch,rows.",
+        "What segments may become: stretch (scaled copies, the default), rows (bands of rows, exact), own (its own parallel paths, exact), or several: stretch,rows. Any may stay whole.",
         "What segments may become beside staying whole: ``stretch``, scaled copies, which are another network; ``rows``, bands of rows, and "
-        "``paths``, its own parallel paths on several processors, whose output is the original's. If empty, ``stretch``, or with `lossless` "
+        "``own``, its own parallel paths on several processors, whose output is the original's. If empty, ``stretch``, or with `lossless` "
         "every exact kind.",
     ),
     Option(
@@ -156,7 +159,7 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
     @property
     def planned_kinds(self) -> tuple[str, ...]:
         """What segments may become, defaults filled in."""
-        return self.kinds or (tuple(kind for kind, exact in KINDS.items() if exact) if self.lossless else ("stretch",))
+        return tuple(kind for kind in self.kinds if kind != WHOLE) or (tuple(kind for kind, exact in KINDS.items() if exact) if self.lossless else ("stretch",))
 
     @property
     def exact(self) -> bool:
@@ -220,9 +223,12 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
     def _check_kinds(self) -> None:
         """Refuse kinds of segments that there are not, or that another option rules out."""
         for kind in self.kinds:
-            if kind not in KINDS:
-                raise UnknownNameError.among("kind of segment", kind, KINDS)
-        other = [kind for kind in self.kinds if not KINDS[kind]]
+            if kind not in (*KINDS, WHOLE):
+                raise UnknownNameError.among("kind of segment", kind, (*KINDS, WHOLE))
+        if set(self.kinds) == {WHOLE}:
+            hint = Sentence("name one more, such as {}", Mention("kinds", ("rows", WHOLE)))
+            raise UsageError("segments that all stay whole leave nothing to plan", hint)
+        other = [kind for kind in self.kinds if not KINDS.get(kind, True)]
         if self.lossless and other:
             hint = Sentence("leave out {} or {}", Mention("lossless"), Mention("kinds"))
             raise UsageError(f"segments of the kind `{other[0]}` make another network, which a lossless design is not", hint)

@@ -116,7 +116,7 @@ def _compare(asked: _Asked, design: BranchDesign, search: _Search) -> PlanResult
     low, high = macs_range(graph, config)
     result = PlanResult(
         graph,
-        asked.device,
+        costs.predictor,
         config,
         design,
         asked.stages,

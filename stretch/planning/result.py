@@ -40,7 +40,7 @@ class PlanResult:
 
     Args:
         graph: The original network.
-        device: The device's profile.
+        predictor: The device's, with the times that planning asked for.
         config: The request, with defaults filled in.
         design: The design.
         stages: The network's segments between its own meeting points, or those asked for.
@@ -60,7 +60,7 @@ class PlanResult:
     """
 
     graph: OpGraph
-    device: DeviceProfile
+    predictor: LatencyPredictor
     config: PlanConfig
     design: BranchDesign
     stages: tuple[Segment, ...]
@@ -77,6 +77,11 @@ class PlanResult:
     accuracy: PredictedAccuracy | None = None
     unused: tuple[Unused, ...] = ()
     warnings: tuple[str, ...] = field(default=())
+
+    @property
+    def device(self) -> DeviceProfile:
+        """The device's profile."""
+        return self.predictor.device
 
     @property
     def macs_ratio(self) -> float:
@@ -154,8 +159,7 @@ class PlanResult:
         ]
         if self.sequential is not None:
             found.append(("sequential_same_macs", scaled_graph(self.graph, self.sequential.design), self.sequential.single))
-        predictor = LatencyPredictor(self.device)
-        return {name: single_run(graph, one.processor, one.precision, one.ms, predictor) for name, graph, one in found}
+        return {name: single_run(graph, one.processor, one.precision, one.ms, self.predictor) for name, graph, one in found}
 
     @property
     def energy_mj(self) -> float | None:
@@ -258,7 +262,7 @@ def _kind(row: SegmentTime) -> SegmentKind:
     """What became of a segment."""
     join = join_of(row.design.join)
     if join.exact:
-        return "rows" if join.bands else "paths"
+        return "rows" if join.bands else "own"
     changed = len(row.branches) > 1 or any((b.scale.depth, b.scale.width) != (row.segment.depth, row.segment.width) for b in row.branches)
     return "stretch" if changed else "whole"
 

@@ -107,14 +107,14 @@ class BandedSpace:
         """The designs of the space and those whose segments are divided.
 
         Args:
-            kinds: How: ``rows``, ``paths``.
+            kinds: How: ``rows``, ``own``.
         """
         first_part = [self.stage.index(i) for i in range(len(self.by_stage))] + [len(self.parts)]
         options: list[list[Ways]] = [list(wholes) for wholes in self._wholes]
         for stage, group in enumerate(self.space.options):
             at = first_part[stage]
             options[at] += [replace(o, span=first_part[stage + o.span] - at) for o in group if o.branched]
-        for first, ways in [*(self._banded() if "rows" in kinds else ()), *(self._pathed() if "paths" in kinds else ())]:
+        for first, ways in [*(self._banded() if "rows" in kinds else ()), *(self._pathed() if "own" in kinds else ())]:
             options[first].append(ways)
         other = copy(self.space)
         other.segments, other.options = tuple(self.parts), options
@@ -317,5 +317,5 @@ def _nothing_to_split(graph: OpGraph, config: PlanConfig) -> InfeasibleError:
         why = "its tensors have no rows"
     else:
         why = f"bands would compute more than {MAX_HALO:.0%} of any segment twice"
-    paths = ", nor one with parallel paths of its own" if "paths" in config.planned_kinds else ""
+    paths = ", nor one with parallel paths of its own" if "own" in config.planned_kinds else ""
     return InfeasibleError(f"`{graph.name}` has no segment that can be split by rows{paths}: {why}", hint)

@@ -4,13 +4,14 @@ Every division of the paths is an option, in the order in which they meet, on ev
 subset of the processors in every order.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise, permutations
 from math import prod
 
 import numpy as np
 
 from predictors.errors import StretchError
+from predictors.fusion import KernelCost
 from predictors.graph import OpGraph
 from stretch.planning.cost.branch import BranchCost
 from stretch.planning.cost.ways import Ways
@@ -34,12 +35,13 @@ def path_ways(space: DesignSpace, segment: Segment) -> list[Ways]:
         return []
     graphs = _graphs(segment, len(paths))
     costs = space.costs
+    known = {}
     for processor in space.processors:
-        kernels = [kernel for graph in graphs.values() for kernel in costs.predictor.kernels(graph, processor)]
-        costs.kernels_time(kernels, processor)
-    known = {
-        (processor, part): _cost(space, segment, processor, part, graph) for part, graph in graphs.items() for processor in space.processors
-    }
+        kernels = {part: costs.predictor.kernels(graph, processor) for part, graph in graphs.items()}
+        # at once, since a fit's trees are walked for many kernels in little more time than for one
+        costs.kernels_time([kernel for some in kernels.values() for kernel in some], processor)
+        for part, graph in graphs.items():
+            known[processor, part] = _cost(space, segment, processor, part, graph, kernels[part])
     found = []
     for count in range(2, min(len(space.processors), len(paths)) + 1):
         divisions = [parts for parts in _divisions(len(paths), count) if all(part in graphs for part in parts)]
@@ -67,9 +69,10 @@ def _divisions(count: int, branches: int) -> Iterator[tuple[tuple[int, int], ...
         yield tuple(pairwise((0, *cuts, count)))
 
 
-def _cost(space: DesignSpace, segment: Segment, processor: str, part: tuple[int, int], graph: OpGraph) -> BranchCost:
+def _cost(
+    space: DesignSpace, segment: Segment, processor: str, part: tuple[int, int], graph: OpGraph, kernels: Sequence[KernelCost]
+) -> BranchCost:
     costs = space.costs
-    kernels = costs.predictor.kernels(graph, processor)
     time, item = costs.kernels_time(kernels, processor), costs.item_bytes(processor)
     return BranchCost(
         processor,

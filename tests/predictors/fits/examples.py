@@ -1,6 +1,23 @@
-"""Small fits."""
+"""Small fits, and kernels for them."""
+
+from hypothesis import strategies as st
 
 from predictors.fits import Correction, Fit, HeldOut, Interval
+from predictors.fusion import KernelCost
+
+#: Kernels of any size.
+kernel_costs = st.builds(
+    KernelCost,
+    st.sampled_from(["conv1x1", "conv", "depthwise", "elementwise"]),
+    st.integers(1, 64),
+    st.integers(1, 64),
+    st.integers(1, 8),
+    st.sampled_from([1, 9, 25]),
+    st.integers(1, 5000),
+    st.integers(0, 10**6),
+    st.integers(1, 10**6),
+    st.integers(0, 10**6),
+)
 
 
 def fit(groups, correction=None, **changes):

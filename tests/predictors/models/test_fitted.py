@@ -19,20 +19,6 @@ def conv(cin=16, cout=16, pixels=100, **changes):
     return KernelCost("conv1x1", cin, cout, 1, 1, pixels, cin * pixels, cout * pixels, cin * cout)._replace(**changes)
 
 
-costs = st.builds(
-    KernelCost,
-    st.sampled_from(["conv1x1", "conv", "depthwise", "elementwise"]),
-    st.integers(1, 64),
-    st.integers(1, 64),
-    st.integers(1, 8),
-    st.sampled_from([1, 9, 25]),
-    st.integers(1, 5000),
-    st.integers(0, 10**6),
-    st.integers(1, 10**6),
-    st.integers(0, 10**6),
-)
-
-
 def test_terms_add_up_in_their_parts():
     model = FittedModel(fit({"conv1x1": KernelGroup({"launch": 0.5, "macs": 1e-3, "weight_bytes": 1e-3})}), CPU)
     time = model.time(conv())
@@ -73,7 +59,7 @@ def test_kernel_that_no_group_knows_is_timed_by_the_roofline_and_says_so():
 
 
 @settings(max_examples=50)
-@given(st.lists(costs, min_size=1, max_size=20))
+@given(st.lists(kernel_costs, min_size=1, max_size=20))
 def test_no_kernel_is_faster_than_its_products_at_the_peak(some):
     model = FittedModel(fit({kind: KernelGroup({"launch": 0.0}) for kind in ("conv1x1", "conv", "depthwise", "elementwise")}), CPU)
     peak = CPU.cores.peak_gops["fp32"].value * 1e6 / 2
@@ -84,7 +70,7 @@ def test_no_kernel_is_faster_than_its_products_at_the_peak(some):
 
 
 @settings(max_examples=50)
-@given(st.lists(costs, min_size=1, max_size=20))
+@given(st.lists(kernel_costs, min_size=1, max_size=20))
 def test_many_kernels_at_once_take_the_times_of_each_alone(some):
     groups = {kind: KernelGroup({"macs": 1e-6, "io_bytes": 1e-6, "serial": 1e-5}) for kind in ("conv1x1", "conv", "depthwise")}
     together, alone = FittedModel(fit(groups), CPU), FittedModel(fit(groups), CPU)

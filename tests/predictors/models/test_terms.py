@@ -9,21 +9,7 @@ from predictors.fusion import KernelCost
 from predictors.models.fitted import columns
 from predictors.models.terms import Grain, terms
 
-costs = st.builds(
-    KernelCost,
-    st.sampled_from(["conv1x1", "conv", "depthwise", "elementwise"]),
-    st.integers(1, 64),
-    st.integers(1, 64),
-    st.integers(1, 8),
-    st.sampled_from([1, 9, 25]),
-    st.integers(1, 5000),
-    st.integers(0, 10**6),
-    st.integers(1, 10**6),
-    st.integers(0, 10**6),
-)
-
-
-@given(costs, st.sampled_from(terms.names()))
+@given(kernel_costs, st.sampled_from(terms.names()))
 def test_terms_of_columns_are_those_of_each_kernel(cost, name):
     grain = Grain(8, 4, 4)
     assert np.asarray(terms.get(name).units(columns([cost, cost]), grain)) == pytest.approx(terms.get(name).units(cost, grain))
