@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from predictors.errors import InfeasibleError
 from predictors.graph import OpGraph
 from predictors.rows import height
-from stretch.planning.config import PlanConfig
+from stretch.planning.config import SINGLE, PlanConfig
 from stretch.planning.cost.bands import BandCosts, BandKey
 from stretch.planning.cost.branch import BranchCost
 from stretch.planning.cost.handover import cuts_itself
@@ -59,13 +59,14 @@ class BandedSpace:
         space: Designs of its stages, or of segments that meet where a request says.
         divided: Whether bands may meet within them, too.
         merged: Whether one run of bands may go on over several of them.
+        single: Whether parts are as small as kernels let them be, and each is divided by itself.
     """
 
-    def __init__(self, graph: OpGraph, space: DesignSpace, *, divided: bool = True, merged: bool = True) -> None:
-        self.graph, self.space, self.merged = graph, space, merged
+    def __init__(self, graph: OpGraph, space: DesignSpace, *, divided: bool = True, merged: bool = True, single: bool = False) -> None:
+        self.graph, self.space, self.merged, self.single = graph, space, merged, single
         costs = space.costs
         clean = clean_cuts(graph, [costs.predictor.kernels(graph, name) for name in space.processors])
-        self.by_stage = [divide(graph, stage, clean) if divided else [stage] for stage in space.segments]
+        self.by_stage = [divide(graph, stage, clean, every=single) if divided else [stage] for stage in space.segments]
         self.parts: list[Segment] = [part for parts in self.by_stage for part in parts]
         self.stage = [i for i, parts in enumerate(self.by_stage) for _ in parts]
         self.bands = BandCosts(costs, self.parts)
@@ -79,7 +80,7 @@ class BandedSpace:
         found = []
         for first in range(len(self.parts)):
             macs = 0
-            for last in range(first, len(self.parts)):
+            for last in range(first, first + 1 if self.single else len(self.parts)):
                 if not self.merged and self.stage[last] != self.stage[first]:
                     break
                 macs += self.parts[last].graph.macs
@@ -126,7 +127,7 @@ class BandedSpace:
         found = []
         for at, part in enumerate(self.parts):
             stage, parts = self.space.segments[self.stage[at]], self.by_stage[self.stage[at]]
-            pieces = [(part, 1)] + ([(stage, len(parts))] if len(parts) > 1 and part is parts[0] else [])
+            pieces = [(part, 1)] + ([(stage, len(parts))] if len(parts) > 1 and part is parts[0] and not self.single else [])
             for segment, span in pieces:
                 for ways in path_ways(self.space, segment):
                     alone = replace(
@@ -289,7 +290,7 @@ def with_exact_kinds(graph: OpGraph, config: PlanConfig, space: DesignSpace) -> 
     Raises:
         InfeasibleError: If exact kinds are all that is asked for, and there is nothing to split.
     """
-    banded = BandedSpace(graph, space, divided=not config.meet, merged=config.merge != "never")
+    banded = BandedSpace(graph, space, divided=not config.meet, merged=config.merge != "never", single=config.strategy in SINGLE)
     mixed = banded.mixed(config.planned_kinds)
     if config.exact and not any(o.branched for options in mixed.options for o in options):
         raise _nothing_to_split(graph, config)
