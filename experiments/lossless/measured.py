@@ -158,7 +158,9 @@ def contestants_of(name: str, times: Mapping[str, Sequence[float]]) -> list[Row]
 def measured(words: Sequence[str]) -> int:
     """Measure and write ``results/measured.json``; gives the exit code."""
     parser = argparse.ArgumentParser(prog="python -m experiments.lossless.run measured", description=__doc__)
-    parser.add_argument("profile", type=Path, help="of this machine, with processors `cpu` on one core and `gpu`, as `stretch profile` makes it")
+    parser.add_argument(
+        "profile", type=Path, help="of this machine, with processors `cpu` on one core and `gpu`, as `stretch profile` makes it"
+    )
     parser.add_argument("--networks", default=",".join(NETWORKS), help="names, separated by commas")
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--work", type=Path, default=Path("runs/lossless_measured"), help="where the bundles go")
@@ -168,9 +170,9 @@ def measured(words: Sequence[str]) -> int:
     options.work.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []
     single: list[Row] = []
+    if len(cores) < 2:
+        parser.error("exact branches are measured on two cores, this process may use one")
     try:
-        if len(cores) < 2:
-            raise StretchError("exact branches are measured on two cores, this process may use one")
         profile = load_device(options.profile)
         for name in options.networks.split(","):
             folder = options.work / name.replace(":", "_")

@@ -103,7 +103,9 @@ def _renamed(builder: Builder, value: Value, name: str, source: Source) -> Value
     """
     own = source.scales.get(name)
     if own is not None and value.quant not in (None, own):
-        return Value(name, value.shape, own, integer=builder.integer(value, own), nonnegative=own.zero_point == -128, flattened=value.flattened)
+        return Value(
+            name, value.shape, own, integer=builder.integer(value, own), nonnegative=own.zero_point == -128, flattened=value.flattened
+        )
     return Value(name, value.shape, value.quant or own, value.real, value.integer, value.nonnegative, value.flattened)
 
 

@@ -26,7 +26,8 @@ def planned():
 def measured(branches, ort, opencl, two, rounds=16):
     """Rounds in which nothing varies but by a hundredth."""
     times = {
-        name: [ms * (1 + i % 2 / 100) for i in range(rounds)] for name, ms in zip((BRANCHES, *SINGLES, TWO_THREADS), (branches, ort, opencl, two), strict=True)
+        name: [ms * (1 + i % 2 / 100) for i in range(rounds)]
+        for name, ms in zip((BRANCHES, *SINGLES, TWO_THREADS), (branches, ort, opencl, two), strict=True)
     }
     return Measured(times, [0.9] * rounds, 1e-7)
 

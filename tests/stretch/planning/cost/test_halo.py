@@ -78,8 +78,7 @@ def test_timeline_sums_it_over_segments_and_only_bands_have_one():
     net.head(5)
     graph = net.graph("net")
     stem, inner, head = (
-        cut_segment(graph, name, a, b)
-        for name, a, b in (("stem", "input", first), ("s1", first, last), ("head", last, graph.output))
+        cut_segment(graph, name, a, b) for name, a, b in (("stem", "input", first), ("s1", first, last), ("head", last, graph.output))
     )
     branches = tuple(BranchScale(p, inner.depth, inner.width, rows=rows) for p, rows in (("cpu", (0, 20)), ("gpu", (20, 32))))
     design = BranchDesign("net", "mi9", (whole(stem), SegmentDesign("s1", first, last, branches, "rows"), whole(head)))

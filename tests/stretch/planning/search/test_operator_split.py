@@ -14,10 +14,8 @@ from stretch.planning.search.banded import BandedSpace
 from stretch.planning.search.operator_split import operator_split
 from stretch.planning.search.rules import Rules
 from stretch.planning.search.space import DesignSpace
-from tests.predictors.networks import efficientnet, resnet50, small_resnet
+from tests.predictors.networks import efficientnet_lite4, resnet50, small_resnet
 from tests.predictors.specified import specified
-
-INVERTED = efficientnet([(1, 3, 1, 16, 1), (4, 3, 2, 24, 2)], 16, 64, 48, se=False, act="relu6")
 
 
 def setup(device, processors=()):
@@ -51,7 +49,7 @@ def test_design_is_exact_and_takes_the_time_that_is_stated(processors):
 
 
 def test_single_operators_are_divided_where_blocks_have_tensors_within():
-    graph = INVERTED
+    graph = efficientnet_lite4()
     processors, costs = setup("host")
     found = operator_split(graph, split_segments(graph), costs, processors).design
     divided = [part for part in found.segments if not part.whole]
