@@ -188,8 +188,9 @@ class BandedSpace:
     def _times(self, run: _Run, divided: Sequence[tuple[BranchCost, ...]]) -> list[tuple[Floats, Floats]]:
         """For each holder, computation and transfers of every band (bands × places), ms."""
         costs, shape = self.space.costs, self.parts[run.first].graph.input.shape
-        leaving = np.array([[self._transfer(b.processor, costs.host, b.writes) for b in row] for row in divided]).T
-        alone = np.array([[b.contended_ms for b in row] for row in divided]).T
+        # in reals, also where no kernel is launched for any band
+        leaving = np.array([[self._transfer(b.processor, costs.host, b.writes) for b in row] for row in divided], float).T
+        alone = np.array([[b.contended_ms for b in row] for row in divided], float).T
         found = []
         for holder in self.space.holders:
             computed, moved = alone.copy(), leaving.copy()

@@ -14,7 +14,7 @@ from stretch.planning.search.banded import BandedSpace
 from stretch.planning.search.operator_split import operator_split
 from stretch.planning.search.rules import Rules
 from stretch.planning.search.space import DesignSpace
-from tests.predictors.networks import efficientnet_lite4, resnet50, small_resnet
+from tests.predictors.networks import Net, efficientnet_lite4, resnet50, small_resnet
 from tests.predictors.specified import specified
 
 
@@ -56,6 +56,16 @@ def test_single_operators_are_divided_where_blocks_have_tensors_within():
     assert divided
     inside = {block.end for stage in split_segments(graph) for block in stage.blocks}
     assert any(part.end not in inside for part in divided)
+
+
+def test_part_that_launches_no_kernel_is_planned_like_any_other():
+    net = Net(1, 3, 32, 32)
+    net.conv(16, 3)
+    net.add("identity")
+    net.conv(16, 3)
+    net.head(5)
+    found, _, _ = split(net.graph("passing"), "mi9")
+    assert found.ms > 0
 
 
 def test_no_division_of_two_parts_at_a_place_that_was_tried_is_faster():
