@@ -314,7 +314,7 @@ def _nothing_to_split(graph: OpGraph, config: PlanConfig) -> InfeasibleError:
     if mixed:
         kinds = ", ".join(dict.fromkeys(graph.by_name[name].kind for name in mixed))
         why = f"`{mixed[0]}`{f' and {len(mixed) - 1} others' if len(mixed) > 1 else ''} ({kinds}) need every row of what they read"
-        why = why if len(mixed) > 1 else why.replace(" need ", " needs ")
+        why = why if len(mixed) > 1 else why.replace(" need every row of what they read", " needs every row of what it reads")
     elif len(graph.input.shape) != 4:
         why = "its tensors have no rows"
     else:
