@@ -116,16 +116,15 @@ def _rounded_once(made: onnx.ModelProto) -> None:
     graph = made.graph
     name = graph.input[0].name
     entry = next((node for node in graph.node if node.name == f"{name}.entry"), None)
-    behind = [node for node in graph.node if entry is not None and entry.output[0] in node.input]
-    if entry is None or [node.op_type for node in behind] != ["QuantizeLinear"]:
+    if entry is None:
         return
-    behind[0].input[0] = name
+    behind = [node for node in graph.node if entry.output[0] in node.input]
+    if [node.op_type for node in behind] != ["QuantizeLinear"]:
+        return
     made_by = {node.output[0]: node for node in graph.node}
-    left = [entry]
-    while left:
-        node = left.pop()
-        graph.node.remove(node)
-        left += [made_by[each] for each in node.input[:1] if each in made_by]
+    while entry.input[0] in made_by:
+        entry = made_by[entry.input[0]]
+        entry.input[1:3] = behind[0].input[1:3]
     used = {each for node in graph.node for each in node.input}
     constants = [tensor for tensor in graph.initializer if tensor.name in used]
     del graph.initializer[:]

@@ -173,6 +173,13 @@ def test_bands_of_a_segment_that_begins_with_an_activation_are_the_whole(tmp_pat
     assert equal_in_int8(tmp_path, found, design)
 
 
+def test_segment_that_is_an_activation_alone_is_divided_like_any_other(tmp_path):
+    torch.manual_seed(0)
+    body = [nn.Conv2d(3, WIDTH, 3, padding=1), nn.ReLU(), nn.Conv2d(WIDTH, WIDTH, 3, padding=1)]
+    found, design = in_bands(nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(WIDTH, 5)), "1")
+    assert equal_in_int8(tmp_path, found, design)
+
+
 def residual_in_bands(folder):
     """Three blocks with skips, of which a processor in int8 and one in fp32 compute bands."""
     torch.manual_seed(0)
