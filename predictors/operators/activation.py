@@ -14,9 +14,7 @@ def _slopes(ins: Sequence[Shape], attrs: Attrs) -> dict[str, Shape]:
 
 
 def _register(name: str, *nodes: str, traits: frozenset[str] = frozenset({POINTWISE})) -> None:
-    kinds.register(name)(
-        Kind(channels=same_channels, rows=same_rows, slices=same_slice, elementwise=True, nodes=nodes, traits=traits)
-    )
+    kinds.register(name)(Kind(channels=same_channels, rows=same_rows, slices=same_slice, elementwise=True, nodes=nodes, traits=traits))
 
 
 _register("relu", "Relu", traits=frozenset({POINTWISE, RECTIFIER}))
@@ -35,7 +33,5 @@ for name, node in (
 ):
     _register(name, node)
 kinds.register("prelu")(
-    Kind(
-        weights=_slopes, channels=same_channels, rows=same_rows, slices=same_slice, elementwise=True, traits=frozenset({POINTWISE})
-    )
+    Kind(weights=_slopes, channels=same_channels, rows=same_rows, slices=same_slice, elementwise=True, traits=frozenset({POINTWISE}))
 )

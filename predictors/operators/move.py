@@ -85,5 +85,9 @@ kinds.register("slice")(Kind(_slice, channels=_sliced_channels, rows=same_rows, 
 kinds.register("pad")(Kind(_pad, channels=same_channels, rows=padded_rows, slices=same_slice, additive=Additive(), work=_COPY))
 kinds.register("channel_shuffle")(Kind(_shuffle, rows=same_rows, work=_COPY))
 kinds.register("upsample")(Kind(_upsample, channels=same_channels, rows=enlarged_rows, slices=same_slice, additive=Additive(), work=_COPY))
-kinds.register("flatten")(Kind(_flatten, channels=_flattened_channels, slices=flattened, additive=Additive(), traits=frozenset({UNLAUNCHED})))
-kinds.register("unflatten")(Kind(_unflatten, channels=same_channels, slices=same_slice, additive=Additive(), traits=frozenset({UNLAUNCHED})))
+kinds.register("flatten")(
+    Kind(_flatten, channels=_flattened_channels, slices=flattened, additive=Additive(), traits=frozenset({UNLAUNCHED}))
+)
+kinds.register("unflatten")(
+    Kind(_unflatten, channels=same_channels, slices=same_slice, additive=Additive(), traits=frozenset({UNLAUNCHED}))
+)

@@ -68,7 +68,9 @@ def channel_part(graph: OpGraph, name: str, channels: Channels, *, hidden: bool)
     """
     tensor = divided_tensor(graph, hidden=hidden)
     if not 0 <= channels.start < channels.stop <= width(graph.by_name[tensor].shape):
-        raise StretchError(f"`{tensor}` has {width(graph.by_name[tensor].shape)} channels, not channels {channels.start} to {channels.stop}")
+        raise StretchError(
+            f"`{tensor}` has {width(graph.by_name[tensor].shape)} channels, not channels {channels.start} to {channels.stop}"
+        )
     if hidden:
         return _partial_sum(graph, name, channels, find_hidden(graph))
     builder = _Builder(graph, needed_channels(graph, {tensor: channels}))
