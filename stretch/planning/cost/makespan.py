@@ -6,7 +6,7 @@ Algorithm 1 of paper 003 as arithmetic. A segment takes
 
 a whole segment its transfer in and its computation; the model's input and
 output are in the host's memory. Of what arrives and leaves, a band of rows moves
-the rows that it reads and writes.
+the rows that it reads and writes; a branch of channels reads all that arrives.
 """
 
 from collections.abc import Mapping, Sequence
@@ -70,7 +70,9 @@ class SegmentTime:
         branches: Its branches.
         join_ms: Time of the join.
         start_ms: When it starts.
-        halo_macs: Multiply-accumulates that bands of rows do beyond those of the segment in one piece: what is computed twice.
+        repeated_macs: Multiply-accumulates that bands of rows or branches of channels do beyond those of the segment in one piece: what
+            several of them compute.
+        shared_params: Learned numbers that all branches have in common, or parts of; None where each has its own.
     """
 
     segment: Segment
@@ -78,17 +80,23 @@ class SegmentTime:
     branches: tuple[BranchTime, ...]
     join_ms: float
     start_ms: float
-    halo_macs: int = 0
+    repeated_macs: int = 0
+    shared_params: int | None = None
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates, halos included."""
+        """Multiply-accumulates, those that are repeated included."""
         return sum(b.macs for b in self.branches)
 
     @property
     def params(self) -> int:
-        """Learned numbers; bands of rows have the same ones, which count once."""
-        return self.branches[0].params if join_of(self.design.join).bands else sum(b.params for b in self.branches)
+        """Learned numbers; those that bands of rows or branches of channels share count once."""
+        return sum(b.params for b in self.branches) if self.shared_params is None else self.shared_params
+
+    @property
+    def halo_macs(self) -> int:
+        """Multiply-accumulates that bands of rows repeat."""
+        return self.repeated_macs if join_of(self.design.join).bands else 0
 
     @property
     def ms(self) -> float:
@@ -142,13 +150,18 @@ class Timeline:
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates of the design, those of halos included."""
+        """Multiply-accumulates of the design, those that are repeated included."""
         return sum(s.macs for s in self.segments)
 
     @property
     def halo_macs(self) -> int:
-        """Multiply-accumulates that bands of rows do twice."""
+        """Multiply-accumulates that bands of rows repeat."""
         return sum(s.halo_macs for s in self.segments)
+
+    @property
+    def repeated_macs(self) -> int:
+        """Multiply-accumulates that bands of rows and branches of channels repeat."""
+        return sum(s.repeated_macs for s in self.segments)
 
     @property
     def params(self) -> int:
@@ -178,9 +191,13 @@ def timeline(graph: OpGraph, design: BranchDesign, costs: Costs) -> Timeline:
         times = tuple(
             _branch(scale, made.graph, holder, elements, joined, costs) for scale, made in zip(part.branches, scaled, strict=True)
         )
-        halo = sum(b.macs for b in times) - _undivided(segment, part, channels) if join_of(part.join).bands else 0
+        repeated, params = 0, None
+        if join_of(part.join).shares:
+            once = _undivided(segment, part, channels)
+            repeated, params = sum(b.macs for b in times) - once.macs, once.params
         channels = join_width(segment, part)
-        rows.append(SegmentTime(segment, part, times, costs.join(segment, part.join, channels, len(times)), at, halo))
+        join_ms = costs.join(segment, part.join, channels, len(times))
+        rows.append(SegmentTime(segment, part, times, join_ms, at, repeated, params))
         at += rows[-1].ms
         holder = costs.host if joined else part.branches[0].processor
     return Timeline(design, tuple(rows), costs.moves(holder, costs.host, prod(graph.by_name[graph.output].shape)))
@@ -200,12 +217,12 @@ def _branch(scale: BranchScale, graph: OpGraph, holder: str, elements: int, join
     return BranchTime(scale, graph.macs, graph.params, into, links, alone, slowed, out, estimate)
 
 
-def _undivided(segment: Segment, part: SegmentDesign, channels: int) -> int:
-    """Multiply-accumulates of a segment in one piece, where so many channels arrive."""
+def _undivided(segment: Segment, part: SegmentDesign, channels: int) -> OpGraph:
+    """A segment in one piece, where so many channels arrive."""
     if channels == segment.in_width:
-        return segment.graph.macs
-    whole = SegmentDesign(part.name, part.start, part.end, (replace(part.branches[0], rows=None),))
-    return scale_branch(segment, whole, 0, channels).graph.macs
+        return segment.graph
+    whole = SegmentDesign(part.name, part.start, part.end, (replace(part.branches[0], rows=None, channels=None),))
+    return scale_branch(segment, whole, 0, channels).graph
 
 
 def single_ms(graph: OpGraph, processor: str, precision: str | None, costs: Costs) -> float:

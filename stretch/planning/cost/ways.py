@@ -22,7 +22,7 @@ class Ways:
 
     Arrays have one entry per combination of the branches' candidates, in the
     order of `numpy.ravel_multi_index` over `candidates`; of parts of the original
-    segment, bands of rows or paths, one per place where it is divided: the candidates
+    segment, bands of rows, paths or channels, one per place where it is divided: the candidates
     of that number together.
 
     Args:
@@ -69,7 +69,7 @@ class Ways:
 
     @property
     def exact(self) -> bool:
-        """Whether branches compute parts of the original segment: bands of rows, or its own paths."""
+        """Whether branches compute parts of the original segment: bands of rows, its own paths, or channels."""
         return join_of(self.join).exact
 
     @property
@@ -95,7 +95,7 @@ class Ways:
         if join_of(self.join).divides:
             parts = partitions(self.segment.width, [b.width for b in chosen], max(aligns))
         branches = tuple(
-            BranchScale(b.processor, b.depth, b.width, b.entry, part, align, b.rows, b.paths)
+            BranchScale(b.processor, b.depth, b.width, b.entry, part, align, b.rows, b.paths, b.channels)
             for b, part, align in zip(chosen, parts, aligns, strict=True)
         )
         return SegmentDesign(self.segment.name, self.segment.start, self.segment.end, branches, self.join)

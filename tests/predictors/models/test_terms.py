@@ -9,7 +9,6 @@ from predictors.fusion import KernelCost
 from predictors.models.fitted import columns
 from predictors.models.terms import Grain, terms
 
-
 @given(kernel_costs, st.sampled_from(terms.names()))
 def test_terms_of_columns_are_those_of_each_kernel(cost, name):
     grain = Grain(8, 4, 4)
