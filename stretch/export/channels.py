@@ -6,7 +6,7 @@ segment is put together again from the files of its branches and quantised, and
 every branch takes the scales that were found.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -16,7 +16,7 @@ from onnx import numpy_helper
 
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
-from predictors.joins import join_of
+from predictors.joins import JoinKind, join_of
 from predictors.slices import width
 from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import Manifest, SubgraphEntry
@@ -122,10 +122,13 @@ def _is_divided(join: str) -> bool:
     return join_of(join).channels and not join_of(join).hidden
 
 
-def _join(manifest: Manifest, sub: SubgraphEntry) -> str:
-    """How the branches of a subgraph's segment meet, as the design says it."""
-    parts: Sequence[Mapping[str, Any]] = manifest.design.get("segments", ())
-    return next((part["join"] for part in parts if part["name"] == sub.segment), "none")
+def _join(manifest: Manifest, sub: SubgraphEntry) -> JoinKind:
+    """How the branches of a subgraph's segment meet, as the design says it; ``none`` in a bundle that states none."""
+    try:
+        design = msgspec.convert(manifest.design, BranchDesign)
+    except msgspec.ValidationError:
+        return "none"
+    return next((part.join for part in design.segments if part.name == sub.segment), "none")
 
 
 def _prefix(sub: SubgraphEntry) -> str:

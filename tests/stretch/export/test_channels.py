@@ -167,3 +167,21 @@ def test_scales_of_a_quantised_model_are_found_under_the_names_of_its_tensors(tm
     assert {model.graph.input[0].name, model.graph.output[0].name} <= set(scales)
     assert all(scale.size == zero.size == 1 for scale, zero in scales.values())
     assert scales_of(quantise(model, images_of(found, 1), scales)) == scales
+
+
+@pytest.mark.parametrize("join", ["channels", "partial_sums"])
+def test_channels_in_tflite_are_the_original(tmp_path, join):
+    pytest.importorskip("ai_edge_litert")
+    from scheduler.delegates.litert import LiteRtDelegate
+    from stretch.export.tflite.bundle import export_tflite
+
+    found = small()
+    bundle = written(tmp_path / "f", found, small_in_channels(found.graph, (join,)))
+    export_tflite(bundle, tmp_path / "t", images_of(found), "random")
+    made, images = load_bundle(tmp_path / "t"), images_of(found)
+    used = {sub.processor for sub in made.manifest.subgraphs}
+    with Session(made, dict.fromkeys(used, "cpu"), delegates=dict.fromkeys(used, LiteRtDelegate())) as session:
+        for x in images:
+            with torch.inference_mode():
+                want = found.module(torch.from_numpy(x)).numpy()
+            assert np.abs(session(x) - want).max() <= 1e-5 * np.abs(want).max()

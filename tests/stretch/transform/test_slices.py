@@ -11,6 +11,7 @@ from hypothesis import event, given, settings  # noqa: E402 - torch may be missi
 from hypothesis import strategies as st  # noqa: E402
 
 from scheduler.bundle.load import load_bundle  # noqa: E402
+from scheduler.bundle.statements import statement_problems  # noqa: E402
 from scheduler.runtime.session import Session  # noqa: E402
 from stretch.capture import capture  # noqa: E402
 from stretch.export.bundle import BundleFacts, export_bundle  # noqa: E402
@@ -50,7 +51,9 @@ def test_channels_exported_and_run_by_the_scheduler_give_the_original(tmp_path_f
     export_bundle(folder, found, model, None, FACTS, "0.1.0", controls=False)
     with torch.inference_mode():
         want = found.module(x).numpy()
-    with Session(load_bundle(folder)) as session:
+    bundle = load_bundle(folder)
+    assert list(statement_problems(bundle.manifest)) == []
+    with Session(bundle) as session:
         # torch and ONNX Runtime round alike at most as far as the largest number on the way
         largest = max(float(np.abs(tensor).max()) for tensor in session.tensors(x.numpy()).values())
         for got in (session(x.numpy()), session.submit(x.numpy()).result()):
