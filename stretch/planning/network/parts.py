@@ -34,7 +34,9 @@ def divide(graph: OpGraph, stage: Segment, clean: Collection[str], *, vectors: b
     ]
     order = {op.name: i for i, op in enumerate(stage.graph.ops)}
     behind = _linear_cuts(stage.graph) if vectors else []
-    inner = sorted({name for name in (*ends, *tall[-1:], *behind) if name in clean and name not in (stage.start, stage.end)}, key=order.__getitem__)
+    inner = sorted(
+        {name for name in (*ends, *tall[-1:], *behind) if name in clean and name not in (stage.start, stage.end)}, key=order.__getitem__
+    )
     if not inner:
         return [stage]
     bounds = [stage.start, *inner, stage.end]

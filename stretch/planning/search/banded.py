@@ -140,7 +140,7 @@ class BandedSpace:
 
     def _channelled(self) -> list[tuple[int, Ways]]:
         """Every way to compute a part by channels, by its number."""
-        ways = ChannelWays(self.space)
+        ways = ChannelWays(self.graph, self.space)
         processors = range(len(self.space.processors))
         return [(at, each) for at, part in enumerate(self.parts) for each in ways.of(part, [self._alone_ms(at, at, i) for i in processors])]
 

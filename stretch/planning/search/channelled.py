@@ -2,7 +2,9 @@
 
 A part whose halves compute more than `MOST_REPEATED` twice is not offered, nor a
 division that takes more than `WORTH` times what the fastest processor takes for
-the part alone wherever it is. Parts that are built alike are costed once.
+the part alone wherever it is. Parts that are built alike are costed once. Where
+the sum of hidden channels is followed by what needs it whole, such as the ReLU of
+a residual block, the part is divided up to the sum and the host does the rest.
 """
 
 from collections.abc import Sequence
@@ -17,13 +19,15 @@ from predictors.errors import StretchError
 from predictors.fusion import Kernel
 from predictors.graph import OpGraph
 from predictors.joins import JoinKind, join_of, joins_that
+from predictors.operators import kind_of
 from predictors.slices import Channels, width
 from stretch.planning.cost.bands import structure
 from stretch.planning.cost.branch import BranchCost
 from stretch.planning.cost.ways import Ways
 from stretch.planning.design.channels import channel_part
-from stretch.planning.network.divisions import channel_step, divided_tensor, is_between_groups
-from stretch.planning.network.segments import Segment
+from stretch.planning.network.divisions import channel_step, divided_tensor, find_hidden, is_between_groups
+from stretch.planning.network.segments import Segment, cut_segment
+from stretch.planning.network.units import cut_points
 from stretch.planning.search.pathed import part_cost, part_ways
 from stretch.planning.search.space import DesignSpace
 from stretch.planning.search.splits import Split, coarse, finer, orders
@@ -42,11 +46,15 @@ class _Division:
 
     Args:
         join: How branches meet.
+        segment: The part, or what is before its tail.
+        tail: What needs the whole sum; None for nothing.
         channels: Channels of the tensor.
         step: Channels that belong together.
     """
 
     join: JoinKind
+    segment: Segment
+    tail: Segment | None
     channels: int
     step: int
 
@@ -63,11 +71,12 @@ class ChannelWays:
     """Ways to compute parts by channels, on every subset of the processors.
 
     Args:
+        graph: The network.
         space: Where the options are added: its processors, costs and rules.
     """
 
-    def __init__(self, space: DesignSpace) -> None:
-        self.space = space
+    def __init__(self, graph: OpGraph, space: DesignSpace) -> None:
+        self.graph, self.space = graph, space
         self._alike: dict[object, list[Ways]] = {}
 
     def of(self, part: Segment, alone_ms: Sequence[float]) -> list[Ways]:
@@ -79,16 +88,17 @@ class ChannelWays:
         """
         key = structure(part.graph)
         if key not in self._alike:
-            self._alike[key] = _Part(self.space, part, alone_ms).ways()
-        found = [replace(ways, segment=part) for ways in self._alike[key]]
+            self._alike[key] = _Part(self.space, self.graph, part, alone_ms).ways()
+        segments = {join: _sections(self.graph, part, join) for join in {ways.join for ways in self._alike[key]}}
+        found = [replace(ways, segment=segments[ways.join][0], tail=segments[ways.join][1]) for ways in self._alike[key]]
         return [replace(ways, allowed=self.space.allowed(ways)) for ways in found]
 
 
 class _Part:
     """One part and its divisions."""
 
-    def __init__(self, space: DesignSpace, part: Segment, alone_ms: Sequence[float]) -> None:
-        self.space, self.part, self.alone_ms = space, part, alone_ms
+    def __init__(self, space: DesignSpace, graph: OpGraph, part: Segment, alone_ms: Sequence[float]) -> None:
+        self.space, self.graph, self.part, self.alone_ms = space, graph, part, alone_ms
         self._graphs: dict[tuple[JoinKind, Channels], OpGraph | None] = {}
         self._kernels: dict[tuple[JoinKind, Channels, str], list[Kernel]] = {}
         self._costs: dict[tuple[JoinKind, Channels, str], BranchCost] = {}
@@ -114,16 +124,19 @@ class _Part:
         """How the part may be divided; not where halves compute too much twice."""
         found = []
         for join in joins_that(lambda join: join.channels):
+            segment, tail = _sections(self.graph, self.part, join)
+            if tail is not None and self.space.costs.host not in self.space.processors:
+                continue
             try:
-                tensor = divided_tensor(self.part.graph, hidden=join_of(join).hidden)
+                tensor = divided_tensor(segment.graph, hidden=join_of(join).hidden)
             except StretchError:
                 continue
-            division = _Division(join, width(self.part.graph.by_name[tensor].shape), channel_step(self.part.graph, tensor))
+            division = _Division(join, segment, tail, width(segment.graph.by_name[tensor].shape), channel_step(segment.graph, tensor))
             middle = division.channels // division.step // 2
-            if not middle or not is_between_groups(self.part.graph, tensor, Channels(0, middle * division.step)):
+            if not middle or not is_between_groups(segment.graph, tensor, Channels(0, middle * division.step)):
                 continue
-            halves = [self._graph(join, half) for half in division.ranges((middle,), division.step)]
-            macs, known = self.part.graph.macs, [half.macs for half in halves if half is not None]
+            halves = [self._graph(division, half) for half in division.ranges((middle,), division.step)]
+            macs, known = segment.graph.macs, [half.macs for half in halves if half is not None]
             if macs and len(known) == len(halves) and sum(known) / macs - 1 <= MOST_REPEATED:
                 found.append(division)
         return found
@@ -147,47 +160,56 @@ class _Part:
             return None
         places = finer(units, len(order), list(tried), self._times(list(tried.values()), order))
         rows = list({**tried, **self._rows(division, order, places, unit)}.values())
-        ways = part_ways(self.space, self.part, division.join, rows)
-        return replace(ways, alone_ms=min(self.alone_ms))
+        ways = replace(part_ways(self.space, division.segment, division.join, rows), alone_ms=min(self.alone_ms))
+        if division.tail is None:
+            return ways
+        after = self._after(division)
+        return replace(ways, tail=division.tail, ms=ways.ms + after.ms, macs=ways.macs + after.macs, params=ways.params + after.params)
+
+    def _after(self, division: _Division) -> BranchCost:
+        """What the host does behind the sum."""
+        assert division.tail is not None
+        return self.space.costs.whole(division.tail, self.space.costs.host)
 
     def _rows(self, division: _Division, order: tuple[str, ...], splits: Sequence[Split], unit: int) -> dict[Split, list[BranchCost]]:
         """The branches at each place; places between which a branch would compute nothing are left out."""
         wanted = {split: division.ranges(split, unit) for split in splits}
-        able = {s: ranges for s, ranges in wanted.items() if all(self._graph(division.join, each) is not None for each in ranges)}
+        able = {s: ranges for s, ranges in wanted.items() if all(self._graph(division, each) is not None for each in ranges)}
         for at, processor in enumerate(order):
             # at once, since a fit's trees are walked for many kernels in little more time than for one
             new = {ranges[at] for ranges in able.values() if (division.join, ranges[at], processor) not in self._costs}
-            self.space.costs.kernels_time([k for each in new for k in self._launched(division.join, each, processor)], processor)
+            self.space.costs.kernels_time([k for each in new for k in self._launched(division, each, processor)], processor)
         return {
-            split: [self._cost(division.join, each, processor) for each, processor in zip(ranges, order, strict=True)]
+            split: [self._cost(division, each, processor) for each, processor in zip(ranges, order, strict=True)]
             for split, ranges in able.items()
         }
 
-    def _graph(self, join: JoinKind, channels: Channels) -> OpGraph | None:
+    def _graph(self, division: _Division, channels: Channels) -> OpGraph | None:
         """The graph of some channels; None where there is nothing to compute."""
-        key = (join, channels)
+        key = (division.join, channels)
         if key not in self._graphs:
+            segment = division.segment
             try:
-                self._graphs[key] = channel_part(self.part.graph, self.part.name, channels, hidden=join_of(join).hidden).graph
+                self._graphs[key] = channel_part(segment.graph, segment.name, channels, hidden=division.hidden).graph
             except StretchError:
                 self._graphs[key] = None
         return self._graphs[key]
 
-    def _launched(self, join: JoinKind, channels: Channels, processor: str) -> list[Kernel]:
+    def _launched(self, division: _Division, channels: Channels, processor: str) -> list[Kernel]:
         """Kernels of some channels; those of one backend are the same on all its processors."""
         predictor = self.space.costs.predictor
-        key = (join, channels, predictor.device.processor(processor).profile.backend)
+        key = (division.join, channels, predictor.device.processor(processor).profile.backend)
         if key not in self._kernels:
-            graph = self._graph(join, channels)
+            graph = self._graph(division, channels)
             self._kernels[key] = predictor.kernels(graph, processor) if graph is not None else []
         return self._kernels[key]
 
-    def _cost(self, join: JoinKind, channels: Channels, processor: str) -> BranchCost:
-        key = (join, channels, processor)
+    def _cost(self, division: _Division, channels: Channels, processor: str) -> BranchCost:
+        key = (division.join, channels, processor)
         if key not in self._costs:
-            graph = self._graph(join, channels)
+            graph = self._graph(division, channels)
             assert graph is not None
-            cost = part_cost(self.space, self.part, processor, graph, self._launched(join, channels, processor))
+            cost = part_cost(self.space, division.segment, processor, graph, self._launched(division, channels, processor))
             self._costs[key] = replace(cost, channels=(channels.start, channels.stop))
         return self._costs[key]
 
@@ -203,7 +225,8 @@ class _Part:
         """Whether the branches take about as long as the fastest processor alone, or less, from one of the holders."""
         costs, part = self.space.costs, self.part
         arriving, written = prod(part.graph.input.shape), prod(part.graph.by_name[part.end].shape)
-        join = costs.join(part, division.join, part.width, len(order))
+        join = costs.join(division.segment, division.join, part.width, len(order))
+        join += self._after(division).ms if division.tail is not None else 0.0
         for holder, times in zip(self.space.holders, self._times(rows, order), strict=True):
             alone = min(
                 costs.transfer(holder, p, arriving) + ms + costs.transfer(p, costs.host, written)
@@ -212,3 +235,21 @@ class _Part:
             if times.max(axis=0).min() + join <= WORTH * alone:
                 return True
         return False
+
+
+def _sections(graph: OpGraph, part: Segment, join: JoinKind) -> tuple[Segment, Segment | None]:
+    """What of a part is divided, and its tail: of a sum, what has no weights and needs all of it."""
+    if not join_of(join).hidden:
+        return part, None
+    order = {op.name: i for i, op in enumerate(part.graph.ops)}
+    for end in reversed(cut_points(part.graph)[1:]):
+        behind = part.graph.ops[order[end] + 1 :]
+        if any(not kind_of(op.kind).weightless for op in behind):
+            break
+        head = part if end == part.end else cut_segment(graph, part.name, part.start, end)
+        try:
+            find_hidden(head.graph)
+        except StretchError:
+            continue
+        return head, None if head is part else cut_segment(graph, f"{part.name}_rest", end, part.end)
+    return part, None

@@ -18,6 +18,21 @@ from tests.stretch.planning.spaces import as_design, fastest_by_brute_force, mak
 EVERY = ("stretch", "rows", "channels", "own")
 
 
+def small_network():
+    """One of each: an inverted residual, paths, and linear layers."""
+    net = Net(1, 16, 8, 8)
+    net.conv(512, act="relu6")
+    net.conv(512, 3, groups=512, act="relu6")
+    net.add("add", "input", net.conv(16, act=None))
+    start = net.last
+    net.add("concat", net.conv(128, 3, source=start), net.conv(128, 3, source=start))
+    net.add("flatten")
+    net.add("linear", out_features=256, bias=True)
+    net.add("relu")
+    net.add("linear", out_features=10, bias=True)
+    return net.graph("small")
+
+
 def wide_network(size=24, blocks=2):
     """Inverted residuals of many hidden channels, convolutions large enough to be divided, paths, and linear layers."""
     net = Net(1, 3, size, size)
@@ -60,7 +75,7 @@ def channelled(options):
 
 @pytest.mark.parametrize(("device", "n_meet"), [("mi9", 0), ("mi9", 2), ("host", 1)])
 def test_exact_search_over_all_kinds_equals_brute_force(device, n_meet):
-    graph = wide_network(12, blocks=1)
+    graph = small_network()
     space = space_of(graph, device)
     found = {o.join for options in space.options for o in options}
     assert {"channels", "partial_sums", "rows"} <= found
@@ -75,7 +90,7 @@ def test_exact_search_over_all_kinds_equals_brute_force(device, n_meet):
 
 
 def thinned(ways):
-    """Of the ways with one sequence of processors, the fastest from the first holder and the last."""
+    """Of the ways with one sequence of processors, the fastest from the first holder and the slowest."""
     allowed = ways.allowed.copy()
     order = ways.ms[0].argsort(kind="stable")
     allowed[:, order[1:-1]] = False
@@ -92,10 +107,10 @@ def test_every_option_in_channels_is_one_that_the_timeline_knows(processors):
         for ways in channelled(options):
             for index in range(0, len(ways.macs), 3):
                 parts = [o.design(0, space.costs) for o in wholes]
-                parts[at] = ways.design(index, space.costs)
+                parts[at : at + 1] = ways.designs(index, space.costs)
                 run = timeline(WIDE, as_design(WIDE, parts), space.costs)
-                row = run.segments[at]
-                assert row.ms == pytest.approx(ways.ms[space.holders.index("cpu"), index])
+                row, *tail = run.segments[at : at + len(ways.designs(index, space.costs))]
+                assert row.ms + sum(each.ms for each in tail) == pytest.approx(ways.ms[space.holders.index("cpu"), index])
                 assert row.communication_ms <= ways.exchange_ms[0, index] + 1e-9
                 assert row.params == row.segment.graph.params == ways.params[index]
                 assert 0 <= row.repeated_macs <= len(row.branches) * MOST_REPEATED * row.segment.graph.macs
@@ -112,6 +127,32 @@ def test_timeline_of_a_mixed_design_says_what_the_search_said(processors):
     assert run.makespan_ms == pytest.approx(found.ms)
     assert run.macs - run.repeated_macs == found.macs == WIDE.macs
     assert run.params == found.params == WIDE.params
+
+
+def test_sum_before_a_rectifier_is_followed_by_it_on_the_host():
+    """A residual block ends with a ReLU, which needs the whole sum."""
+    net = Net(1, 64, 14, 14)
+    for _ in range(2):
+        start = net.last
+        net.conv(512, 3)
+        net.add("add", start, net.conv(64, 3, act=None))
+        net.add("relu")
+    net.head(10)
+    graph = net.graph("basic")
+    space = space_of(graph, kinds=("channels",))
+    sums = [ways for options in space.options for ways in channelled(options) if ways.join == "partial_sums" and ways.tail]
+    assert sums
+    for ways in sums:
+        assert graph.by_name[ways.segment.end].kind == "add"
+        assert [op.kind for op in ways.tail.graph.ops] == ["input", "relu"]
+    found = search_exact(space, graph.macs, graph.macs, 1)
+    segments = found.segments(space.costs)
+    assert len(segments) > len(found.picks)
+    run = timeline(graph, as_design(graph, segments), space.costs)
+    assert run.makespan_ms == pytest.approx(found.ms)
+    assert run.macs - run.repeated_macs == graph.macs
+    gone = space_of(graph, processors=("gpu", "dsp"), kinds=("own", "rows", "channels"))
+    assert not any(ways.tail for options in gone.options for ways in options)
 
 
 def test_kind_more_is_never_slower():
@@ -139,7 +180,7 @@ def test_divisions_are_multiples_of_what_processors_compute_at_a_time():
 
 def test_parts_that_are_built_alike_are_costed_once():
     space = make_space(WIDE)
-    ways = ChannelWays(space)
+    ways = ChannelWays(WIDE, space)
     parts = [part for part in BandedSpace(WIDE, space).parts if any(op.attrs.get("groups") == 768 for op in part.graph.ops)]
     assert len(parts) == 2
     first, second = (ways.of(part, [5.0, 5.0]) for part in parts)
@@ -150,7 +191,7 @@ def test_parts_that_are_built_alike_are_costed_once():
 
 def test_squeeze_and_excitation_keeps_a_block_in_one_piece():
     space = make_space(GATED)
-    ways = ChannelWays(space)
+    ways = ChannelWays(GATED, space)
     parts = BandedSpace(GATED, space).parts
     gated = [part for part in parts if any(op.kind == "sigmoid" and op.shape[2:] == (1, 1) for op in part.graph.ops)]
     assert gated
