@@ -118,6 +118,32 @@ def scales_of(quantised: onnx.ModelProto) -> Scales:
     return found
 
 
+def in_scales(branch: onnx.ModelProto, scales: Scales) -> onnx.ModelProto:
+    """A quantised branch in which what is left of a concatenation has the concatenation's scale.
+
+    The quantiser gives a tensor that is only moved the scale that it had.
+
+    Args:
+        branch: What `stretch.quantize.qdq.quantise` made of a branch with the scales of the whole; changed in place.
+        scales: Those of the whole.
+    """
+    readers: dict[str, list[onnx.NodeProto]] = {}
+    for node in branch.graph.node:
+        for given in node.input:
+            readers.setdefault(given, []).append(node)
+    for node in [node for node in branch.graph.node if node.op_type == "Slice"]:
+        name = node.output[0].removesuffix("_QuantizeLinear_Input")
+        if name not in scales:
+            continue
+        for kind, value in zip(("scale", "zero_point"), scales[name], strict=True):
+            branch.graph.initializer.append(numpy_helper.from_array(np.asarray(value), f"{name}.{kind}"))
+        for rounding in readers.get(node.output[0], []):
+            if rounding.op_type == "QuantizeLinear":
+                for each in (rounding, *readers.get(rounding.output[0], [])):
+                    each.input[1], each.input[2] = f"{name}.scale", f"{name}.zero_point"
+    return branch
+
+
 def _is_divided(join: str) -> bool:
     return join_of(join).channels and not join_of(join).hidden
 

@@ -19,7 +19,7 @@ from scheduler.placement.processors import host_of, is_integer_only
 from scheduler.progress import Progress, silent
 from stretch.export import channels
 from stretch.export.bands import band_of, whole_of
-from stretch.export.channels import ROUNDED, is_divided, is_partial_sum, scales_of
+from stretch.export.channels import ROUNDED, in_scales, is_divided, is_partial_sum, scales_of
 from stretch.export.repredict import repredict
 from stretch.export.staging import copy_files, file_entry, staged, write_manifest
 from stretch.quantize.compare import Loss, least_snr_db, loss, top1_agreement
@@ -225,7 +225,8 @@ def _candidate(bundle: Bundle, sub: SubgraphEntry, precision: str, reads: list[A
         # all bands have the scales of the whole, which is calibrated as if nothing had been cut
         made = band_of(quantise(_whole(bundle, sub), reads), model)
     elif is_divided(bundle.manifest, sub):
-        made = quantise(model, reads, scales_of(quantise(_whole(bundle, sub), reads)))
+        scales = scales_of(quantise(_whole(bundle, sub), reads))
+        made = in_scales(quantise(model, reads, scales), scales)
     else:
         made = quantise(model, reads)
     run, rows = runner(made), sub.rows.get(sub.input)

@@ -118,7 +118,10 @@ def check_channels(segment: Segment, design: SegmentDesign) -> None:
                 f"{where} has branches of some channels, which `{design.join}` does not join", 'set join = "channels" or "partial_sums"'
             )
         return
-    tensor = divided_tensor(segment.graph, hidden=join.hidden)
+    try:
+        tensor = divided_tensor(segment.graph, hidden=join.hidden)
+    except StretchError as error:
+        raise StretchError(f"{where} cannot be divided by {design.join}: {error.message}", error.hint) from error
     count, at = width(segment.graph.by_name[tensor].shape), 0
     what = f"{'hidden ' if join.hidden else ''}channels"
     for i, branch in enumerate(design.branches):
@@ -177,8 +180,9 @@ class _Builder:
             part = self.graph.op_slice(op, wanted)
             inputs = tuple(self._given(op, at, read) for at, read in enumerate(part.reads) if len(read))
             if len(inputs) < kind_of(op.kind).min_inputs:
-                # of tensors side by side the one that is left
-                self.reads[op.name] = inputs[0]
+                # of tensors side by side one is left; it is handed on by an operator, whose place in int8 has a scale of its own
+                self.ops.append(Op(op.name, "slice", inputs, {"start": 0, "stop": len(wanted)}, tags=op.tags))
+                self.reads[op.name] = op.name
                 return
             self.ops.append(Op(op.name, op.kind, inputs, part.attrs, tags=op.tags))
             self.taken[op.name] = Taken(part.computes)

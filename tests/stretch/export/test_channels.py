@@ -10,21 +10,25 @@ import pytest
 torch = pytest.importorskip("torch")
 from hypothesis import Phase, given, settings  # noqa: E402 - torch may be missing
 from hypothesis import strategies as st  # noqa: E402
+from torch import nn  # noqa: E402
 
 from predictors.errors import InfeasibleError, StretchError  # noqa: E402
 from scheduler.bundle.load import load_bundle  # noqa: E402
 from scheduler.delegates.cpu import CpuDelegate  # noqa: E402
 from scheduler.formats.onnx import OnnxFile  # noqa: E402
 from scheduler.runtime.session import Session  # noqa: E402
+from stretch.capture import capture  # noqa: E402
 from stretch.export.bundle import BundleFacts, export_bundle  # noqa: E402
 from stretch.export.channels import ROUNDED, TAKEN, is_divided, scales_of, statements, whole_of  # noqa: E402
 from stretch.export.onnx import weights_of  # noqa: E402
 from stretch.export.precision import export_precision  # noqa: E402
 from stretch.export.staging import file_entry, write_manifest  # noqa: E402
-from stretch.planning.design.branch_design import undivided  # noqa: E402
+from stretch.planning.design.branch_design import BranchDesign, undivided  # noqa: E402
+from stretch.planning.network.segments import cut_segment  # noqa: E402
 from stretch.quantize.qdq import quantise  # noqa: E402
 from stretch.transform import build  # noqa: E402
-from tests.stretch.channel_networks import divided, networks, small, small_in_channels  # noqa: E402
+from tests.stretch.channel_networks import Pair, divided, in_channels, networks, small, small_in_channels  # noqa: E402
+from tests.stretch.designs import whole  # noqa: E402
 
 pytestmark = pytest.mark.torch
 FACTS = BundleFacts("pixel6", False, "random")
@@ -76,6 +80,16 @@ def test_output_channels_in_int8_are_the_whole_to_the_last_bit(tmp_path_factory,
     assert equal_in_int8(tmp_path_factory.mktemp("int8"), found, data.draw(divided(found.graph, joins=("channels",))))
 
 
+def test_what_is_left_of_a_concatenation_is_rounded_as_the_concatenation_is(tmp_path):
+    torch.manual_seed(0)
+    left = nn.Sequential(nn.Conv2d(8, 2, 3, padding=1), nn.GELU())
+    net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), Pair(left, nn.Conv2d(8, 6, 1)), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    found = capture(net.eval(), (1, 3, 9, 9), "pair")
+    parts = [cut_segment(found.graph, name, *ends) for name, ends in (("a", ("input", "0")), ("b", ("0", "cat")), ("c", ("cat", "3")))]
+    segments = (whole(parts[0]), in_channels(parts[1], "channels", [0, 2, 8]), whole(parts[2]))
+    assert equal_in_int8(tmp_path, found, BranchDesign("pair", "test", segments))
+
+
 @pytest.mark.slow
 @settings(max_examples=25, phases=UNSHRUNK)
 @given(data=st.data())
@@ -90,9 +104,9 @@ def test_whole_segment_is_put_together_again_from_its_branches(tmp_path_factory,
     found = data.draw(networks())
     design = data.draw(divided(found.graph, joins=("channels",)))
     folder = tmp_path_factory.mktemp("whole")
-    parts, whole = written(folder / "parts", found, design), written(folder / "whole", found, undivided(design))
-    for part, one in zip(design.segments, whole.manifest.subgraphs, strict=True):
-        file = OnnxFile(whole.file(one.file), onnx.load(whole.file(one.file)))
+    parts, one_piece = written(folder / "parts", found, design), written(folder / "whole", found, undivided(design))
+    for part, one in zip(design.segments, one_piece.manifest.subgraphs, strict=True):
+        file = OnnxFile(one_piece.file(one.file), onnx.load(one_piece.file(one.file)))
         for sub in parts.manifest.subgraphs:
             if sub.segment != part.name or not is_divided(parts.manifest, sub):
                 continue
