@@ -6,10 +6,12 @@ from functools import cached_property
 
 import msgspec
 
+from predictors.channels import Seen
 from predictors.errors import StretchError
 from predictors.operators import kind_of
 from predictors.rows import Band, Rows, height
 from predictors.shapes import Attr, Shape
+from predictors.slices import Channels, Slice, width
 
 MAX_OPS = 100_000
 
@@ -128,6 +130,16 @@ class OpGraph:
         if not 0 <= start < stop <= has:
             raise StretchError(f"operator `{op.name}` has {has} rows, not rows {start} to {stop}")
         return kind_of(op.kind).rows(self.input_shapes(op), op.attrs, Rows(start, stop))
+
+    def op_slice(self, op: Op, channels: Channels) -> Slice:
+        """What computes some channels of one operator's output: the channels it reads of each input, and how.
+
+        Raises:
+            StretchError: If its output has no such channels.
+        """
+        if not 0 <= channels.start < channels.stop <= width(op.shape):
+            raise StretchError(f"operator `{op.name}` has {width(op.shape)} channels, not channels {channels.start} to {channels.stop}")
+        return kind_of(op.kind).slices(Seen(self.input_shapes(op), op.attrs, op.shape), channels)
 
     @cached_property
     def macs(self) -> int:

@@ -23,6 +23,8 @@ class Join:
         adds: Whether what these convolutions write is added up, so that their weights are found together.
         bands: Whether each branch computes a band of the rows of the original segment's output, exactly.
         paths: Whether each branch computes some of the paths that the original segment has already, exactly.
+        channels: Whether each branch computes some channels of the original segment, exactly.
+        hidden: Whether these are hidden channels, of which each branch adds its part to every channel of the output.
     """
 
     meets: str | None
@@ -31,11 +33,18 @@ class Join:
     adds: bool = False
     bands: bool = False
     paths: bool = False
+    channels: bool = False
+    hidden: bool = False
 
     @property
     def exact(self) -> bool:
         """Whether the branches together compute what the original segment does."""
-        return self.bands or self.paths
+        return self.bands or self.paths or self.channels
+
+    @property
+    def shares(self) -> bool:
+        """Whether the branches have parts of the same weights, or the same ones, which count once."""
+        return self.bands or self.channels
 
     @property
     def divides(self) -> bool:

@@ -13,6 +13,7 @@ from predictors.channels import ChannelRule, Narrowed, freeze_all
 from predictors.registry import Registry
 from predictors.rows import RowRule, all_rows
 from predictors.shapes import Attrs, Shape
+from predictors.slices import Additive, SliceRule, all_channels
 
 
 class Work(NamedTuple):
@@ -99,6 +100,8 @@ class Kind:
         weights: Shape of each weight, by name, output channels first.
         channels: How its output's channels are tied to those it reads (`predictors.channels`).
         rows: Which rows it reads for a band of rows of its output (`predictors.rows`).
+        slices: Which channels it reads for some channels of its output (`predictors.slices`).
+        additive: What it does to a sum, where that may be done to each term; None where it needs the whole sum.
         work: What its kernel computes, where it is not fused into another.
         scaled: Its attributes where it has other numbers of channels.
         dense: Whether, given its attributes, its ``weight`` has a column for each channel that it reads.
@@ -120,6 +123,8 @@ class Kind:
     weights: Callable[[Sequence[Shape], Attrs], dict[str, Shape]] = no_weights
     channels: ChannelRule = freeze_all
     rows: RowRule = all_rows
+    slices: SliceRule = all_channels
+    additive: Additive | None = None
     work: WorkRule = elementwise_work
     scaled: Callable[[Attrs, Narrowed], Attrs] = unscaled
     dense: Callable[[Attrs], bool] = never

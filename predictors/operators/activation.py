@@ -6,6 +6,7 @@ from predictors.channels import same_channels
 from predictors.kinds import POINTWISE, RECTIFIER, Kind, kinds
 from predictors.rows import same_rows
 from predictors.shapes import Attrs, Shape
+from predictors.slices import same_slice
 
 
 def _slopes(ins: Sequence[Shape], attrs: Attrs) -> dict[str, Shape]:
@@ -13,7 +14,7 @@ def _slopes(ins: Sequence[Shape], attrs: Attrs) -> dict[str, Shape]:
 
 
 def _register(name: str, *nodes: str, traits: frozenset[str] = frozenset({POINTWISE})) -> None:
-    kinds.register(name)(Kind(channels=same_channels, rows=same_rows, elementwise=True, nodes=nodes, traits=traits))
+    kinds.register(name)(Kind(channels=same_channels, rows=same_rows, slices=same_slice, elementwise=True, nodes=nodes, traits=traits))
 
 
 _register("relu", "Relu", traits=frozenset({POINTWISE, RECTIFIER}))
@@ -31,4 +32,6 @@ for name, node in (
     ("mish", "Mish"),
 ):
     _register(name, node)
-kinds.register("prelu")(Kind(weights=_slopes, channels=same_channels, rows=same_rows, elementwise=True, traits=frozenset({POINTWISE})))
+kinds.register("prelu")(
+    Kind(weights=_slopes, channels=same_channels, rows=same_rows, slices=same_slice, elementwise=True, traits=frozenset({POINTWISE}))
+)

@@ -9,6 +9,7 @@ from predictors.channels import same_channels
 from predictors.kinds import Kind, kinds, per_channel
 from predictors.rows import Band, Rows
 from predictors.shapes import Attrs, Shape, integer, rank4
+from predictors.slices import same_slice
 
 
 def _slice(ins: Sequence[Shape], attrs: Attrs) -> Shape:
@@ -35,6 +36,6 @@ def _sliced_rows(ins: Sequence[Shape], attrs: Attrs, rows: Rows) -> Band:
 
 _COPY = per_channel("copy")
 
-kinds.register("slice_rows")(Kind(_slice, channels=same_channels, rows=_sliced_rows, work=_COPY))
+kinds.register("slice_rows")(Kind(_slice, channels=same_channels, rows=_sliced_rows, slices=same_slice, work=_COPY))
 # Which of its inputs a band lies in decides what is read: bands of joined bands are cut from the whole.
-kinds.register("concat_rows")(Kind(_concat, channels=same_channels, work=_COPY, min_inputs=2))
+kinds.register("concat_rows")(Kind(_concat, channels=same_channels, slices=same_slice, work=_COPY, min_inputs=2))

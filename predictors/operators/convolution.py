@@ -7,6 +7,7 @@ from predictors.channels import Groups, Narrowed, Pieces, Seen, freeze_all, fres
 from predictors.kinds import Kind, Work, kinds, pixels
 from predictors.rows import window_rows
 from predictors.shapes import Attrs, Shape, integer, ints, rank4
+from predictors.slices import filters
 from predictors.windows import window_shape
 
 
@@ -70,6 +71,7 @@ kinds.register("conv")(
         _weights,
         channels=_channels,
         rows=window_rows,
+        slices=filters,
         work=_work,
         scaled=_scaled,
         dense=lambda attrs: integer(attrs, "groups") == 1,

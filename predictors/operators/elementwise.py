@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 
 from predictors.channels import same_channels, tied
-from predictors.kinds import POINTWISE, Kind, kinds
+from predictors.kinds import POINTWISE, Kind, kinds, no_weights
 from predictors.rows import same_rows
 from predictors.shapes import Attrs, Shape
+from predictors.slices import Additive, same_slice
 
 
 def _broadcast(ins: Sequence[Shape], attrs: Attrs) -> Shape:
@@ -29,8 +30,21 @@ def _offsets(ins: Sequence[Shape], attrs: Attrs) -> dict[str, Shape]:
 
 
 for name in ("add", "mul"):
-    kinds.register(name)(Kind(_broadcast, channels=tied, rows=same_rows, min_inputs=2))
-for name in ("add_scalar", "mul_scalar"):
-    kinds.register(name)(Kind(channels=same_channels, rows=same_rows, elementwise=True, traits=frozenset({POINTWISE})))
-for name, weights in (("scale", _factors), ("shift", _offsets)):
-    kinds.register(name)(Kind(weights=weights, channels=same_channels, rows=same_rows, elementwise=True, traits=frozenset({POINTWISE})))
+    kinds.register(name)(Kind(_broadcast, channels=tied, rows=same_rows, slices=same_slice, min_inputs=2))
+for name, weights, shifts in (
+    ("add_scalar", no_weights, True),
+    ("mul_scalar", no_weights, False),
+    ("scale", _factors, False),
+    ("shift", _offsets, True),
+):
+    kinds.register(name)(
+        Kind(
+            weights=weights,
+            channels=same_channels,
+            rows=same_rows,
+            slices=same_slice,
+            additive=Additive(once=shifts),
+            elementwise=True,
+            traits=frozenset({POINTWISE}),
+        )
+    )

@@ -6,6 +6,7 @@ from math import prod
 from predictors.channels import Narrowed, fresh
 from predictors.kinds import Kind, Work, kinds
 from predictors.shapes import Attrs, Shape, integer
+from predictors.slices import columns
 
 
 def _shape(ins: Sequence[Shape], attrs: Attrs) -> Shape:
@@ -33,5 +34,5 @@ def _scaled(attrs: Attrs, narrowed: Narrowed) -> Attrs:
 
 
 kinds.register("linear")(
-    Kind(_shape, _macs, _weights, channels=fresh, work=_work, scaled=_scaled, dense=lambda attrs: True, weightless=False)
+    Kind(_shape, _macs, _weights, channels=fresh, slices=columns, work=_work, scaled=_scaled, dense=lambda attrs: True, weightless=False)
 )

@@ -7,6 +7,7 @@ from predictors.channels import Groups, Narrowed, Piece, Pieces, Seen, freeze_al
 from predictors.kinds import UNLAUNCHED, Kind, kinds, per_channel
 from predictors.rows import enlarged_rows, padded_rows, same_rows
 from predictors.shapes import Attrs, Shape, integer, ints, rank4
+from predictors.slices import Additive, cut_out, flattened, pieces, same_slice
 
 
 def _concat(ins: Sequence[Shape], attrs: Attrs) -> Shape:
@@ -79,10 +80,14 @@ def _scaled_slice(attrs: Attrs, narrowed: Narrowed) -> Attrs:
 
 _COPY = per_channel("copy")
 
-kinds.register("concat")(Kind(_concat, channels=side_by_side, rows=same_rows, work=_COPY, min_inputs=2))
-kinds.register("slice")(Kind(_slice, channels=_sliced_channels, rows=same_rows, work=_COPY, scaled=_scaled_slice))
-kinds.register("pad")(Kind(_pad, channels=same_channels, rows=padded_rows, work=_COPY))
+kinds.register("concat")(Kind(_concat, channels=side_by_side, rows=same_rows, slices=pieces, work=_COPY, min_inputs=2))
+kinds.register("slice")(Kind(_slice, channels=_sliced_channels, rows=same_rows, slices=cut_out, work=_COPY, scaled=_scaled_slice))
+kinds.register("pad")(Kind(_pad, channels=same_channels, rows=padded_rows, slices=same_slice, additive=Additive(), work=_COPY))
 kinds.register("channel_shuffle")(Kind(_shuffle, rows=same_rows, work=_COPY))
-kinds.register("upsample")(Kind(_upsample, channels=same_channels, rows=enlarged_rows, work=_COPY))
-kinds.register("flatten")(Kind(_flatten, channels=_flattened_channels, traits=frozenset({UNLAUNCHED})))
-kinds.register("unflatten")(Kind(_unflatten, channels=same_channels, traits=frozenset({UNLAUNCHED})))
+kinds.register("upsample")(Kind(_upsample, channels=same_channels, rows=enlarged_rows, slices=same_slice, additive=Additive(), work=_COPY))
+kinds.register("flatten")(
+    Kind(_flatten, channels=_flattened_channels, slices=flattened, additive=Additive(), traits=frozenset({UNLAUNCHED}))
+)
+kinds.register("unflatten")(
+    Kind(_unflatten, channels=same_channels, slices=same_slice, additive=Additive(), traits=frozenset({UNLAUNCHED}))
+)

@@ -6,6 +6,7 @@ from predictors.channels import same_channels
 from predictors.kinds import Kind, kinds
 from predictors.rows import same_rows
 from predictors.shapes import Attrs, Shape
+from predictors.slices import Additive, same_slice
 
 
 def _affine(ins: Sequence[Shape], attrs: Attrs) -> dict[str, Shape]:
@@ -18,7 +19,17 @@ def _with_statistics(ins: Sequence[Shape], attrs: Attrs) -> dict[str, Shape]:
     return _affine(ins, attrs) | {"running_mean": c, "running_var": c}
 
 
-kinds.register("batch_norm")(Kind(weights=_with_statistics, channels=same_channels, rows=same_rows, elementwise=True, folds=True))
+kinds.register("batch_norm")(
+    Kind(
+        weights=_with_statistics,
+        channels=same_channels,
+        rows=same_rows,
+        slices=same_slice,
+        additive=Additive(offsets=("bias", "running_mean")),
+        elementwise=True,
+        folds=True,
+    )
+)
 # Every output channel of those below depends on all channels of its pixel.
 kinds.register("layer_norm")(Kind(weights=_affine, channels=same_channels, rows=same_rows))
 for name in ("softmax", "log_softmax"):

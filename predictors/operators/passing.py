@@ -6,6 +6,7 @@ from predictors.channels import fresh, same_channels
 from predictors.kinds import UNLAUNCHED, Kind, kinds
 from predictors.rows import same_rows
 from predictors.shapes import Attrs, Shape, ints
+from predictors.slices import Additive, same_slice
 
 
 def _given(ins: Sequence[Shape], attrs: Attrs) -> Shape:
@@ -14,4 +15,14 @@ def _given(ins: Sequence[Shape], attrs: Attrs) -> Shape:
 
 kinds.register("input")(Kind(_given, channels=fresh, min_inputs=0, traits=frozenset({UNLAUNCHED})))
 for name in ("dropout", "stochastic_depth", "identity"):
-    kinds.register(name)(Kind(channels=same_channels, rows=same_rows, elementwise=True, identity=True, traits=frozenset({UNLAUNCHED})))
+    kinds.register(name)(
+        Kind(
+            channels=same_channels,
+            rows=same_rows,
+            slices=same_slice,
+            additive=Additive(),
+            elementwise=True,
+            identity=True,
+            traits=frozenset({UNLAUNCHED}),
+        )
+    )

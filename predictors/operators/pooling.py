@@ -7,6 +7,7 @@ from predictors.channels import same_channels
 from predictors.kinds import Kind, Work, kinds, pixels
 from predictors.rows import window_rows
 from predictors.shapes import Attrs, Shape, ints, rank4
+from predictors.slices import Additive, same_slice
 from predictors.windows import window_shape
 
 
@@ -27,7 +28,7 @@ def _global_work(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> Work:
     return Work("reduce", 1, 1, out[1], pixels(ins[0]) // ins[0][0], out[0])
 
 
-for name in ("max_pool", "avg_pool"):
-    kinds.register(name)(Kind(_window, channels=same_channels, rows=window_rows, work=_window_work))
-for name in ("global_avg_pool", "global_max_pool"):
-    kinds.register(name)(Kind(_global, channels=same_channels, work=_global_work))
+for name, mean in (("max_pool", None), ("avg_pool", Additive())):
+    kinds.register(name)(Kind(_window, channels=same_channels, rows=window_rows, slices=same_slice, additive=mean, work=_window_work))
+for name, mean in (("global_avg_pool", Additive()), ("global_max_pool", None)):
+    kinds.register(name)(Kind(_global, channels=same_channels, slices=same_slice, additive=mean, work=_global_work))

@@ -35,6 +35,7 @@ class _Branch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     align: _Count
     rows: tuple[Annotated[int, msgspec.Meta(ge=0, le=1 << 24)], _Count] | None = None
     paths: tuple[Annotated[int, msgspec.Meta(ge=0, le=1 << 24)], _Count] | None = None
+    channels: tuple[Annotated[int, msgspec.Meta(ge=0, le=1 << 24)], _Count] | None = None
 
 
 class _StatedSegment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -15,6 +15,7 @@ from scheduler.bundle.manifest import SCHEMA, Alternative, FileEntry, JoinEntry,
 from scheduler.bundle.preprocessing import Preprocessing
 from scheduler.progress import Progress, silent
 from stretch.capture import Captured
+from stretch.export.channels import statements
 from stretch.export.checks import check_export
 from stretch.export.onnx import Arrays, save_onnx, to_numpy, to_onnx
 from stretch.export.staging import file_entry, staged, write_manifest
@@ -128,9 +129,11 @@ def _write_graphs(
         "stretch.model": model.graph.name,
         "stretch.device": facts.device,
     }
+    stated = statements(original.graph, model.design)
     for name, piece in written.pieces.items():
         progress(name)
-        _write(folder, f"subgraphs/{name}.onnx", piece, weights, {**properties, "stretch.subgraph": name}, written.files)
+        own = {**properties, "stretch.subgraph": name, **stated.get(name, {})}
+        _write(folder, f"subgraphs/{name}.onnx", piece, weights, own, written.files)
     progress("model")
     _write(folder, "model.onnx", model.graph, weights, properties, written.files)
     if controls:

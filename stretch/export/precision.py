@@ -17,7 +17,9 @@ from scheduler.bundle.rows import cut
 from scheduler.formats.int8_edges import Edge, edges
 from scheduler.placement.processors import host_of, is_integer_only
 from scheduler.progress import Progress, silent
+from stretch.export import channels
 from stretch.export.bands import band_of, whole_of
+from stretch.export.channels import ROUNDED, in_scales, is_divided, is_partial_sum, scales_of
 from stretch.export.repredict import repredict
 from stretch.export.staging import copy_files, file_entry, staged, write_manifest
 from stretch.quantize.compare import Loss, least_snr_db, loss, top1_agreement
@@ -115,6 +117,10 @@ def export_precision(
         if sub.name not in chosen:
             continue
         progress(sub.name)
+        if chosen[sub.name] == "int8" and is_partial_sum(manifest, sub):
+            _refuse_partial_sum(sub, repair)
+            kept[sub.name] = ROUNDED
+            continue
         candidate = _candidate(bundle, sub, chosen[sub.name], *calibration.pop(sub.name))
         if candidate.loss.exceeds(min_cosine):
             _refuse_unless(
@@ -190,10 +196,10 @@ def _calibration(
 
 
 def _wholes(bundle: Bundle) -> dict[str, Run]:
-    """How each segment in bands is computed as one."""
+    """How each segment in bands or in output channels is computed as one."""
     found: dict[str, Run] = {}
     for sub in bundle.manifest.subgraphs:
-        if sub.segment not in found and _is_band(bundle.manifest, sub):
+        if sub.segment not in found and (_is_band(bundle.manifest, sub) or is_divided(bundle.manifest, sub)):
             found[sub.segment] = runner(_whole(bundle, sub))
     return found
 
@@ -203,7 +209,9 @@ def _is_band(manifest: Manifest, sub: SubgraphEntry) -> bool:
 
 
 def _whole(bundle: Bundle, band: SubgraphEntry) -> onnx.ModelProto:
-    """The segment that a band is cut from."""
+    """The segment that a band is cut from, or that a branch has channels of."""
+    if is_divided(bundle.manifest, band):
+        return channels.whole_of(bundle, band)
     file = bundle.file(band.file)
     shape = next(tensor.shape for tensor in bundle.manifest.tensors if tensor.name == band.input)
     return whole_of(onnx.load(file), shape, file)
@@ -216,6 +224,9 @@ def _candidate(bundle: Bundle, sub: SubgraphEntry, precision: str, reads: list[A
     elif _is_band(bundle.manifest, sub):
         # all bands have the scales of the whole, which is calibrated as if nothing had been cut
         made = band_of(quantise(_whole(bundle, sub), reads), model)
+    elif is_divided(bundle.manifest, sub):
+        scales = scales_of(quantise(_whole(bundle, sub), reads))
+        made = in_scales(quantise(model, reads, scales), scales)
     else:
         made = quantise(model, reads)
     run, rows = runner(made), sub.rows.get(sub.input)
@@ -282,6 +293,15 @@ def _refuse_unless(repair: bool, what: str, lost: Loss, min_cosine: float) -> No
         f"{what}, at least {min_cosine} and {least_snr_db(min_cosine):.1f} dB are asked for",
         f"{feasible}`--repair` keeps what loses most in fp32, and more or other calibration images may help",
     )
+
+
+def _refuse_partial_sum(sub: SubgraphEntry, repair: bool) -> None:
+    """Where there is no floating point, partial sums cannot stay."""
+    if is_integer_only(sub.processor) and not repair:
+        raise InfeasibleError(
+            f"subgraph `{sub.name}` has no int8 form: {ROUNDED}, and {sub.processor} computes nothing else",
+            f"divide segment `{sub.segment}` otherwise, or move it to the host in fp32 with `--repair`",
+        )
 
 
 def _words(lost: Loss) -> str:

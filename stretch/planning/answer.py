@@ -11,7 +11,7 @@ from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.network.segments import EntryKind
 
 #: What became of a segment.
-SegmentKind = Literal["whole", "stretch", "rows", "own"]
+SegmentKind = Literal["whole", "stretch", "rows", "channels", "own"]
 
 
 class BranchAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +27,8 @@ class BranchAnswer(msgspec.Struct, frozen=True, kw_only=True):
         align: Inner channel counts are multiples of it.
         rows: First row of the segment's output that it computes, and the one behind its last; None for all.
         paths: First path of the segment's own that it computes, and the one behind its last; None for all.
+        channels: First channel of the segment's output, or with the join ``partial_sums`` of its hidden tensor, that it computes, and the
+            one behind its last; None for all.
         macs: Multiply-accumulates, its part of the join included, and of a band of rows those of its halo.
         params: Learned numbers.
         predicted_ms: Time alone on its processor.
@@ -44,6 +46,7 @@ class BranchAnswer(msgspec.Struct, frozen=True, kw_only=True):
     align: int
     rows: list[int] | None
     paths: list[int] | None
+    channels: list[int] | None
     macs: int
     params: int
     predicted_ms: float
@@ -64,11 +67,12 @@ class SegmentAnswer(msgspec.Struct, frozen=True, kw_only=True):
         depth: Blocks of the original.
         width: Channels of the original.
         macs: Multiply-accumulates of the original.
-        kind: ``whole``, ``stretch`` for scaled copies, which are another network, or ``rows`` for bands of rows and
-            ``paths`` for its own parallel paths, which are not.
+        kind: ``whole``, ``stretch`` for scaled copies, which are another network, or ``rows`` for bands of rows,
+            ``channels`` for some channels each and ``own`` for its own parallel paths, which are not.
         halo: Multiply-accumulates that bands of rows do twice, over the original's.
         halo_ms: Time that its bands together spend on rows that two of them compute, ms: of each kernel's time the share
             of its rows, over all bands, beyond those of the segment in one piece.
+        repeated: Those, and what branches of channels do twice, over the original's.
         join: How its branches meet.
         join_ms: What joining takes.
         predicted_ms: From its input to its output.
@@ -87,6 +91,7 @@ class SegmentAnswer(msgspec.Struct, frozen=True, kw_only=True):
     kind: SegmentKind
     halo: float
     halo_ms: float
+    repeated: float
     join: JoinKind
     join_ms: float
     predicted_ms: float
@@ -184,11 +189,12 @@ class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
         model: The network.
         device: The device.
         calibrated: Whether its profile was fitted to measurements.
-        macs: Multiply-accumulates, those of halos included.
+        macs: Multiply-accumulates, those that are repeated included.
         params: Learned numbers.
         exact: Whether it computes exactly what the original computes.
         halo: Multiply-accumulates that bands of rows do twice, over the original's.
         halo_ms: Time that all bands spend on them, summed over processors, ms.
+        repeated: Those, and what branches of channels do twice, over the original's.
         macs_ratio: Over the original's.
         params_ratio: Over the original's; None where that has none.
         n_meet: Meeting points.
@@ -215,6 +221,7 @@ class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
     exact: bool
     halo: float
     halo_ms: float
+    repeated: float
     macs_ratio: float
     params_ratio: float | None
     n_meet: int

@@ -21,7 +21,7 @@ STRATEGIES = tuple(sorted(module.name for module in iter_modules([str(Path(__fil
 SINGLE = ("operator_split",)
 
 #: What may become of a segment beside staying whole, and whether that computes exactly what the original computes.
-KINDS = {"stretch": False, "rows": True, "own": True}
+KINDS = {"stretch": False, "rows": True, "channels": True, "own": True}
 
 #: What a segment may always stay; a request may name it beside others.
 WHOLE = "whole"
@@ -78,9 +78,9 @@ OWN = (
         "kinds",
         tuple[str, ...],
         (),
-        "What segments may become: stretch (scaled copies, the default), rows (bands of rows, exact), own (its own parallel paths, exact), or several: stretch,rows. Any may stay whole.",
-        "What segments may become beside staying whole: ``stretch``, scaled copies, which are another network; ``rows``, bands of rows, and "
-        "``own``, its own parallel paths on several processors, whose output is the original's. If empty, ``stretch``, or with `lossless` "
+        "What segments may become: stretch (scaled copies, the default), rows (bands of rows, exact), channels (exact), own (its own parallel paths, exact), or several: stretch,rows. Any may stay whole.",
+        "What segments may become beside staying whole: ``stretch``, scaled copies, which are another network; ``rows``, bands of rows, "
+        "``channels``, some channels each, and ``own``, its own parallel paths on several processors, whose output is the original's. If empty, ``stretch``, or with `lossless` "
         "every exact kind.",
     ),
     Option(

@@ -86,13 +86,18 @@ class PlanResult:
 
     @property
     def macs_ratio(self) -> float:
-        """Multiply-accumulates over the original's, those of halos included."""
+        """Multiply-accumulates over the original's, those that are repeated included."""
         return self.run.macs / self.graph.macs
 
     @property
     def halo(self) -> float:
         """Multiply-accumulates that bands of rows do twice, over the original's."""
         return self.run.halo_macs / self.graph.macs if self.graph.macs else 0.0
+
+    @property
+    def repeated(self) -> float:
+        """Multiply-accumulates that bands of rows and branches of channels do twice, over the original's."""
+        return self.run.repeated_macs / self.graph.macs if self.graph.macs else 0.0
 
     def stages_of(self, segment: Segment) -> list[Segment]:
         """The stages that lie in a segment; more than one where stages are merged."""
@@ -112,7 +117,7 @@ class PlanResult:
 
     @property
     def exact(self) -> bool:
-        """Whether the design computes exactly what the original computes: each segment whole, in bands of rows, or along its own paths."""
+        """Whether the design computes exactly what the original computes: each segment whole, in bands of rows, by channels, or along its own paths."""
         return not self.changes_network
 
     @property
@@ -218,6 +223,7 @@ class PlanResult:
             exact=self.exact,
             halo=self.halo,
             halo_ms=self.run.halo_ms,
+            repeated=self.repeated,
             segments=[self._segment(row) for row in self.run.segments],
             design=self.design,
             predicted=self.predicted,
@@ -246,6 +252,7 @@ class PlanResult:
             kind=_kind(row),
             halo=row.halo_macs / row.segment.graph.macs if row.halo_macs else 0.0,
             halo_ms=row.halo_ms,
+            repeated=row.repeated_macs / row.segment.graph.macs if row.repeated_macs else 0.0,
             join=row.design.join,
             join_ms=row.join_ms,
             predicted_ms=row.ms,
@@ -266,7 +273,7 @@ def _kind(row: SegmentTime) -> SegmentKind:
     """What became of a segment."""
     join = join_of(row.design.join)
     if join.exact:
-        return "rows" if join.bands else "own"
+        return "rows" if join.bands else "channels" if join.channels else "own"
     changed = len(row.branches) > 1 or any((b.scale.depth, b.scale.width) != (row.segment.depth, row.segment.width) for b in row.branches)
     return "stretch" if changed else "whole"
 
@@ -283,6 +290,7 @@ def _branch(run: BranchTime, join: JoinKind) -> BranchAnswer:
         align=scale.align,
         rows=None if scale.rows is None else list(scale.rows),
         paths=None if scale.paths is None else list(scale.paths),
+        channels=None if scale.channels is None else list(scale.channels),
         macs=run.macs,
         params=run.params,
         predicted_ms=run.ms,

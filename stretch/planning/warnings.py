@@ -40,7 +40,7 @@ def warnings_of(result: PlanResult, low: int, high: int) -> tuple[str, ...]:
     guessed = not_measured(result.device.id, ((f"{name} in {precision}", origin) for (name, precision), origin in result.origins.items()))
     if guessed:
         warnings.append(guessed)
-    once = result.run.macs - result.run.halo_macs
+    once = result.run.macs - result.run.repeated_macs
     if not low <= once <= high:
         warnings.append(
             f"the design has {once / result.graph.macs:.3f} of the original's multiply-accumulates, outside {result.config.macs[0]:g} to {result.config.macs[1]:g}"

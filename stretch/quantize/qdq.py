@@ -1,10 +1,11 @@
 """One float subgraph to int8: quantise and dequantise nodes around every operator (QDQ), float at the edges."""
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 from numpy.typing import NDArray
 
@@ -34,7 +35,7 @@ class _Samples:
         return None if sample is None else {self._name: sample}
 
 
-def quantise(model: onnx.ModelProto, samples: Sequence[Array]) -> onnx.ModelProto:
+def quantise(model: onnx.ModelProto, samples: Sequence[Array], scales: Mapping[str, tuple[Array, Array]] | None = None) -> onnx.ModelProto:
     """Quantise a subgraph with the ranges that its tensors take on samples.
 
     Activations become uint8, weights int8 with a scale a channel. Input and
@@ -45,6 +46,7 @@ def quantise(model: onnx.ModelProto, samples: Sequence[Array]) -> onnx.ModelProt
     Args:
         model: Float subgraph with one input and one output, weights inside.
         samples: What it reads for typical images.
+        scales: Scale and zero point of tensors and weights that are known already, by name; others are found.
 
     Raises:
         StretchError: If the quantiser fails or leaves an edge without a scale.
@@ -62,7 +64,14 @@ def quantise(model: onnx.ModelProto, samples: Sequence[Array]) -> onnx.ModelProt
     reader = Reader(prepared.graph.input[0].name, samples)
     try:
         # The QNN rules also suit CPUs; they fix the scales of operators whose range is known, such as a sigmoid's.
-        config = get_qnn_qdq_config(prepared, reader, activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8, per_channel=True)
+        config = get_qnn_qdq_config(
+            prepared,
+            reader,
+            activation_type=QuantType.QUInt8,
+            weight_type=QuantType.QInt8,
+            per_channel=True,
+            init_overrides=_known(prepared, scales or {}, {"u": QuantType.QUInt8, "i": QuantType.QInt8}),
+        )
         # Otherwise operators that only move numbers stay float where they come first.
         config.extra_options["ForceQuantizeNoInputCheck"] = True
         with tempfile.TemporaryDirectory() as folder:
@@ -77,6 +86,16 @@ def quantise(model: onnx.ModelProto, samples: Sequence[Array]) -> onnx.ModelProt
     _restore_properties(made, folded)
     edges(made)
     return made
+
+
+def _known(model: onnx.ModelProto, scales: Mapping[str, tuple[Array, Array]], types: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """Scales as the quantiser asks for them, of the tensors that the model has."""
+    there = {name for node in model.graph.node for name in (*node.input, *node.output)}
+    return {
+        name: [{"quant_type": types[zero.dtype.kind], "scale": np.array(scale), "zero_point": np.array(zero)}]
+        for name, (scale, zero) in scales.items()
+        if name in there
+    }
 
 
 def _with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:

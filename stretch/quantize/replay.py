@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from predictors.joins import meeting_of
 from scheduler.bundle.manifest import JoinEntry, Manifest
-from scheduler.bundle.rows import cut, read_by
+from scheduler.bundle.rows import read_by
 from scheduler.runtime.plan import PlannedJoin, make_plan
 
 Array = NDArray[Any]
@@ -42,12 +42,12 @@ def runner(model: onnx.ModelProto | str) -> Run:
 
 
 def _add_whole(manifest: Manifest, join: JoinEntry, whole: Array, tensors: dict[str, Array]) -> None:
-    """A segment's result and the bands that it is made of."""
-    tensors[join.output], first = whole, 0
-    rows = {tensor.name: tensor.shape[2] for tensor in manifest.tensors if tensor.name in join.inputs}
-    for name in join.inputs:
-        tensors[name] = cut(whole, (first, first + rows[name]))
-        first += rows[name]
+    """A segment's result and the parts that it is made of, bands of rows or channels."""
+    axis = meeting_of(join.kind).axis("NCHW", whole.ndim)
+    sizes = {tensor.name: tensor.shape[axis] for tensor in manifest.tensors if tensor.name in join.inputs}
+    ends = np.cumsum([sizes[name] for name in join.inputs])
+    tensors[join.output] = whole
+    tensors.update(zip(join.inputs, np.split(whole, ends[:-1], axis), strict=True))
 
 
 def replay(manifest: Manifest, runs: Mapping[str, Run], x: Array, wholes: Mapping[str, Run] | None = None) -> dict[str, Array]:
@@ -57,7 +57,7 @@ def replay(manifest: Manifest, runs: Mapping[str, Run], x: Array, wholes: Mappin
         manifest: Subgraphs and joins of a bundle, checked already.
         runs: How each subgraph is computed.
         x: The model's input.
-        wholes: How segments are computed as one, by name, whose branches are bands of their rows: from all of what these read.
+        wholes: How segments are computed as one, by name, whose branches are bands of their rows or some of their channels: from all of what these read.
     """
     tensors = {manifest.input: x}
     plan = make_plan(manifest)

@@ -104,8 +104,8 @@ def _branches(plan: PlanAnswer) -> Iterator[tuple[SegmentAnswer, int, BranchAnsw
 
 
 def _join(branch: BranchAnswer) -> str:
-    """How a branch meets the others, and which rows or paths it computes, as in ``rows 0:28``."""
-    part = branch.rows or branch.paths
+    """How a branch meets the others, and which rows, paths or channels it computes, as in ``rows 0:28``."""
+    part = branch.rows or branch.paths or branch.channels
     if part is not None:
         return f"{branch.join} {part[0]}:{part[1]}"
     return branch.join if branch.join != "none" else ""
@@ -221,7 +221,8 @@ def figures(plan: PlanAnswer) -> list[tuple[str, str]]:
 
 def _computes(plan: PlanAnswer) -> str:
     """Whether the output is the original's, and what that costs twice."""
-    twice = f", {plan.halo:.1%} of its MACs twice in {plan.halo_ms:.2f} ms of its branches together" if plan.halo else ""
+    twice = f", {plan.repeated:.1%} of its MACs twice" if plan.repeated else ""
+    twice += f", halos {plan.halo_ms:.2f} ms of its branches together" if plan.halo else ""
     return f"{'exactly what the original computes' if plan.exact else 'another network than the original'}{twice}"
 
 

@@ -6,7 +6,7 @@ from torch import nn
 from predictors.graph import Op
 from predictors.joins import join_of
 from stretch.capture import Captured
-from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, undivided
 from stretch.planning.design.scale import ENTRY_CONV, ENTRY_NORM, JOIN_CONV, scaled_branches, trunk_parts
 from stretch.transform.model import Branch, BranchedModel
 from stretch.transform.width import Heritage, Trunk, choose_units, importance
@@ -30,7 +30,11 @@ def build(captured: Captured, design: BranchDesign) -> BranchedModel:
     """
     model = BranchedModel(captured.graph, design)
     with torch.no_grad():
-        for part, family in zip(design.segments, heritages(captured, design), strict=True):
+        pieces = heritages(captured, undivided(design))
+        for part, family, (piece, *_) in zip(design.segments, heritages(captured, design), pieces, strict=True):
+            if join_of(part.join).channels:
+                _fill(model.segment(part.name).owner, captured, piece, part.branches[0])
+                continue
             for scale, heritage in zip(part.branches, family, strict=True):
                 _fill(model.branch(part.name, scale.processor), captured, heritage, scale)
             _start_joins(model, part, family)

@@ -10,6 +10,7 @@ from predictors.joins import join_of, meeting_of
 from stretch.operators.forms import forms, make_module
 from stretch.planning.design.branch_design import BranchDesign, SegmentDesign, undivided
 from stretch.planning.design.scale import ScaledBranch, safe_name, scaled_branches, scaled_graph
+from stretch.transform.slices import share_slices
 
 
 class Branch(nn.Module):
@@ -44,16 +45,19 @@ class Branch(nn.Module):
 class BranchedSegment(nn.Module):
     """What happens between two meeting points.
 
-    Bands of rows have the same weights and statistics: they share them. In training
-    mode they are computed in one piece, so that batch norms see whole images and
-    gradients are the original's.
+    Bands of rows have the same weights and statistics: they share them. Branches of
+    channels have parts of weights that the segment has in one piece. In training
+    mode both are computed in one piece, so that batch norms see whole images and
+    gradients are the original's; channels also wherever gradients are recorded, since
+    parts of weights have none.
 
     Args:
         design: Its design.
         branches: Its scaled branches, in the design's order.
-        whole: The segment in one piece, if its branches are bands of it.
+        whole: The segment in one piece, if its branches are bands or channels of it.
 
     Attributes:
+        whole: Of branches of channels, the segment in one piece, which has the weights.
         parallel: Whether branches run on CUDA streams of their own, forward and
             backward; a GPU that one narrow branch cannot fill then runs several.
     """
@@ -62,6 +66,9 @@ class BranchedSegment(nn.Module):
         super().__init__()
         # in a tuple, where torch does not see it: it has no weights of its own
         self._whole = () if whole is None else (Branch(whole),)
+        self._taken = tuple(branch.taken for branch in branches) if join_of(design.join).channels else ()
+        if self._taken:
+            (self.whole,) = self._whole
         self.parallel = False
         self._streams: list[torch.cuda.Stream] = []
         self.order = [safe_name(b.processor) for b in design.branches]
@@ -71,8 +78,19 @@ class BranchedSegment(nn.Module):
             self.join = forms.get(meeting_of(design.join).operator).module([], {})
         self._share()
 
+    @property
+    def owner(self) -> Branch:
+        """What has the weights of a segment in parts: the whole of one in channels, else the first branch."""
+        owner = self.whole if self._taken else self.get_submodule(self.order[0])
+        assert isinstance(owner, Branch)
+        return owner
+
     def _share(self) -> None:
-        """Let all bands have the weights and statistics of the first."""
+        """Let all bands have the weights and statistics of the first, and branches of channels their parts of the whole's."""
+        for name, taken in zip(self.order, self._taken, strict=False):
+            share_slices(self.whole, self.get_submodule(name), taken)
+        if self._taken:
+            return
         first, *others = (self.get_submodule(name) for name in self.order)
         for other in (*others, *self._whole) if self._whole else ():
             for name, module in other.named_children():
@@ -89,8 +107,10 @@ class BranchedSegment(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Run the branches and join them."""
-        if self.training and self._whole:
-            output: torch.Tensor = self._whole[0].train()(x)
+        # a tracer's stand-in records nothing
+        recording = bool(self._taken) and torch.is_grad_enabled() and isinstance(x, torch.Tensor)
+        if self._whole and (self.training or recording):
+            output: torch.Tensor = self._whole[0].train(self.training)(x)
             return output
         if self.parallel and x.is_cuda and len(self.order) > 1:
             outputs = self._side_by_side(x)
@@ -138,17 +158,23 @@ class BranchedModel(nn.Module):
         super().__init__()
         self.design = design
         self.graph = scaled_graph(graph, design)
-        bands = any(join_of(part.join).bands for part in design.segments)
+        parts = any(join_of(part.join).shares for part in design.segments)
         branched = scaled_branches(graph, design)
-        wholes = scaled_branches(graph, undivided(design)) if bands else branched
+        wholes = scaled_branches(graph, undivided(design)) if parts else branched
         for part, branches, (whole, *_) in zip(design.segments, branched, wholes, strict=True):
-            self.add_module(part.name, BranchedSegment(part, branches, whole.graph if join_of(part.join).bands else None))
+            self.add_module(part.name, BranchedSegment(part, branches, whole.graph if join_of(part.join).shares else None))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Run segment after segment."""
         for part in self.design.segments:
             x = self.get_submodule(part.name)(x)
         return x
+
+    def segment(self, name: str) -> BranchedSegment:
+        """A segment by its name."""
+        segment = self.get_submodule(name)
+        assert isinstance(segment, BranchedSegment)
+        return segment
 
     def branch(self, segment: str, processor: str) -> Branch:
         """The branch of one segment on one processor."""

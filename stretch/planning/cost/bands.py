@@ -25,7 +25,8 @@ from stretch.planning.network.segments import Segment
 
 #: A band's place is one of the classes of its first and its last row, and it has a height.
 _Place = tuple[int, int, int]
-_Structure = tuple[tuple[str, tuple[int, ...], tuple[tuple[str, Attr], ...], Shape], ...]
+#: What parts that are built alike have in common.
+Structure = tuple[tuple[str, tuple[int, ...], tuple[tuple[str, Attr], ...], Shape], ...]
 
 
 class BandKey(NamedTuple):
@@ -144,8 +145,8 @@ class BandCosts:
     def __init__(self, costs: Costs, parts: Sequence[Segment]) -> None:
         self.costs = costs
         self.parts = tuple(parts)
-        alike: dict[_Structure, _Part] = {}
-        self._parts = [alike.setdefault(_structure(part.graph), _Part(part.graph)) for part in parts]
+        alike: dict[Structure, _Part] = {}
+        self._parts = [alike.setdefault(structure(part.graph), _Part(part.graph)) for part in parts]
         self._kernels: dict[tuple[int, str, _Place, bool], list[Kernel]] = {}
         self._timed: dict[tuple[int, str, _Place, bool], _Timed | None] = {}
         self._cutters: dict[str, bool] = {}
@@ -257,8 +258,12 @@ def _line(shape: Shape) -> int:
     return prod(shape) // height(shape)
 
 
-def _structure(graph: OpGraph) -> _Structure:
-    """What parts that are built alike have in common: everything but names."""
+def structure(graph: OpGraph) -> Structure:
+    """What parts that are built alike have in common: everything but names.
+
+    Args:
+        graph: A part.
+    """
     number = {op.name: i for i, op in enumerate(graph.ops)}
     return tuple((op.kind, tuple(number[name] for name in op.inputs), _attrs(op.attrs), op.shape) for op in graph.ops)
 

@@ -40,6 +40,7 @@ class BranchCost:
         writes: Of such a part, elements that it writes.
         cut_ms: What a band takes longer where it has to cut what it reads out of the whole tensor; 0 on a processor that never has to.
         paths: Paths of the segment that it computes; None for all.
+        channels: Channels that it computes, of the segment's output or of its hidden tensor; None for all.
     """
 
     processor: str
@@ -56,6 +57,7 @@ class BranchCost:
     writes: int = 0
     cut_ms: float = 0.0
     paths: tuple[int, int] | None = None
+    channels: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)

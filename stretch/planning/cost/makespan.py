@@ -6,7 +6,7 @@ Algorithm 1 of paper 003 as arithmetic. A segment takes
 
 a whole segment its transfer in and its computation; the model's input and
 output are in the host's memory. Of what arrives and leaves, a band of rows moves
-the rows that it reads and writes.
+the rows that it reads and writes; a branch of channels reads all that arrives.
 """
 
 from collections.abc import Mapping, Sequence
@@ -71,7 +71,9 @@ class SegmentTime:
         branches: Its branches.
         join_ms: Time of the join.
         start_ms: When it starts.
-        halo_macs: Multiply-accumulates that bands of rows do beyond those of the segment in one piece: what is computed twice.
+        repeated_macs: Multiply-accumulates that bands of rows or branches of channels do beyond those of the segment in one piece: what
+            several of them compute.
+        shared_params: Learned numbers that all branches have in common, or parts of; None where each has its own.
         halo_ms: Time that all bands together spend on rows that the segment in one piece computes once
             (`stretch.planning.cost.halo`).
     """
@@ -81,18 +83,24 @@ class SegmentTime:
     branches: tuple[BranchTime, ...]
     join_ms: float
     start_ms: float
-    halo_macs: int = 0
+    repeated_macs: int = 0
+    shared_params: int | None = None
     halo_ms: float = 0.0
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates, halos included."""
+        """Multiply-accumulates, those that are repeated included."""
         return sum(b.macs for b in self.branches)
 
     @property
     def params(self) -> int:
-        """Learned numbers; bands of rows have the same ones, which count once."""
-        return self.branches[0].params if join_of(self.design.join).bands else sum(b.params for b in self.branches)
+        """Learned numbers; those that bands of rows or branches of channels share count once."""
+        return sum(b.params for b in self.branches) if self.shared_params is None else self.shared_params
+
+    @property
+    def halo_macs(self) -> int:
+        """Multiply-accumulates that bands of rows repeat."""
+        return self.repeated_macs if join_of(self.design.join).bands else 0
 
     @property
     def ms(self) -> float:
@@ -146,18 +154,23 @@ class Timeline:
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates of the design, those of halos included."""
+        """Multiply-accumulates of the design, those that are repeated included."""
         return sum(s.macs for s in self.segments)
 
     @property
     def halo_macs(self) -> int:
-        """Multiply-accumulates that bands of rows do twice."""
+        """Multiply-accumulates that bands of rows repeat."""
         return sum(s.halo_macs for s in self.segments)
 
     @property
     def halo_ms(self) -> float:
         """Time that bands of rows spend on what they do twice, summed over processors: more than the makespan would lose without it."""
         return sum(s.halo_ms for s in self.segments)
+
+    @property
+    def repeated_macs(self) -> int:
+        """Multiply-accumulates that bands of rows and branches of channels repeat."""
+        return sum(s.repeated_macs for s in self.segments)
 
     @property
     def params(self) -> int:
@@ -187,11 +200,16 @@ def timeline(graph: OpGraph, design: BranchDesign, costs: Costs) -> Timeline:
         times = tuple(
             _branch(scale, made.graph, holder, elements, joined, costs) for scale, made in zip(part.branches, scaled, strict=True)
         )
-        halo = sum(b.macs for b in times) - _undivided(segment, part, channels) if join_of(part.join).bands else 0
-        bands = [TimedBand(made.graph, time.estimate, time.contention) for made, time in zip(scaled, times, strict=True)]
-        twice_ms = halo_ms(segment.graph, bands) if join_of(part.join).bands else 0.0
+        repeated, params, twice_ms = 0, None, 0.0
+        if join_of(part.join).shares:
+            once = _undivided(segment, part, channels)
+            repeated, params = sum(b.macs for b in times) - once.macs, once.params
+        if join_of(part.join).bands:
+            bands = [TimedBand(made.graph, time.estimate, time.contention) for made, time in zip(scaled, times, strict=True)]
+            twice_ms = halo_ms(segment.graph, bands)
         channels = join_width(segment, part)
-        rows.append(SegmentTime(segment, part, times, costs.join(segment, part.join, channels, len(times)), at, halo, twice_ms))
+        join_ms = costs.join(segment, part.join, channels, len(times))
+        rows.append(SegmentTime(segment, part, times, join_ms, at, repeated, params, twice_ms))
         at += rows[-1].ms
         holder = costs.host if joined else part.branches[0].processor
     return Timeline(design, tuple(rows), costs.moves(holder, costs.host, prod(graph.by_name[graph.output].shape)))
@@ -211,12 +229,12 @@ def _branch(scale: BranchScale, graph: OpGraph, holder: str, elements: int, join
     return BranchTime(scale, graph.macs, graph.params, into, links, alone, slowed, out, estimate)
 
 
-def _undivided(segment: Segment, part: SegmentDesign, channels: int) -> int:
-    """Multiply-accumulates of a segment in one piece, where so many channels arrive."""
+def _undivided(segment: Segment, part: SegmentDesign, channels: int) -> OpGraph:
+    """A segment in one piece, where so many channels arrive."""
     if channels == segment.in_width:
-        return segment.graph.macs
-    whole = SegmentDesign(part.name, part.start, part.end, (replace(part.branches[0], rows=None),))
-    return scale_branch(segment, whole, 0, channels).graph.macs
+        return segment.graph
+    whole = SegmentDesign(part.name, part.start, part.end, (replace(part.branches[0], rows=None, channels=None),))
+    return scale_branch(segment, whole, 0, channels).graph
 
 
 def single_ms(graph: OpGraph, processor: str, precision: str | None, costs: Costs) -> float:

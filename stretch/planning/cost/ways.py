@@ -22,7 +22,7 @@ class Ways:
 
     Arrays have one entry per combination of the branches' candidates, in the
     order of `numpy.ravel_multi_index` over `candidates`; of parts of the original
-    segment, bands of rows or paths, one per place where it is divided: the candidates
+    segment, bands of rows, paths or channels, one per place where it is divided: the candidates
     of that number together.
 
     Args:
@@ -40,6 +40,7 @@ class Ways:
         peak_bytes: Activation bytes alive at one time.
         span: Segments of the space that it takes the place of; more than 1 where stages are merged.
         alone_ms: The original segment on the fastest allowed processor, ms, where that is known.
+        tail: What follows the join on the host, as a segment of its own, counted in the arrays; None for nothing.
     """
 
     segment: Segment
@@ -56,6 +57,7 @@ class Ways:
     peak_bytes: Ints
     span: int = 1
     alone_ms: float | None = None
+    tail: Segment | None = None
 
     @property
     def processors(self) -> tuple[str, ...]:
@@ -69,7 +71,7 @@ class Ways:
 
     @property
     def exact(self) -> bool:
-        """Whether branches compute parts of the original segment: bands of rows, or its own paths."""
+        """Whether branches compute parts of the original segment: bands of rows, its own paths, or channels."""
         return join_of(self.join).exact
 
     @property
@@ -87,15 +89,22 @@ class Ways:
         """Channels behind the join of one combination."""
         return sum(b.width for b in self.chosen(index)) if join_of(self.join).widens else self.segment.width
 
+    def designs(self, index: int, costs: Costs) -> tuple[SegmentDesign, ...]:
+        """The design of one combination, and that of the tail."""
+        if self.tail is None:
+            return (self.design(index, costs),)
+        alone = BranchScale(costs.host, self.tail.depth, self.tail.width, align=costs.align(costs.host))
+        return self.design(index, costs), SegmentDesign(self.tail.name, self.tail.start, self.tail.end, (alone,))
+
     def design(self, index: int, costs: Costs) -> SegmentDesign:
-        """The design of one combination."""
+        """The design of one combination, without the tail."""
         chosen = self.chosen(index)
         aligns = [costs.align(b.processor) for b in chosen]
         parts = [0] * len(chosen)
         if join_of(self.join).divides:
             parts = partitions(self.segment.width, [b.width for b in chosen], max(aligns))
         branches = tuple(
-            BranchScale(b.processor, b.depth, b.width, b.entry, part, align, b.rows, b.paths)
+            BranchScale(b.processor, b.depth, b.width, b.entry, part, align, b.rows, b.paths, b.channels)
             for b, part, align in zip(chosen, parts, aligns, strict=True)
         )
         return SegmentDesign(self.segment.name, self.segment.start, self.segment.end, branches, self.join)

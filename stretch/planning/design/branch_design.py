@@ -38,6 +38,9 @@ class BranchScale:
             last; None for a branch that computes all rows.
         paths: First of the segment's own paths (`stretch.planning.design.paths`) that it
             computes, and the one behind its last; None for a branch that computes all.
+        channels: First channel that it computes, and the one behind its last: of the segment's
+            output, or of its hidden tensor where the join adds partial sums
+            (`stretch.planning.design.channels`); None for a branch that computes all.
     """
 
     processor: str
@@ -48,6 +51,7 @@ class BranchScale:
     align: int = 8
     rows: tuple[int, int] | None = None
     paths: tuple[int, int] | None = None
+    channels: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -102,11 +106,11 @@ class BranchDesign:
 
 
 def undivided(design: BranchDesign) -> BranchDesign:
-    """The design with every segment in bands of rows as one piece, on its first processor: the same network, with the same weights."""
+    """The design with every segment in bands of rows or in channels as one piece, on its first processor: the same network, with the same weights."""
     parts = []
     for part in design.segments:
-        if join_of(part.join).bands:
-            part = replace(part, branches=(replace(part.branches[0], rows=None),), join="none")
+        if join_of(part.join).shares:
+            part = replace(part, branches=(replace(part.branches[0], rows=None, channels=None),), join="none")
         parts.append(part)
     return replace(design, segments=tuple(parts))
 
@@ -122,6 +126,7 @@ class BranchDraft(msgspec.Struct, forbid_unknown_fields=True):
     align: _Count | None = None
     rows: tuple[_Count, _Count] | None = None
     paths: tuple[_Count, _Count] | None = None
+    channels: tuple[_Count, _Count] | None = None
 
 
 class SegmentDraft(msgspec.Struct, forbid_unknown_fields=True):
@@ -163,7 +168,7 @@ def design_to_toml(design: BranchDesign) -> str:
     """The design as a TOML file that `load_draft` reads back."""
     table: dict[str, Any] = asdict(design)
     for branch in (branch for segment in table["segments"] for branch in segment["branches"]):
-        for key in ("rows", "paths"):
+        for key in ("rows", "paths", "channels"):
             if branch[key] is None:
                 del branch[key]  # TOML has no word for nothing
     # numbers and words come before tables, and a person looks for the version first

@@ -1,7 +1,7 @@
 """A design applied to an operator graph: the paper's F (paper 003, eq. 1), without weights."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from predictors.channels import Narrowed
 from predictors.errors import StretchError
@@ -11,8 +11,10 @@ from predictors.joins import join_of, joins_that, meeting_of
 from predictors.operators import kind_of
 from predictors.rows import height
 from predictors.shapes import Attr
+from predictors.slices import Channels
 from stretch.planning.design.bands import band_graph
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
+from stretch.planning.design.channels import Taken, channel_part, check_channels
 from stretch.planning.design.depth import drop_units
 from stretch.planning.design.paths import JOINS, find_paths, path_graph, whole_paths
 from stretch.planning.design.widths import legal_widths, partitions, per_unit, scaled_units, trunk_widths
@@ -33,6 +35,7 @@ class ScaledBranch:
         channels: Channel groups of `source`.
         kept: Units that each of those groups keeps.
         trunk: First channel of the original trunk that it answers for.
+        taken: Of a branch of channels, what it has of each operator's weights.
     """
 
     graph: OpGraph
@@ -40,6 +43,7 @@ class ScaledBranch:
     channels: ChannelGroups
     kept: dict[int, int]
     trunk: int
+    taken: Mapping[str, Taken] = field(default_factory=dict)
 
 
 def _kept(segment: Segment, source: OpGraph, channels: ChannelGroups, scale: BranchScale, in_channels: int) -> dict[int, int]:
@@ -117,8 +121,8 @@ def scale_branch(segment: Segment, design: SegmentDesign, index: int, in_channel
         StretchError: If depth, width, entry or join do not fit the segment.
     """
     scale = design.branches[index]
-    if scale.rows is not None or scale.paths is not None:
-        return _part(segment, scale, in_channels)
+    if (scale.rows, scale.paths, scale.channels) != (None, None, None):
+        return _part(segment, scale, in_channels, hidden=join_of(design.join).hidden)
     source = drop_units(segment, scale.depth)
     channels = segment.channels if source is segment.graph else channel_groups(source)
     kept = _kept(segment, source, channels, scale, in_channels)
@@ -146,23 +150,29 @@ def scale_branch(segment: Segment, design: SegmentDesign, index: int, in_channel
     return ScaledBranch(OpGraph.build(f"{segment.name}.{scale.processor}", ops, output), source, channels, kept, start)
 
 
-def _part(segment: Segment, scale: BranchScale, in_channels: int) -> ScaledBranch:
-    """A band of rows or some paths of a segment, everything else as it is."""
+def _part(segment: Segment, scale: BranchScale, in_channels: int, *, hidden: bool) -> ScaledBranch:
+    """A band of rows, some paths or some channels of a segment, everything else as it is."""
     where = f"{segment.name}.{scale.processor}"
+    parts = {"a band of rows": scale.rows, "some paths": scale.paths, "some channels": scale.channels}
+    what, *others = (name for name, part in parts.items() if part is not None)
+    if others:
+        raise StretchError(f"branch `{where}` computes {what} and {others[0]}", "let it compute one of them")
     if (scale.depth, scale.width, scale.entry) != (segment.depth, segment.width, "none"):
         raise StretchError(
-            f"branch `{where}` computes {'a band of rows' if scale.rows else 'some paths'}, so it has all {segment.depth} blocks, "
-            f"width {segment.width} and no entry",
+            f"branch `{where}` computes {what}, so it has all {segment.depth} blocks, width {segment.width} and no entry",
             "leave out its depth, width and entry",
         )
-    if scale.rows is not None and scale.paths is not None:
-        raise StretchError(f"branch `{where}` computes rows and paths", "let it compute one of the two")
     whole = ScaledBranch(segment.graph, segment.graph, segment.channels, dict(segment.channels.units), 0)
     if in_channels != segment.in_width:
-        alone = SegmentDesign(segment.name, segment.start, segment.end, (replace(scale, rows=None, paths=None),))
+        alone = SegmentDesign(segment.name, segment.start, segment.end, (replace(scale, rows=None, paths=None, channels=None),))
         whole = scale_branch(segment, alone, 0, in_channels)
-    part = band_graph(whole.graph, where, *scale.rows) if scale.rows else path_graph(whole.graph, where, *(scale.paths or (0, 0)))
-    return replace(whole, graph=part)
+    if scale.rows is not None:
+        return replace(whole, graph=band_graph(whole.graph, where, *scale.rows))
+    if scale.paths is not None:
+        return replace(whole, graph=path_graph(whole.graph, where, *scale.paths))
+    assert scale.channels is not None
+    made = channel_part(whole.graph, where, Channels(*scale.channels), hidden=hidden)
+    return replace(whole, graph=made.graph, taken=made.taken)
 
 
 def _pointwise(out: int, *, bias: bool) -> dict[str, Attr]:
@@ -229,8 +239,10 @@ def _check_join(segment: Segment, design: SegmentDesign) -> None:
     if not processors or len(set(processors)) != len(processors):
         raise StretchError(f"{where} needs one branch per processor, it has {', '.join(processors) or 'none'}")
     if len(processors) == 1:
-        if design.branches[0].rows is not None or design.branches[0].paths is not None or join.exact:
-            what = "paths" if join.paths or design.branches[0].paths is not None else "rows"
+        alone = design.branches[0]
+        if (alone.rows, alone.paths, alone.channels) != (None, None, None) or join.exact:
+            what = "paths" if join.paths or alone.paths is not None else "rows"
+            what = "channels" if join.channels or alone.channels is not None else what
             raise StretchError(
                 f"{where} has one branch, and {what} are divided among two or more", f'leave out its {what} and its join = "{design.join}"'
             )
@@ -242,10 +254,11 @@ def _check_join(segment: Segment, design: SegmentDesign) -> None:
     if join.meets is None:
         first, *others = (f'"{name}"' for name in joins_that(lambda join: True))
         raise StretchError(f"{where} has {len(processors)} branches that nothing joins", f"set join to {', '.join(others)} or {first}")
-    if len(segment.graph.by_name[segment.end].shape) != 4:
+    if len(segment.graph.by_name[segment.end].shape) != 4 and not join.channels:
         raise StretchError(f"{where} ends with a vector, branches join at feature maps", "let it end before the flattening")
     _check_rows(segment, design)
     _check_paths(segment, design)
+    check_channels(segment, design)
     if join.divides and sum(b.partition for b in design.branches) != segment.width:
         raise StretchError(
             f"{where} has partitions that add up to {sum(b.partition for b in design.branches)}, its width is {segment.width}"

@@ -1,4 +1,4 @@
-"""Parts: the pieces that bands of rows are planned for.
+"""Parts: the pieces that bands of rows and branches of channels are planned for.
 
 Branches that are scaled copies meet at the ends of stages. Bands of rows are
 exact wherever they meet, and the fewer operators lie between two meetings, the
@@ -17,7 +17,7 @@ from stretch.planning.network.segments import Segment, cut_segment
 from stretch.planning.network.units import cut_points
 
 
-def divide(graph: OpGraph, stage: Segment, clean: Collection[str], *, every: bool = False) -> list[Segment]:
+def divide(graph: OpGraph, stage: Segment, clean: Collection[str], *, every: bool = False, vectors: bool = False) -> list[Segment]:
     """The parts of a stage: its blocks, and what is behind its last tensor with rows.
 
     Args:
@@ -25,6 +25,7 @@ def divide(graph: OpGraph, stage: Segment, clean: Collection[str], *, every: boo
         stage: One of its stages.
         clean: Cut points that no kernel spans.
         every: Whether to divide it at every one of them that has rows, within blocks, too.
+        vectors: Whether each linear layer that reads what another computed begins a part, too.
     """
     ends = [block.end for block in stage.blocks]
     tall = [
@@ -33,12 +34,19 @@ def divide(graph: OpGraph, stage: Segment, clean: Collection[str], *, every: boo
         if len(stage.graph.by_name[name].shape) == 4 and height(stage.graph.by_name[name].shape) > 1
     ]
     order = {op.name: i for i, op in enumerate(stage.graph.ops)}
+    behind = _linear_cuts(stage.graph) if vectors else []
     wanted = tall if every else (*ends, *tall[-1:])
-    inner = sorted({name for name in wanted if name in clean and name not in (stage.start, stage.end)}, key=order.__getitem__)
+    inner = sorted({name for name in (*wanted, *behind) if name in clean and name not in (stage.start, stage.end)}, key=order.__getitem__)
     if not inner:
         return [stage]
     bounds = [stage.start, *inner, stage.end]
     return [cut_segment(graph, f"{stage.name}_{i}", a, b) for i, (a, b) in enumerate(itertools.pairwise(bounds), start=1)]
+
+
+def _linear_cuts(graph: OpGraph) -> list[str]:
+    """What linear layers read that follow others."""
+    layers, cuts = [op for op in graph.ops if op.kind == "linear"], set(cut_points(graph))
+    return [op.inputs[0] for op in layers[1:] if op.inputs[0] in cuts]
 
 
 def clean_cuts(graph: OpGraph, launched: Sequence[Sequence[Kernel]]) -> set[str]:

@@ -1,4 +1,4 @@
-"""Designs whose segments may be split by rows or along their own paths, as options beside those of a space.
+"""Designs whose segments may be split by rows, by channels or along their own paths, as options beside those of a space.
 
 The layers of the search become parts (`stretch.planning.network.parts`): a stage
 in scaled copies spans the parts of the stage, and any run of parts may be
@@ -27,6 +27,7 @@ from stretch.planning.cost.handover import cuts_itself
 from stretch.planning.cost.ways import Ways
 from stretch.planning.network.parts import clean_cuts, divide, mixing
 from stretch.planning.network.segments import Segment, cut_segment
+from stretch.planning.search.channelled import ChannelWays
 from stretch.planning.search.pathed import path_ways
 from stretch.planning.search.space import DesignSpace
 from stretch.planning.search.splits import Split, bands, coarse, finer, orders
@@ -60,13 +61,16 @@ class BandedSpace:
         divided: Whether bands may meet within them, too.
         merged: Whether one run of bands may go on over several of them.
         single: Whether parts are as small as kernels let them be, and each is divided by itself.
+        vectors: Whether linear layers one after the other are parts of their own.
     """
 
-    def __init__(self, graph: OpGraph, space: DesignSpace, *, divided: bool = True, merged: bool = True, single: bool = False) -> None:
+    def __init__(
+        self, graph: OpGraph, space: DesignSpace, *, divided: bool = True, merged: bool = True, single: bool = False, vectors: bool = False
+    ) -> None:
         self.graph, self.space, self.merged, self.single = graph, space, merged, single
         costs = space.costs
         clean = clean_cuts(graph, [costs.predictor.kernels(graph, name) for name in space.processors])
-        self.by_stage = [divide(graph, stage, clean, every=single) if divided else [stage] for stage in space.segments]
+        self.by_stage = [divide(graph, stage, clean, every=single, vectors=vectors) if divided else [stage] for stage in space.segments]
         self.parts: list[Segment] = [part for parts in self.by_stage for part in parts]
         self.stage = [i for i, parts in enumerate(self.by_stage) for _ in parts]
         self.bands = BandCosts(costs, self.parts)
@@ -108,14 +112,15 @@ class BandedSpace:
         """The designs of the space and those whose segments are divided.
 
         Args:
-            kinds: How: ``rows``, ``own``.
+            kinds: How: ``rows``, ``channels``, ``own``.
         """
         first_part = [self.stage.index(i) for i in range(len(self.by_stage))] + [len(self.parts)]
         options: list[list[Ways]] = [list(wholes) for wholes in self._wholes]
         for stage, group in enumerate(self.space.options):
             at = first_part[stage]
             options[at] += [replace(o, span=first_part[stage + o.span] - at) for o in group if o.branched]
-        for first, ways in [*(self._banded() if "rows" in kinds else ()), *(self._pathed() if "own" in kinds else ())]:
+        added = {"rows": self._banded, "channels": self._channelled, "own": self._pathed}
+        for first, ways in (each for kind, offered in added.items() if kind in kinds for each in offered()):
             options[first].append(ways)
         other = copy(self.space)
         other.segments, other.options = tuple(self.parts), options
@@ -135,6 +140,12 @@ class BandedSpace:
                     )
                     found.append((at, replace(alone, allowed=self.space.allowed(alone))))
         return found
+
+    def _channelled(self) -> list[tuple[int, Ways]]:
+        """Every way to compute a part by channels, by its number."""
+        ways = ChannelWays(self.graph, self.space)
+        processors = range(len(self.space.processors))
+        return [(at, each) for at, part in enumerate(self.parts) for each in ways.of(part, [self._alone_ms(at, at, i) for i in processors])]
 
     def _banded(self) -> list[tuple[int, Ways]]:
         """Every way to compute a run in bands, by its first part."""
@@ -280,7 +291,7 @@ class BandedSpace:
 
 
 def with_exact_kinds(graph: OpGraph, config: PlanConfig, space: DesignSpace) -> DesignSpace:
-    """The designs of a space, and those in which runs of parts are computed in bands of rows, or parts by their own paths.
+    """The designs of a space, and those in which runs of parts are computed in bands of rows, or parts by channels or their own paths.
 
     Args:
         graph: The network.
@@ -291,7 +302,14 @@ def with_exact_kinds(graph: OpGraph, config: PlanConfig, space: DesignSpace) -> 
     Raises:
         InfeasibleError: If exact kinds are all that is asked for, and there is nothing to split.
     """
-    banded = BandedSpace(graph, space, divided=not config.meet, merged=config.merge != "never", single=config.strategy in SINGLE)
+    banded = BandedSpace(
+        graph,
+        space,
+        divided=not config.meet,
+        merged=config.merge != "never",
+        single=config.strategy in SINGLE,
+        vectors="channels" in config.planned_kinds,
+    )
     mixed = banded.mixed(config.planned_kinds)
     if config.exact and not any(o.branched for options in mixed.options for o in options):
         raise _nothing_to_split(graph, config)
@@ -308,6 +326,14 @@ def without_stretched(space: DesignSpace) -> DesignSpace:
 def _nothing_to_split(graph: OpGraph, config: PlanConfig) -> InfeasibleError:
     """Why no segment of a network can be divided exactly."""
     hint = Sentence("let segments be stretched, which makes another network, with {}", Mention("kinds", ("stretch",)))
+    if "channels" in config.planned_kinds:
+        others = [
+            words
+            for kind, words in (("rows", " or rows"), ("own", ", nor one with parallel paths of its own"))
+            if kind in config.planned_kinds
+        ]
+        why = f"`{graph.name}` has no segment whose division by channels{''.join(others)} might pay on these processors"
+        return InfeasibleError(why, hint)
     if "rows" not in config.planned_kinds:
         return InfeasibleError(f"`{graph.name}` has no segment with parallel paths of its own", hint)
     mixed = mixing(graph)

@@ -5,14 +5,16 @@ subset of the processors in every order.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import combinations, pairwise, permutations
 from math import prod
 
 import numpy as np
 
 from predictors.errors import StretchError
-from predictors.fusion import KernelCost
+from predictors.fusion import Kernel
 from predictors.graph import OpGraph
+from predictors.joins import JoinKind
 from stretch.planning.cost.branch import BranchCost
 from stretch.planning.cost.ways import Ways
 from stretch.planning.design.paths import JOINS, find_paths, path_graph
@@ -41,13 +43,13 @@ def path_ways(space: DesignSpace, segment: Segment) -> list[Ways]:
         # at once, since a fit's trees are walked for many kernels in little more time than for one
         costs.kernels_time([kernel for some in kernels.values() for kernel in some], processor)
         for part, graph in graphs.items():
-            known[processor, part] = _cost(space, segment, processor, part, graph, kernels[part])
+            known[processor, part] = replace(part_cost(space, segment, processor, graph, kernels[part]), paths=part)
     found = []
     for count in range(2, min(len(space.processors), len(paths)) + 1):
         divisions = [parts for parts in _divisions(len(paths), count) if all(part in graphs for part in parts)]
         orders = permutations(space.processors, count) if divisions else ()
         rows = ([[known[p, part] for p, part in zip(order, parts, strict=True)] for parts in divisions] for order in orders)
-        found += [_ways(space, segment, each) for each in rows]
+        found += [part_ways(space, segment, JOINS[segment.graph.by_name[segment.end].kind], each) for each in rows]
     return found
 
 
@@ -69,9 +71,16 @@ def _divisions(count: int, branches: int) -> Iterator[tuple[tuple[int, int], ...
         yield tuple(pairwise((0, *cuts, count)))
 
 
-def _cost(
-    space: DesignSpace, segment: Segment, processor: str, part: tuple[int, int], graph: OpGraph, kernels: Sequence[KernelCost]
-) -> BranchCost:
+def part_cost(space: DesignSpace, segment: Segment, processor: str, graph: OpGraph, kernels: Sequence[Kernel]) -> BranchCost:
+    """What a part of a segment costs, which reads all that arrives.
+
+    Args:
+        space: Its processors and costs.
+        segment: The segment.
+        processor: Where the part would run.
+        graph: Its operators.
+        kernels: What the processor launches for them.
+    """
     costs = space.costs
     time, item = costs.kernels_time(kernels, processor), costs.item_bytes(processor)
     return BranchCost(
@@ -86,13 +95,19 @@ def _cost(
         max(((k.cost.reads + k.cost.writes) * item for k in kernels), default=0),
         reads=prod(graph.input.shape),
         writes=prod(graph.by_name[graph.output].shape),
-        paths=part,
     )
 
 
-def _ways(space: DesignSpace, segment: Segment, rows: list[list[BranchCost]]) -> Ways:
-    """One sequence of processors, the paths divided in each way."""
-    costs, kind = space.costs, JOINS[segment.graph.by_name[segment.end].kind]
+def part_ways(space: DesignSpace, segment: Segment, kind: JoinKind, rows: Sequence[Sequence[BranchCost]]) -> Ways:
+    """One sequence of processors, a segment divided among them in each of several ways.
+
+    Args:
+        space: Where the options are added: its processors, costs and rules.
+        segment: The segment.
+        kind: How its parts meet.
+        rows: For each way, the parts.
+    """
+    costs = space.costs
     computed = np.array([[b.contended_ms for b in row] for row in rows], float).T
     leaving = np.array([[costs.transfer(b.processor, costs.host, b.writes) for b in row] for row in rows], float).T
     entering = np.array([[costs.transfer(holder, b.processor, b.reads) for b in rows[0]] for holder in space.holders], float)

@@ -47,4 +47,4 @@ class SearchResult:
 
     def segments(self, costs: Costs) -> tuple[SegmentDesign, ...]:
         """The designs of the segments."""
-        return tuple(options.design(index, costs) for options, index in self.picks)
+        return tuple(design for options, index in self.picks for design in options.designs(index, costs))

@@ -82,7 +82,7 @@ def calibrate(
     arriving, split = divide([batch.to(device) for batch in images], _largest(captured))
     there = arriving
     errors = []
-    # Bands of rows share their weights: what is fitted is the segment in one piece.
+    # Bands of rows and branches of channels share their weights: what is fitted is the segment in one piece.
     pieces = undivided(model.design)
     for given, part, family, segment in zip(
         model.design.segments,
@@ -105,7 +105,7 @@ def calibrate(
         job = Job(captured, part, segment, family, piece, whole, arriving, there, split, ridge)
         before, after = job.calibrate(layers, refine_steps)
         if given is not part:
-            model.branch(given.name, given.branches[0].processor).load_state_dict(piece.get_submodule(piece.order[0]).state_dict())
+            model.segment(given.name).owner.load_state_dict(piece.owner.state_dict())
         if len(part.branches) > 1:
             errors.append(SegmentError(part.name, before, after))
         arriving, there = job.outputs, job.targets
@@ -113,13 +113,12 @@ def calibrate(
 
 
 def _piece(model: BranchedModel, given: SegmentDesign, part: SegmentDesign, family: list[Heritage]) -> BranchedSegment:
-    """A segment to be fitted: the model's own, or one in one piece with the weights of its bands."""
-    own = model.get_submodule(given.name)
-    assert isinstance(own, BranchedSegment)
+    """A segment to be fitted: the model's own, or one in one piece with the weights of its parts."""
+    own = model.segment(given.name)
     if given is part:
         return own
     piece = BranchedSegment(part, [heritage.branch for heritage in family]).eval()
-    piece.get_submodule(piece.order[0]).load_state_dict(model.branch(given.name, given.branches[0].processor).state_dict())
+    piece.owner.load_state_dict(own.owner.state_dict())
     return piece.to(next(model.parameters()).device)
 
 

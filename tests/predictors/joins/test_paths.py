@@ -13,4 +13,4 @@ def test_paths_meet_as_scaled_branches_do_and_change_no_width(join, meets):
 
 
 def test_exact_joins_are_those_of_parts_of_the_original():
-    assert set(joins_that(lambda join: join.exact)) == {"rows", "paths", "terms"}
+    assert set(joins_that(lambda join: join.exact)) == {"rows", "paths", "terms", "channels", "partial_sums"}

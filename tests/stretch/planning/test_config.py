@@ -65,7 +65,7 @@ def test_unknown_processor_hints_at_the_closest():
 
 def test_kinds_are_stretched_copies_unless_others_are_asked_for():
     assert (PlanConfig().planned_kinds, PlanConfig().exact) == (("stretch",), False)
-    assert (PlanConfig(lossless=True).planned_kinds, PlanConfig(lossless=True).exact) == (("rows", "own"), True)
+    assert (PlanConfig(lossless=True).planned_kinds, PlanConfig(lossless=True).exact) == (("rows", "channels", "own"), True)
     assert PlanConfig(lossless=True, kinds=("rows",)).checked(MI9).planned_kinds == ("rows",)
     assert not PlanConfig(kinds=("rows", "stretch")).exact
 

@@ -21,7 +21,7 @@ names = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_siz
 numbers = st.integers(1, 4096)
 rows = st.none() | st.tuples(st.integers(0, 4096), st.integers(0, 4096))
 entries = st.sampled_from(["none", "slice", "project"])
-scales = st.builds(BranchScale, names, numbers, numbers, entries, st.integers(0, 4096), st.integers(1, 64), rows, rows)
+scales = st.builds(BranchScale, names, numbers, numbers, entries, st.integers(0, 4096), st.integers(1, 64), rows, rows, rows)
 parts = st.builds(
     SegmentDesign,
     names,
@@ -44,7 +44,7 @@ def test_design_written_as_toml_is_what_tomllib_reads(design):
     read = tomllib.loads(design_to_toml(design))
     wanted = msgspec.to_builtins(design)
     for branch in (branch for segment in wanted["segments"] for branch in segment["branches"]):
-        for key in ("rows", "paths"):
+        for key in ("rows", "paths", "channels"):
             if branch[key] is None:  # TOML has no word for nothing
                 del branch[key]
     assert msgspec.json.encode(read, order="sorted") == msgspec.json.encode(wanted, order="sorted")

@@ -51,7 +51,7 @@ def test_timeline_of_a_mixed_design_says_what_the_search_said(processors, stretc
     run = timeline(graph, as_design(graph, found.segments(space.costs)), space.costs)
     assert "rows" in kinds(found)
     assert run.makespan_ms == pytest.approx(found.ms)
-    assert run.macs - run.halo_macs == found.macs
+    assert run.macs - run.repeated_macs == found.macs
     assert run.params == found.params
     assert stretched or (found.macs == graph.macs and run.params == graph.params)
 
@@ -183,7 +183,7 @@ def test_own_paths_are_searched_beside_bands_and_copies(processors):
         found = search_exact(some, low, high, 1)
         run = timeline(graph, as_design(graph, found.segments(some.costs)), some.costs)
         assert run.makespan_ms == pytest.approx(found.ms)
-        assert run.macs - run.halo_macs == found.macs
+        assert run.macs - run.repeated_macs == found.macs
         assert run.params == found.params
         times.append(found.ms)
     assert times[0] <= times[1] + 1e-9

@@ -1,0 +1,124 @@
+"""Which channels of its inputs an operator reads for some channels of its output.
+
+Channels of one tensor can be computed apart from each other, by different
+processors: a filter of a convolution computes a channel, a group of filters a
+group. Where an operator mixes channels, whoever needs one of them computes all.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import prod
+
+from predictors.channels import Seen
+from predictors.shapes import Attrs, Shape, integer
+
+
+@dataclass(frozen=True)
+class Channels:
+    """Channels `start` up to `stop`, the last one left out."""
+
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        """How many."""
+        return self.stop - self.start
+
+    def union(self, other: "Channels") -> "Channels":
+        """From the first of both to the last of both."""
+        return Channels(min(self.start, other.start), max(self.stop, other.stop))
+
+
+@dataclass(frozen=True)
+class Slice:
+    """What computes some channels of an operator's output.
+
+    Args:
+        reads: The channels that are needed of each input; none where it is empty.
+        computes: The channels that are computed, those asked for among them; each weight has a row for each.
+        attrs: Attributes with which the operator computes them.
+    """
+
+    reads: tuple[Channels, ...]
+    computes: Channels
+    attrs: Attrs = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Additive:
+    """What an operator does to a sum, if it may be done to each term instead.
+
+    Args:
+        offsets: Its weights that shift the result: of all terms, one has them and the others have zeros.
+        once: Whether it does nothing but shift: one term has it, the others do without.
+    """
+
+    offsets: tuple[str, ...] = ()
+    once: bool = False
+
+
+#: From what a rule may look at, and channels of the output.
+SliceRule = Callable[[Seen, Channels], Slice]
+
+
+def width(shape: Shape) -> int:
+    """Channels of a tensor."""
+    return shape[1] if len(shape) > 1 else 1
+
+
+def every(shape: Shape) -> Channels:
+    """All channels of a tensor."""
+    return Channels(0, width(shape))
+
+
+def all_channels(seen: Seen, wanted: Channels) -> Slice:
+    """Channels are mixed: everything is read and computed."""
+    return Slice(tuple(every(shape) for shape in seen.inputs), every(seen.shape), seen.attrs)
+
+
+def same_slice(seen: Seen, wanted: Channels) -> Slice:
+    """Channel i reads channel i of each input, or the only channel of one that is broadcast."""
+    total = width(seen.shape)
+    return Slice(tuple(wanted if width(shape) == total else every(shape) for shape in seen.inputs), wanted, seen.attrs)
+
+
+def filters(seen: Seen, wanted: Channels) -> Slice:
+    """A filter for each channel: all that is read where there is one group, else whole groups."""
+    groups, out = integer(seen.attrs, "groups"), integer(seen.attrs, "out_channels")
+    if groups == 1:
+        return Slice((every(seen.inputs[0]),), wanted, {**seen.attrs, "out_channels": len(wanted)})
+    written, read = out // groups, width(seen.inputs[0]) // groups
+    first, behind = wanted.start // written, -(-wanted.stop // written)
+    computes = Channels(first * written, behind * written)
+    attrs = {**seen.attrs, "out_channels": len(computes), "groups": behind - first}
+    return Slice((Channels(first * read, behind * read),), computes, attrs)
+
+
+def columns(seen: Seen, wanted: Channels) -> Slice:
+    """A row of a matrix for each channel of a vector; of more axes than two, the channels are not the features."""
+    if len(seen.shape) != 2:
+        return all_channels(seen, wanted)
+    return Slice((every(seen.inputs[0]),), wanted, {**seen.attrs, "out_features": len(wanted)})
+
+
+def pieces(seen: Seen, wanted: Channels) -> Slice:
+    """Inputs side by side: of each, the channels that lie in the range."""
+    reads, at = [], 0
+    for shape in seen.inputs:
+        first, behind = max(wanted.start - at, 0), min(wanted.stop - at, width(shape))
+        reads.append(Channels(first, behind) if first < behind else Channels(0, 0))
+        at += width(shape)
+    return Slice(tuple(reads), wanted, seen.attrs)
+
+
+def cut_out(seen: Seen, wanted: Channels) -> Slice:
+    """The channels of the cut, so that nothing is cut any more."""
+    start = integer(seen.attrs, "start")
+    return Slice((Channels(start + wanted.start, start + wanted.stop),), wanted, {**seen.attrs, "start": 0, "stop": len(wanted)})
+
+
+def flattened(seen: Seen, wanted: Channels) -> Slice:
+    """Every channel of an image is as many elements as it has pixels, one after the other."""
+    area = prod(seen.inputs[0][2:])
+    first, behind = wanted.start // area, -(-wanted.stop // area)
+    return Slice((Channels(first, behind),), Channels(first * area, behind * area), seen.attrs)

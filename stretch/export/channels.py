@@ -1,0 +1,180 @@
+"""Branches of output channels in int8: quantised with the scales of the whole segment, so that side by side they are its result to the last bit.
+
+The range of some channels is not that of all, and one tensor has one scale. So
+each file of such a branch states the segment it is a part of and what it has of its weights; the
+segment is put together again from the files of its branches and quantised, and
+every branch takes the scales that were found.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from predictors.errors import StretchError
+from predictors.graph import Op, OpGraph
+from predictors.joins import JoinKind, join_of
+from predictors.slices import width
+from scheduler.bundle.load import Bundle
+from scheduler.bundle.manifest import Manifest, SubgraphEntry
+from scheduler.formats.onnx import OnnxFile
+from stretch.export.onnx import to_onnx, weights_of
+from stretch.planning.design.branch_design import BranchDesign, undivided
+from stretch.planning.design.channels import Taken
+from stretch.planning.design.scale import safe_name, scaled_branches
+
+#: Properties of a branch's file: the operators of its segment in one piece, and what it has of the weights of each.
+SEGMENT, TAKEN = "stretch.segment", "stretch.taken"
+
+#: Why a branch of hidden channels stays in float where int8 is asked for.
+ROUNDED = "it computes a partial sum, which int8 would round before it is added to the others"
+
+#: Scale and zero point by tensor.
+Scales = dict[str, tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]
+
+
+def statements(graph: OpGraph, design: BranchDesign) -> dict[str, dict[str, str]]:
+    """Properties of the file of each branch of output channels, by the name of its subgraph.
+
+    Args:
+        graph: The original network.
+        design: A design for it.
+    """
+    found: dict[str, dict[str, str]] = {}
+    if not any(_is_divided(part.join) for part in design.segments):
+        return found
+    wholes = scaled_branches(graph, undivided(design))
+    for part, (whole, *_), branches in zip(design.segments, wholes, scaled_branches(graph, design), strict=True):
+        if _is_divided(part.join):
+            segment = whole.graph.to_json().decode()
+            for scale, branch in zip(part.branches, branches, strict=True):
+                taken = msgspec.json.encode(branch.taken).decode()
+                found[f"{part.name}.{scale.processor}"] = {SEGMENT: segment, TAKEN: taken}
+    return found
+
+
+def is_divided(manifest: Manifest, sub: SubgraphEntry) -> bool:
+    """Whether a subgraph computes some output channels of its segment."""
+    return _is_divided(_join(manifest, sub))
+
+
+def is_partial_sum(manifest: Manifest, sub: SubgraphEntry) -> bool:
+    """Whether a subgraph computes a part of a sum, from some hidden channels of its segment."""
+    return join_of(_join(manifest, sub)).hidden
+
+
+def whole_of(bundle: Bundle, branch: SubgraphEntry) -> onnx.ModelProto:
+    """The float segment that a branch of output channels is a part of; its operators are called as the branch's.
+
+    Channels that no branch computes, since nothing reads them, have weights of zero.
+
+    Args:
+        bundle: An fp32 bundle.
+        branch: The branch.
+
+    Raises:
+        StretchError: If a file is not as `stretch` writes it.
+    """
+    others = [sub for sub in bundle.manifest.subgraphs if sub.segment == branch.segment]
+    models = {sub.name: onnx.load(bundle.file(sub.file)) for sub in others}
+    segment = _stated(models[branch.name], SEGMENT, OpGraph, bundle, branch)
+    segment = OpGraph.build(segment.name, segment.ops, segment.output)
+    weights: dict[str, dict[str, Any]] = {}
+    for sub in others:
+        taken = _stated(models[sub.name], TAKEN, dict[str, Taken], bundle, sub)
+        stored = weights_of(OnnxFile(bundle.file(sub.file), models[sub.name]))
+        for name, part in taken.items():
+            if name not in segment.by_name:
+                raise StretchError(
+                    f"{bundle.file(sub.file)} states the unknown operator `{name}`", "write the bundle again with `stretch branch`"
+                )
+            _fill(weights.setdefault(name, {}), stored.get(_prefix(sub) + name, {}), part, width(segment.by_name[name].shape))
+    names = {op.name: branch.input if op.kind == "input" else _prefix(branch) + op.name for op in segment.ops}
+    ops = [Op(names[op.name], op.kind, tuple(names[each] for each in op.inputs), op.attrs) for op in segment.ops]
+    renamed = {names[name]: own for name, own in weights.items()}
+    return to_onnx(OpGraph.build(segment.name, ops, names[segment.output]), renamed)
+
+
+def scales_of(quantised: onnx.ModelProto) -> Scales:
+    """Scale and zero point of each tensor and of each weight with one scale, by their names in the float model.
+
+    Args:
+        quantised: What `stretch.quantize.qdq.quantise` made.
+    """
+    constants = {tensor.name: tensor for tensor in quantised.graph.initializer}
+    found: Scales = {}
+    for node in quantised.graph.node:
+        if node.op_type not in ("QuantizeLinear", "DequantizeLinear"):
+            continue
+        scale, zero = (numpy_helper.to_array(constants[name]) for name in node.input[1:3])
+        own = node.input[0]
+        if scale.size != 1 or (node.op_type == "DequantizeLinear" and own not in constants) or zero.dtype == np.int32:
+            # a scale for each channel follows from the channel's weights alone, a bias's from what it is added to
+            continue
+        found[own.removesuffix("_quantized").removesuffix("_QuantizeLinear_Input")] = (scale, zero)
+    return found
+
+
+def in_scales(branch: onnx.ModelProto, scales: Scales) -> onnx.ModelProto:
+    """A quantised branch in which what is left of a concatenation has the concatenation's scale.
+
+    The quantiser gives a tensor that is only moved the scale that it had.
+
+    Args:
+        branch: What `stretch.quantize.qdq.quantise` made of a branch with the scales of the whole; changed in place.
+        scales: Those of the whole.
+    """
+    readers: dict[str, list[onnx.NodeProto]] = {}
+    for node in branch.graph.node:
+        for given in node.input:
+            readers.setdefault(given, []).append(node)
+    for node in [node for node in branch.graph.node if node.op_type == "Slice"]:
+        name = node.output[0].removesuffix("_QuantizeLinear_Input")
+        if name not in scales:
+            continue
+        for kind, value in zip(("scale", "zero_point"), scales[name], strict=True):
+            branch.graph.initializer.append(numpy_helper.from_array(np.asarray(value), f"{name}.{kind}"))
+        for rounding in readers.get(node.output[0], []):
+            if rounding.op_type == "QuantizeLinear":
+                for each in (rounding, *readers.get(rounding.output[0], [])):
+                    each.input[1], each.input[2] = f"{name}.scale", f"{name}.zero_point"
+    return branch
+
+
+def _is_divided(join: str) -> bool:
+    return join_of(join).channels and not join_of(join).hidden
+
+
+def _join(manifest: Manifest, sub: SubgraphEntry) -> JoinKind:
+    """How the branches of a subgraph's segment meet, as the design says it; ``none`` in a bundle that states none."""
+    try:
+        design = msgspec.convert(manifest.design, BranchDesign)
+    except msgspec.ValidationError:
+        return "none"
+    return next((part.join for part in design.segments if part.name == sub.segment), "none")
+
+
+def _prefix(sub: SubgraphEntry) -> str:
+    return f"{sub.segment}_{safe_name(sub.processor)}_"
+
+
+def _stated(model: onnx.ModelProto, key: str, kind: Any, bundle: Bundle, sub: SubgraphEntry) -> Any:
+    """What a branch's file states of itself."""
+    text = next((entry.value for entry in model.metadata_props if entry.key == key), "")
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.MsgspecError as error:
+        raise StretchError(
+            f"{bundle.file(sub.file)} states nothing readable in `{key}`: {error}", "write the bundle again with `stretch branch`"
+        ) from error
+
+
+def _fill(whole: dict[str, Any], own: Mapping[str, Any], part: Taken, channels: int) -> None:
+    """Put a branch's rows of an operator's weights where they belong."""
+    for key, value in own.items():
+        if key not in whole:
+            whole[key] = np.zeros((channels, *value.shape[1:]), value.dtype)
+        whole[key][part.channels.start : part.channels.stop] = value

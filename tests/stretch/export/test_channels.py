@@ -1,0 +1,211 @@
+"""Output channels in int8 have the scales of the whole, so that together they are its result to the last bit; partial sums stay in float."""
+
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import onnx
+import pytest
+
+torch = pytest.importorskip("torch")
+from hypothesis import Phase, assume, given, settings  # noqa: E402 - torch may be missing
+from hypothesis import strategies as st  # noqa: E402
+from torch import nn  # noqa: E402
+
+from predictors.errors import InfeasibleError, StretchError  # noqa: E402
+from scheduler.bundle.load import load_bundle  # noqa: E402
+from scheduler.delegates.cpu import CpuDelegate  # noqa: E402
+from scheduler.formats.onnx import OnnxFile  # noqa: E402
+from scheduler.runtime.session import Session  # noqa: E402
+from stretch.capture import capture  # noqa: E402
+from stretch.export.bundle import BundleFacts, export_bundle  # noqa: E402
+from stretch.export.channels import ROUNDED, TAKEN, is_divided, scales_of, statements, whole_of  # noqa: E402
+from stretch.export.onnx import weights_of  # noqa: E402
+from stretch.export.precision import export_precision  # noqa: E402
+from stretch.export.staging import file_entry, write_manifest  # noqa: E402
+from stretch.planning.design.branch_design import BranchDesign, undivided  # noqa: E402
+from stretch.planning.network.segments import cut_segment  # noqa: E402
+from stretch.quantize.qdq import quantise  # noqa: E402
+from stretch.transform import build  # noqa: E402
+from tests.stretch.channel_networks import Pair, divided, in_channels, networks, small, small_in_channels  # noqa: E402
+from tests.stretch.designs import whole  # noqa: E402
+
+pytestmark = pytest.mark.torch
+FACTS = BundleFacts("pixel6", False, "random")
+#: An example takes seconds, and a smaller one tells little more.
+UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)
+
+
+def written(folder, found, design):
+    export_bundle(folder, found, build(found, design), None, FACTS, "0.1.0", controls=False)
+    return load_bundle(folder)
+
+
+def in_int8(bundle, images, **changes):
+    precision = {sub.processor: "int8" for sub in bundle.manifest.subgraphs}
+    folder = bundle.path.parent / f"{bundle.path.name}_int8"
+    export_precision(bundle, folder, precision, images, "random", min_cosine=-1.0, **changes)
+    return load_bundle(folder)
+
+
+def results(bundle, images):
+    used = {sub.processor for sub in bundle.manifest.subgraphs}
+    with Session(bundle, dict.fromkeys(used, "cpu"), delegates=dict.fromkeys(used, CpuDelegate())) as session:
+        return [session(x) for x in images]
+
+
+def images_of(found, count=3):
+    generator = np.random.default_rng(5)
+    return [generator.normal(size=found.graph.input.shape).astype(np.float32) for _ in range(count)]
+
+
+def clips_what_arrives(found, design):
+    """Whether a divided segment begins with a ReLU: ONNX Runtime merges the two roundings beside it where no cut lies between them."""
+    starts = {part.start for part in design.segments if not part.whole}
+    return any(found.graph.by_name[reader].kind in ("relu", "relu6", "clamp") for name in starts for reader in found.graph.consumers[name])
+
+
+def equal_in_int8(folder, found, design):
+    images = images_of(found)
+    mine, theirs = (in_int8(written(folder / name, found, each), images) for name, each in (("c", design), ("w", undivided(design))))
+    assert all(sub.precision == "int8" for sub in mine.manifest.subgraphs)
+    return all(np.array_equal(a, b) for a, b in zip(results(mine, images), results(theirs, images), strict=True))
+
+
+def test_output_channels_of_a_network_in_int8_are_the_whole_to_the_last_bit(tmp_path):
+    found = small()
+    design = small_in_channels(found.graph, ("channels",))
+    assert sum(not part.whole for part in design.segments) >= 5
+    assert equal_in_int8(tmp_path, found, design)
+
+
+@settings(max_examples=3, phases=UNSHRUNK)
+@given(data=st.data())
+def test_output_channels_in_int8_are_the_whole_to_the_last_bit(tmp_path_factory, data):
+    found = data.draw(networks())
+    design = data.draw(divided(found.graph, joins=("channels",)))
+    assume(not clips_what_arrives(found, design))
+    assert equal_in_int8(tmp_path_factory.mktemp("int8"), found, design)
+
+
+def test_what_is_left_of_a_concatenation_is_rounded_as_the_concatenation_is(tmp_path):
+    torch.manual_seed(0)
+    left = nn.Sequential(nn.Conv2d(8, 2, 3, padding=1), nn.GELU())
+    net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), Pair(left, nn.Conv2d(8, 6, 1)), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    found = capture(net.eval(), (1, 3, 9, 9), "pair")
+    parts = [cut_segment(found.graph, name, *ends) for name, ends in (("a", ("input", "0")), ("b", ("0", "cat")), ("c", ("cat", "3")))]
+    segments = (whole(parts[0]), in_channels(parts[1], "channels", [0, 2, 8]), whole(parts[2]))
+    assert equal_in_int8(tmp_path, found, BranchDesign("pair", "test", segments))
+
+
+@pytest.mark.slow
+@settings(max_examples=25, phases=UNSHRUNK)
+@given(data=st.data())
+def test_output_channels_of_many_networks_in_int8_are_the_whole_to_the_last_bit(tmp_path_factory, data):
+    found = data.draw(networks())
+    design = data.draw(divided(found.graph, joins=("channels",)))
+    assume(not clips_what_arrives(found, design))
+    assert equal_in_int8(tmp_path_factory.mktemp("int8"), found, design)
+
+
+@settings(max_examples=8, phases=UNSHRUNK)
+@given(data=st.data())
+def test_whole_segment_is_put_together_again_from_its_branches(tmp_path_factory, data):
+    found = data.draw(networks())
+    design = data.draw(divided(found.graph, joins=("channels",)))
+    folder = tmp_path_factory.mktemp("whole")
+    parts, one_piece = written(folder / "parts", found, design), written(folder / "whole", found, undivided(design))
+    for part, one in zip(design.segments, one_piece.manifest.subgraphs, strict=True):
+        file = OnnxFile(one_piece.file(one.file), onnx.load(one_piece.file(one.file)))
+        for sub in parts.manifest.subgraphs:
+            if sub.segment != part.name or not is_divided(parts.manifest, sub):
+                continue
+            made = OnnxFile(parts.path, whole_of(parts, sub))
+            assert [(op.kind, op.attrs, op.shape) for op in made.graph.ops] == [(op.kind, op.attrs, op.shape) for op in file.graph.ops]
+            for mine, theirs in zip(weights_of(made).values(), weights_of(file).values(), strict=True):
+                assert mine.keys() == theirs.keys()
+                assert all(np.array_equal(mine[key], theirs[key]) for key in mine)
+
+
+def hidden(folder, processors=("cpu", "gpu")):
+    """Blocks whose hidden channels are divided, on two processors."""
+    found = small()
+    design = small_in_channels(found.graph, ("partial_sums",))
+    parts = tuple(
+        replace(part, branches=tuple(replace(b, processor=p) for p, b in zip(processors, part.branches, strict=False)))
+        for part in design.segments
+    )
+    return found, written(folder / "sums", found, replace(design, segments=parts))
+
+
+def test_partial_sums_stay_in_float_and_the_record_says_why(tmp_path):
+    found, bundle = hidden(tmp_path)
+    images = images_of(found)
+    made = in_int8(bundle, images)
+    sums = {sub.name for sub in bundle.manifest.subgraphs if any(sub.output in join.inputs for join in bundle.manifest.joins)}
+    assert len(sums) >= 6
+    assert {sub.name for sub in made.manifest.subgraphs if sub.precision == "fp32"} == sums
+    assert made.manifest.checks["precision"]["kept_fp32"] == dict.fromkeys(sums, ROUNDED)
+
+
+def test_partial_sum_on_a_processor_of_integers_is_refused(tmp_path):
+    found, bundle = hidden(tmp_path, ("cpu", "dsp"))
+    with pytest.raises(InfeasibleError, match="has no int8 form: it computes a partial sum") as caught:
+        in_int8(bundle, images_of(found))
+    assert "--repair" in caught.value.hint
+    made = in_int8(bundle, images_of(found), repair=True)
+    moved = [sub for sub in made.manifest.subgraphs if sub.name.endswith(".dsp")]
+    assert moved
+    assert all((sub.processor, sub.precision) == ("cpu", "fp32") for sub in moved)
+
+
+def test_branches_of_output_channels_state_their_segment_and_others_nothing():
+    found = small()
+    design = small_in_channels(found.graph)
+    stated = statements(found.graph, design)
+    assert {name.split(".")[0] for name in stated} == {part.name for part in design.segments if part.join == "channels"}
+    assert statements(found.graph, undivided(design)) == {}
+
+
+def test_file_that_does_not_state_what_it_has_is_refused(tmp_path):
+    found = small()
+    bundle = written(tmp_path / "c", found, small_in_channels(found.graph, ("channels",)))
+    sub = next(sub for sub in bundle.manifest.subgraphs if is_divided(bundle.manifest, sub))
+    model = onnx.load(bundle.file(sub.file))
+    for entry in model.metadata_props:
+        if entry.key == TAKEN:
+            entry.value = '{"conv": 3}'
+    file = bundle.file(sub.file)
+    file.write_bytes(model.SerializeToString())
+    files = bundle.manifest.files | {sub.file: file_entry(file)}
+    write_manifest(bundle.path, msgspec.structs.replace(bundle.manifest, files=files))
+    with pytest.raises(StretchError, match=r"states nothing readable in `stretch\.taken`"):
+        whole_of(load_bundle(bundle.path), sub)
+
+
+def test_scales_of_a_quantised_model_are_found_under_the_names_of_its_tensors(tmp_path):
+    found = small()
+    bundle = written(tmp_path / "w", found, undivided(small_in_channels(found.graph)))
+    model = onnx.load(bundle.file(bundle.manifest.subgraphs[0].file))
+    scales = scales_of(quantise(model, images_of(found)))
+    assert {model.graph.input[0].name, model.graph.output[0].name} <= set(scales)
+    assert all(scale.size == zero.size == 1 for scale, zero in scales.values())
+    assert scales_of(quantise(model, images_of(found, 1), scales)) == scales
+
+
+@pytest.mark.parametrize("join", ["channels", "partial_sums"])
+def test_channels_in_tflite_are_the_original(tmp_path, join):
+    pytest.importorskip("ai_edge_litert")
+    from scheduler.delegates.litert import LiteRtDelegate
+    from stretch.export.tflite.bundle import export_tflite
+
+    found = small()
+    bundle = written(tmp_path / "f", found, small_in_channels(found.graph, (join,)))
+    export_tflite(bundle, tmp_path / "t", images_of(found), "random")
+    made, images = load_bundle(tmp_path / "t"), images_of(found)
+    used = {sub.processor for sub in made.manifest.subgraphs}
+    with Session(made, dict.fromkeys(used, "cpu"), delegates=dict.fromkeys(used, LiteRtDelegate())) as session:
+        for x in images:
+            with torch.inference_mode():
+                want = found.module(torch.from_numpy(x)).numpy()
+            assert np.abs(session(x) - want).max() <= 1e-5 * np.abs(want).max()
