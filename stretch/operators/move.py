@@ -209,7 +209,7 @@ def _flatten_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Val
     if len(x.shape) == 4 and x.shape[1] * x.shape[2] > 1 and x.shape[3] > 1:
         n, h, w, c = x.shape
         readers = [source.graph.by_name[name] for name in source.graph.consumers[op.name]]
-        if op.name != source.graph.output and readers and all(reader.kind == "linear" for reader in readers):
+        if op.name not in source.graph.outputs and readers and all(reader.kind == "linear" for reader in readers):
             row = b.reshaped(op.name, x, (n, h * w * c))
             row.flattened = (h, w, c)
             return row

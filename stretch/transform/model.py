@@ -13,32 +13,43 @@ from stretch.planning.design.scale import ScaledBranch, safe_name, scaled_branch
 
 
 class Branch(nn.Module):
-    """A scaled copy of a segment, for one processor; its submodules are its operators.
+    """A scaled copy or a part of a segment, for one processor; its submodules are its operators.
 
     Args:
         graph: The branch's operators, its own part of the join included.
+
+    Attributes:
+        sources: What it reads, by name, in order.
+        results: What it writes.
     """
 
     def __init__(self, graph: OpGraph) -> None:
         super().__init__()
-        self.source, self.result = graph.input.name, graph.output
+        self.sources, self.results = tuple(op.name for op in graph.inputs), graph.outputs
         #: (operator, what it reads, what nobody reads after it)
         self.steps: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = []
         last = {name: op.name for op in graph.ops for name in op.inputs}
         for op in graph.ops:
             if op.kind != "input":
                 self.add_module(op.name, make_module(op, graph.input_shapes(op)))
-                done = tuple(n for n in dict.fromkeys(op.inputs) if last[n] == op.name and n != graph.output)
+                done = tuple(n for n in dict.fromkeys(op.inputs) if last[n] == op.name and n not in graph.outputs)
                 self.steps.append((op.name, op.inputs, done))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Run the operators in order, keeping only tensors that are still read."""
-        values = {self.source: x}
+    def forward(self, *arriving: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        """Run the operators in order, keeping only tensors that are still read.
+
+        Args:
+            arriving: A tensor for each of `sources`.
+
+        Returns:
+            The result, or where there are several a tuple of them, in the order of `results`.
+        """
+        values = dict(zip(self.sources, arriving, strict=True))
         for name, inputs, done in self.steps:
             values[name] = self.get_submodule(name)(*[values[i] for i in inputs])
             for old in done:
                 del values[old]
-        return values[self.result]
+        return values[self.results[0]] if len(self.results) == 1 else tuple(values[name] for name in self.results)
 
 
 class BranchedSegment(nn.Module):
