@@ -16,13 +16,15 @@ class Join:
     """How the branches of a segment meet, as a design says it.
 
     Args:
-        meets: Name of the `Meeting` that computes it; None where there is one branch and nothing to join.
+        meets: Name of the `Meeting` that computes it; None where nothing is joined: there is one branch, or they hand
+            tensors to each other.
         convolves: Whether each branch ends with a 1×1 convolution of its own, so that the trunk keeps its width
             however wide the branches are; else it has all their channels.
         whole: Whether that convolution writes every channel of the trunk; else it writes the branch's part of them.
         adds: Whether what these convolutions write is added up, so that their weights are found together.
         bands: Whether each branch computes a band of the rows of the original segment's output, exactly.
         paths: Whether each branch computes some of the paths that the original segment has already, exactly.
+        placed: Whether each branch computes a portion of the original segment's operators, exactly, and hands tensors on.
     """
 
     meets: str | None
@@ -31,11 +33,12 @@ class Join:
     adds: bool = False
     bands: bool = False
     paths: bool = False
+    placed: bool = False
 
     @property
     def exact(self) -> bool:
         """Whether the branches together compute what the original segment does."""
-        return self.bands or self.paths
+        return self.bands or self.paths or self.placed
 
     @property
     def divides(self) -> bool:

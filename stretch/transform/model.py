@@ -8,8 +8,8 @@ from torch import nn
 from predictors.graph import OpGraph
 from predictors.joins import join_of, meeting_of
 from stretch.operators.forms import forms, make_module
-from stretch.planning.design.branch_design import BranchDesign, SegmentDesign, undivided
-from stretch.planning.design.scale import ScaledBranch, safe_name, scaled_branches, scaled_graph
+from stretch.planning.design.branch_design import BranchDesign, SegmentDesign, safe_name, undivided
+from stretch.planning.design.scale import ScaledBranch, scaled_branches, scaled_graph
 
 
 class Branch(nn.Module):
@@ -57,7 +57,8 @@ class BranchedSegment(nn.Module):
 
     Bands of rows have the same weights and statistics: they share them. In training
     mode they are computed in one piece, so that batch norms see whole images and
-    gradients are the original's.
+    gradients are the original's. Portions run one after the other, each as soon as
+    what it reads is there.
 
     Args:
         design: Its design.
@@ -75,10 +76,11 @@ class BranchedSegment(nn.Module):
         self._whole = () if whole is None else (Branch(whole),)
         self.parallel = False
         self._streams: list[torch.cuda.Stream] = []
-        self.order = [safe_name(b.processor) for b in design.branches]
+        self.order = [safe_name(name) for name in design.names]
+        self.start, self.end, self.placed = design.start, design.end, join_of(design.join).placed
         for name, branch in zip(self.order, branches, strict=True):
             self.add_module(name, Branch(branch.graph))
-        if len(branches) > 1:
+        if len(branches) > 1 and not self.placed:
             self.join = forms.get(meeting_of(design.join).operator).module([], {})
         self._share()
 
@@ -103,11 +105,23 @@ class BranchedSegment(nn.Module):
         if self.training and self._whole:
             output: torch.Tensor = self._whole[0].train()(x)
             return output
+        if self.placed:
+            return self._handing_on(x)
         if self.parallel and x.is_cuda and len(self.order) > 1:
             outputs = self._side_by_side(x)
         else:
             outputs = [self.get_submodule(name)(x) for name in self.order]
         return outputs[0] if len(outputs) == 1 else self.join(*outputs)
+
+    def _handing_on(self, x: torch.Tensor) -> torch.Tensor:
+        """Run portions in their order, each on what it reads of the others."""
+        values = {self.start: x}
+        for name in self.order:
+            portion = self.get_submodule(name)
+            assert isinstance(portion, Branch)
+            written = portion(*(values[source] for source in portion.sources))
+            values.update(zip(portion.results, written if len(portion.results) > 1 else (written,), strict=True))
+        return values[self.end]
 
     def _side_by_side(self, x: torch.Tensor) -> list[torch.Tensor]:
         """Run the first branch on the current stream, the others beside it."""
@@ -161,9 +175,9 @@ class BranchedModel(nn.Module):
             x = self.get_submodule(part.name)(x)
         return x
 
-    def branch(self, segment: str, processor: str) -> Branch:
-        """The branch of one segment on one processor."""
-        branch = self.get_submodule(f"{segment}.{safe_name(processor)}")
+    def branch(self, segment: str, name: str) -> Branch:
+        """The branch of one segment, by its name in the design: that of its processor."""
+        branch = self.get_submodule(f"{segment}.{safe_name(name)}")
         assert isinstance(branch, Branch)
         return branch
 

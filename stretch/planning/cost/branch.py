@@ -40,6 +40,7 @@ class BranchCost:
         writes: Of such a part, elements that it writes.
         cut_ms: What a band takes longer where it has to cut what it reads out of the whole tensor.
         paths: Paths of the segment that it computes; None for all.
+        ends: Tensors that a portion of the segment hands on; None for what is none.
     """
 
     processor: str
@@ -56,6 +57,7 @@ class BranchCost:
     writes: int = 0
     cut_ms: float = 0.0
     paths: tuple[int, int] | None = None
+    ends: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)

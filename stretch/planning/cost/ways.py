@@ -22,8 +22,8 @@ class Ways:
 
     Arrays have one entry per combination of the branches' candidates, in the
     order of `numpy.ravel_multi_index` over `candidates`; of parts of the original
-    segment, bands of rows or paths, one per place where it is divided: the candidates
-    of that number together.
+    segment, bands of rows, paths or portions, one per place where it is divided: the
+    candidates of that number together.
 
     Args:
         segment: The original segment.
@@ -69,13 +69,17 @@ class Ways:
 
     @property
     def exact(self) -> bool:
-        """Whether branches compute parts of the original segment: bands of rows, or its own paths."""
+        """Whether branches compute parts of the original segment: bands of rows, its own paths, or portions."""
         return join_of(self.join).exact
 
     @property
     def banded(self) -> bool:
         """Whether branches compute bands of rows."""
         return join_of(self.join).bands
+
+    def holder(self, host: str) -> str:
+        """Processor that holds the output: the host where branches meet, else that of the last branch."""
+        return host if join_of(self.join).meets is not None and self.branched else self.processors[-1]
 
     def chosen(self, index: int) -> list[BranchCost]:
         """The branches of one combination."""
@@ -95,7 +99,7 @@ class Ways:
         if join_of(self.join).divides:
             parts = partitions(self.segment.width, [b.width for b in chosen], max(aligns))
         branches = tuple(
-            BranchScale(b.processor, b.depth, b.width, b.entry, part, align, b.rows, b.paths)
+            BranchScale(b.processor, b.depth, b.width, b.entry, part, align, b.rows, b.paths, b.ends)
             for b, part, align in zip(chosen, parts, aligns, strict=True)
         )
         return SegmentDesign(self.segment.name, self.segment.start, self.segment.end, branches, self.join)

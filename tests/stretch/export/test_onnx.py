@@ -162,7 +162,13 @@ def test_large_weights_go_to_a_file_beside_the_model(captured, tmp_path, monkeyp
 
 def test_graph_of_several_tensors_becomes_a_file_of_several(tmp_path):
     shape = {"shape": (1, 4, 3, 3)}
-    ops = [Op("a", "input", attrs=shape), Op("b", "input", attrs=shape), Op("s", "add", ("a", "b")), Op("d", "dropout", ("s",)), Op("r", "relu", ("d",))]
+    ops = [
+        Op("a", "input", attrs=shape),
+        Op("b", "input", attrs=shape),
+        Op("s", "add", ("a", "b")),
+        Op("d", "dropout", ("s",)),
+        Op("r", "relu", ("d",)),
+    ]
     graph = OpGraph.build("g", ops, ["r", "s", "d"])
     save_onnx(to_onnx(graph, {}), tmp_path / "m.onnx")
     session = onnx_runtime.session(tmp_path / "m.onnx", log_severity_level=3)

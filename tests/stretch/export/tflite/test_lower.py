@@ -149,7 +149,13 @@ def test_subgraph_of_several_tensors_has_a_signature_of_several(tmp_path):
     from ai_edge_litert.interpreter import Interpreter
 
     shape = {"shape": (1, 6, 5, 5)}
-    ops = [Op("a", "input", attrs=shape), Op("b", "input", attrs=shape), Op("s", "add", ("a", "b")), Op("r", "relu", ("s",)), Op("i", "identity", ("s",))]
+    ops = [
+        Op("a", "input", attrs=shape),
+        Op("b", "input", attrs=shape),
+        Op("s", "add", ("a", "b")),
+        Op("r", "relu", ("s",)),
+        Op("i", "identity", ("s",)),
+    ]
     writer = Writer("m")
     to_tflite(writer, "case", Source(OpGraph.build("g", ops, ["r", "s", "i"]), {}))
     run = Interpreter(model_content=bytes(writer.finish())).get_signature_runner("case")
