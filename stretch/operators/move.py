@@ -3,7 +3,7 @@
 Slices, shuffles and new axes are also seen by `stretch.capture.views`, which knows tensors in another order of dimensions.
 """
 
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,9 @@ from stretch.operators.capturing import Call, Chain, Lowered, functions, modules
 from stretch.operators.forms import Form, forms, onnx_node
 from stretch.operators.pieces import concat_tflite, slice_onnx, slice_tflite
 from stretch.operators.settings import Refusal, pair
+
+#: Attribute of a padding by −∞, which no graph has: `stretch.capture.lowest` makes it part of a pooling.
+LOWEST = "lowest"
 
 
 class Concat(nn.Module):
@@ -135,10 +138,10 @@ def _pad_module(m: nn.ZeroPad2d, shape: Shape) -> list[Lowered]:
 
 @functions(F.pad)
 def _pad(call: Call, x: Any, pad: Any, mode: str = "constant", value: float | None = None) -> Chain:
-    if mode != "constant" or value not in (None, 0, 0.0) or len(pad) not in (2, 4) or min(pad) < 0:
+    if mode != "constant" or value not in (None, 0, 0.0, -inf) or len(pad) not in (2, 4) or min(pad) < 0:
         raise Refusal(f"padding {tuple(pad)} with mode `{mode}` and value {value} is not supported")
     left, right, top, bottom = (*pad, 0, 0)[:4]
-    return [x], "pad", {"padding": (top, left, bottom, right)}
+    return [x], "pad", {"padding": (top, left, bottom, right), **({LOWEST: True} if value == -inf else {})}
 
 
 def _enlargement(shape: Shape, size: Any, scale: Any, mode: str) -> dict[str, Attr]:
