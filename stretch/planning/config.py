@@ -159,7 +159,9 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
     @property
     def planned_kinds(self) -> tuple[str, ...]:
         """What segments may become, defaults filled in."""
-        return tuple(kind for kind in self.kinds if kind != WHOLE) or (tuple(kind for kind, exact in KINDS.items() if exact) if self.lossless else ("stretch",))
+        return tuple(kind for kind in self.kinds if kind != WHOLE) or (
+            tuple(kind for kind, exact in KINDS.items() if exact) if self.lossless else ("stretch",)
+        )
 
     @property
     def exact(self) -> bool:

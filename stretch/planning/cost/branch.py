@@ -12,7 +12,7 @@ from math import prod
 from predictors.devices import ITEM_BYTES
 from predictors.fusion import Kernel, KernelCost
 from predictors.host import HOST, host_among
-from predictors.joins import JoinKind
+from predictors.joins import JoinKind, join_of
 from predictors.predictor import KernelsTime, LatencyPredictor
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.depth import drop_units
@@ -190,7 +190,7 @@ class Costs:
 
     def join(self, segment: Segment, kind: JoinKind, channels: int, branches: int) -> float:
         """Time of the join of several branches on the host, ms."""
-        if kind == "none" or branches == 1:
+        if join_of(kind).meets is None or branches == 1:
             return 0.0
         shape = segment.graph.by_name[segment.end].shape
         return self.predictor.join_ms(kind, (shape[0], channels, *shape[2:]), branches, self.host, self.precision.get(self.host))

@@ -194,7 +194,7 @@ def timeline(graph: OpGraph, design: BranchDesign, costs: Costs) -> Timeline:
         elements = shape[0] * channels * prod(shape[2:])
         joined = len(part.branches) > 1
         if join_of(part.join).placed:
-            times = _portions(part.branches, [made.graph for made in scaled], {part.start: holder}, costs)
+            times = portion_times(part.branches, [made.graph for made in scaled], {part.start: holder}, costs)
         else:
             times = tuple(
                 _branch(scale, made.graph, holder, elements, joined, costs) for scale, made in zip(part.branches, scaled, strict=True)
@@ -221,8 +221,18 @@ def _branch(scale: BranchScale, graph: OpGraph, holder: str, elements: int, join
     return BranchTime(scale, graph.macs, graph.params, into, links, alone, slowed, out, estimate)
 
 
-def _portions(scales: Sequence[BranchScale], graphs: Sequence[OpGraph], holders: dict[str, str], costs: Costs) -> tuple[BranchTime, ...]:
-    """Portions of a segment: each waits for what it reads, and fetches what is on another processor."""
+def portion_times(
+    scales: Sequence[BranchScale], graphs: Sequence[OpGraph], arriving: Mapping[str, str], costs: Costs
+) -> tuple[BranchTime, ...]:
+    """Portions of a segment on the timeline: each waits for what it reads, and fetches what is on another processor.
+
+    Args:
+        scales: The portions.
+        graphs: Their graphs.
+        arriving: Processor that holds what arrives at the segment, by tensor.
+        costs: Costs on the device.
+    """
+    holders = dict(arriving)
     writers: dict[str, int] = {}
     times, jobs = [], []
     for number, (scale, graph) in enumerate(zip(scales, graphs, strict=True)):
