@@ -7,7 +7,7 @@ subgraphs of a bundle.
 """
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 
@@ -56,44 +56,77 @@ def schedule(jobs: Sequence[Job]) -> Schedule:
     Raises:
         ValueError: If jobs wait for each other in a circle.
     """
-    readers: list[list[int]] = [[] for _ in jobs]
+    readers, missing = waiting([job.reads for job in jobs])
+    places = sorted({job.processor for job in jobs})
+    starts, ends, before = run([places.index(job.processor) for job in jobs], [job.ms for job in jobs], readers, missing, len(places))
+    waits = tuple(
+        tuple(dict.fromkeys((*job.reads, *(() if earlier is None else (earlier,))))) for job, earlier in zip(jobs, before, strict=True)
+    )
+    return Schedule(tuple(starts), tuple(ends), waits)
+
+
+def waiting(reads: Sequence[Collection[int]]) -> tuple[list[list[int]], list[int]]:
+    """The jobs that read from each job, and how many each reads from.
+
+    Args:
+        reads: Numbers of the jobs that each reads from.
+    """
+    readers: list[list[int]] = [[] for _ in reads]
     missing = []
-    for number, job in enumerate(jobs):
-        sources = set(job.reads)
+    for number, own in enumerate(reads):
+        sources = set(own)
         missing.append(len(sources))
         for source in sources:
             readers[source].append(number)
-    ready: dict[str, list[int]] = {job.processor: [] for job in jobs}
-    for number, job in enumerate(jobs):
-        if not missing[number]:
-            ready[job.processor].append(number)  # in order, so it is a heap
-    starts, ends = [0.0] * len(jobs), [0.0] * len(jobs)
-    before: list[int | None] = [None] * len(jobs)
-    last: dict[str, int] = {}
+    return readers, missing
+
+
+def run(
+    places: Sequence[int], ms: Sequence[float], readers: Sequence[Sequence[int]], missing: Sequence[int], processors: int
+) -> tuple[list[float], list[float], list[int | None]]:
+    """What `schedule` says, for whoever asks often: starts, ends, and the job before each on its processor.
+
+    Args:
+        places: Number of the processor of each job.
+        ms: How long each occupies it.
+        readers: As `waiting` gives them.
+        missing: As `waiting` gives them.
+        processors: How many there are.
+
+    Raises:
+        ValueError: If jobs wait for each other in a circle.
+    """
+    left = list(missing)
+    ready: list[list[int]] = [[] for _ in range(processors)]
+    for number, place in enumerate(places):
+        if not left[number]:
+            ready[place].append(number)  # in order, so it is a heap
+    starts, ends = [0.0] * len(places), [0.0] * len(places)
+    before: list[int | None] = [None] * len(places)
+    last: list[int | None] = [None] * processors
+    idle = [True] * processors
     running: list[tuple[float, int, int]] = []
-    busy: set[str] = set()
     started, now = 0, 0.0
+    touched: Iterable[int] = range(processors)
     while True:
-        for processor, waiting in ready.items():
-            if waiting and processor not in busy:
-                number = heapq.heappop(waiting)
-                starts[number], ends[number] = now, now + jobs[number].ms
-                before[number] = last.get(processor)
-                last[processor] = number
-                busy.add(processor)
+        for place in touched:
+            if idle[place] and ready[place]:
+                number = heapq.heappop(ready[place])
+                starts[number], ends[number] = now, now + ms[number]
+                before[number], last[place] = last[place], number
+                idle[place] = False
                 heapq.heappush(running, (ends[number], started, number))
                 started += 1
         if not running:
             break
         now, _, number = heapq.heappop(running)
-        busy.discard(jobs[number].processor)
+        idle[places[number]] = True
+        touched = {places[number]}
         for reader in readers[number]:
-            missing[reader] -= 1
-            if not missing[reader]:
-                heapq.heappush(ready[jobs[reader].processor], reader)
-    if started < len(jobs):
+            left[reader] -= 1
+            if not left[reader]:
+                heapq.heappush(ready[places[reader]], reader)
+                touched.add(places[reader])
+    if started < len(places):
         raise ValueError("jobs wait for each other in a circle")
-    waits = tuple(
-        tuple(dict.fromkeys((*job.reads, *(() if earlier is None else (earlier,))))) for job, earlier in zip(jobs, before, strict=True)
-    )
-    return Schedule(tuple(starts), tuple(ends), waits)
+    return starts, ends, before

@@ -307,7 +307,8 @@ def _nothing_to_split(graph: OpGraph, config: PlanConfig) -> InfeasibleError:
     """Why no segment of a network can be divided exactly."""
     hint = Sentence("let segments be stretched, which makes another network, with {}", Mention("kinds", ("stretch",)))
     if "rows" not in config.planned_kinds:
-        return InfeasibleError(f"`{graph.name}` has no segment with parallel paths of its own", hint)
+        why = "no segment with parallel paths of its own, nor one that several processors compute faster in portions"
+        return InfeasibleError(f"`{graph.name}` has {why}", hint)
     mixed = mixing(graph)
     if mixed:
         kinds = ", ".join(dict.fromkeys(graph.by_name[name].kind for name in mixed))
