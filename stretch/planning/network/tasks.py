@@ -59,8 +59,17 @@ def find_tasks(graph: OpGraph, launched: Sequence[Sequence[Kernel]]) -> TaskGrap
         graph: The segment.
         launched: The kernels of each backend.
     """
-    fused = _union(graph, [kernel.ops for kernels in launched for kernel in kernels])
-    return _quotient(graph, _chained(_quotient(graph, fused)))
+    return _quotient(graph, _chained(fused_tasks(graph, launched)))
+
+
+def fused_tasks(graph: OpGraph, launched: Sequence[Sequence[Kernel]]) -> TaskGraph:
+    """The finest tasks: operators that some backend fuses are one, every other is one of its own.
+
+    Args:
+        graph: The segment, or a network.
+        launched: The kernels of each backend.
+    """
+    return _quotient(graph, _union(graph, [kernel.ops for kernels in launched for kernel in kernels]))
 
 
 def _union(graph: OpGraph, sets: Sequence[Sequence[str]]) -> list[list[str]]:
