@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from predictors.join import Join, Meeting, combine, joins, meetings, misfit
 from predictors.shapes import Shape
 
-
 #: Where the rows of an image are, by layout.
 ROWS = {"NCHW": 2, "NHWC": 1}
 

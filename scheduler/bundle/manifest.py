@@ -6,6 +6,7 @@ import msgspec
 
 from predictors.devices import Precision
 from predictors.errors import StretchError
+from scheduler.bundle.agreement import Agreement
 from scheduler.bundle.preprocessing import Preprocessing
 
 SCHEMA = 2
@@ -201,6 +202,7 @@ class Manifest(_Part, frozen=True):
         little_cores: The device's cores for threads that only wait for another processor.
         tflite: TFLite file with a signature for each subgraph and join, if there is one.
         aot: Copies of that file whose int8 signatures of the DSP are code for named chips, by chip.
+        agreement: With the original on images, as the bundle was made; None where that was not measured.
     """
 
     schema: int
@@ -226,6 +228,7 @@ class Manifest(_Part, frozen=True):
     little_cores: tuple[_Core, ...] = ()
     tflite: str | None = None
     aot: dict[str, str] = {}
+    agreement: Agreement | None = None
 
     @property
     def input(self) -> str:

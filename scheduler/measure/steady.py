@@ -80,7 +80,7 @@ def time_steadily(
 ) -> dict[str, Steady]:
     """Time what runs without waiting for others, in turns.
 
-    Work on a single core counts with the time that the core computed, and with the least that it waited in any run: on a
+    Work on a single core counts with the time that the core computed, and with the least that it waited in two runs: on a
     busy machine, too, that is what it takes. Of other work, runs during which the system gave a core to somebody else are
     left out as long as there are enough others. Rounds go on until every median is known well.
 
@@ -135,8 +135,9 @@ def _summed(samples: list[_Sample], serial: bool) -> Steady:
     whole = [each.wall for each in samples if not each.interrupted]
     if serial:
         # A thread that waits for its turn on a busy machine does not compute; what it waits at least is part of the work.
-        # That is less than nothing where the caller and the device compute at the same time.
-        waits = min(each.wall - each.computed for each in samples)
+        # That is less than nothing where the caller and the device compute at the same time. The least of all is left out:
+        # another thread of this process may have computed meanwhile, which makes it seem that the work waited less.
+        waits = sorted(each.wall - each.computed for each in samples)[:2][-1]
         used = [max(0.1 * each.computed, each.computed + waits) for each in samples]
     else:
         used = whole if len(whole) >= min(5, len(samples)) else [each.wall for each in samples]

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from scheduler.bundle.agreement import Agreement
 from stretch.planning.answer import PlanAnswer
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class BranchedAnswer(PlanAnswer, frozen=True, kw_only=True):
         seconds: Wall time of each phase.
         preprocessing: What a picture goes through before the model reads it; None: ImageNet's.
         calibration: Each branched segment that was calibrated.
+        agreement: With the original, on images that were held back; None where that was not measured.
         bundle: Folder of the bundle, where one was written.
         checks: What was compared as the bundle was written; empty without one.
     """
@@ -38,5 +40,6 @@ class BranchedAnswer(PlanAnswer, frozen=True, kw_only=True):
     seconds: dict[str, float]
     preprocessing: dict[str, Any] | None
     calibration: "list[SegmentError]"
+    agreement: Agreement | None
     bundle: str | None
     checks: dict[str, Any]

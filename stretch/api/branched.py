@@ -14,6 +14,7 @@ from stretch.planning.result import PlanResult
 from stretch.planning.sentences import Mention, Sentence, Spelling, as_argument, spelled
 
 if TYPE_CHECKING:
+    from scheduler.bundle.agreement import Agreement
     from scheduler.bundle.manifest import Manifest
     from scheduler.bundle.preprocessing import Preprocessing
     from stretch.capture import Captured
@@ -41,6 +42,7 @@ class Branched:
         model: The branched network, a `torch.nn.Module`; None after a dry run.
         sequential: The sequential control of the same MACs, if there is one.
         calibration: How far each branched segment is from the original's, after calibration.
+        agreement: How far the network agrees with the original on images that were held back; None where that was not measured.
         bundle: The folder written last, if any.
         manifest: Its `bundle.json`.
         preprocessing: What a picture goes through before the model reads it; None: ImageNet's.
@@ -56,6 +58,7 @@ class Branched:
     model: "BranchedModel | None" = None
     sequential: "BranchedModel | None" = None
     calibration: "list[SegmentError]" = field(default_factory=list)
+    agreement: "Agreement | None" = None
     bundle: Path | None = None
     manifest: "Manifest | None" = None
     preprocessing: "Preprocessing | None" = None
@@ -92,9 +95,20 @@ class Branched:
         check_target(folder)
         model, sequential = as_it_is(self.model, self.original.graph), self._control() if controls else None
         trained = fingerprint(model) != self.built
+        if trained:
+            # what was measured is no longer true of it
+            self.agreement = None
         networks, weights = (model, sequential), self._weights(trained)
         self.manifest = write_bundle(
-            folder, self.plan, self.original, networks, weights, self.preprocessing, controls=controls, progress=progress or silent
+            folder,
+            self.plan,
+            self.original,
+            networks,
+            weights,
+            self.preprocessing,
+            controls=controls,
+            agreement=self.agreement,
+            progress=progress or silent,
         )
         self.bundle = folder
         if trained:
@@ -115,6 +129,7 @@ class Branched:
             seconds={name: round(value, 3) for name, value in self.seconds.items()},
             preprocessing=self.preprocessing.to_json() if self.preprocessing else None,
             calibration=self.calibration,
+            agreement=self.agreement,
             bundle=str(self.bundle) if self.bundle else None,
             checks=self.manifest.checks if self.manifest else {},
         )

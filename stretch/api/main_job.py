@@ -11,6 +11,7 @@ from predictors.devices import DeviceProfile, load_device
 from predictors.errors import MissingBackendError, UsageError
 from predictors.install import install_line
 from scheduler.progress import Progress, silent
+from stretch.api.agreeing import agreeing, check_request
 from stretch.api.branched import UNKNOWN_ACCURACY, Branched
 from stretch.planning.config import PlanConfig
 from stretch.planning.design.branch_design import DesignDraft, load_draft
@@ -37,6 +38,8 @@ def branch(
     seed: int = 0,
     images: str | Path | None = None,
     image_count: int = 256,
+    min_agreement: float | None = None,
+    repair: bool = False,
     preprocessing: "Preprocessing | Mapping[str, Any] | None" = None,
     controls: bool = True,
     dry_run: bool = False,
@@ -55,8 +58,11 @@ def branch(
         input_shape: Channels, height, width, with or without the batch (1) before them; the model's usual one by default.
         weights: ``default``, ``none`` (random) or a file; ignored for a module.
         seed: Of random weights.
-        images: Folder of unlabelled images: every layer and join is fitted to what the original computes on them. None: no calibration.
-        image_count: Images to take from it, at most.
+        images: Folder of unlabelled images: every layer and join is fitted to what the original computes on some of them, and
+            on others, held back, the network is compared with the original. None: neither.
+        image_count: Images to calibrate with, at most.
+        min_agreement: Share of the images held back in which both networks must see the same class.
+        repair: Where they do not, stages that change most stay as they are, one segment after the other, until they do.
         preprocessing: What pictures go through, or a table of what differs from what the model states, such as ``{"crop": 0.9}``.
         controls: Whether the bundle has the sequential controls.
         dry_run: Stop after planning.
@@ -73,13 +79,22 @@ def branch(
     seconds: dict[str, float] = {}
     phase = partial(_phase, seconds, progress or silent)
     asked = _asked(device, design, config, options)
+    check_request(min_agreement, repair=repair, images=images is not None, design=design is not None, dry_run=dry_run)
     _check_target(None if dry_run else out)
     with _torch(phase):
         network = _read(model, input_shape, phase, weights=str(weights), seed=seed, trust_code=trust_code)
-        result = _planned(network, *asked, seconds, preprocessing, calibrated=images is not None, phase=phase)
+
+        def make(request: PlanConfig | None) -> Branched:
+            made = _planned(network, *asked[:2], request, seconds, preprocessing, calibrated=images is not None, phase=phase)
+            if not dry_run:
+                _build(made, network.captured, controls, images, image_count, phase)
+            return made
+
+        result = make(asked[2])
+        if min_agreement is not None:
+            result = agreeing(result, min_agreement, make if repair else None)
         if dry_run:
             return result
-        _build(result, network.captured, controls, images, image_count, phase)
     if out is not None:
         with phase("export"):
             result.save(out, controls=controls, progress=progress)
@@ -129,7 +144,7 @@ def _phase(seconds: dict[str, float], progress: Progress, name: str) -> Iterator
     progress(name)
     start = time.perf_counter()
     yield
-    seconds[name] = time.perf_counter() - start
+    seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - start
 
 
 def _import_torch() -> None:
@@ -193,8 +208,9 @@ def _given(module: Any, shape: tuple[int, ...] | None) -> "LoadedModel":
 def _build(result: Branched, captured: "Captured", controls: bool, images: str | Path | None, image_count: int, phase: "Phase") -> None:
     """Fill in the networks of a plan."""
     from stretch.api.present import fingerprint
-    from stretch.stages.build import build_control, calibrate_on
+    from stretch.stages.build import build_control, compare_on, divide_images
     from stretch.transform import build
+    from stretch.transform.calibrate import calibrate
 
     with phase("transform"):
         result.original, result.model = captured, build(captured, result.plan.design)
@@ -202,5 +218,10 @@ def _build(result: Branched, captured: "Captured", controls: bool, images: str |
             result.sequential = build_control(captured, result.plan)
     if images is not None:
         with phase("calibrate"):
-            result.calibration = calibrate_on(result.model, captured, Path(images), image_count, result.preprocessing)
+            found = divide_images(Path(images), captured, image_count, result.preprocessing)
+            result.calibration = calibrate(result.model, captured, found.fitted)
+        with phase("compare"):
+            compared, warnings = compare_on(result.model, captured, found.held_back)
+            result.agreement = compared.agreement if compared else None
+            result.warnings += warnings
     result.built = fingerprint(result.model)

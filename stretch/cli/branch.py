@@ -1,6 +1,7 @@
 """`stretch branch`: a model to a bundle of branches for one device."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +18,7 @@ from stretch.planning.sentences import as_flag
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from scheduler.bundle.agreement import Agreement
     from stretch.api import Branched
 
 #: Phases of the bar: import torch, load, capture, plan, transform, and files of a usual bundle.
@@ -44,6 +46,12 @@ def branch(
         Path | None, typer.Option(help="Folder of unlabelled images (pictures or .npy) to calibrate the new network with.")
     ] = None,
     image_count: Annotated[int, typer.Option(help="Calibration images to take, at most.", min=16)] = 256,
+    min_agreement: Annotated[
+        float | None, typer.Option(help="Share of other images of the folder in which it must see the original's class, such as 0.95.")
+    ] = None,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Let stages that change most stay as they are until --min-agreement holds.")
+    ] = False,
     pictures: PictureRequest,
     controls: Annotated[bool, typer.Option("--controls/--no-controls", help="Write the sequential controls into the bundle.")] = True,
     export: Annotated[bool, typer.Option("--export/--no-export", help="Write the bundle.")] = True,
@@ -68,6 +76,8 @@ def branch(
             seed=seed,
             images=images,
             image_count=image_count,
+            min_agreement=min_agreement,
+            repair=repair,
             preprocessing=asked,
             controls=controls,
             dry_run=dry_run,
@@ -98,12 +108,30 @@ def _tell(out: Output, result: "Branched") -> None:
             console.print(
                 f"calibrated {error.segment}: squared error {error.after:.3f} of the original's square, {error.before:.3f} before"
             )
+        if answer.agreement is not None:
+            for line in _agreement(answer.agreement):
+                console.print(line)
         if answer.bundle is not None:
             console.print(f"largest difference of any exported file from torch: {answer.checks['max_error']:.1e} of its largest output")
             # not wrapped: this line is there to be copied
             console.print(f"bundle written; run it with: stretch run {answer.bundle}", soft_wrap=True)
 
     out.emit(answer, human)
+
+
+def _agreement(found: "Agreement") -> "Iterator[str]":
+    """How far the network agrees with the original, whole and by segments."""
+    if found.value is None:
+        yield f"measured on {found.images} images held back: error of the outputs {found.error:.3f} of the original's"
+    else:
+        yield (
+            f"measured on {found.images} images held back: the original's class in {found.value:.1%} ({found.low:.1%} to {found.high:.1%}), "
+            f"error of the scores {found.error:.3f} of the original's"
+        )
+    for each in found.segments:
+        if each.error is not None:
+            share = "" if each.value is None else f"the original's class in {each.value:.1%}, "
+            yield f"  {each.segment} alone changed: {share}error {each.error:.3f}"
 
 
 def _input_shape(text: str) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ import msgspec
 from predictors.graph import Op, OpGraph
 from predictors.joins import join_of
 from predictors.shapes import integer
+from scheduler.bundle.agreement import Agreement
 from scheduler.bundle.manifest import SCHEMA, Alternative, FileEntry, JoinEntry, Manifest, ModelInfo, SubgraphEntry, Tensor, WeightsInfo
 from scheduler.bundle.preprocessing import Preprocessing
 from scheduler.progress import Progress, silent
@@ -38,6 +39,7 @@ class BundleFacts:
         alternatives: What a subgraph would take on each processor of the plan.
         little_cores: The device's cores for threads that only wait.
         preprocessing: What a picture goes through before the model reads it; None if that is not known.
+        agreement: With the original; None where that was not measured.
     """
 
     device: str
@@ -51,6 +53,7 @@ class BundleFacts:
     alternatives: Callable[[OpGraph], dict[str, Alternative]] = lambda graph: {}
     little_cores: tuple[int, ...] = ()
     preprocessing: Preprocessing | None = None
+    agreement: Agreement | None = None
 
 
 def export_bundle(
@@ -205,6 +208,7 @@ def _manifest(original: Captured, model: BranchedModel, facts: BundleFacts, vers
         checks={},
         files=written.files,
         little_cores=facts.little_cores,
+        agreement=facts.agreement,
     )
 
 

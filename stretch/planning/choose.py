@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, floor
 
-from predictors.errors import InfeasibleError, TightRule, UsageError
+from predictors.errors import InfeasibleError, TightRule, UnknownNameError, UsageError
 from predictors.graph import OpGraph
 from predictors.joins import DEFAULT, JoinKind, joins_that
 from stretch.planning.config import PlanConfig
@@ -66,6 +66,9 @@ def choose(
         UsageError: If the request cannot be planned for.
     """
     _check(config, accuracy_predictor)
+    for name in config.keep:
+        if name not in (names := [stage.name for stage in stages]):
+            raise UnknownNameError.among("stage to keep", name, names)
     space, n_meet, found = _stretched(graph, config, costs, stages)
     if set(config.planned_kinds) != {"stretch"}:
         space = with_exact_kinds(graph, config, space)
@@ -148,7 +151,8 @@ def _widening() -> str:
 def _space(
     config: PlanConfig, costs: Costs, segments: Sequence[Segment], join: JoinKind, arriving: Sequence[int] | None = None
 ) -> DesignSpace:
-    return DesignSpace(segments, config.processors, costs, Rules.of(config), join, arriving, stretched="stretch" in config.planned_kinds)
+    stretched = "stretch" in config.planned_kinds
+    return DesignSpace(segments, config.processors, costs, Rules.of(config), join, arriving, stretched=stretched, kept=config.keep)
 
 
 def _search(graph: OpGraph, config: PlanConfig, costs: Costs, space: DesignSpace, n_meet: int) -> SearchResult | None:

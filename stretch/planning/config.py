@@ -64,6 +64,14 @@ OWN = (
         "given, ``always`` where it is faster.",
     ),
     Option(
+        "keep",
+        tuple[str, ...],
+        (),
+        "Stages that are not stretched, separated by commas: they stay whole, or are divided exactly where the kinds asked for allow it.",
+        "Stages that are not stretched: they stay whole, or are divided exactly where `kinds` allows it.",
+        example="s1,s4",
+    ),
+    Option(
         "kinds",
         tuple[str, ...],
         (),
@@ -126,7 +134,7 @@ OWN = (
 #: The order of help and docs; options of further constraints follow by name.
 FIRST = (
     "processors", "alpha", "beta", "balance", "min_depth", "min_width", "macs", "segment_macs", "params", "n_meet", "meet",
-    "merge", "kinds", "lossless", "join", "strategy", "objective", "accuracy", "min_accuracy", "precision", "peak_memory", "latency_budget",
+    "merge", "keep", "kinds", "lossless", "join", "strategy", "objective", "accuracy", "min_accuracy", "precision", "peak_memory", "latency_budget",
 )  # fmt: skip
 
 

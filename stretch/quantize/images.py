@@ -23,9 +23,10 @@ MAX_BYTES = 4 << 30
 
 
 def load_images(folder: Path, shape: Sequence[int], limit: int, preprocessing: Preprocessing = IMAGENET) -> list[Array]:
-    """The first images of a folder, in the order of their names.
+    """Images of a folder, in the order of their names; where there are more files than asked for, they are spread evenly over all.
 
-    Pictures are resized, cropped at the centre and normalised.
+    Folders are often sorted by class: the first files would show few of them.
+    Pictures are turned as their camera says, resized, cropped at the centre and normalised.
     Arrays (``.npy``, ``.npz``) hold what the model reads: float32, one image as
     channels × height × width or many of them, normalised already.
 
@@ -46,7 +47,7 @@ def load_images(folder: Path, shape: Sequence[int], limit: int, preprocessing: P
         raise StretchError(f"there is no folder {folder} with calibration images", "give a folder of pictures or .npy arrays with --images")
     files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in (*ARRAYS, *PICTURES) and path.is_file())
     found: list[Array] = []
-    for file in files:
+    for file in files if len(files) <= limit else [files[i * len(files) // limit] for i in range(limit)]:
         if len(found) >= limit:
             break
         found += read_images(file, shape, preprocessing)
@@ -130,7 +131,7 @@ def _arrays(file: Path, shape: Sequence[int]) -> list[Array]:
 
 def _picture(file: Path, shape: Sequence[int], preprocessing: Preprocessing) -> Array:
     try:
-        from PIL import Image
+        from PIL import Image, ImageOps
     except ImportError as error:
         raise MissingBackendError(
             "reading pictures needs Pillow, which is not installed", "`pip install pillow`, or give .npy arrays"
@@ -140,7 +141,7 @@ def _picture(file: Path, shape: Sequence[int], preprocessing: Preprocessing) -> 
         raise StretchError(f"{file} is a picture, and the model reads {channels} channels", "give .npy arrays with --images")
     try:
         with Image.open(file) as opened:
-            picture = opened.convert("RGB")
+            picture = ImageOps.exif_transpose(opened).convert("RGB")
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise StretchError(f"{file} is no picture that can be read", "remove it from the folder") from error
     size = preprocessing.scaled(picture.width, picture.height, (width, height))

@@ -1,7 +1,9 @@
 """Last stage: a bundle, with all that is known of the plan, whoever writes it."""
 
+from dataclasses import replace
 from pathlib import Path
 
+from scheduler.bundle.agreement import Agreement
 from scheduler.bundle.manifest import Manifest
 from scheduler.bundle.preprocessing import Preprocessing
 from scheduler.progress import Progress, silent
@@ -22,6 +24,7 @@ def write_bundle(
     preprocessing: Preprocessing | None,
     *,
     controls: bool = True,
+    agreement: Agreement | None = None,
     progress: Progress = silent,
 ) -> Manifest:
     """Write a bundle, each file checked against torch.
@@ -34,12 +37,13 @@ def write_bundle(
         weights: Source (``default``, ``random``, ``file``, ``given`` or ``trained``) and which.
         preprocessing: What a picture goes through before the model reads it; None: ImageNet's.
         controls: Whether the bundle has the sequential controls.
+        agreement: With the original, where that was measured.
         progress: Called with a few words for what comes next.
 
     Raises:
         StretchError: If a file differs from torch, or the folder cannot be written.
     """
-    facts = bundle_facts(planned, planned.device, *weights, preprocessing)
+    facts = replace(bundle_facts(planned, planned.device, *weights, preprocessing), agreement=agreement)
     model, sequential = networks
 
     def tell(what: str) -> None:

@@ -58,7 +58,9 @@ class MeanWeights:
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
-        self.live = {k: v for k, v in model.state_dict(keep_vars=True).items() if v.is_floating_point()}
+        # Parts that share a tensor, as bands of rows do, name it several times: it has one mean.
+        once = {id(v): k for k, v in reversed(model.state_dict(keep_vars=True).items()) if v.is_floating_point()}
+        self.live = {k: v for k, v in model.state_dict(keep_vars=True).items() if once.get(id(v)) == k}
         self.mean = {k: v.detach().clone() for k, v in self.live.items()}
         self.updates = torch.zeros((), device=next(iter(self.live.values())).device)
 

@@ -32,7 +32,7 @@ def merge_stages(graph: OpGraph, space: DesignSpace) -> DesignSpace:
     more: list[list[Ways]] = [[] for _ in stages]
     for first, last in combinations(range(len(stages)), 2):
         run = stages[first : last + 1]
-        if not all(stage.branchable for stage in run):
+        if not all(stage.branchable and stage.name not in space.kept for stage in run):
             continue
         segment = cut_segment(graph, merged_name(run), run[0].start, run[-1].end)
         for branches in range(2, len(space.processors) + 1):

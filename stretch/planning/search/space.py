@@ -1,6 +1,6 @@
 """All legal designs of one network on one device, as arrays of options per segment."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -50,6 +50,7 @@ class DesignSpace:
         join: How branches meet.
         arriving: Channels that arrive at each segment; the original's if None.
         stretched: Whether segments may become scaled copies; else all stay whole.
+        kept: Names of those that may not.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class DesignSpace:
         arriving: Sequence[int] | None = None,
         *,
         stretched: bool = True,
+        kept: Collection[str] = (),
     ) -> None:
         self.segments = tuple(segments)
         self.processors = tuple(processors)
@@ -70,13 +72,14 @@ class DesignSpace:
         self.costs = costs
         self.rules = rules
         self.join = join
+        self.kept = frozenset(kept)
         self.arriving = tuple(arriving) if arriving is not None else tuple(s.in_width for s in self.segments)
         self.options: list[list[Ways]] = []
         for i, segment in enumerate(self.segments):
             following = self.segments[i + 1] if i + 1 < len(self.segments) else None
             kind: JoinKind = join if join in join_kinds(segment, following) else DEFAULT
             here = [self.whole(segment, p, self.arriving[i]) for p in self.processors]
-            if stretched and segment.branchable:
+            if stretched and segment.branchable and segment.name not in self.kept:
                 for count in range(2, len(self.processors) + 1):
                     here += [self._branched(segment, subset, kind, self.arriving[i]) for subset in combinations(self.processors, count)]
             self.options.append([o for o in here if len(o.macs)])

@@ -10,7 +10,7 @@ from predictors.fits import Correction, KernelGroup, Trees
 from predictors.fusion import KernelCost
 from predictors.models.fitted import FittedModel
 from predictors.models.roofline import RooflinePredictor
-from tests.predictors.fits.examples import fit
+from tests.predictors.fits.examples import fit, kernel_costs
 
 CPU = load_device("mi9").processor("cpu[1large]")
 

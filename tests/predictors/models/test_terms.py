@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from predictors.fusion import KernelCost
 from predictors.models.fitted import columns
 from predictors.models.terms import Grain, terms
+from tests.predictors.fits.examples import kernel_costs
+
 
 @given(kernel_costs, st.sampled_from(terms.names()))
 def test_terms_of_columns_are_those_of_each_kernel(cost, name):

@@ -1,4 +1,6 @@
 import os
+import threading
+import time
 
 import pytest
 
@@ -25,6 +27,18 @@ def test_contestants_take_turns_and_each_has_its_own_time():
     assert found["long"].ms > 5 * found["short"].ms
     assert abs(order.count("short") - order.count("long")) == 0
     assert all(set(order[i : i + 2]) == {"short", "long"} for i in range(0, len(order), 2))
+
+
+def test_a_thread_that_computes_beside_one_run_does_not_shorten_the_others():
+    runs = iter(range(10_000))
+
+    def run() -> None:
+        other = threading.Thread(target=work, args=(200_000 if next(runs) == 4 else 0,))
+        other.start()
+        time.sleep(0.02)
+        other.join()
+
+    assert time_steadily({"waits": run}, serial=True)["waits"].ms >= 19
 
 
 def test_rounds_stay_between_their_bounds():

@@ -5,7 +5,7 @@ from math import ceil, floor
 
 import pytest
 
-from predictors.errors import InfeasibleError, UsageError
+from predictors.errors import InfeasibleError, UnknownNameError, UsageError
 from stretch.planning.config import PlanConfig
 from stretch.planning.network.segments import split_segments
 from stretch.planning.plan import evaluate, plan
@@ -127,3 +127,21 @@ def test_design_with_merged_stages_is_evaluated_like_a_planned_one():
 def test_concat_joins_are_not_planned_on_the_grid():
     with pytest.raises(UsageError, match="strategy"):
         plan(GRAPH, PIXEL6, PlanConfig(join="concat", strategy="grid"))
+
+
+def test_stages_that_are_kept_are_not_stretched_alone_nor_with_others():
+    free, kept = (planned(kinds=("stretch", "rows"), merge="always", alpha=5.0, beta=5.0, keep=keep) for keep in ((), ("s1",)))
+    assert any(row.kind == "stretch" for row in free.answer().segments if "s1" in row.name)
+    assert all(row.kind in ("whole", "rows") for row in kept.answer().segments if "s1" in row.name)
+    assert kept.run.makespan_ms >= free.run.makespan_ms
+
+
+def test_stages_are_not_merged_with_one_that_is_kept():
+    assert "s1_to_s2" in stages_of(planned())
+    with pytest.raises(InfeasibleError):
+        planned(keep=("s1",))
+
+
+def test_stage_to_keep_that_is_none_is_an_unknown_name():
+    with pytest.raises(UnknownNameError, match="unknown stage to keep `s9`"):
+        planned(keep=("s9",))

@@ -163,3 +163,25 @@ def test_calibration_images_go_through_what_is_asked_for(tmp_path):
     read = Preprocessing((0.5, 0.5, 0.5), (0.25, 0.5, 1.0), 1.0)
     for i, got in enumerate(load_images(tmp_path, SHAPE, 100, read)):
         assert got[0, :, 3, 3] == pytest.approx([(i / 255 - 0.5) / 0.25, (100 / 255 - 0.5) / 0.5, 200 / 255 - 0.5], abs=1e-6)
+
+
+def test_many_files_are_taken_from_all_over_the_folder(tmp_path):
+    for i, image in enumerate(arrays(30)):
+        np.save(tmp_path / f"{i:02}.npy", image)
+    found = load_images(tmp_path, SHAPE, 10)
+    assert np.array_equal(np.concatenate(found), arrays(30)[::3])
+
+
+def test_pictures_are_turned_as_their_camera_says(tmp_path):
+    Image = pytest.importorskip("PIL.Image")
+    upright = np.zeros((40, 20, 3), np.uint8)
+    upright[:20] = 255
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the camera was turned by 90°: the first row of pixels is the right-hand side
+    for name, pixels, options in (("a_upright.png", upright, {}), ("b_turned.png", np.rot90(upright), {"exif": exif})):
+        Image.fromarray(np.ascontiguousarray(pixels)).save(tmp_path / name, **options)
+    for i in range(FEWEST):
+        Image.fromarray(upright).save(tmp_path / f"c{i}.png")
+    first, second, *_ = load_images(tmp_path, SHAPE, 100)
+    assert np.array_equal(first, second)
+    assert first[0, :, 0].mean() != first[0, :, -1].mean()

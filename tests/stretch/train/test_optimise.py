@@ -33,6 +33,18 @@ def test_mean_of_weights_forgets_the_first_ones_and_swaps_back():
     assert int(mean.updates) == 11
 
 
+def test_tensor_that_several_parts_share_has_one_mean_and_comes_back():
+    model = nn.ModuleList([nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)])
+    model[1].weight = model[0].weight
+    mean = MeanWeights(model, 0.5)
+    model[0].weight.data.fill_(3.0)
+    mean.update()
+    mean.swap()
+    assert model[1].weight.item() != 3.0
+    mean.swap()
+    assert model[0].weight.item() == 3.0
+
+
 def test_infinite_gradients_in_the_first_fp16_step_leave_the_momentum_sound():
     torch.full((1000,), float("nan"))  # what freed memory may hold
     weight = torch.nn.Parameter(torch.ones(1000))

@@ -1,0 +1,221 @@
+"""Real pretrained networks and natural photographs: how often branched networks see what the original sees, and how fast they are predicted to be.
+
+`python -m experiments.real_networks.run measure --weights FOLDER --images FOLDER --out FILE`, on a machine with a GPU, writes numbers;
+`python -m experiments.real_networks.run record FILE…` makes them a record.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from experiments.gpu import facts, origin
+from experiments.records import About, Facts, Row, write_record
+from predictors.errors import StretchError
+
+HERE = Path(__file__).parent
+
+#: Photographs that nothing is fitted to.
+HELD_BACK = 200
+
+
+@dataclass(frozen=True)
+class Real:
+    """A network that others trained on ImageNet.
+
+    Args:
+        name: As `stretch branch` takes it.
+        weights: File of weights in the folder of weights.
+        preprocessing: What differs from what the network states.
+    """
+
+    name: str
+    weights: str
+    preprocessing: dict[str, Any]
+
+
+NETWORKS = {
+    "mobilenet_v2": Real("mobilenet_v2", "mobilenet_v2.safetensors", {}),
+    "efficientnet_lite0": Real(
+        "timm:tf_efficientnet_lite0", "efficientnet_lite0.safetensors", {"mean": [127 / 255] * 3, "std": [128 / 255] * 3}
+    ),
+}
+
+#: What is asked of the planner; the processors are those of `PROCESSORS`.
+DESIGNS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "sum": {"join": "sum"},
+    "milder": {"min_depth": 0.75},
+}
+DEVICE, PROCESSORS = "mi9", ("cpu", "gpu")
+
+#: The network that stands beside each design: the plain sequential one of the same multiply-accumulates.
+SEQUENTIAL = "sequential"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One network, calibrated and refined.
+
+    Args:
+        network: A key of `NETWORKS`.
+        design: A key of `DESIGNS`, or `SEQUENTIAL` for the control of the default design.
+        images: Photographs that it may look at.
+    """
+
+    network: str
+    design: str
+    images: int
+
+
+#: Every design with all photographs, and one with fewer.
+JOBS = tuple(
+    Job(network, design, images)
+    for network in NETWORKS
+    for design, images in (*((design, 300) for design in (*DESIGNS, SEQUENTIAL)), ("sum", 60))
+)
+
+
+def measure(job: Job, weights: Path, images: Path, minutes: float) -> Row:
+    """One job, on the GPU where there is one."""
+    import torch
+
+    from predictors.devices import load_device
+    from scheduler.bundle.preprocessing import asked_preprocessing
+    from stretch.evaluation.agreement import compare
+    from stretch.planning.config import PlanConfig
+    from stretch.planning.plan import plan
+    from stretch.stages.build import divide_images
+    from stretch.stages.network import read_network
+    from stretch.train.unlabelled import refine_unlabelled
+    from stretch.transform import build
+    from stretch.transform.calibrate import calibrate
+
+    real = NETWORKS[job.network]
+    network = read_network(real.name, weights=str(weights / real.weights))
+    config = PlanConfig(processors=PROCESSORS, **DESIGNS.get(job.design, {}))
+    planned = plan(network.graph, load_device(DEVICE), config)
+    control = planned.sequential
+    if job.design == SEQUENTIAL and control is None:
+        raise StretchError(f"`{job.network}` has no sequential control")
+    design = control.design if job.design == SEQUENTIAL and control is not None else planned.design
+    ms = control.single.ms if job.design == SEQUENTIAL and control is not None else planned.run.makespan_ms
+    preprocessing = asked_preprocessing(network.loaded.preprocessing, real.preprocessing, network.graph.input.shape)
+    found = divide_images(images, network.captured, 300, preprocessing, HELD_BACK)
+    fitted = list(torch.cat(found.fitted)[:: 300 // job.images][: job.images].split(32))
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = build(network.captured, design).to(device)
+    row: Row = {"design": f"{job.network} {job.design} {job.images}", "network": job.network, "kind": job.design, "images": job.images}
+    row |= {
+        "predicted_ms": round(ms, 3),
+        "best_single_ms": round(planned.best_single.ms, 3),
+        "speedup": round(planned.best_single.ms / ms, 3),
+    }
+    row |= {"macs_ratio": round(model.graph.macs / network.graph.macs, 4), "segments": _described(design)}
+
+    def agree(when: str) -> None:
+        agreement = compare(model, network.captured, found.held_back).agreement
+        for key in ("value", "low", "high", "error"):
+            row[f"{when}_{key}"] = round(getattr(agreement, key), 4)
+
+    agree("built")
+    start = time.perf_counter()
+    calibrate(model, network.captured, fitted)
+    row["calibration_s"] = round(time.perf_counter() - start, 1)
+    agree("calibrated")
+    refined = refine_unlabelled(
+        model, network.captured, fitted, minutes=minutes, step=lambda doing: sys.stderr.write(f"{job} {doing}\n") and None
+    )
+    row |= {"steps": refined.steps, "refining_s": round(refined.seconds, 1)}
+    agree("refined")
+    return row
+
+
+def _described(design: Any) -> str:
+    """Segments that are not the original's, with depths and widths."""
+    parts = [
+        f"{part.name}: " + " ".join(f"{b.processor} {b.depth}×{b.width}" for b in part.branches)
+        for part in design.segments
+        if len(part.branches) > 1 or part.join != "none"
+    ]
+    return "; ".join(parts)
+
+
+def run_all(options: argparse.Namespace) -> None:
+    """Every job in a process of its own, side by side: small networks leave most of a GPU idle."""
+    with tempfile.TemporaryDirectory() as folder:
+        running = []
+        for number, job in enumerate(JOBS):
+            out = Path(folder) / f"{number}.json"
+            words = ["one", "--job", json.dumps(msgspec.to_builtins(job)), "--out", str(out), "--minutes", str(options.minutes)]
+            words += ["--weights", str(options.weights), "--images", str(options.images)]
+            running.append((job, out, subprocess.Popen([sys.executable, "-m", "experiments.real_networks.run", *words])))
+        rows = []
+        for job, out, process in running:
+            if process.wait():
+                sys.stderr.write(f"{job} failed\n")
+            elif out.exists():
+                rows.append(json.loads(out.read_text()))
+    options.out.write_text(json.dumps(facts() | {"minutes": options.minutes, "rows": rows}))
+
+
+def record(files: Sequence[Path], out: Path) -> None:
+    """Make a record of what was measured."""
+    runs = [json.loads(file.read_text()) for file in files]
+    rows = [row for run in runs for row in run["rows"]]
+    write_record(
+        out,
+        {"designs": rows},
+        source="measured",
+        command="python -m experiments.real_networks.run measure",
+        runs=1,
+        about={"designs": About(columns={name: Facts(source="predicted") for name in PREDICTED})},
+        notes=[
+            f"Agreement on {HELD_BACK} photographs that nothing was fitted to, with 95 % intervals; float32; one seed.",
+            f"Refining took {runs[0]['minutes']:g} minutes each, all of them side by side on one GPU.",
+            f"Times are predictions for {DEVICE}, {' and '.join(PROCESSORS)}, by the profile of this version.",
+        ],
+        **origin(runs),
+    )
+    sys.stderr.write(f"{out} written; fill the pages with python -m experiments.render\n")
+
+
+#: Columns that nobody measured.
+PREDICTED = ("predicted_ms", "best_single_ms", "speedup")
+
+
+def main(words: list[str] | None = None) -> int:
+    """Measure, or make a record."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.real_networks.run", description=__doc__)
+    parser.add_argument("what", choices=["measure", "one", "record"])
+    parser.add_argument("files", type=Path, nargs="*", help="for record: what measure wrote")
+    parser.add_argument("--weights", type=Path, help="folder of weights")
+    parser.add_argument("--images", type=Path, help="folder of photographs")
+    parser.add_argument("--minutes", type=float, default=5.0, help="of refining")
+    parser.add_argument("--job", help="for one: the job as JSON")
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "agreement.json")
+    options = parser.parse_args(words)
+    try:
+        if options.what == "record":
+            record(options.files, options.out)
+        elif options.what == "one":
+            job = msgspec.convert(json.loads(options.job), Job)
+            options.out.write_text(json.dumps(measure(job, options.weights, options.images, options.minutes)))
+        else:
+            run_all(options)
+    except StretchError as error:
+        sys.stderr.write(f"error: {error.message}\n\nhint: {error.hint}\n")
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,49 @@
+"""How far a branched network and its original agree, measured on images that calibration did not look at: part of a bundle's manifest."""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+_Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+_Error = Annotated[float, msgspec.Meta(ge=0, le=1e30)]
+
+
+class SegmentAgreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The original with one of its segments replaced by the branched one.
+
+    Args:
+        segment: Its name.
+        value: Share of images with the same best class as the original; None where outputs are no classes, or the
+            segment reads or writes other channels than the original's and cannot stand in its place.
+        error: Root of the squared error of the network's outputs over the root of the original's square; None likewise.
+    """
+
+    segment: str
+    value: _Share | None
+    error: _Error | None
+
+
+class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A branched network beside its original on images.
+
+    Args:
+        value: Share of images with the same best class; None where outputs are no classes.
+        low: Lower end of its 95 % interval (Wilson's).
+        high: Upper end.
+        top5_overlap: Share of the five best classes that both have; None with five classes or fewer.
+        error: Root of the squared error of the outputs over the root of the original's square.
+        images: Images it was measured on.
+        precision: What both computed in.
+        source: Always ``measured``.
+        segments: Each segment that is not the original's, alone.
+    """
+
+    value: _Share | None
+    low: _Share | None
+    high: _Share | None
+    top5_overlap: _Share | None
+    error: _Error
+    images: Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
+    precision: Literal["fp32"] = "fp32"
+    source: Literal["measured"] = "measured"
+    segments: tuple[SegmentAgreement, ...] = ()

@@ -1,0 +1,122 @@
+"""A network that agrees with its original as often as asked for, or one sentence on why there is none."""
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from predictors.errors import InfeasibleError, StretchError, UsageError
+from stretch.api.branched import Branched
+from stretch.planning.config import KINDS, PlanConfig
+from stretch.planning.sentences import Mention, Sentence
+
+#: Plans and builds for a request.
+Make = Callable[[PlanConfig], Branched]
+
+
+def check_request(least: float | None, *, repair: bool, images: bool, design: bool, dry_run: bool) -> None:
+    """Refuse what cannot be measured, before any work is done for it.
+
+    Args:
+        least: Agreement that is asked for; None if none is.
+        repair: Whether the design may be changed for it.
+        images: Whether there are images.
+        design: Whether the design was given.
+        dry_run: Whether nothing is built.
+
+    Raises:
+        UsageError: If so.
+    """
+    if least is None:
+        if repair:
+            raise UsageError(
+                "there is nothing to repair without a bound", Sentence("say how often to agree with {}", Mention("min_agreement", 0.95))
+            )
+        return
+    if not 0 <= least <= 1:
+        raise UsageError(Sentence("{} is no share of images", Mention("min_agreement", least)), "it lies between 0 and 1")
+    if not images:
+        raise UsageError(
+            "how often two networks agree is measured on images, and there are none", Sentence("give {}", Mention("images", "DIR"))
+        )
+    if dry_run:
+        raise UsageError(
+            "a dry run builds no network that could agree with the original", Sentence("leave out {}", Mention("min_agreement"))
+        )
+    if repair and design:
+        raise UsageError("a design that is given is not changed", Sentence("leave out {} or {}", Mention("repair"), Mention("design")))
+
+
+def agreeing(result: Branched, least: float, again: Make | None) -> Branched:
+    """The network if it agrees with the original often enough, else one in which fewer stages were stretched.
+
+    Each time the segment that loses most alone is kept as it is in the original: on one processor,
+    or divided exactly where joins and strategy of the request allow it. What is left of the network
+    is planned, calibrated and compared anew.
+
+    Args:
+        result: What was built first.
+        least: Share of the images held back in which both must see the same class.
+        again: Plans and builds for another request; None if the design must stay.
+
+    Raises:
+        InfeasibleError: If it does not, and the design must stay or nothing is left to keep.
+        StretchError: If agreement was not measured.
+    """
+    request = _with_exact_kinds(result.plan.config)
+    while True:
+        agreement = result.agreement
+        if agreement is None or agreement.value is None:
+            why = "there are too few images to hold any back" if agreement is None else "its outputs are no list of class scores"
+            raise StretchError(
+                f"how often `{result.plan.graph.name}` agrees with the original was not measured: {why}",
+                Sentence("leave out {}", Mention("min_agreement")),
+            )
+        if agreement.value >= least:
+            return result
+        worst = _worst(result)
+        if again is None or not worst:
+            raise _refusal(result, least, repaired=again is not None)
+        request = replace(request, keep=(*request.keep, *worst))
+        result = again(request)
+
+
+def _with_exact_kinds(config: PlanConfig) -> PlanConfig:
+    """The request, with segments divided exactly where it can be searched for."""
+    if config.strategy != "exact" or config.widens:
+        return config
+    return replace(config, kinds=tuple(dict.fromkeys((*config.planned_kinds, *(kind for kind, exact in KINDS.items() if exact)))))
+
+
+def _worst(result: Branched) -> list[str]:
+    """Stages of the segment that agrees least where it alone takes the place of the original's; none if all are the original's."""
+    assert result.agreement is not None
+    known = [each for each in result.agreement.segments if each.value is not None]
+    # of equal counts the one that changes the outputs more; those that fit nowhere alone come last
+    found = min(known, key=lambda each: (each.value, -(each.error or 0.0)), default=next(iter(result.agreement.segments), None))
+    if found is None:
+        return []
+    segment = next(row.segment for row in result.plan.run.segments if row.segment.name == found.segment)
+    kept = result.plan.config.keep
+    return [stage.name for stage in result.plan.stages_of(segment) if stage.name not in kept]
+
+
+def _refusal(result: Branched, least: float, *, repaired: bool) -> InfeasibleError:
+    agreement = result.agreement
+    assert agreement is not None
+    what = Sentence(
+        "`{}` branched sees the original's class in {} of {} images held back, {} asks for more",
+        result.plan.graph.name,
+        f"{agreement.value:.1%}",
+        str(agreement.images),
+        Mention("min_agreement", least),
+    )
+    if repaired:
+        return InfeasibleError(what, "give more images to calibrate with, or ask for less")
+    worst = ", ".join(
+        f"`{each.segment}` alone keeps {each.value:.0%}"
+        for each in sorted(agreement.segments, key=lambda each: each.value or 0.0)
+        if each.value is not None
+    )
+    return InfeasibleError(
+        what, Sentence("let segments stay as they are until it holds with {}{}", Mention("repair"), f" ({worst})" if worst else "")
+    )

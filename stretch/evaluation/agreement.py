@@ -1,0 +1,172 @@
+"""A branched network beside its original on images that nothing was fitted to: whole, and segment by segment."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from predictors.errors import StretchError
+from predictors.joins import join_of
+from scheduler.bundle.agreement import Agreement, SegmentAgreement
+from stretch.capture import Captured
+from stretch.evaluation.shares import share_of
+from stretch.planning.design.scale import design_segments, scaled_branches
+from stretch.transform import BranchedModel, build
+from stretch.transform.calibrate import whole_design
+
+#: Classes of the longer list.
+LONG = 5
+
+#: Told where the original sees the same class in so large a share of the images.
+ALIKE = 0.9
+
+Stage = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass
+class _Sums:
+    """What the images counted so far: squares of errors and of the original's outputs, and classes that are the same."""
+
+    same: float = 0.0
+    shared: float = 0.0
+    wrong: float = 0.0
+    total: float = 0.0
+
+    def add(self, output: torch.Tensor, original: torch.Tensor) -> None:
+        """Count a batch of outputs, (images, …)."""
+        self.wrong += float((output.double() - original.double()).square().sum())
+        self.total += float(original.double().square().sum())
+        if not ranks(original):
+            return
+        ours, theirs = (_best(scores) for scores in (output, original))
+        self.same += float((ours[:, 0] == theirs[:, 0]).sum())
+        self.shared += float((ours[:, :, None] == theirs[:, None, :]).sum()) / ours.shape[1]
+
+    @property
+    def error(self) -> float:
+        """Root of the squared error over the root of the square."""
+        return (self.wrong / self.total) ** 0.5 if self.total else float(self.wrong > 0)
+
+
+@dataclass
+class Compared:
+    """What came of a comparison.
+
+    Args:
+        agreement: Of the two networks.
+        alike: Share of the images in which the original sees the class that it sees most often; None where outputs are no classes.
+    """
+
+    agreement: Agreement
+    alike: float | None
+
+
+@dataclass
+class _Counts:
+    """Sums of the whole and of each segment, and how often the original sees each class."""
+
+    whole: _Sums = field(default_factory=_Sums)
+    alone: dict[str, _Sums] = field(default_factory=dict)
+    classes: dict[int, int] = field(default_factory=dict)
+    images: int = 0
+    outputs: int | None = None
+
+
+@torch.no_grad()
+def compare(model: BranchedModel, captured: Captured, images: Sequence[torch.Tensor]) -> Compared:
+    """Compare a branched network with its original on images that nothing was fitted to.
+
+    Args:
+        model: The branched network; its mode is kept.
+        captured: The original.
+        images: Batches of what the network reads, (n, channels, height, width), at least one image.
+
+    Raises:
+        StretchError: If an output holds NaN or infinity.
+    """
+    device = next(model.parameters()).device
+    original = build(captured, whole_design(captured, model.design)).to(device).eval()
+    training = model.training
+    model.eval()
+    names = [part.name for part in model.design.segments]
+    theirs, ours = ([net.get_submodule(name) for name in names] for net in (original, model))
+    changed = _changed(model, captured)
+    counts = _Counts(alone={name: _Sums() for name, fits in changed.items() if fits})
+    try:
+        for batch in images:
+            _count(counts, batch.to(device), names, theirs, ours)
+    finally:
+        model.train(training)
+    return _compared(counts, changed)
+
+
+def _changed(model: BranchedModel, captured: Captured) -> dict[str, bool]:
+    """Segments that are not the original's, neither whole at full size nor exact parts of it, and whether one can stand in its place.
+
+    It can where it reads and writes as many channels as the original's.
+    """
+    found = {}
+    graph, design = captured.graph, model.design
+    for part, segment, branches in zip(design.segments, design_segments(graph, design), scaled_branches(graph, design), strict=True):
+        scaled = any((b.depth, b.width, b.entry) != (segment.depth, segment.width, "none") for b in part.branches)
+        if scaled or (not part.whole and not join_of(part.join).exact):
+            reads = branches[0].graph.input.shape[1]
+            writes = sum(b.width for b in part.branches) if part.whole or join_of(part.join).widens else segment.width
+            found[part.name] = (reads, writes) == (segment.in_width, segment.width)
+    return found
+
+
+def _count(counts: _Counts, batch: torch.Tensor, names: Sequence[str], theirs: Sequence[Stage], ours: Sequence[Stage]) -> None:
+    """Count a batch: the whole, and each changed segment in the original's place."""
+    there = [batch]
+    for stage in theirs:
+        there.append(stage(there[-1]))
+    output = batch
+    for stage in ours:
+        output = stage(output)
+    for what, values in (("the original", there[-1]), ("the branched network", output)):
+        if not torch.isfinite(values).all():
+            raise StretchError(f"the output of {what} contains NaN or infinity for some of the images", "check its weights")
+    counts.images += len(batch)
+    counts.whole.add(output, there[-1])
+    if ranks(there[-1]):
+        counts.outputs = there[-1].shape[1]
+        for best in there[-1].argmax(1).tolist():
+            counts.classes[best] = counts.classes.get(best, 0) + 1
+    for number, name in enumerate(names):
+        if name not in counts.alone:
+            continue
+        value = there[number]
+        for stage in (ours[number], *theirs[number + 1 :]):
+            value = stage(value)
+        counts.alone[name].add(value, there[-1])
+
+
+def _compared(counts: _Counts, changed: Iterable[str]) -> Compared:
+    n, classes = counts.images, counts.outputs
+    share = share_of(counts.whole.same, n) if classes else None
+    segments = []
+    for name in changed:
+        sums = counts.alone.get(name)
+        value = sums.same / n if sums is not None and classes else None
+        segments.append(SegmentAgreement(segment=name, value=value, error=None if sums is None else sums.error))
+    agreement = Agreement(
+        value=share.value if share else None,
+        low=share.low if share else None,
+        high=share.high if share else None,
+        top5_overlap=counts.whole.shared / n if classes and classes > LONG else None,
+        error=counts.whole.error,
+        images=n,
+        segments=tuple(segments),
+    )
+    return Compared(agreement, max(counts.classes.values()) / n if counts.classes else None)
+
+
+def ranks(output: torch.Tensor) -> bool:
+    """Whether an output, (images, …), is a list of scores of which the best is a class."""
+    return output.dim() == 2 and output.shape[1] > 1
+
+
+def _best(scores: torch.Tensor) -> torch.Tensor:
+    """The best classes of each image, best first; of equal scores the class that comes first."""
+    return scores.sort(dim=1, descending=True, stable=True).indices[:, :LONG]

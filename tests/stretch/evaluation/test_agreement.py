@@ -1,0 +1,109 @@
+"""Agreement with the original: classes and errors as torch has them, whole and segment by segment."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hypothesis import given, settings  # noqa: E402 - torch may be missing
+from hypothesis import strategies as st  # noqa: E402
+
+from predictors.errors import StretchError  # noqa: E402
+from predictors.joins import join_of  # noqa: E402
+from stretch.capture import capture  # noqa: E402
+from stretch.evaluation.agreement import compare  # noqa: E402
+from stretch.transform import build  # noqa: E402
+from stretch.transform.calibrate import whole_design  # noqa: E402
+from tests.stretch.designs import cpu_and, identity_design, random_designs  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+def images(found, count=12, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return list(torch.randn(count, *found.graph.input.shape[1:], generator=generator).split(5))
+
+
+def test_the_same_network_agrees_everywhere_and_has_no_changed_segment(captured):
+    found = captured("tiny_resnet")
+    agreement = compare(build(found, identity_design(found.graph)), found, images(found)).agreement
+    assert (agreement.value, agreement.images, agreement.segments) == (1.0, 12, ())
+    assert agreement.error < 1e-5
+    assert agreement.high == 1.0
+
+
+@settings(max_examples=15)
+@given(st.data())
+def test_shares_and_errors_are_those_that_torch_counts(captured, data):
+    found = captured("tiny_resnet")
+    model = build(found, data.draw(random_designs(found.graph))).eval()
+    batches = images(found, seed=data.draw(st.integers(0, 5)))
+    with torch.no_grad():
+        x = torch.cat(batches)
+        ours, theirs = model(x), found.module(x)
+    agreement = compare(model, found, batches).agreement
+    assert agreement.value == pytest.approx(float((ours.argmax(1) == theirs.argmax(1)).float().mean()))
+    assert agreement.error == pytest.approx(float((ours - theirs).norm() / theirs.norm()), rel=1e-3, abs=1e-5)
+    best = [[set(row.topk(5).indices.tolist()) for row in scores] for scores in (ours, theirs)]
+    assert agreement.top5_overlap == pytest.approx(sum(len(a & b) for a, b in zip(*best, strict=True)) / 5 / len(x))
+
+
+@settings(max_examples=10)
+@given(st.data())
+def test_segment_alone_is_the_original_with_that_segment_in_its_place(captured, data):
+    found = captured("tiny_resnet")
+    design = data.draw(random_designs(found.graph))
+    model = build(found, design).eval()
+    batches = images(found)
+    there = build(found, whole_design(found, design)).eval()
+    told = {each.segment: each for each in compare(model, found, batches).agreement.segments}
+    for part in design.segments:
+        if join_of(part.join).widens or part.name not in told or told[part.name].error is None:
+            continue
+        with torch.no_grad():
+            x = torch.cat(batches)
+            want = found.module(x)
+            for other in design.segments:
+                x = (model if other is part else there).get_submodule(other.name)(x)
+        assert told[part.name].value == pytest.approx(float((x.argmax(1) == want.argmax(1)).float().mean()))
+        assert told[part.name].error == pytest.approx(float((x - want).norm() / want.norm()), rel=1e-3, abs=1e-5)
+
+
+def test_segment_that_hands_on_other_channels_cannot_stand_alone(captured):
+    found = captured("tiny_resnet")
+    design = cpu_and("gpu", found.graph, "concat")
+    told = {each.segment: each for each in compare(build(found, design), found, images(found)).agreement.segments}
+    wider = [part.name for part in design.segments if join_of(part.join).widens]
+    assert wider
+    assert all(told[name].error is None and told[name].value is None for name in wider)
+
+
+def test_mode_of_the_network_is_kept(captured):
+    found = captured("tiny_resnet")
+    model = build(found, identity_design(found.graph)).train()
+    state = {key: value.clone() for key, value in model.state_dict().items()}
+    compare(model, found, images(found))
+    assert model.training
+    assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
+
+
+def test_outputs_that_are_no_classes_are_told_by_their_error():
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(4, 2, 1)).eval()
+    found = capture(net, (1, 3, 8, 8), "map")
+    compared = compare(build(found, identity_design(found.graph)), found, images(found))
+    assert (compared.agreement.value, compared.agreement.low, compared.agreement.top5_overlap, compared.alike) == (None,) * 4
+    assert compared.agreement.error < 1e-5
+
+
+def test_the_share_of_the_commonest_class_is_told(captured):
+    found = captured("tiny_resnet")
+    same = [batch[:1].expand(4, -1, -1, -1) for batch in images(found)[:1]]
+    assert compare(build(found, identity_design(found.graph)), found, same).alike == 1.0
+
+
+def test_output_that_is_not_finite_is_refused(captured):
+    found = captured("tiny_resnet")
+    model = build(found, identity_design(found.graph))
+    with torch.no_grad():
+        next(iter(reversed(list(model.parameters())))).fill_(float("nan"))
+    with pytest.raises(StretchError, match="NaN or infinity"):
+        compare(model, found, images(found))
