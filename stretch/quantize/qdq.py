@@ -1,17 +1,19 @@
 """One float subgraph to int8: quantise and dequantise nodes around every operator (QDQ), float at the edges."""
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 from numpy.typing import NDArray
 
 from predictors.errors import StretchError
-from scheduler.formats.int8_edges import edges
+from scheduler.formats.int8_edges import all_edges
 from scheduler.formats.onnx import state
 from stretch.quantize.fold import fold_batch_norms
+from stretch.quantize.replay import Sample, fed
 
 Array = NDArray[Any]
 
@@ -25,16 +27,16 @@ _PREPARED = ("onnx.quant.pre_process", "onnxruntime.quant")
 class _Samples:
     """Calibration inputs, as ONNX Runtime's quantiser reads them."""
 
-    def __init__(self, name: str, samples: Sequence[Array]) -> None:
-        self._name = name
-        self._left: Iterator[Array] = iter(samples)
+    def __init__(self, model: onnx.ModelProto, samples: Sequence[Sample]) -> None:
+        self._model = model
+        self._left: Iterator[Sample] = iter(samples)
 
     def get_next(self) -> dict[str, Array] | None:
         sample = next(self._left, None)
-        return None if sample is None else {self._name: sample}
+        return None if sample is None else fed(self._model, sample)
 
 
-def quantise(model: onnx.ModelProto, samples: Sequence[Array]) -> onnx.ModelProto:
+def quantise(model: onnx.ModelProto, samples: Sequence[Sample], scales: Mapping[str, tuple[Array, Array]] | None = None) -> onnx.ModelProto:
     """Quantise a subgraph with the ranges that its tensors take on samples.
 
     Activations become uint8, weights int8 with a scale a channel. Input and
@@ -43,8 +45,9 @@ def quantise(model: onnx.ModelProto, samples: Sequence[Array]) -> onnx.ModelProt
     real numbers, whatever the scales of its branches.
 
     Args:
-        model: Float subgraph with one input and one output, weights inside.
-        samples: What it reads for typical images.
+        model: Float subgraph, weights inside.
+        samples: What it reads for typical images: an array, or one for each input.
+        scales: Scale and zero point of tensors and weights that are known already, by name; others are found.
 
     Raises:
         StretchError: If the quantiser fails or leaves an edge without a scale.
@@ -59,10 +62,17 @@ def quantise(model: onnx.ModelProto, samples: Sequence[Array]) -> onnx.ModelProt
     prepared = _with_shapes(folded)
     entry = prepared.metadata_props.add()
     entry.key, entry.value = _PREPARED
-    reader = Reader(prepared.graph.input[0].name, samples)
+    reader = Reader(prepared, samples)
     try:
         # The QNN rules also suit CPUs; they fix the scales of operators whose range is known, such as a sigmoid's.
-        config = get_qnn_qdq_config(prepared, reader, activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8, per_channel=True)
+        config = get_qnn_qdq_config(
+            prepared,
+            reader,
+            activation_type=QuantType.QUInt8,
+            weight_type=QuantType.QInt8,
+            per_channel=True,
+            init_overrides=_known(prepared, scales or {}, {"u": QuantType.QUInt8, "i": QuantType.QInt8}),
+        )
         # Otherwise operators that only move numbers stay float where they come first.
         config.extra_options["ForceQuantizeNoInputCheck"] = True
         with tempfile.TemporaryDirectory() as folder:
@@ -74,8 +84,18 @@ def quantise(model: onnx.ModelProto, samples: Sequence[Array]) -> onnx.ModelProt
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise StretchError(f"`{model.graph.name}` cannot be quantised: {reason}", "keep its processor in fp32") from error
     _restore_properties(made, folded)
-    edges(made)
+    all_edges(made)
     return made
+
+
+def _known(model: onnx.ModelProto, scales: Mapping[str, tuple[Array, Array]], types: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """Scales as the quantiser asks for them, of the tensors that the model has."""
+    there = {name for node in model.graph.node for name in (*node.input, *node.output)}
+    return {
+        name: [{"quant_type": types[zero.dtype.kind], "scale": np.array(scale), "zero_point": np.array(zero)}]
+        for name, (scale, zero) in scales.items()
+        if name in there
+    }
 
 
 def _with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -94,8 +114,9 @@ def _with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
 def _entered(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model with an ``Identity`` before an activation that comes first, which the quantiser would leave float."""
     graph = model.graph
-    name = graph.input[0].name
-    if any(node.op_type in ("Relu", "Clip") and name in node.input for node in graph.node):
+    for name in [value.name for value in graph.input]:
+        if not any(node.op_type in ("Relu", "Clip") and name in node.input for node in graph.node):
+            continue
         for node in graph.node:
             node.input[:] = [f"{name}.entry" if each == name else each for each in node.input]
         entry = onnx.helper.make_node("Identity", [name], [f"{name}.entry"], name=f"{name}.entry")

@@ -11,20 +11,28 @@ from torch import nn  # noqa: E402
 from predictors.devices import load_device  # noqa: E402
 from predictors.graph import OpGraph  # noqa: E402
 from scheduler.bundle.load import load_bundle  # noqa: E402
-from scheduler.checks.verify import random_input  # noqa: E402
+from scheduler.checks.verify import random_input, verify_bundle  # noqa: E402
+from scheduler.formats.int8_edges import all_edges  # noqa: E402
+from scheduler.formats.onnx import open_onnx  # noqa: E402
 from scheduler.placement.priority import choose_processors  # noqa: E402
 from scheduler.runtime.session import Session  # noqa: E402
 from scheduler.simulate.predicted import predicted_trace  # noqa: E402
 from stretch.capture import capture  # noqa: E402
 from stretch.export.bundle import BundleFacts, export_bundle  # noqa: E402
 from stretch.export.facts import bundle_facts  # noqa: E402
+from stretch.export.precision import export_precision  # noqa: E402
 from stretch.export.repredict import repredict  # noqa: E402
+from stretch.export.tflite.bundle import export_tflite  # noqa: E402
 from stretch.planning.config import PlanConfig  # noqa: E402
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
 from stretch.planning.design.scale import scaled_graph  # noqa: E402
+from stretch.planning.network.segments import cut_segment  # noqa: E402
 from stretch.planning.plan import plan  # noqa: E402
+from stretch.quantize.replay import replay, runner  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from stretch.transform.calibrate import calibrate  # noqa: E402
 from tests.predictors.specified import specified  # noqa: E402
+from tests.stretch.designs import whole  # noqa: E402
 from tests.stretch.portion_networks import WIDTH, Skipping, random_placements, skipping_networks  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -154,3 +162,72 @@ def test_gradients_of_portions_are_the_originals(data):
     # tensors that several read add up what comes back in another order
     assert (of_image - same).abs().max() <= 1e-4 * of_image.abs().max()
     assert alike == pytest.approx(of_weights, rel=1e-4)
+
+
+def exported(found, design, folder):
+    export_bundle(folder, found, build(found, design), None, FACTS, "0.1.0", controls=False)
+    return load_bundle(folder)
+
+
+@pytest.fixture(scope="module")
+def skipping(tmp_path_factory):
+    """A network that skips over its nodes, whole and in portions, in float and in int8."""
+    torch.manual_seed(1)
+
+    def layer():
+        return nn.Sequential(nn.Conv2d(WIDTH, WIDTH, 3, padding=1), nn.ReLU())
+
+    network = Skipping([[layer(), layer()] for _ in range(3)], [[0, 0], [1, 0], [2, 1]], [True] * 3).eval()
+    found = capture(network, SHAPE, "net")
+    segment = cut_segment(found.graph, "s1", found.graph.input.name, found.graph.output)
+    adds = [op.name for op in segment.graph.ops if op.kind == "add"]
+    firsts = [op.inputs for op in segment.graph.ops if op.kind == "add"]
+    relus = [segment.graph.consumers[name][0] for name in adds]
+    ends = [("cpu", (firsts[0][0],)), ("gpu", (relus[0], firsts[1][1])), ("cpu", (relus[1],)), ("gpu", (segment.end,))]
+    scales = tuple(BranchScale(name, segment.depth, segment.width, ends=own) for name, own in ends)
+    parted = BranchDesign("net", "test", (SegmentDesign("s1", segment.start, segment.end, scales, "placed"),))
+    folder = tmp_path_factory.mktemp("skipping")
+    images = [np.random.default_rng(i).standard_normal(SHAPE).astype(np.float32) for i in range(16)]
+    made = {}
+    for name, design in (("whole", BranchDesign("net", "test", (whole(segment),))), ("portions", parted)):
+        bundle = exported(found, design, folder / name)
+        export_precision(bundle, folder / f"{name}_int8", {s.processor: "int8" for s in bundle.manifest.subgraphs}, images, "random")
+        made[name] = load_bundle(folder / f"{name}_int8")
+    return made, images, folder
+
+
+def test_portions_in_int8_hand_tensors_on_in_one_scale_and_are_the_whole_to_the_bit(skipping):
+    made, images, _ = skipping
+    manifest = made["portions"].manifest
+    assert all(sub.precision == "int8" for sub in manifest.subgraphs)
+    scales: dict[str, set] = {}
+    for sub in manifest.subgraphs:
+        for own in all_edges(open_onnx(made["portions"].file(sub.file)).proto):
+            for tensor, edge in own.items():
+                scales.setdefault(tensor, set()).add(edge)
+    assert {name: each for name, each in scales.items() if len(each) > 1} == {}
+    assert verify_bundle(made["portions"].path).problems == ()
+    for image in images[:4]:
+        outputs = []
+        for bundle in made.values():
+            runs = {sub.name: runner(str(bundle.file(sub.file))) for sub in bundle.manifest.subgraphs}
+            outputs.append(replay(bundle.manifest, runs, image)[bundle.manifest.output])
+        assert np.array_equal(*outputs)
+
+
+def test_portions_in_half_precision_are_near_the_floats(skipping):
+    _, images, folder = skipping
+    bundle = load_bundle(folder / "portions")
+    made = export_precision(bundle, folder / "portions_fp16", {"gpu": "fp16"}, images, "random")
+    assert {sub.processor for sub in made.manifest.subgraphs if sub.precision == "fp16"} == {"gpu"}
+    assert all(each.cosine > 0.9999 for each in made.losses.values())
+
+
+def test_portions_have_signatures_of_several_tensors_in_a_tflite_file(skipping):
+    pytest.importorskip("ai_edge_litert")
+    made, images, folder = skipping
+    for name in ("portions", "portions_int8"):
+        done = export_tflite(load_bundle(folder / name), folder / f"{name}_tflite", images[:4], "random")
+        assert done.manifest.tflite
+        assert verify_bundle(folder / f"{name}_tflite").problems == ()
+    assert made
