@@ -13,7 +13,7 @@ from scheduler.bundle.statements import statement_problems
 from scheduler.bundle.tflite_file import check_belongs, load_tflite
 from scheduler.delegates import LiteRtDelegate
 from scheduler.delegates.base import Array
-from scheduler.formats.int8_edges import all_edges
+from scheduler.formats.int8_edges import edges
 from scheduler.formats.onnx import open_onnx
 from scheduler.runtime.inputs import Values, plain
 from scheduler.runtime.sequential import Sequential, max_error
@@ -72,7 +72,7 @@ def verify_bundle(path: Path) -> Verification:
     try:
         for entry in bundle.manifest.subgraphs:
             if entry.precision == "int8":
-                all_edges(open_onnx(bundle.file(entry.file)).proto)
+                edges(open_onnx(bundle.file(entry.file)).proto)
         expected = Sequential(bundle.file(bundle.manifest.whole)).run(x)
         found = [_compared(bundle, x, expected, "the subgraphs", None)]
         if bundle.manifest.tflite is not None:

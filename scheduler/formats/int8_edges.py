@@ -16,18 +16,7 @@ class Edge:
     zero_point: int
 
 
-def edges(model: Any) -> tuple[Edge, Edge]:
-    """Scales with which an int8 subgraph of one input and one output quantises the one and dequantises the other.
-
-    Raises:
-        StretchError: As `all_edges`.
-    """
-    reads, writes = all_edges(model)
-    (read,), (written,) = reads.values(), writes.values()
-    return read, written
-
-
-def all_edges(model: Any) -> tuple[dict[str, Edge], dict[str, Edge]]:
+def edges(model: Any) -> tuple[dict[str, Edge], dict[str, Edge]]:
     """Scales with which an int8 subgraph quantises what it reads and dequantises what it writes, by tensor.
 
     Raises:

@@ -14,7 +14,7 @@ from predictors.errors import InfeasibleError, StretchError, UsageError
 from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import Manifest, SubgraphEntry
 from scheduler.bundle.rows import cut
-from scheduler.formats.int8_edges import Edge, all_edges
+from scheduler.formats.int8_edges import Edge, edges
 from scheduler.placement.processors import host_of, is_integer_only
 from scheduler.progress import Progress, silent
 from stretch.export.bands import band_of, whole_of
@@ -231,7 +231,7 @@ def _candidate(
     run = runner(made)
     reads = [tuple(np.ascontiguousarray(cut(x, sub.rows.get(name))) for name, x in zip(sub.inputs, each, strict=True)) for each in reads]
     got = loss(pair for each, expected in zip(reads, writes, strict=True) for pair in zip(expected, several(run(*each)), strict=True))
-    known = all_edges(made) if precision == "int8" else None
+    known = edges(made) if precision == "int8" else None
     return _Candidate(precision, made, known, got, layer_losses(model, made, reads[:LAYER_IMAGES]))
 
 

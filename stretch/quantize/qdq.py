@@ -10,7 +10,7 @@ import onnx
 from numpy.typing import NDArray
 
 from predictors.errors import StretchError
-from scheduler.formats.int8_edges import all_edges
+from scheduler.formats.int8_edges import edges
 from scheduler.formats.onnx import state
 from stretch.quantize.fold import fold_batch_norms
 from stretch.quantize.replay import Sample, fed
@@ -84,7 +84,7 @@ def quantise(model: onnx.ModelProto, samples: Sequence[Sample], scales: Mapping[
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise StretchError(f"`{model.graph.name}` cannot be quantised: {reason}", "keep its processor in fp32") from error
     _restore_properties(made, folded)
-    all_edges(made)
+    edges(made)
     return made
 
 

@@ -12,7 +12,7 @@ from predictors.devices import load_device  # noqa: E402
 from predictors.graph import OpGraph  # noqa: E402
 from scheduler.bundle.load import load_bundle  # noqa: E402
 from scheduler.checks.verify import random_input, verify_bundle  # noqa: E402
-from scheduler.formats.int8_edges import all_edges  # noqa: E402
+from scheduler.formats.int8_edges import edges  # noqa: E402
 from scheduler.formats.onnx import open_onnx  # noqa: E402
 from scheduler.placement.priority import choose_processors  # noqa: E402
 from scheduler.runtime.session import Session  # noqa: E402
@@ -202,7 +202,7 @@ def test_portions_in_int8_hand_tensors_on_in_one_scale_and_are_the_whole_to_the_
     assert all(sub.precision == "int8" for sub in manifest.subgraphs)
     scales: dict[str, set] = {}
     for sub in manifest.subgraphs:
-        for own in all_edges(open_onnx(made["portions"].file(sub.file)).proto):
+        for own in edges(open_onnx(made["portions"].file(sub.file)).proto):
             for tensor, edge in own.items():
                 scales.setdefault(tensor, set()).add(edge)
     assert {name: each for name, each in scales.items() if len(each) > 1} == {}
