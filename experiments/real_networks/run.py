@@ -26,6 +26,9 @@ HERE = Path(__file__).parent
 #: Photographs that nothing is fitted to.
 HELD_BACK = 200
 
+#: Of those that a network may look at, one of so many only chooses between weights.
+CHOOSES = 5
+
 
 @dataclass(frozen=True)
 class Real:
@@ -110,7 +113,9 @@ def measure(job: Job, weights: Path, images: Path, minutes: float) -> Row:
     ms = control.single.ms if job.design == SEQUENTIAL and control is not None else planned.run.makespan_ms
     preprocessing = asked_preprocessing(network.loaded.preprocessing, real.preprocessing, network.graph.input.shape)
     found = divide_images(images, network.captured, 300, preprocessing, HELD_BACK)
-    fitted = list(torch.cat(found.fitted)[:: 300 // job.images][: job.images].split(32))
+    looked = torch.cat(found.fitted)[:: 300 // job.images][: job.images]
+    choose = torch.arange(len(looked)) % CHOOSES == 0
+    fitted, chosen = (list(some.split(32)) for some in (looked[~choose], looked[choose]))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = build(network.captured, design).to(device)
     row: Row = {"design": f"{job.network} {job.design} {job.images}", "network": job.network, "kind": job.design, "images": job.images}
@@ -132,7 +137,7 @@ def measure(job: Job, weights: Path, images: Path, minutes: float) -> Row:
     row["calibration_s"] = round(time.perf_counter() - start, 1)
     agree("calibrated")
     refined = refine_unlabelled(
-        model, network.captured, fitted, minutes=minutes, step=lambda doing: sys.stderr.write(f"{job} {doing}\n") and None
+        model, network.captured, fitted, chosen, minutes=minutes, step=lambda doing: sys.stderr.write(f"{job} {doing}\n") and None
     )
     row |= {"steps": refined.steps, "refining_s": round(refined.seconds, 1)}
     agree("refined")

@@ -22,8 +22,8 @@ RATE, RISE = 5e-4, 0.05
 MEAN, DECAY = 0.995, 1e-4
 #: Least share of a picture's side that a view shows, and share of a step's images that are mixed with others.
 LEAST_VIEW, MIXED = 0.6, 0.5
-#: One image of so many chooses between the weights on the way; so many looks at them.
-CHOOSES, LOOKS = 5, 20
+#: How often it is looked whether the weights became better.
+LOOKS = 20
 
 #: Seconds left, step, loss.
 Step = Callable[[str], None]
@@ -50,6 +50,7 @@ def refine_unlabelled(
     model: BranchedModel,
     captured: Captured,
     images: Sequence[torch.Tensor],
+    chosen: Sequence[torch.Tensor],
     *,
     minutes: float | None = None,
     steps: int | None = None,
@@ -62,13 +63,14 @@ def refine_unlabelled(
     as many as time allows (Beyer et al. 2022, "Knowledge distillation: a good teacher is patient and consistent").
     The student learns the teacher's scores, or its outputs where they are no scores, and its tensors at the meeting
     points where they have the same shape. Batch-norms keep their statistics: a batch of views is not what they will meet.
-    Some images only choose: of the weights on the way, those it came with among them, the ones stay whose scores are
-    nearest to the original's there.
+    Of the weights on the way, those it came with among them, the ones stay whose scores are nearest to the original's on
+    images that nothing was fitted to. They must not be among those of the calibration either, which a start fits too well.
 
     Args:
         model: Changed in place, in evaluation mode afterwards; calibrated is a better start than built.
         captured: The original.
         images: Batches of what the network reads, (n, channels, height, width).
+        chosen: Batches of other images, for the choice.
         minutes: Wall time; the number of steps follows from the first ones.
         steps: Steps; counts instead of `minutes` if given, and makes the outcome depend on nothing else.
         seed: Of views.
@@ -77,14 +79,16 @@ def refine_unlabelled(
     Raises:
         StretchError: If there are too few images, or neither time nor steps are given.
     """
-    together = torch.cat(list(images)) if images else torch.empty(0)
+    together, others = (torch.cat(list(some)) if some else torch.empty(0) for some in (images, chosen))
     if len(together) < MIN_IMAGES:
         raise StretchError(
             f"{len(together)} images are too few to refine a network with", f"give at least {MIN_IMAGES}, better some hundreds"
         )
+    if not len(others):
+        raise StretchError("there are no images to choose between the weights on the way", "hold some back from the others")
     if not steps and not minutes:
         raise StretchError("refining needs a number of minutes or steps", "give one of them")
-    run = _Run(model, captured, together, seed)
+    run = _Run(model, captured, together, others, seed)
     started = time.perf_counter()
     before = best = run.divergence()
     kept = _state(model)
@@ -105,13 +109,11 @@ def refine_unlabelled(
 class _Run:
     """A student, its teacher and what they look at."""
 
-    def __init__(self, model: BranchedModel, captured: Captured, images: torch.Tensor, seed: int) -> None:
+    def __init__(self, model: BranchedModel, captured: Captured, images: torch.Tensor, chosen: torch.Tensor, seed: int) -> None:
         self.device = next(model.parameters()).device
         self.model = model.eval()
         self.teacher = build(captured, whole_design(captured, model.design)).to(self.device).eval().requires_grad_(False)
-        chooses = torch.zeros(len(images), dtype=torch.bool)
-        chooses[torch.arange(0, len(images), CHOOSES)] = True
-        self.fitted, self.chosen = images[~chooses].to(self.device), images[chooses].to(self.device)
+        self.fitted, self.chosen = images.to(self.device), chosen.to(self.device)
         self.generator = torch.Generator().manual_seed(seed)
         weights = [p for p in model.parameters() if p.requires_grad]
         self.optimiser = torch.optim.AdamW(weights, RATE, weight_decay=DECAY, fused=self.device.type == "cuda")
