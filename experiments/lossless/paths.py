@@ -28,8 +28,8 @@ MODELS = {
     "timm:hrnet_w18_small": "HRNet-W18-Small",
 }
 DEVICES = (("mi9", "cpu,gpu"), ("mi9", "cpu,gpu,dsp"), ("pixel6", "cpu,gpu"))
-#: Where exactness is tried: small images, for the designs that are planned for the size a network is made for.
-TRIED_AT, TRIED_ON = 96, ("mi9", "cpu,gpu")
+#: Device and processors that designs are planned for whose outputs are compared with the original's.
+TRIED_ON = ("mi9", "cpu,gpu")
 Row = dict[str, Value]
 
 
@@ -105,8 +105,7 @@ def paths() -> None:
 def largest_difference(model: str, device: DeviceProfile, processors: str) -> Row:
     """How far the output of a network in portions and along its paths is from the original's, on this machine.
 
-    The design is planned for small images, with random weights and settled statistics; its bundle is run by the
-    scheduler, and torch computes the original.
+    With random weights and settled statistics; the design's bundle is run by the scheduler, and torch computes the original.
 
     Args:
         model: Name of the network.
@@ -126,7 +125,7 @@ def largest_difference(model: str, device: DeviceProfile, processors: str) -> Ro
     from stretch.transform import build
 
     loaded = load_model(model, weights="none")
-    shape = (*loaded.input_shape[:2], TRIED_AT, TRIED_AT)
+    shape = loaded.input_shape
     captured = capture(loaded.module, shape, model)
     design = plan(captured.graph, device, PlanConfig(processors=tuple(processors.split(",")), kinds=("own",))).design
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
@@ -161,7 +160,7 @@ def exact() -> None:
         runs=1,
         load=os.getloadavg()[0],
         notes=[
-            f"Planned for {device} {processors} with images of {TRIED_AT}×{TRIED_AT}, random weights with settled statistics; run by the scheduler on CPU cores in fp32, one input.",
+            f"Planned for {device} {processors}, random weights with settled statistics; run by the scheduler on CPU cores in fp32, one input.",
             "`largest difference`: between its output and the original's in torch, over the largest output; the libraries add up in other orders.",
         ],
     )
