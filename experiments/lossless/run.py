@@ -1,4 +1,4 @@
-"""What exact, stretched and mixed designs are predicted to gain: `python -m experiments.lossless.run [predict|bounds|paths]`."""
+"""What exact, stretched and mixed designs gain: `python -m experiments.lossless.run [predict|bounds|paths|measured PROFILE]`."""
 
 import argparse
 import dataclasses
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from experiments.lossless.measured import measured
 from experiments.lossless.paths import exact, paths
 from experiments.records import ROOT, About, Value, write_record
 from predictors.devices import DeviceProfile, load_device
@@ -171,18 +172,22 @@ def bounds(models: Sequence[str]) -> None:
     )
 
 
-def main() -> None:
-    """Plan everything and write a record."""
+def main(words: Sequence[str] | None = None) -> int:
+    """Plan everything, or measure, and write a record; gives the exit code."""
+    words = sys.argv[1:] if words is None else words
+    if words[:1] == ["measured"]:
+        return measured(words[1:])
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["predict", "bounds", "paths", "exact"], nargs="?", default="predict")
     parser.add_argument("--models", default=",".join(MODELS), help="networks, separated by commas")
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     if options.what == "paths":
         paths()
     elif options.what == "exact":
         exact()
     else:
         (predict if options.what == "predict" else bounds)(options.models.split(","))
+    return 0
 
 
 def predict(models: Sequence[str]) -> None:
@@ -216,4 +221,4 @@ def predict(models: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -20,7 +20,9 @@ from scheduler.simulate.predicted import predicted_trace
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.compare import NO_CLEAR_WINNER, Branch, PredictedRun, certainty, recommend, single_run
 from stretch.planning.cost.makespan import ideal_split_ms
-from stretch.planning.search.controls import Single, best_single, operator_split_ms
+from stretch.planning.network.segments import split_segments
+from stretch.planning.search.controls import Single, best_single
+from stretch.planning.search.operator_split import operator_split
 
 
 def runs_in(processor: Processor, entry: SubgraphEntry) -> str:
@@ -120,7 +122,7 @@ def _figures(
         "sequential_same_macs_ratio": graphs["sequential_same_macs"].macs / manifest.model.original_macs if same else None,
         "whole_graph_ms": whole.ms if whole else None,
         "whole_graph_processor": whole.processor if whole else None,
-        "operator_split_ms": operator_split_ms(graphs["original"], costs, processors) if original else None,
+        "operator_split_ms": _operator_split_ms(graphs["original"], costs) if original else None,
         "ideal_split_ms": ideal,
         "ideal_fraction": ideal / makespan if ideal else None,
         **_shares(manifest, makespan, estimates),
@@ -133,6 +135,10 @@ def _figures(
         "gap": None,
         "source": "predicted",
     }, recommendation.recommended if original else NO_CLEAR_WINNER
+
+
+def _operator_split_ms(graph: OpGraph, costs: Costs) -> float:
+    return operator_split(graph, split_segments(graph), costs, list(costs.precision)).ms
 
 
 def _rival_name(name: str, single: Single) -> str:

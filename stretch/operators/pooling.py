@@ -19,9 +19,6 @@ from stretch.operators.capturing import Call, Chain, FunctionRule, Lowered, func
 from stretch.operators.forms import Form, OnnxRule, TfliteRule, forms
 from stretch.operators.settings import Refusal, pair, pooling_window
 
-#: Above this factor the rounding of a mean before it would show: such means are computed in reals.
-MOST_FACTOR = 2.0
-
 #: Below every finite number: padding that never wins a maximum.
 LOWEST = float(np.finfo(np.float32).min)
 
@@ -247,7 +244,9 @@ def _mean_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
     Padding that counts is made explicit, so that it lies inside; what does not count is
     left to SAME, and of its windows those are kept that are wanted. So a window is
     computed alike wherever it lies, and in a band of rows as in the whole. Where SAME
-    has no such windows, what TFLite does not divide by is a factor for each.
+    has no such windows, what TFLite does not divide by is a factor for each, in reals:
+    a factor would magnify the rounding of the mean, and in integers have a scale that
+    depends on which windows there are.
     """
     image = source.graph.input_shapes(op)[0]
     added = tuple(ints(op.attrs, "padding")) if op.attrs["count_include_pad"] else (0, 0, 0, 0)
@@ -259,10 +258,10 @@ def _mean_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
         return _mean_within(b, op, ins[0], added, None if inside else [axis for axis in axes if axis is not None])
     place = window(op.attrs, image, op.shape)
     factor = _count_factor(op, image, place)
-    if factor.max() > MOST_FACTOR:
-        b.rounded = False
+    counted = bool((factor == 1).all())
+    b.rounded = b.rounded and counted
     x = pad(b, op, ins[0], place.before, place.after) if place.explicit else ins[0]
-    if (factor == 1).all():
+    if counted:
         return _pool(b, "AVERAGE_POOL_2D", op.name, x, op, place)
     pooled = _pool(b, "AVERAGE_POOL_2D", f"{op.name}.pooled", x, op, place)
     made = b.apply("MUL", op.name, [pooled, factor[None, :, :, None]], quant=b.scale(op))

@@ -73,6 +73,8 @@ class SegmentAnswer(msgspec.Struct, frozen=True, kw_only=True):
         kind: ``whole``, ``stretch`` for scaled copies, which are another network, or ``rows`` for bands of rows and
             ``own`` for its own parallel paths and portions, which are not.
         halo: Multiply-accumulates that bands of rows do twice, over the original's.
+        halo_ms: Time that its bands together spend on rows that two of them compute, ms: of each kernel's time the share
+            of its rows, over all bands, beyond those of the segment in one piece.
         join: How its branches meet.
         join_ms: What joining takes.
         predicted_ms: From its input to its output.
@@ -90,6 +92,7 @@ class SegmentAnswer(msgspec.Struct, frozen=True, kw_only=True):
     macs: int
     kind: SegmentKind
     halo: float
+    halo_ms: float
     join: JoinKind
     join_ms: float
     predicted_ms: float
@@ -111,7 +114,8 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
         sequential_same_macs_ratio: Its multiply-accumulates over the original's.
         whole_graph_ms: Of the branched network as one graph on one processor.
         whole_graph_processor: Which.
-        operator_split_ms: With every operator split over the processors, where that pays.
+        operator_split_ms: Of the original with every kernel-sized part on one processor or its rows over several, whichever is
+            faster: the design `operator_split_design`.
         ideal_split_ms: Of the original divided without loss.
         ideal_fraction: Ideal split over the makespan.
         efficiency: Serial parts and slowest branches alone, over the makespan.
@@ -190,6 +194,7 @@ class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
         params: Learned numbers.
         exact: Whether it computes exactly what the original computes.
         halo: Multiply-accumulates that bands of rows do twice, over the original's.
+        halo_ms: Time that all bands spend on them, summed over processors, ms.
         macs_ratio: Over the original's.
         params_ratio: Over the original's; None where that has none.
         n_meet: Meeting points.
@@ -201,6 +206,7 @@ class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
         comparisons: Each control beside the design, with the interval of their ratio.
         unused: Processors without work, and why.
         sequential_design: Of the sequential control.
+        operator_split_design: Of the control whose operators are split.
         evaluated: Ways whose cost was computed.
         space_log10: Decimal logarithm of the number of designs.
         precision: Of each processor.
@@ -214,6 +220,7 @@ class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
     params: int
     exact: bool
     halo: float
+    halo_ms: float
     macs_ratio: float
     params_ratio: float | None
     n_meet: int
@@ -225,6 +232,7 @@ class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
     comparisons: list[Rival]
     unused: list[UnusedProcessor]
     sequential_design: BranchDesign | None
+    operator_split_design: BranchDesign
     evaluated: int
     space_log10: float | None
     precision: dict[str, str]

@@ -115,7 +115,7 @@ def _mixed(graph: OpGraph, config: PlanConfig, space: DesignSpace, n_meet: int) 
     Where scaled copies need merged stages, they keep as many meeting points as they
     can have; a design without them loses no accuracy and needs no more than are asked for.
     """
-    found = [search_exact(space, *macs_range(graph, config), n_meet)]
+    found = [search(config.strategy, space, *macs_range(graph, config), n_meet)]
     if n_meet > config.n_meet:
         found.append(search_exact(without_stretched(space), *macs_range(graph, config), config.n_meet))
     return min((each for each in found if each is not None), key=lambda each: each.ms, default=None)

@@ -17,6 +17,9 @@ from stretch.planning.sentences import Mention, Sentence
 #: Search strategies: the files of their folder.
 STRATEGIES = tuple(sorted(module.name for module in iter_modules([str(Path(__file__).parent / "strategies")])))
 
+#: Of these, the ones that divide every part of a network by itself, exactly: by rows unless other exact kinds are named.
+SINGLE = ("operator_split",)
+
 #: What may become of a segment beside staying whole, and whether that computes exactly what the original computes.
 KINDS = {"stretch": False, "rows": True, "own": True}
 
@@ -98,8 +101,9 @@ OWN = (
         "strategy",
         Literal[STRATEGIES],
         "exact",
-        f"How designs are searched: {_listed(STRATEGIES)}.",
-        "``exact``, or ``grid`` for the paper's uniform ratios.",
+        f"How designs are searched: {_listed(STRATEGIES)} (each kernel-sized part by itself, whole or split by rows).",
+        "``exact``; ``grid`` for the paper's uniform ratios; ``operator_split``: every part between two tensors that no kernel spans by "
+        "itself, on one processor or its rows over several.",
     ),
     Option(
         "objective",
@@ -167,9 +171,10 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
     @property
     def planned_kinds(self) -> tuple[str, ...]:
         """What segments may become, defaults filled in."""
-        return tuple(kind for kind in self.kinds if kind != WHOLE) or (
-            tuple(kind for kind, exact in KINDS.items() if exact) if self.lossless else ("stretch",)
-        )
+        named = tuple(kind for kind in self.kinds if kind != WHOLE)
+        if named or self.strategy in SINGLE:
+            return named or ("rows",)
+        return tuple(kind for kind, exact in KINDS.items() if exact) if self.lossless else ("stretch",)
 
     @property
     def exact(self) -> bool:
@@ -242,9 +247,13 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
         if self.lossless and other:
             hint = Sentence("leave out {} or {}", Mention("lossless"), Mention("kinds"))
             raise UsageError(f"segments of the kind `{other[0]}` make another network, which a lossless design is not", hint)
-        if set(self.planned_kinds) != {"stretch"} and (self.strategy != "exact" or self.widens):
-            what = f"the strategy `{self.strategy}`" if self.strategy != "exact" else f"`{self.join}` joins"
-            option = "strategy" if self.strategy != "exact" else "join"
+        if self.strategy in SINGLE and other:
+            hint = Sentence("leave out {} or {}", Mention("strategy"), Mention("kinds"))
+            raise UsageError(f"the strategy `{self.strategy}` divides a network exactly, and `{other[0]}` segments make another one", hint)
+        known = self.strategy in ("exact", *SINGLE)
+        if set(self.planned_kinds) != {"stretch"} and (not known or self.widens):
+            what = f"`{self.join}` joins" if known else f"the strategy `{self.strategy}`"
+            option = "join" if known else "strategy"
             exact = next(kind for kind in self.planned_kinds if KINDS[kind])
             raise UsageError(f"segments of the kind `{exact}` are not planned with {what}", Sentence("leave out {}", Mention(option)))
 

@@ -18,7 +18,8 @@ from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.scale import scaled_graph
 from stretch.planning.network.segments import Segment, split_segments
 from stretch.planning.result import PlanResult
-from stretch.planning.search.controls import best_single, operator_split_ms, sequential_same_macs
+from stretch.planning.search.controls import best_single, sequential_same_macs
+from stretch.planning.search.operator_split import operator_split
 from stretch.planning.search.rules import Rules
 from stretch.planning.search.seams import without_seams
 from stretch.planning.unused import unused_processors
@@ -124,7 +125,7 @@ def _compare(asked: _Asked, design: BranchDesign, search: _Search) -> PlanResult
         best_single(graph, costs, config.processors),
         sequential_same_macs(graph, asked.stages, costs, config.processors, Rules.of(config), (low, high)),
         best_single(scaled_graph(graph, design), costs, config.processors),
-        operator_split_ms(graph, costs, config.processors),
+        operator_split(graph, asked.stages, costs, config.processors),
         ideal_split_ms(graph, config.processors, costs.predictor, config.precision),
         search.optimal,
         search.gap,

@@ -30,6 +30,7 @@ from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.scale import scaled_graph
 from stretch.planning.network.segments import Segment
 from stretch.planning.search.controls import Sequential, Single
+from stretch.planning.search.operator_split import OperatorSplit
 from stretch.planning.sentences import Spelling, as_argument, spelled
 from stretch.planning.unused import Unused
 
@@ -48,7 +49,7 @@ class PlanResult:
         best_single: The original on the best single processor.
         sequential: The sequential model scaled to the same multiply-accumulates; None if there is none.
         whole_graph: The branched net as one graph on the best single processor.
-        operator_split_ms: Every operator split over the processors, where that pays.
+        operator_split: The original with every kernel-sized part on one processor, or its rows over several.
         ideal_split_ms: The original divided without loss.
         optimal: Whether no design of the space is faster; None for a design that was not searched for.
         gap: How much faster one might be, as a fraction; None where not known.
@@ -68,7 +69,7 @@ class PlanResult:
     best_single: Single
     sequential: Sequential | None
     whole_graph: Single
-    operator_split_ms: float
+    operator_split: OperatorSplit
     ideal_split_ms: float
     optimal: bool | None
     gap: float | None
@@ -185,7 +186,7 @@ class PlanResult:
             sequential_same_macs_ratio=sequential.macs / self.graph.macs if sequential else None,
             whole_graph_ms=self.whole_graph.ms,
             whole_graph_processor=self.whole_graph.processor,
-            operator_split_ms=self.operator_split_ms,
+            operator_split_ms=self.operator_split.ms,
             ideal_split_ms=self.ideal_split_ms,
             ideal_fraction=self.ideal_split_ms / makespan,
             efficiency=self.run.efficiency,
@@ -216,6 +217,7 @@ class PlanResult:
             n_meet=self.design.n_meet,
             exact=self.exact,
             halo=self.halo,
+            halo_ms=self.run.halo_ms,
             segments=[self._segment(row) for row in self.run.segments],
             design=self.design,
             predicted=self.predicted,
@@ -224,6 +226,7 @@ class PlanResult:
             comparisons=list(self.recommendation.rivals),
             unused=[each.answer(words) for each in self.unused],
             sequential_design=self.sequential.design if self.sequential else None,
+            operator_split_design=self.operator_split.design,
             evaluated=self.evaluated,
             space_log10=self.space_log10,
             precision=dict(self.config.precision),
@@ -242,6 +245,7 @@ class PlanResult:
             macs=row.segment.graph.macs,
             kind=_kind(row),
             halo=row.halo_macs / row.segment.graph.macs if row.halo_macs else 0.0,
+            halo_ms=row.halo_ms,
             join=row.design.join,
             join_ms=row.join_ms,
             predicted_ms=row.ms,

@@ -42,7 +42,7 @@ def to_tflite(writer: Writer, name: str, source: Source, *, half: bool = False) 
             continue
         ins = [values[i] for i in op.inputs]
         if kind_of(op.kind).identity:
-            values[op.name] = _renamed(ins[0], op.name, source)
+            values[op.name] = _renamed(builder, ins[0], op.name, source)
             continue
         if op.name in fused:
             values[op.name] = values[fused[op.name]]
@@ -99,10 +99,17 @@ def _index(value: Value) -> int:
     return value.real
 
 
-def _renamed(value: Value, name: str, source: Source) -> Value:
-    """What an identity gives: the same tensors under another name."""
-    quant = value.quant or source.scales.get(name)
-    return Value(name, value.shape, quant, value.real, value.integer, value.nonnegative, value.flattened)
+def _renamed(builder: Builder, value: Value, name: str, source: Source) -> Value:
+    """What an identity gives: the same tensors under another name, or in integers of its own scale where it has another.
+
+    The quantiser leaves an activation that comes first out: an identity whose scale begins at zero is all that is left of it.
+    """
+    own = source.scales.get(name)
+    if own is not None and value.quant not in (None, own):
+        return Value(
+            name, value.shape, own, integer=builder.integer(value, own), nonnegative=own.zero_point == -128, flattened=value.flattened
+        )
+    return Value(name, value.shape, value.quant or own, value.real, value.integer, value.nonnegative, value.flattened)
 
 
 def _lowered(builder: Builder, source: Source, op: Op, ins: list[Value]) -> Value:

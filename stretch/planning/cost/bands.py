@@ -19,7 +19,7 @@ from predictors.graph import OpGraph
 from predictors.rows import height
 from predictors.shapes import Attr, Shape, ints
 from stretch.planning.cost.branch import BranchCost, Costs
-from stretch.planning.cost.handover import handed
+from stretch.planning.cost.handover import cuts_itself, handed
 from stretch.planning.design.bands import band_graph, needed_rows
 from stretch.planning.network.segments import Segment
 
@@ -148,6 +148,7 @@ class BandCosts:
         self._parts = [alike.setdefault(_structure(part.graph), _Part(part.graph)) for part in parts]
         self._kernels: dict[tuple[int, str, _Place, bool], list[Kernel]] = {}
         self._timed: dict[tuple[int, str, _Place, bool], _Timed | None] = {}
+        self._cutters: dict[str, bool] = {}
         self._chains: dict[tuple[int, int, int, int], list[tuple[int, int, int]]] = {}
 
     def rows(self, last: int) -> int:
@@ -159,7 +160,7 @@ class BandCosts:
         new: dict[str, list[Kernel]] = {}
         for key in dict.fromkeys(bands):
             for number, start, stop in self._chain(key):
-                cuts = (False, True) if number == key.first else (False,)
+                cuts = (False, True) if number == key.first and self._cutting(key.processor) else (False,)
                 for cut in cuts:
                     if (id(self._parts[number]), key.processor, self._parts[number].place(start, stop), cut) not in self._timed:
                         new.setdefault(key.processor, []).extend(self._launched(number, key.processor, start, stop, cut))
@@ -179,7 +180,7 @@ class BandCosts:
             return None
         first, (_, start, stop) = self._parts[key.first], chain[-1]
         top, bottom = first.reads(start, stop)
-        cutting = self._time(key.first, key.processor, start, stop, cut=True)
+        cutting = self._time(key.first, key.processor, start, stop, cut=True) if self._cutting(key.processor) else None
         cut_ms = cutting.contended_ms - known[-1].contended_ms if cutting else 0.0
         return BranchCost(
             key.processor,
@@ -201,6 +202,12 @@ class BandCosts:
         """Multiply-accumulates of a band alone; None if there is none such."""
         graphs = [self._parts[number].band(start, stop, cut=False) for number, start, stop in self._chain(key)]
         return sum(graph.macs for graph in graphs if graph is not None) if graphs and None not in graphs else None
+
+    def _cutting(self, processor: str) -> bool:
+        """Whether bands on a processor copy the rows they read where the tensor is there already; else nobody asks what that takes."""
+        if processor not in self._cutters:
+            self._cutters[processor] = cuts_itself(processor, processor, self.costs.predictor)
+        return self._cutters[processor]
 
     def _chain(self, key: BandKey) -> list[tuple[int, int, int]]:
         """Each part with the rows of its output that are computed, the last part first; empty where a part would need none."""

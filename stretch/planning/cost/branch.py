@@ -38,7 +38,7 @@ class BranchCost:
         rows: Rows of the segment's output that it computes; None for all.
         reads: Of a part of the original segment, elements that it reads.
         writes: Of such a part, elements that it writes.
-        cut_ms: What a band takes longer where it has to cut what it reads out of the whole tensor.
+        cut_ms: What a band takes longer where it has to cut what it reads out of the whole tensor; 0 on a processor that never has to.
         paths: Paths of the segment that it computes; None for all.
         ends: Tensors that a portion of the segment hands on; None for what is none.
     """

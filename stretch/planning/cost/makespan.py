@@ -19,6 +19,7 @@ from predictors.graph import OpGraph
 from predictors.joins import join_of
 from predictors.predictor import Estimate, LatencyPredictor
 from stretch.planning.cost.branch import Costs
+from stretch.planning.cost.halo import TimedBand, halo_ms
 from stretch.planning.cost.handover import cuts_itself, handed
 from stretch.planning.cost.schedule import Job, schedule
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
@@ -78,6 +79,8 @@ class SegmentTime:
         join_ms: Time of the join.
         start_ms: When it starts.
         halo_macs: Multiply-accumulates that bands of rows do beyond those of the segment in one piece: what is computed twice.
+        halo_ms: Time that all bands together spend on rows that the segment in one piece computes once
+            (`stretch.planning.cost.halo`).
     """
 
     segment: Segment
@@ -86,6 +89,7 @@ class SegmentTime:
     join_ms: float
     start_ms: float
     halo_macs: int = 0
+    halo_ms: float = 0.0
 
     @property
     def macs(self) -> int:
@@ -169,6 +173,11 @@ class Timeline:
         return sum(s.halo_macs for s in self.segments)
 
     @property
+    def halo_ms(self) -> float:
+        """Time that bands of rows spend on what they do twice, summed over processors: more than the makespan would lose without it."""
+        return sum(s.halo_ms for s in self.segments)
+
+    @property
     def params(self) -> int:
         """Learned numbers of the design."""
         return sum(s.params for s in self.segments)
@@ -200,8 +209,10 @@ def timeline(graph: OpGraph, design: BranchDesign, costs: Costs) -> Timeline:
                 _branch(scale, made.graph, holder, elements, joined, costs) for scale, made in zip(part.branches, scaled, strict=True)
             )
         halo = sum(b.macs for b in times) - _undivided(segment, part, channels) if join_of(part.join).bands else 0
+        bands = [TimedBand(made.graph, time.estimate, time.contention) for made, time in zip(scaled, times, strict=True)]
+        twice_ms = halo_ms(segment.graph, bands) if join_of(part.join).bands else 0.0
         channels = join_width(segment, part)
-        rows.append(SegmentTime(segment, part, times, costs.join(segment, part.join, channels, len(times)), at, halo))
+        rows.append(SegmentTime(segment, part, times, costs.join(segment, part.join, channels, len(times)), at, halo, twice_ms))
         at += rows[-1].ms
         holder = costs.host if join_of(part.join).meets is not None and joined else part.branches[-1].processor
     return Timeline(design, tuple(rows), costs.moves(holder, costs.host, prod(graph.by_name[graph.output].shape)))

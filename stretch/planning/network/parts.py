@@ -17,13 +17,14 @@ from stretch.planning.network.segments import Segment, cut_segment
 from stretch.planning.network.units import cut_points
 
 
-def divide(graph: OpGraph, stage: Segment, clean: Collection[str]) -> list[Segment]:
+def divide(graph: OpGraph, stage: Segment, clean: Collection[str], *, every: bool = False) -> list[Segment]:
     """The parts of a stage: its blocks, and what is behind its last tensor with rows.
 
     Args:
         graph: The network.
         stage: One of its stages.
         clean: Cut points that no kernel spans.
+        every: Whether to divide it at every one of them that has rows, within blocks, too.
     """
     ends = [block.end for block in stage.blocks]
     tall = [
@@ -32,7 +33,8 @@ def divide(graph: OpGraph, stage: Segment, clean: Collection[str]) -> list[Segme
         if len(stage.graph.by_name[name].shape) == 4 and height(stage.graph.by_name[name].shape) > 1
     ]
     order = {op.name: i for i, op in enumerate(stage.graph.ops)}
-    inner = sorted({name for name in (*ends, *tall[-1:]) if name in clean and name not in (stage.start, stage.end)}, key=order.__getitem__)
+    wanted = tall if every else (*ends, *tall[-1:])
+    inner = sorted({name for name in wanted if name in clean and name not in (stage.start, stage.end)}, key=order.__getitem__)
     if not inner:
         return [stage]
     bounds = [stage.start, *inner, stage.end]

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from predictors.errors import InfeasibleError
 from predictors.graph import OpGraph
 from predictors.rows import height
-from stretch.planning.config import PlanConfig
+from stretch.planning.config import SINGLE, PlanConfig
 from stretch.planning.cost.bands import BandCosts, BandKey
 from stretch.planning.cost.branch import BranchCost
 from stretch.planning.cost.handover import cuts_itself
@@ -60,13 +60,14 @@ class BandedSpace:
         space: Designs of its stages, or of segments that meet where a request says.
         divided: Whether bands may meet within them, too.
         merged: Whether one run of bands may go on over several of them.
+        single: Whether parts are as small as kernels let them be, and each is divided by itself.
     """
 
-    def __init__(self, graph: OpGraph, space: DesignSpace, *, divided: bool = True, merged: bool = True) -> None:
-        self.graph, self.space, self.merged = graph, space, merged
+    def __init__(self, graph: OpGraph, space: DesignSpace, *, divided: bool = True, merged: bool = True, single: bool = False) -> None:
+        self.graph, self.space, self.merged, self.single = graph, space, merged, single
         costs = space.costs
         clean = clean_cuts(graph, [costs.predictor.kernels(graph, name) for name in space.processors])
-        self.by_stage = [divide(graph, stage, clean) if divided else [stage] for stage in space.segments]
+        self.by_stage = [divide(graph, stage, clean, every=single) if divided else [stage] for stage in space.segments]
         self.parts: list[Segment] = [part for parts in self.by_stage for part in parts]
         self.stage = [i for i, parts in enumerate(self.by_stage) for _ in parts]
         self.bands = BandCosts(costs, self.parts)
@@ -80,7 +81,7 @@ class BandedSpace:
         found = []
         for first in range(len(self.parts)):
             macs = 0
-            for last in range(first, len(self.parts)):
+            for last in range(first, first + 1 if self.single else len(self.parts)):
                 if not self.merged and self.stage[last] != self.stage[first]:
                     break
                 macs += self.parts[last].graph.macs
@@ -127,7 +128,7 @@ class BandedSpace:
         found = []
         for at, part in enumerate(self.parts):
             stage, parts = self.space.segments[self.stage[at]], self.by_stage[self.stage[at]]
-            pieces = [(part, 1)] + ([(stage, len(parts))] if len(parts) > 1 and part is parts[0] else [])
+            pieces = [(part, 1)] + ([(stage, len(parts))] if len(parts) > 1 and part is parts[0] and not self.single else [])
             for segment, span in pieces:
                 alone_ms = [self._alone_ms(at, at + span - 1, i) for i in range(len(self.space.processors))]
                 for ways in (*path_ways(self.space, segment), *placed_ways(self.space, segment, alone_ms)):
@@ -187,8 +188,9 @@ class BandedSpace:
     def _times(self, run: _Run, divided: Sequence[tuple[BranchCost, ...]]) -> list[tuple[Floats, Floats]]:
         """For each holder, computation and transfers of every band (bands × places), ms."""
         costs, shape = self.space.costs, self.parts[run.first].graph.input.shape
-        leaving = np.array([[self._transfer(b.processor, costs.host, b.writes) for b in row] for row in divided]).T
-        alone = np.array([[b.contended_ms for b in row] for row in divided]).T
+        # in reals, also where no kernel is launched for any band
+        leaving = np.array([[self._transfer(b.processor, costs.host, b.writes) for b in row] for row in divided], float).T
+        alone = np.array([[b.contended_ms for b in row] for row in divided], float).T
         found = []
         for holder in self.space.holders:
             computed, moved = alone.copy(), leaving.copy()
@@ -289,7 +291,7 @@ def with_exact_kinds(graph: OpGraph, config: PlanConfig, space: DesignSpace) -> 
     Raises:
         InfeasibleError: If exact kinds are all that is asked for, and there is nothing to split.
     """
-    banded = BandedSpace(graph, space, divided=not config.meet, merged=config.merge != "never")
+    banded = BandedSpace(graph, space, divided=not config.meet, merged=config.merge != "never", single=config.strategy in SINGLE)
     mixed = banded.mixed(config.planned_kinds)
     if config.exact and not any(o.branched for options in mixed.options for o in options):
         raise _nothing_to_split(graph, config)
@@ -313,7 +315,7 @@ def _nothing_to_split(graph: OpGraph, config: PlanConfig) -> InfeasibleError:
     if mixed:
         kinds = ", ".join(dict.fromkeys(graph.by_name[name].kind for name in mixed))
         why = f"`{mixed[0]}`{f' and {len(mixed) - 1} others' if len(mixed) > 1 else ''} ({kinds}) need every row of what they read"
-        why = why if len(mixed) > 1 else why.replace(" need ", " needs ")
+        why = why if len(mixed) > 1 else why.replace(" need every row of what they read", " needs every row of what it reads")
     elif len(graph.input.shape) != 4:
         why = "its tensors have no rows"
     else:

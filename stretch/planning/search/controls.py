@@ -1,18 +1,15 @@
 """What a branched design must beat, predicted on the same device.
 
 Best single processor, the sequential model scaled to the same
-multiply-accumulates, the branched net as one graph on one processor, and an
-operator-split schedule.
+multiply-accumulates, and the branched net as one graph on one processor.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import prod
 
 import numpy as np
 
 from predictors.devices import ITEM_BYTES
-from predictors.fusion import Kernel
 from predictors.graph import OpGraph
 from predictors.joins import JoinKind
 from stretch.planning.cost.branch import BranchCost, Costs
@@ -191,52 +188,3 @@ def _widths(segment: Segment, align: int, rules: Rules) -> list[int]:
         return legal
     targets = np.linspace(legal[0], legal[-1], 25)
     return sorted({min(legal, key=lambda w: abs(w - t)) for t in targets} | {segment.width})
-
-
-def operator_split_ms(graph: OpGraph, costs: Costs, processors: Sequence[str]) -> float:
-    """Each kernel on its own, or with its output channels split over all processors (as CoDL does), whichever is faster.
-
-    A split kernel sends its input to every processor and collects the parts on
-    the host; channels are shared in proportion to speed. The order of kernels
-    is taken as a chain, and which processor holds the tensor is chosen by
-    dynamic programming.
-
-    Args:
-        graph: The original network.
-        costs: Costs on the device.
-        processors: The allowed processors.
-    """
-    host = costs.host
-    holders = list(dict.fromkeys((host, *processors)))
-    until = {h: (0.0 if h == host else np.inf) for h in holders}
-    for kernel in costs.predictor.kernels(graph, host):
-        alone = {p: costs.predictor.kernel_ms(kernel, p, costs.precision[p]) for p in processors}
-        after = dict.fromkeys(holders, np.inf)
-        for holder, ms in until.items():
-            if not np.isfinite(ms):
-                continue
-            for p in processors:
-                after[p] = min(after[p], ms + costs.transfer(holder, p, kernel.cost.reads) + alone[p])
-            if kernel.macs and kernel.cost.out_channels * kernel.cost.groups >= len(processors):
-                speed = sum(1 / t for t in alone.values())
-                slowest = max(
-                    costs.transfer(holder, p, kernel.cost.reads)
-                    + _share_ms(kernel, p, 1 / t / speed, costs)
-                    + costs.transfer(p, host, round(kernel.cost.writes / t / speed))
-                    for p, t in alone.items()
-                )
-                after[host] = min(after[host], ms + slowest)
-        until = after
-    size = prod(graph.by_name[graph.output].shape)
-    return min(ms + costs.transfer(h, host, size) for h, ms in until.items() if np.isfinite(ms))
-
-
-def _share_ms(kernel: Kernel, processor: str, share: float, costs: Costs) -> float:
-    """A part of a kernel's output channels on one processor, ms."""
-    cost = kernel.cost
-    if cost.groups > 1:
-        part = cost._replace(groups=max(1, round(cost.groups * share)), reads=max(1, round(cost.reads * share)))
-    else:
-        part = cost._replace(out_channels=max(1, round(cost.out_channels * share)))
-    part = part._replace(writes=max(1, round(cost.writes * share)), weights=round(cost.weights * share))
-    return costs.predictor.kernel_ms(replace(kernel, cost=part), processor, costs.precision[processor])

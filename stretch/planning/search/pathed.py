@@ -93,9 +93,9 @@ def _cost(
 def _ways(space: DesignSpace, segment: Segment, rows: list[list[BranchCost]]) -> Ways:
     """One sequence of processors, the paths divided in each way."""
     costs, kind = space.costs, JOINS[segment.graph.by_name[segment.end].kind]
-    computed = np.array([[b.contended_ms for b in row] for row in rows]).T
-    leaving = np.array([[costs.transfer(b.processor, costs.host, b.writes) for b in row] for row in rows]).T
-    entering = np.array([[costs.transfer(holder, b.processor, b.reads) for b in rows[0]] for holder in space.holders])
+    computed = np.array([[b.contended_ms for b in row] for row in rows], float).T
+    leaving = np.array([[costs.transfer(b.processor, costs.host, b.writes) for b in row] for row in rows], float).T
+    entering = np.array([[costs.transfer(holder, b.processor, b.reads) for b in rows[0]] for holder in space.holders], float)
     moved = entering[:, :, None] + leaving
     join = costs.join(segment, kind, segment.width, len(rows[0]))
     return Ways(

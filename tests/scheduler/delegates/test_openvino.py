@@ -45,6 +45,18 @@ def test_session_runs_a_branch_on_it_beside_onnx_runtime(bundle_dir):
         assert np.allclose(session.submit(X).result(60), expected, atol=1e-5)
 
 
+@pytest.mark.torch
+def test_bands_and_paths_on_it_beside_onnx_runtime_are_the_original(tmp_path):
+    pytest.importorskip("torch")
+    from tests.stretch.exact_bundles import images, made, near, original
+
+    x = images(1)[0]
+    with Session(made(tmp_path / "exact"), {"gpu": f"openvino{sorted(os.sched_getaffinity(0))[-1]}"}) as session:
+        assert {p.delegate for p in session.placements.values()} == {"cpu", "openvino"}
+        assert near(session(x), original(x))
+        assert near(session.submit(x).result(60), original(x))
+
+
 def test_model_it_cannot_load_is_one_sentence_with_the_file(tmp_path):
     values = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [1]) for n in "xy"]
     graph = helper.make_graph([helper.make_node("NoSuchOp", ["x"], ["y"])], "g", values[:1], values[1:])

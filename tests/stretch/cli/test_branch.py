@@ -229,6 +229,19 @@ def test_lossless_bundle_is_exact(tmp_path):
 
 
 @pytest.mark.torch
+def test_operators_split_are_a_bundle_whose_makespan_is_the_controls(tmp_path):
+    words = ("tiny_resnet", "--device", "host", "--out", str(tmp_path / "b"), "--json", "--weights", "none", "--no-controls")
+    result = invoke(*words, "--strategy", "operator_split")
+    assert result.exit_code == 0, result.output
+    data = json.loads(result.stdout)
+    assert data["exact"]
+    assert data["n_meet"] >= 1
+    assert data["operator_split_design"]["segments"]
+    assert data["predicted"]["operator_split_ms"] <= data["predicted"]["makespan_ms"] + 1e-9
+    assert data["checks"]["max_error"] <= 1e-4
+
+
+@pytest.mark.torch
 def test_network_without_rows_to_split_ends_with_4_and_the_reason(tmp_path):
     (tmp_path / "pooled.py").write_text(
         "from torch import nn\ndef make():\n    return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 10))\n"
@@ -237,4 +250,4 @@ def test_network_without_rows_to_split_ends_with_4_and_the_reason(tmp_path):
     result = invoke(*words)
     assert result.exit_code == 4, result.output
     assert "has no segment that can be split by rows" in result.output
-    assert "global_avg_pool" in result.output
+    assert "(global_avg_pool) needs every row of what it reads" in " ".join(result.output.split())

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("ai_edge_litert")
-from hypothesis import Phase, given, settings  # noqa: E402 - torch may be missing
+from hypothesis import Phase, assume, given, settings  # noqa: E402 - torch may be missing
 from hypothesis import strategies as st  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -30,7 +30,7 @@ from stretch.export.tflite.bundle import FILE, write_tflite  # noqa: E402
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, undivided  # noqa: E402
 from stretch.planning.network.segments import cut_segment  # noqa: E402
 from stretch.transform import build  # noqa: E402
-from tests.stretch.band_networks import BLOCKS, WIDTH, Residual, banded, networks  # noqa: E402
+from tests.stretch.band_networks import BLOCKS, WIDTH, Residual, SideBySide, banded, networks  # noqa: E402
 from tests.stretch.designs import whole  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -59,16 +59,23 @@ def as_tflite(bundle):
     return load_bundle(folder)
 
 
+def ends(bundle: Bundle):
+    """What each segment writes, joined where branches meet."""
+    joined = {join.segment: join.output for join in bundle.manifest.joins}
+    return list({sub.segment: joined.get(sub.segment, sub.outputs[0]) for sub in bundle.manifest.subgraphs}.values())
+
+
 def results(bundle: Bundle, delegate, images):
+    """The end of every segment for each image: behind a pooling over the image a step of a scale would not show."""
     used = {sub.processor for sub in bundle.manifest.subgraphs}
     with Session(bundle, dict.fromkeys(used, "cpu"), delegates=dict.fromkeys(used, delegate)) as session:
-        return [session(x) for x in images]
+        return [[tensors[name] for name in ends(bundle)] for tensors in map(session.tensors, images)]
 
 
 def same_bits(bands, whole, delegate, images):
-    """Whether two bundles give the same numbers on one delegate."""
+    """Whether two bundles give the same numbers on one delegate wherever segments end."""
     pairs = zip(results(bands, delegate(), images), results(whole, delegate(), images), strict=True)
-    return all(np.array_equal(mine, theirs) for mine, theirs in pairs)
+    return all(np.array_equal(a, b) for mine, theirs in pairs for a, b in zip(mine, theirs, strict=True))
 
 
 def images_of(found, count=3):
@@ -97,23 +104,29 @@ def test_whole_segment_is_put_together_again_from_any_of_its_bands(tmp_path_fact
 UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)
 
 
-#: Steps of the output's scale that LiteRT may be off by: a step at a concatenation may become a few further on.
-STEPS = 4 / 127
-
-
 def equal_in_int8(folder, found, design):
-    """Whether bands give what the undivided segments give: the same bits on ONNX Runtime's integers, on LiteRT's but for single steps."""
+    """Whether bands give what the undivided segments give, on ONNX Runtime's integers and on LiteRT's."""
     images = images_of(found)
     bands, whole = (in_int8(written(folder / name, found, each), images) for name, each in (("b", design), ("w", undivided(design))))
-    pairs = zip(results(as_tflite(bands), LiteRtDelegate(), images), results(as_tflite(whole), LiteRtDelegate(), images), strict=True)
-    near = all(np.abs(mine - theirs).max() <= STEPS * np.abs(theirs).max() for mine, theirs in pairs)
-    return near and same_bits(bands, whole, CpuDelegate, images)
+    runs = same_bits(bands, whole, CpuDelegate, images), same_bits(as_tflite(bands), as_tflite(whole), LiteRtDelegate, images)
+    return runs == (True, True)
+
+
+def overhangs(graph):
+    """Whether a mean has windows that overhang the last row and its padding: TFLite computes it in reals, and bands without such windows not."""
+
+    def beyond(op):
+        kernel, stride, (top, _, bottom, _) = op.attrs["kernel"][0], op.attrs["stride"][0], op.attrs["padding"]
+        return (op.shape[2] - 1) * stride + kernel > graph.input_shapes(op)[0][2] + top + bottom
+
+    return any(op.kind == "avg_pool" and beyond(op) for op in graph.ops)
 
 
 @settings(max_examples=3, phases=UNSHRUNK)
 @given(data=st.data())
 def test_bands_in_int8_are_the_whole_to_the_last_bit(tmp_path_factory, data):
     found = data.draw(networks())
+    assume(not overhangs(found.graph))
     assert equal_in_int8(tmp_path_factory.mktemp("int8"), found, data.draw(banded(found.graph)))
 
 
@@ -123,6 +136,7 @@ def test_bands_in_int8_are_the_whole_to_the_last_bit(tmp_path_factory, data):
 @given(data=st.data())
 def test_bands_of_each_kind_of_block_in_int8_are_the_whole_to_the_last_bit(tmp_path_factory, kind, data):
     found = data.draw(networks((kind, "same")))
+    assume(not overhangs(found.graph))
     assert equal_in_int8(tmp_path_factory.mktemp("int8"), found, data.draw(banded(found.graph)))
 
 
@@ -144,19 +158,26 @@ def in_bands(net, end, size=15):
 @pytest.mark.parametrize("counts", [True, False])
 @pytest.mark.parametrize("stride", [1, 2])
 def test_padded_means_of_bands_are_rounded_as_those_of_the_whole(tmp_path, stride, counts):
-    """Compared where bands meet: behind a pooling over the image a step of the scale would not show."""
     torch.manual_seed(0)
     pool = nn.AvgPool2d(3, stride, 1, count_include_pad=counts)
     body = [nn.Conv2d(3, WIDTH, 3, padding=1), nn.Conv2d(WIDTH, WIDTH, 3, padding=1), pool]
     found, design = in_bands(nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(WIDTH, 5)), "2")
-    images, met = images_of(found), []
-    for name, each in (("b", design), ("w", undivided(design))):
-        bundle = as_tflite(in_int8(written(tmp_path / name, found, each), images))
-        used = {sub.processor for sub in bundle.manifest.subgraphs}
-        tensor = next((join.output for join in bundle.manifest.joins), bundle.manifest.subgraphs[1].output)
-        with Session(bundle, dict.fromkeys(used, "cpu"), delegates=dict.fromkeys(used, LiteRtDelegate())) as session:
-            met.append([session.tensors(x)[tensor].copy() for x in images])
-    assert all(np.array_equal(mine, theirs) for mine, theirs in zip(*met, strict=True))
+    assert equal_in_int8(tmp_path, found, design)
+
+
+@pytest.mark.parametrize("activation", [nn.ReLU(), nn.ReLU6(), nn.Hardswish()])
+def test_bands_of_a_segment_that_begins_with_an_activation_are_the_whole(tmp_path, activation):
+    torch.manual_seed(0)
+    body = [nn.Conv2d(3, WIDTH, 3, padding=1), activation, SideBySide(nn.Conv2d(WIDTH, WIDTH, 5, padding=2), nn.Conv2d(WIDTH, WIDTH, 1))]
+    found, design = in_bands(nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(WIDTH, 5)), "2_mix")
+    assert equal_in_int8(tmp_path, found, design)
+
+
+def test_segment_that_is_an_activation_alone_is_divided_like_any_other(tmp_path):
+    torch.manual_seed(0)
+    body = [nn.Conv2d(3, WIDTH, 3, padding=1), nn.ReLU(), nn.Conv2d(WIDTH, WIDTH, 3, padding=1)]
+    found, design = in_bands(nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(WIDTH, 5)), "1")
+    assert equal_in_int8(tmp_path, found, design)
 
 
 def residual_in_bands(folder):
@@ -178,7 +199,8 @@ def test_band_beside_one_in_reals_has_the_scales_of_the_whole(tmp_path):
     both = in_int8(whole, images)
     mixed = load_bundle(tmp_path / "mixed")
     assert [sub.precision for sub in mixed.manifest.subgraphs] == ["fp32", "fp32", "int8", "fp32"]
-    mine, theirs = (edges(onnx.load(b.file(f"subgraphs/{name}.onnx"))) for b, name in ((mixed, "s1.dsp"), (both, "s1.cpu")))
+    pair = ((mixed, "s1.dsp"), (both, "s1.cpu"))
+    mine, theirs = ([[*own.values()] for own in edges(onnx.load(b.file(f"subgraphs/{name}.onnx")))] for b, name in pair)
     assert mine == theirs
 
 

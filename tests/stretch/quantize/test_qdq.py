@@ -46,6 +46,25 @@ def test_edges_stay_float_and_their_scales_span_what_was_seen(model, int8):
         assert edge.zero_point == pytest.approx(-low / edge.scale, abs=1)
 
 
+@pytest.mark.parametrize("activation", ["relu", "relu6"])
+def test_activation_that_comes_first_is_rounded_once_in_a_scale_that_begins_at_zero(activation):
+    conv = {"out_channels": 4, "kernel": (3, 3), "stride": (1, 1), "padding": (1,) * 4, "dilation": (1, 1), "groups": 1, "bias": False}
+    ops = [Op("x", "input", attrs={"shape": SHAPE}), Op("first", activation, ("x",)), Op("y", "conv", ("first",), conv)]
+    weight = np.random.default_rng(0).normal(size=(4, 6, 3, 3)).astype(np.float32)
+    float_model = to_onnx(OpGraph.build("net", ops, "y"), {"y": {"weight": weight}})
+    random = np.random.default_rng(1)
+    seen = [random.normal(size=SHAPE).astype(np.float32) for _ in range(8)]
+    made = quantise(float_model, seen)
+    (read,) = edges(made)[0].values()
+    assert read.zero_point == 0
+    assert read.scale == pytest.approx(max(x.max() for x in seen) / 255, rel=0.02)
+    (first,) = [node for node in made.graph.node if "x" in node.input]
+    assert [node.op_type for node in made.graph.node if first.output[0] in node.input] == ["DequantizeLinear"]
+    assert {tensor.name for tensor in made.graph.initializer} <= {name for node in made.graph.node for name in node.input}
+    expected, got = runner(float_model), runner(made)
+    assert loss((expected(x), got(x)) for x in seen).cosine >= 0.999
+
+
 def test_weights_are_int8_with_a_scale_for_each_output_channel(int8):
     constants = {t.name: numpy_helper.to_array(t) for t in int8.graph.initializer}
     reals = {node.output[0]: node for node in int8.graph.node if node.op_type == "DequantizeLinear"}

@@ -142,5 +142,5 @@ def test_rows_of_bands_and_what_is_computed_twice_are_shown():
         text = printed(design_table(answer), width)
         assert all(f"{branch.rows[0]}:{branch.rows[1]}" in text for branch in segment.branches)
     told = dict(figures(answer))
-    assert told["computes"] == f"exactly what the original computes, {answer.halo:.1%} of its MACs twice"
+    assert told["computes"] == f"exactly what the original computes, {answer.halo:.1%} of its MACs twice in {answer.halo_ms:.2f} ms of its branches together"
     assert "to be trained" in told["sequential, same MACs"]

@@ -10,7 +10,7 @@ from predictors.errors import StretchError
 from predictors.predictor import LatencyPredictor
 from stretch.planning.cost.bands import BandCosts, BandKey
 from stretch.planning.cost.branch import Costs
-from stretch.planning.cost.handover import handed
+from stretch.planning.cost.handover import cuts_itself, handed
 from stretch.planning.design.bands import band_graph, needed_rows
 from stretch.planning.network.parts import clean_cuts, divide
 from stretch.planning.network.segments import cut_segment, split_segments
@@ -71,7 +71,8 @@ def test_band_costs_what_its_built_operators_cost(data, name, processor):
     built = handed(whole)
     estimate = MI9.predict(built, processor)
     assert (cost.ms, cost.contended_ms) == (pytest.approx(estimate.computing_ms), pytest.approx(estimate.contended_ms))
-    assert cost.contended_ms + cost.cut_ms == pytest.approx(MI9.predict(whole, processor).contended_ms)
+    cut = MI9.predict(whole, processor).contended_ms if cuts_itself(processor, processor, MI9) else cost.contended_ms
+    assert cost.contended_ms + cost.cut_ms == pytest.approx(cut)
     assert cost.macs == built.macs
     shape, rows = run.graph.input.shape, needed_rows(run.graph, start, stop)[run.start]
     assert cost.reads == shape[0] * shape[1] * len(rows) * shape[3]

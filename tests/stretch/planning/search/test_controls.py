@@ -7,11 +7,11 @@ import pytest
 from predictors.predictor import LatencyPredictor
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
-from stretch.planning.cost.makespan import ideal_split_ms, single_ms, timeline
+from stretch.planning.cost.makespan import single_ms, timeline
 from stretch.planning.design.scale import scaled_graph
 from stretch.planning.design.widths import legal_widths
 from stretch.planning.network.segments import split_segments
-from stretch.planning.search.controls import best_single, operator_split_ms, sequential_same_macs, variants
+from stretch.planning.search.controls import best_single, sequential_same_macs, variants
 from stretch.planning.search.rules import Rules
 from tests.predictors.networks import efficientnet_b5, resnet50, small_resnet
 from tests.predictors.specified import specified
@@ -97,18 +97,3 @@ def test_sequential_control_equals_brute_force_on_a_tiny_network():
     # The control may thin the widths it tries, never find what is not there.
     assert best <= found.single.ms + 1e-9
     assert found.single.ms <= best * 1.02
-
-
-@pytest.mark.parametrize("device", ["host", "mi9", "pixel6"])
-def test_operator_split_lies_between_the_ideal_and_never_splitting(device):
-    graph = resnet50()
-    config, costs = setup(device)
-    split = operator_split_ms(graph, costs, config.processors)
-    alone = single_ms(graph, "cpu", config.precision["cpu"], costs)
-    assert ideal_split_ms(graph, config.processors, costs.predictor, config.precision) < split <= alone + 1e-9
-
-
-def test_operator_split_pays_where_the_link_is_almost_free():
-    graph = resnet50()
-    config, costs = setup("host")
-    assert operator_split_ms(graph, costs, config.processors) < 0.7 * single_ms(graph, "cpu", "fp32", costs)

@@ -1,0 +1,210 @@
+"""Exact designs as this machine runs them, beside one processor and one graph on two threads: `python -m experiments.lossless.run measured PROFILE`."""
+
+import argparse
+import os
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter_ns
+
+import numpy as np
+
+from experiments.records import About, Facts, Row, write_record
+from predictors.devices import DeviceProfile, load_device
+from predictors.errors import StretchError
+from scheduler.bundle.load import load_bundle
+from scheduler.checks.verify import random_input
+from scheduler.cores import available_cores
+from scheduler.delegates import get_delegate
+from scheduler.measure.benchmark import ideal_ms
+from scheduler.measure.interval import ratio_interval
+from scheduler.measure.networks import runner
+from scheduler.measure.turns import play_round
+from scheduler.runtime.sequential import Sequential, max_error
+from scheduler.runtime.session import Session
+from stretch.api import branch
+from stretch.planning.result import PlanResult
+
+HERE = Path(__file__).parent
+
+#: Networks at the sizes that they are made for: residual, inverted, with parallel paths, grouped, and with two paths a module.
+NETWORKS = ("resnet18", "mobilenet_v2", "googlenet", "regnet_x_400mf", "squeezenet1_1")
+
+BRANCHES, TWO_THREADS = "exact branches", "one graph, ONNX Runtime, 2 threads"
+#: One processor each, as the branches have.
+SINGLES = ("ONNX Runtime, 1 core", "OpenCL, 1 core")
+#: Rounds that do not count.
+WARMUP = 3
+
+Times = dict[str, list[float]]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One network's bundle on this machine.
+
+    Args:
+        times: ms of each round, by contestant.
+        efficiency: Of each round, what the slowest branches take alone over what the bundle took.
+        error: Largest difference of its output from the original's.
+    """
+
+    times: Times
+    efficiency: list[float]
+    error: float
+
+
+def make_bundle(name: str, profile: DeviceProfile, folder: Path) -> tuple[PlanResult, float]:
+    """Plan a network exactly, write its bundle, and tell how long planning took, s."""
+    made = branch(name, profile, out=folder, weights="none", lossless=True)
+    return made.plan, made.seconds["plan"]
+
+
+def measure(folder: Path, cores: Sequence[int], rounds: int) -> Measured:
+    """Run a bundle, the original on each processor and on both cores in turns.
+
+    Args:
+        folder: The bundle.
+        cores: Of ONNX Runtime's processor, and of OpenCL's.
+        rounds: Rounds that count.
+    """
+    bundle = load_bundle(folder, check_hashes=True)
+    original, x = bundle.file(bundle.manifest.controls["original"]), random_input(bundle)
+    one, two = Sequential(original, tuple(cores[:1])), Sequential(original, tuple(cores[:2]))
+    expected = one.run(x)
+    two.run(x)
+    on_opencl = _timed(runner(get_delegate("opencl").create_untuned(tuple(cores[1:2])).compile(original), tuple(cores[:1])))
+    with Session(bundle, {"cpu": f"cpu{cores[0]}", "gpu": f"opencl{cores[1]}"}) as session:
+        error = max_error(session.run(x), expected)
+
+        def branches() -> float:
+            session.run(x)
+            return session.trace.makespan_ms
+
+        contestants: dict[str, Callable[[], float]] = dict(
+            zip((BRANCHES, *SINGLES, TWO_THREADS), (branches, one.time, on_opencl, two.time), strict=True)
+        )
+        found = Measured({name: [] for name in contestants}, [], error)
+        for number in range(WARMUP + rounds):
+            spent = play_round(contestants, number)
+            within = {span.name: span.ms for span in session.trace.spans if span.kind == "subgraph"}
+            # company cannot speed a processor up: what was slower alone had caches to fill first
+            alone = {name: min(session.time_alone(name), within[name]) for name in session.plan.subgraphs}
+            if number >= WARMUP:
+                for name, ms in spent.items():
+                    found.times[name].append(ms)
+                found.efficiency.append(ideal_ms(session, alone) / spent[BRANCHES])
+    return found
+
+
+def _timed(run: Callable[[], None]) -> Callable[[], float]:
+    """What runs once and gives the time that it took, ms."""
+
+    def once() -> float:
+        start = perf_counter_ns()
+        run()
+        return (perf_counter_ns() - start) / 1e6
+
+    return once
+
+
+def row_of(name: str, plan: PlanResult, seconds: float, found: Measured) -> Row:
+    """A network's figures: measured beside predicted, against the best single processor and against one graph on two threads."""
+    median = {each: statistics.median(times) for each, times in found.times.items()}
+    best = min(SINGLES, key=median.__getitem__)
+    single, two = (ratio_interval(found.times[each], found.times[BRANCHES]) for each in (best, TWO_THREADS))
+    return {
+        "network": name,
+        "divided segments": plan.design.n_meet,
+        "halo %": round(100 * plan.halo, 1),
+        "measured ms": round(median[BRANCHES], 2),
+        "p90 ms": round(float(np.percentile(found.times[BRANCHES], 90)), 2),
+        "predicted ms": round(plan.run.makespan_ms, 2),
+        "predicted over measured": round(plan.run.makespan_ms / median[BRANCHES], 3),
+        "efficiency": round(statistics.median(found.efficiency), 3),
+        "best single": best,
+        "best single ms": round(median[best], 2),
+        "speed-up": round(single.value, 3),
+        "speed-up from": round(single.low, 3),
+        "speed-up to": round(single.high, 3) if np.isfinite(single.high) else None,
+        "predicted speed-up": round(plan.speedup, 3),
+        "two threads ms": round(median[TWO_THREADS], 2),
+        "speed of branches over two threads": round(two.value, 3),
+        "faster": winner(two.side),
+        "max error": float(f"{found.error:.1e}"),
+        "planning s": round(seconds, 2),
+    }
+
+
+def winner(side: int) -> str:
+    """Who is faster on two cores, by the side of one on which the interval of the ratio lies."""
+    return {1: BRANCHES, -1: TWO_THREADS}.get(side, "even")
+
+
+def contestants_of(name: str, times: Mapping[str, Sequence[float]]) -> list[Row]:
+    """Every contestant's median and 90th percentile."""
+    return [
+        {
+            "network and contestant": f"{name}, {each}",
+            "median ms": round(statistics.median(values), 2),
+            "p90 ms": round(float(np.percentile(values, 90)), 2),
+        }
+        for each, values in times.items()
+    ]
+
+
+def measured(words: Sequence[str]) -> int:
+    """Measure and write ``results/measured.json``; gives the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.lossless.run measured", description=__doc__)
+    parser.add_argument(
+        "profile", type=Path, help="of this machine, with processors `cpu` on one core and `gpu`, as `stretch profile` makes it"
+    )
+    parser.add_argument("--networks", default=",".join(NETWORKS), help="names, separated by commas")
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--work", type=Path, default=Path("runs/lossless_measured"), help="where the bundles go")
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "measured.json")
+    options = parser.parse_args(words)
+    load, cores = os.getloadavg()[0], available_cores()[:2]
+    options.work.mkdir(parents=True, exist_ok=True)
+    rows: list[Row] = []
+    single: list[Row] = []
+    if len(cores) < 2:
+        parser.error("exact branches are measured on two cores, this process may use one")
+    try:
+        profile = load_device(options.profile)
+        for name in options.networks.split(","):
+            folder = options.work / name.replace(":", "_")
+            plan, seconds = make_bundle(name, profile, folder)
+            found = measure(folder, cores, options.rounds)
+            rows.append(row_of(name, plan, seconds, found))
+            single += contestants_of(name, found.times)
+            sys.stderr.write(f"{rows[-1]}\n")
+    except StretchError as error:
+        sys.stderr.write(f"error: {error.message}\n" + (f"\nhint: {error.hint}\n" if error.hint else ""))
+        return error.exit_code
+    write_record(
+        options.out,
+        {"networks": rows, "contestants": single},
+        source="measured",
+        command=f"python -m experiments.lossless.run measured {options.profile.name}",
+        runs=options.rounds,
+        interleaved=True,
+        load=load,
+        about={
+            "networks": About(
+                columns={
+                    **{each: Facts(source="predicted") for each in ("predicted ms", "predicted speed-up", "halo %")},
+                    "planning s": Facts(runs=1, interleaved=False),
+                }
+            )
+        },
+        notes=[
+            "Bundles of `stretch branch --lossless` for the profile of this machine: ONNX Runtime on one core beside our OpenCL kernels through PoCL on the other, fp32, random weights.",
+            "The best single processor is the original on one core, on whichever of the two is faster; one graph on two threads has the same two cores as the branches.",
+            "`speed of branches over two threads` is above 1 where the branches are faster; the interval of 95 % decides who is called faster.",
+        ],
+    )
+    sys.stderr.write(f"{options.out} written; fill the pages with python -m experiments.render\n")
+    return 0

@@ -1,0 +1,53 @@
+"""A network whose operators are split over processors, as a design that can be built.
+
+CoDL computes some of every operator on each processor and meets behind it. As
+a design of ours that is the original in its smallest parts: between two
+tensors where everything meets and no kernel is under way, one processor
+computes, or several compute bands of rows. Where a residual block has no such
+tensor within, the block is the part.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from predictors.graph import OpGraph
+from stretch.planning.cost.branch import Costs
+from stretch.planning.cost.makespan import timeline
+from stretch.planning.design.branch_design import BranchDesign
+from stretch.planning.network.segments import Segment
+from stretch.planning.search.banded import BandedSpace
+from stretch.planning.search.exact import search_exact
+from stretch.planning.search.rules import Rules
+from stretch.planning.search.seams import without_seams
+from stretch.planning.search.space import DesignSpace
+
+
+@dataclass(frozen=True)
+class OperatorSplit:
+    """The fastest design of kernel-sized parts.
+
+    Args:
+        design: Exact; parts that one processor computes one after the other are one segment.
+        ms: Its predicted makespan.
+    """
+
+    design: BranchDesign
+    ms: float
+
+
+def operator_split(graph: OpGraph, stages: Sequence[Segment], costs: Costs, processors: Sequence[str]) -> OperatorSplit:
+    """Each kernel-sized part on one processor, or its rows over several, so that all of them together are fastest.
+
+    No rule of a request binds it, and nothing need be split.
+
+    Args:
+        graph: The original network.
+        stages: Its segments, which name the parts.
+        costs: Costs on the device.
+        processors: The allowed processors.
+    """
+    whole = DesignSpace(stages, processors, costs, Rules({}), stretched=False)
+    found = search_exact(BandedSpace(graph, whole, single=True).mixed(("rows",)), 0, graph.macs, 0)
+    assert found is not None  # every part may stay whole
+    design = BranchDesign(graph.name, costs.predictor.device.id, without_seams(graph, stages, found.segments(costs)))
+    return OperatorSplit(design, timeline(graph, design, costs).makespan_ms)

@@ -1,0 +1,24 @@
+"""Operator split: every part of a network by itself, whole or divided exactly, as CoDL divides single operators."""
+
+from copy import copy
+
+from stretch.planning.search.exact import search_exact
+from stretch.planning.search.result import SearchResult
+from stretch.planning.search.space import DesignSpace
+
+
+def search(space: DesignSpace, low: int, high: int, n_meet: int) -> SearchResult | None:
+    """The fastest design in which no segment covers several parts and none is stretched.
+
+    Args:
+        space: Legal designs; those of a request with this strategy have parts that are as small as kernels let them be.
+        low: Fewest multiply-accumulates.
+        high: Most multiply-accumulates.
+        n_meet: Divided segments, at least.
+
+    Returns:
+        The design, or None if there is none.
+    """
+    single = copy(space)
+    single.options = [[o for o in options if o.span == 1 and (o.exact or not o.branched)] for options in space.options]
+    return search_exact(single, low, high, n_meet)

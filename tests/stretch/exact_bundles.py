@@ -1,0 +1,84 @@
+"""A small network of odd sizes in bands of rows and along paths of its own, as a bundle."""
+
+import numpy as np
+import torch
+from torch import nn
+
+from scheduler.bundle.load import load_bundle
+from stretch.capture import capture
+from stretch.export.bundle import BundleFacts, export_bundle
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
+from stretch.planning.network.segments import cut_segment
+from stretch.transform import build
+from tests.stretch.designs import whole
+
+#: Odd sizes, of which the strides below leave a rest.
+HEIGHT, WIDTH = 37, 29
+
+
+class Module(nn.Module):
+    """Four paths side by side, as in Inception."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.paths = nn.ModuleList(
+            [
+                nn.Conv2d(channels, 4, 1),
+                nn.Sequential(nn.Conv2d(channels, 4, 1), nn.ReLU(), nn.Conv2d(4, 8, 3, padding=1)),
+                nn.Sequential(nn.Conv2d(channels, 4, 1), nn.Conv2d(4, 4, 5, padding=2)),
+                nn.Sequential(nn.MaxPool2d(3, 1, 1), nn.Conv2d(channels, 4, 1)),
+            ]
+        )
+
+    def forward(self, x):
+        return torch.cat([path(x) for path in self.paths], 1)
+
+
+def network():
+    torch.manual_seed(3)
+    down = nn.Sequential(nn.Conv2d(8, 12, 3, 2, 1), nn.ReLU(), nn.Conv2d(12, 12, 5, 2, 2, groups=4), nn.MaxPool2d(2, 2, ceil_mode=True))
+    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(20, 7)]
+    return nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), down, Module(12), nn.ReLU(), nn.Conv2d(20, 20, 3, padding=1), *head).eval()
+
+
+def designed(graph, second="gpu"):
+    """Bands of two processors behind the stem, then paths of two, then bands again."""
+    pools = [op.name for op in graph.ops if op.kind == "max_pool"]
+    (cat,) = (op.name for op in graph.ops if op.kind == "concat")
+    last = [op.name for op in graph.ops if op.kind == "conv"][-1]
+    bounds = [("stem", "input", "0"), ("s1", "0", pools[0]), ("s2", pools[0], cat), ("s3", cat, last), ("head", last, graph.output)]
+    parts = []
+    for name, start, end in bounds:
+        segment = cut_segment(graph, name, start, end)
+        rows = segment.graph.by_name[end].shape[2] if name in ("s1", "s3") else 0
+        if name == "s2":
+            own = (("cpu", (0, 2)), (second, (2, 4)))
+            branches = tuple(BranchScale(p, segment.depth, segment.width, paths=each) for p, each in own)
+            parts.append(SegmentDesign(name, start, end, branches, "paths"))
+        elif rows:
+            bands = (("cpu", (0, rows // 2)), (second, (rows // 2, rows)))
+            branches = tuple(BranchScale(p, segment.depth, segment.width, rows=each) for p, each in bands)
+            parts.append(SegmentDesign(name, start, end, branches, "rows"))
+        else:
+            parts.append(whole(segment))
+    return BranchDesign(graph.name, "mi9", tuple(parts))
+
+
+def made(folder, second="gpu", batch=1):
+    found = capture(network(), (batch, 3, HEIGHT, WIDTH), "net")
+    facts = BundleFacts("mi9", False, "random")
+    export_bundle(folder, found, build(found, designed(found.graph, second)), None, facts, "0.1.0")
+    return load_bundle(folder, check_hashes=True)
+
+
+def images(count=8):
+    return [np.random.default_rng(i).standard_normal((1, 3, HEIGHT, WIDTH)).astype(np.float32) for i in range(count)]
+
+
+def original(x):
+    with torch.inference_mode():
+        return network()(torch.from_numpy(x)).numpy()
+
+
+def near(got, want, tolerance=1e-5):
+    return np.abs(got - want).max() <= tolerance * np.abs(want).max()
