@@ -258,7 +258,7 @@ class Fuser:
     def _only_reader(self, graph: OpGraph, op: Op) -> list[Op]:
         """The one operator that reads `op`, after the free ones on the way; empty if there are more."""
         path: list[Op] = []
-        while op.name != graph.output:
+        while op.name not in graph.outputs:
             readers = graph.consumers[op.name]
             if len(readers) != 1:
                 return []

@@ -40,23 +40,28 @@ class Op:
 
 @dataclass(frozen=True)
 class OpGraph:
-    """Operators in topological order, one input, one output.
+    """Operators in topological order, with one or more inputs and outputs.
 
     Build it with `OpGraph.build`, which infers and checks the shapes.
+
+    Args:
+        name: Name of the network, or of the part of one.
+        ops: Operators; those of kind ``input`` stand for what arrives.
+        outputs: Names of the operators whose tensors are the results, in order.
     """
 
     name: str
     ops: tuple[Op, ...]
-    output: str
+    outputs: tuple[str, ...]
 
     @classmethod
-    def build(cls, name: str, ops: Iterable[Op], output: str) -> "OpGraph":
-        """A graph whose shapes are inferred from its input operator.
+    def build(cls, name: str, ops: Iterable[Op], outputs: str | Iterable[str]) -> "OpGraph":
+        """A graph whose shapes are inferred from its input operators.
 
         Args:
             name: Name of the network.
-            ops: Operators in topological order; one of kind ``input``.
-            output: Name of the operator whose tensor is the result.
+            ops: Operators in topological order; at least one of kind ``input``.
+            outputs: Name of the operator whose tensor is the result, or the names of several.
 
         Raises:
             StretchError: If a name is used twice or unknown, a kind is
@@ -83,11 +88,15 @@ class OpGraph:
                 raise StretchError(f"operator `{op.name}` ({op.kind}) has the empty output shape {shape}")
             shapes[op.name] = shape
             done.append(Op(op.name, op.kind, tuple(op.inputs), dict(op.attrs), shape, dict(op.tags)))
-        if output not in shapes:
-            raise StretchError(f"output `{output}` of `{name}` is no operator")
-        if sum(op.kind == "input" for op in done) != 1:
-            raise StretchError(f"`{name}` needs exactly one input")
-        return cls(name, tuple(done), output)
+        results = (outputs,) if isinstance(outputs, str) else tuple(outputs)
+        for output in results:
+            if output not in shapes:
+                raise StretchError(f"output `{output}` of `{name}` is no operator")
+        if not results or len(set(results)) < len(results):
+            raise StretchError(f"`{name}` needs an output, and none twice; it has {', '.join(results) or 'none'}")
+        if not any(op.kind == "input" for op in done):
+            raise StretchError(f"`{name}` needs an input")
+        return cls(name, tuple(done), results)
 
     @cached_property
     def by_name(self) -> dict[str, Op]:
@@ -104,9 +113,31 @@ class OpGraph:
         return {name: tuple(who) for name, who in readers.items()}
 
     @cached_property
+    def inputs(self) -> tuple[Op, ...]:
+        """The input operators, in order."""
+        return tuple(op for op in self.ops if op.kind == "input")
+
+    @property
     def input(self) -> Op:
-        """The input operator."""
-        return next(op for op in self.ops if op.kind == "input")
+        """The one input operator, for those who need it to be one.
+
+        Raises:
+            StretchError: If there are several.
+        """
+        if len(self.inputs) != 1:
+            raise StretchError(f"`{self.name}` has {len(self.inputs)} inputs, and only one is supported here")
+        return self.inputs[0]
+
+    @property
+    def output(self) -> str:
+        """Name of the one output, for those who need it to be one.
+
+        Raises:
+            StretchError: If there are several.
+        """
+        if len(self.outputs) != 1:
+            raise StretchError(f"`{self.name}` has {len(self.outputs)} outputs, and only one is supported here")
+        return self.outputs[0]
 
     def input_shapes(self, op: Op) -> list[Shape]:
         """Shapes of what `op` reads."""
@@ -173,7 +204,7 @@ class OpGraph:
             raise StretchError(f"this is not an operator graph: {error}") from error
         if len(raw.ops) > MAX_OPS:
             raise StretchError(f"`{raw.name}` has {len(raw.ops)} operators, the limit is {MAX_OPS}")
-        graph = cls.build(raw.name, raw.ops, raw.output)
+        graph = cls.build(raw.name, raw.ops, raw.outputs)
         if graph != raw:
             raise StretchError(f"`{raw.name}` states shapes that its operators do not have")
         return graph

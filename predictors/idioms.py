@@ -52,7 +52,7 @@ def recognise(graph: OpGraph, idioms: Collection[str]) -> Recognised:
             ops.append(replace(op, kind=kind, inputs=found[op.name][0].inputs, attrs={}))
         elif op.name not in inside:
             ops.append(op)
-    return Recognised(OpGraph(graph.name, tuple(ops), graph.output), {name: tuple(op.name for op in ops) for name, ops in found.items()})
+    return Recognised(OpGraph(graph.name, tuple(ops), graph.outputs), {name: tuple(op.name for op in ops) for name, ops in found.items()})
 
 
 def _idiom(graph: OpGraph, start: Op, idioms: Collection[str]) -> tuple[Op, ...]:
@@ -72,9 +72,9 @@ def _idiom(graph: OpGraph, start: Op, idioms: Collection[str]) -> tuple[Op, ...]
 
 
 def _reader(graph: OpGraph, op: Op) -> Op | None:
-    """The only operator that reads another; None if there are more or it is the graph's result."""
+    """The only operator that reads another; None if there are more or it is a result of the graph."""
     readers = graph.consumers[op.name]
-    return graph.by_name[readers[0]] if len(readers) == 1 and op.name != graph.output else None
+    return graph.by_name[readers[0]] if len(readers) == 1 and op.name not in graph.outputs else None
 
 
 def _is_sixth(op: Op) -> bool:

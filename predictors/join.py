@@ -16,7 +16,8 @@ class Join:
     """How the branches of a segment meet, as a design says it.
 
     Args:
-        meets: Name of the `Meeting` that computes it; None where there is one branch and nothing to join.
+        meets: Name of the `Meeting` that computes it; None where nothing is joined: there is one branch, or they hand
+            tensors to each other.
         convolves: Whether each branch ends with a 1×1 convolution of its own, so that the trunk keeps its width
             however wide the branches are; else it has all their channels.
         whole: Whether that convolution writes every channel of the trunk; else it writes the branch's part of them.
@@ -25,6 +26,7 @@ class Join:
         paths: Whether each branch computes some of the paths that the original segment has already, exactly.
         channels: Whether each branch computes some channels of the original segment, exactly.
         hidden: Whether these are hidden channels, of which each branch adds its part to every channel of the output.
+        placed: Whether each branch computes a portion of the original segment's operators, exactly, and hands tensors on.
     """
 
     meets: str | None
@@ -35,11 +37,12 @@ class Join:
     paths: bool = False
     channels: bool = False
     hidden: bool = False
+    placed: bool = False
 
     @property
     def exact(self) -> bool:
         """Whether the branches together compute what the original segment does."""
-        return self.bands or self.paths or self.channels
+        return self.bands or self.paths or self.channels or self.placed
 
     @property
     def shares(self) -> bool:

@@ -1,5 +1,8 @@
 """What networks gain that branch by themselves, and a bound on it: `python -m experiments.lossless.run paths`."""
 
+import os
+import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +14,22 @@ from predictors.errors import InfeasibleError
 from predictors.graph import OpGraph
 from predictors.predictor import LatencyPredictor
 from stretch.planning.config import PlanConfig
+from stretch.planning.network.tasks import fused_tasks
 from stretch.planning.plan import plan
 from stretch.planning.result import PlanResult
 
 HERE = Path(__file__).parent
-#: Networks with parallel paths, at the sizes that they are made for.
-MODELS = {"googlenet": "GoogLeNet", "inception_v3": "Inception-v3"}
+#: Networks that branch by themselves, at the sizes that they are made for.
+MODELS = {
+    "googlenet": "GoogLeNet",
+    "inception_v3": "Inception-v3",
+    "timm:pnasnet5large": "PNASNet-5-Large",
+    "timm:nasnetalarge": "NASNet-A-Large",
+    "timm:hrnet_w18_small": "HRNet-W18-Small",
+}
 DEVICES = (("mi9", "cpu,gpu"), ("mi9", "cpu,gpu,dsp"), ("pixel6", "cpu,gpu"))
+#: Device and processors that designs are planned for whose outputs are compared with the original's.
+TRIED_ON = ("mi9", "cpu,gpu")
 Row = dict[str, Value]
 
 
@@ -26,22 +38,19 @@ def schedule_bound_ms(graph: OpGraph, device: DeviceProfile, config: PlanConfig)
 
     List scheduling's two bounds: the longest chain of kernels, each on its fastest
     processor; and the least time in which all kernels, divided at will, can be
-    computed (a linear program).
+    computed (a linear program). Operators that any of the processors fuses count as one kernel.
     """
-    predictor, host = LatencyPredictor(device), config.processors[0]
-    kernels = predictor.kernels(graph, host)
-    rows = []
-    for processor in config.processors:
-        own = predictor.predict(graph, processor, config.precision[processor]).kernels
-        if [each.kernel.ops for each in own] != [kernel.ops for kernel in kernels]:
-            raise ValueError(f"the kernels of {processor} and {host} cannot be compared one by one")
-        rows.append([each.time.ms for each in own])
-    times = np.array(rows)
-    fastest = dict(zip((kernel.name for kernel in kernels), times.min(axis=0), strict=True))
-    last = {kernel.ops[-1]: kernel.name for kernel in kernels}
-    until: dict[str, float] = {}
-    for op in graph.ops:
-        until[op.name] = max((until[name] for name in op.inputs), default=0.0) + (fastest[last[op.name]] if op.name in last else 0.0)
+    predictor = LatencyPredictor(device)
+    launched = [predictor.predict(graph, processor, config.precision[processor]).kernels for processor in config.processors]
+    kernels = fused_tasks(graph, [[each.kernel for each in own] for own in launched])
+    of = {name: number for number, ops in enumerate(kernels.ops) for name in ops}
+    times = np.zeros((len(launched), len(kernels)))
+    for row, own in zip(times, launched, strict=True):
+        for each in own:
+            row[of[each.kernel.ops[0]]] += each.time.ms
+    until: list[float] = []
+    for sources, fastest in zip(kernels.sources, times.min(axis=0), strict=True):
+        until.append(max((until[source] for source in sources), default=0.0) + float(fastest))
     processors, count = times.shape
     # variables: the share of each kernel on each processor, then the time
     cost = np.append(np.zeros(processors * count), 1.0)
@@ -51,7 +60,7 @@ def schedule_bound_ms(graph: OpGraph, device: DeviceProfile, config: PlanConfig)
         loads[p, -1] = -1.0
     whole = np.hstack([np.tile(np.eye(count), processors), np.zeros((count, 1))])
     found = linprog(cost, A_ub=loads, b_ub=np.zeros(processors), A_eq=whole, b_eq=np.ones(count))
-    return max(float(found.fun), max(until.values()))
+    return max(float(found.fun), max(until))
 
 
 def paths() -> None:
@@ -89,6 +98,70 @@ def paths() -> None:
         notes=[
             "Speed-ups over the best single processor, on the shipped profiles; every design computes the original's output.",
             "`bound of any schedule`: the longest chain of kernels, each on its fastest processor, or the least time in which all kernels can be computed, divided at will, whichever is longer; exchanges left out, kernels not divided by rows.",
+        ],
+    )
+
+
+def largest_difference(model: str, device: DeviceProfile, processors: str) -> Row:
+    """How far the output of a network in portions and along its paths is from the original's, on this machine.
+
+    With random weights and settled statistics; the design's bundle is run by the scheduler, and torch computes the original.
+
+    Args:
+        model: Name of the network.
+        device: Device to plan for.
+        processors: Its processors, with commas.
+
+    Returns:
+        Subgraphs, branches at most of one segment, and the largest difference over the largest output.
+    """
+    import torch
+
+    from scheduler.bundle.load import load_bundle
+    from scheduler.runtime.session import Session
+    from stretch.capture import capture
+    from stretch.export.bundle import BundleFacts, export_bundle
+    from stretch.models.load import load_model
+    from stretch.transform import build
+
+    loaded = load_model(model, weights="none")
+    shape = loaded.input_shape
+    captured = capture(loaded.module, shape, model)
+    design = plan(captured.graph, device, PlanConfig(processors=tuple(processors.split(",")), kinds=("own",))).design
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
+        made = build(captured, design)
+        bundle = Path(folder) / "bundle"
+        export_bundle(bundle, captured, made, None, BundleFacts(device.id, device.calibrated, "random"), "0", controls=False)
+        want = captured.module.eval()(x).numpy()
+        with Session(load_bundle(bundle)) as session:
+            got = session(x.numpy())
+        subgraphs = len(load_bundle(bundle).manifest.subgraphs)
+    return {
+        "input": "×".join(map(str, shape[1:])),
+        "subgraphs": subgraphs,
+        "most in a segment": max(len(part.branches) for part in design.segments),
+        "largest difference": float(f"{np.abs(got - want).max() / np.abs(want).max():.1e}"),
+    }
+
+
+def exact() -> None:
+    """Record how far networks along their own paths and in portions are from the originals."""
+    device, processors = TRIED_ON
+    rows: list[Row] = []
+    for model, name in MODELS.items():
+        rows.append({"network": name, **largest_difference(model, load_device(device), processors)})
+        sys.stderr.write(f"{rows[-1]}\n")
+    write_record(
+        HERE / "results" / "paths_exact.json",
+        {"exact": rows},
+        source="measured",
+        command="python -m experiments.lossless.run exact",
+        runs=1,
+        load=os.getloadavg()[0],
+        notes=[
+            f"Planned for {device} {processors}, random weights with settled statistics; run by the scheduler on CPU cores in fp32, one input.",
+            "`largest difference`: between its output and the original's in torch, over the largest output; the libraries add up in other orders.",
         ],
     )
 

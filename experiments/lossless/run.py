@@ -13,7 +13,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from experiments.lossless.measured import measured
-from experiments.lossless.paths import paths
+from experiments.lossless.paths import exact, paths
 from experiments.records import ROOT, About, Value, write_record
 from predictors.devices import DeviceProfile, load_device
 from predictors.errors import InfeasibleError
@@ -178,11 +178,13 @@ def main(words: Sequence[str] | None = None) -> int:
     if words[:1] == ["measured"]:
         return measured(words[1:])
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["predict", "bounds", "paths"], nargs="?", default="predict")
+    parser.add_argument("what", choices=["predict", "bounds", "paths", "exact"], nargs="?", default="predict")
     parser.add_argument("--models", default=",".join(MODELS), help="networks, separated by commas")
     options = parser.parse_args(words)
     if options.what == "paths":
         paths()
+    elif options.what == "exact":
+        exact()
     else:
         (predict if options.what == "predict" else bounds)(options.models.split(","))
     return 0

@@ -60,7 +60,7 @@ def speeds(device: DeviceProfile, graphs: Sequence[OpGraph]) -> list[Row]:
 
     def anew(number: int) -> None:
         graph = graphs[number % len(graphs)]
-        predictor.predict(OpGraph(graph.name, graph.ops, graph.output), "cpu")
+        predictor.predict(OpGraph(graph.name, graph.ops, graph.outputs), "cpu")
 
     ways: dict[str, Callable[[int], object]] = {
         "graph of a design, fused and predicted": anew,

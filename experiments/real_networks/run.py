@@ -26,9 +26,6 @@ HERE = Path(__file__).parent
 #: Photographs that nothing is fitted to.
 HELD_BACK = 200
 
-#: Of those that a network may look at, one of so many only chooses between weights.
-CHOOSES = 5
-
 
 @dataclass(frozen=True)
 class Real:
@@ -66,7 +63,7 @@ SEQUENTIAL = "sequential"
 
 @dataclass(frozen=True)
 class Job:
-    """One network, calibrated and refined.
+    """One network, calibrated.
 
     Args:
         network: A key of `NETWORKS`.
@@ -87,7 +84,7 @@ JOBS = tuple(
 )
 
 
-def measure(job: Job, weights: Path, images: Path, minutes: float) -> Row:
+def measure(job: Job, weights: Path, images: Path) -> Row:
     """One job, on the GPU where there is one."""
     import torch
 
@@ -98,7 +95,6 @@ def measure(job: Job, weights: Path, images: Path, minutes: float) -> Row:
     from stretch.planning.plan import plan
     from stretch.stages.build import divide_images
     from stretch.stages.network import read_network
-    from stretch.train.unlabelled import refine_unlabelled
     from stretch.transform import build
     from stretch.transform.calibrate import calibrate
 
@@ -113,9 +109,7 @@ def measure(job: Job, weights: Path, images: Path, minutes: float) -> Row:
     ms = control.single.ms if job.design == SEQUENTIAL and control is not None else planned.run.makespan_ms
     preprocessing = asked_preprocessing(network.loaded.preprocessing, real.preprocessing, network.graph.input.shape)
     found = divide_images(images, network.captured, 300, preprocessing, HELD_BACK)
-    looked = torch.cat(found.fitted)[:: 300 // job.images][: job.images]
-    choose = torch.arange(len(looked)) % CHOOSES == 0
-    fitted, chosen = (list(some.split(32)) for some in (looked[~choose], looked[choose]))
+    fitted = list(torch.cat(found.fitted)[:: 300 // job.images][: job.images].split(32))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = build(network.captured, design).to(device)
     row: Row = {"design": f"{job.network} {job.design} {job.images}", "network": job.network, "kind": job.design, "images": job.images}
@@ -136,11 +130,6 @@ def measure(job: Job, weights: Path, images: Path, minutes: float) -> Row:
     calibrate(model, network.captured, fitted)
     row["calibration_s"] = round(time.perf_counter() - start, 1)
     agree("calibrated")
-    refined = refine_unlabelled(
-        model, network.captured, fitted, chosen, minutes=minutes, step=lambda doing: sys.stderr.write(f"{job} {doing}\n") and None
-    )
-    row |= {"steps": refined.steps, "refining_s": round(refined.seconds, 1)}
-    agree("refined")
     return row
 
 
@@ -160,7 +149,7 @@ def run_all(options: argparse.Namespace) -> None:
         running = []
         for number, job in enumerate(JOBS):
             out = Path(folder) / f"{number}.json"
-            words = ["one", "--job", json.dumps(msgspec.to_builtins(job)), "--out", str(out), "--minutes", str(options.minutes)]
+            words = ["one", "--job", json.dumps(msgspec.to_builtins(job)), "--out", str(out)]
             words += ["--weights", str(options.weights), "--images", str(options.images)]
             running.append((job, out, subprocess.Popen([sys.executable, "-m", "experiments.real_networks.run", *words])))
         rows = []
@@ -169,7 +158,7 @@ def run_all(options: argparse.Namespace) -> None:
                 sys.stderr.write(f"{job} failed\n")
             elif out.exists():
                 rows.append(json.loads(out.read_text()))
-    options.out.write_text(json.dumps(facts() | {"minutes": options.minutes, "rows": rows}))
+    options.out.write_text(json.dumps(facts() | {"rows": rows}))
 
 
 def record(files: Sequence[Path], out: Path) -> None:
@@ -185,7 +174,6 @@ def record(files: Sequence[Path], out: Path) -> None:
         about={"designs": About(columns={name: Facts(source="predicted") for name in PREDICTED})},
         notes=[
             f"Agreement on {HELD_BACK} photographs that nothing was fitted to, with 95 % intervals; float32; one seed.",
-            f"Refining took {runs[0]['minutes']:g} minutes each, all of them side by side on one GPU.",
             f"Times are predictions for {DEVICE}, {' and '.join(PROCESSORS)}, by the profile of this version.",
         ],
         **origin(runs),
@@ -204,7 +192,6 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("files", type=Path, nargs="*", help="for record: what measure wrote")
     parser.add_argument("--weights", type=Path, help="folder of weights")
     parser.add_argument("--images", type=Path, help="folder of photographs")
-    parser.add_argument("--minutes", type=float, default=5.0, help="of refining")
     parser.add_argument("--job", help="for one: the job as JSON")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "agreement.json")
     options = parser.parse_args(words)
@@ -213,7 +200,7 @@ def main(words: list[str] | None = None) -> int:
             record(options.files, options.out)
         elif options.what == "one":
             job = msgspec.convert(json.loads(options.job), Job)
-            options.out.write_text(json.dumps(measure(job, options.weights, options.images, options.minutes)))
+            options.out.write_text(json.dumps(measure(job, options.weights, options.images)))
         else:
             run_all(options)
     except StretchError as error:

@@ -6,6 +6,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from predictors.errors import StretchError
+
 Array = NDArray[Any]
 
 #: The first row, and the one behind the last.
@@ -48,6 +50,14 @@ def read_by(subgraph: Reader, tensors: Mapping[str, Array]) -> list[Array]:
 
 
 def read_alone(subgraph: Reader, tensors: Mapping[str, Array]) -> Array:
-    """As `read_by`, of a subgraph that reads one tensor."""
-    (only,) = read_by(subgraph, tensors)
-    return only
+    """As `read_by`, of a subgraph that reads one tensor.
+
+    Raises:
+        StretchError: If it reads several.
+    """
+    if len(subgraph.inputs) != 1:
+        raise StretchError(
+            f"a subgraph reads {len(subgraph.inputs)} tensors ({', '.join(subgraph.inputs)}), and only one is supported here",
+            "place the segment without portions",
+        )
+    return read_by(subgraph, tensors)[0]

@@ -36,6 +36,7 @@ class _Branch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rows: tuple[Annotated[int, msgspec.Meta(ge=0, le=1 << 24)], _Count] | None = None
     paths: tuple[Annotated[int, msgspec.Meta(ge=0, le=1 << 24)], _Count] | None = None
     channels: tuple[Annotated[int, msgspec.Meta(ge=0, le=1 << 24)], _Count] | None = None
+    ends: Annotated[tuple[_Name, ...], msgspec.Meta(min_length=1)] | None = None
 
 
 class _StatedSegment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -95,11 +96,13 @@ def _segment_problems(segment: _StatedSegment, manifest: Manifest) -> Iterator[s
     processors = [branch.processor for branch in segment.branches]
     # A subgraph that was moved to another processor keeps the name of its branch.
     of = {p for p in processors for entry in entries if p == entry.processor or entry.name == f"{segment.name}.{p}"}
-    if len(set(processors)) != len(processors) or len(entries) != len(processors) or of != set(processors):
+    twice = len(set(processors)) != len(processors) and not join_of(segment.join).placed
+    if twice or len(entries) != len(processors) or of != set(processors):
         found = _listed([entry.name for entry in entries])
         yield f"`design` has branches on {_listed(processors)} in segment `{segment.name}`, its subgraphs are {found}"
     kinds: list[str] = [join.kind for join in manifest.joins if join.segment == segment.name]
-    wanted = [] if len(processors) == 1 else [join_of(segment.join).meets]
+    meets = join_of(segment.join).meets
+    wanted = [] if len(processors) == 1 or meets is None else [meets]
     if kinds != wanted:
         yield f"`design` joins segment `{segment.name}` by {segment.join}, the bundle has {_listed(kinds) or 'no join'} there"
 

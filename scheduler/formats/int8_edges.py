@@ -16,13 +16,13 @@ class Edge:
     zero_point: int
 
 
-def edges(model: Any) -> tuple[Edge, Edge]:
-    """Scales with which an int8 subgraph quantises its input and dequantises its output.
+def edges(model: Any) -> tuple[dict[str, Edge], dict[str, Edge]]:
+    """Scales with which an int8 subgraph quantises what it reads and dequantises what it writes, by tensor.
 
     Raises:
-        StretchError: If it reads its input or writes its output without a scale
-            of its own, or in another scale than the integers beside it have:
-            its branch would not be re-quantised at a join.
+        StretchError: If it reads or writes a tensor without a scale of its own, or
+            in another scale than the integers beside it have: its branch would
+            not be re-quantised at a join.
     """
     import onnx.numpy_helper
 
@@ -35,20 +35,23 @@ def edges(model: Any) -> tuple[Edge, Edge]:
 
     graph = model.graph
     constants = {tensor.name: tensor for tensor in graph.initializer}
-    tensor = graph.input[0].name
-    readers = [node for node in graph.node if tensor in node.input]
-    if not readers or any(node.op_type != "QuantizeLinear" for node in readers):
-        raise StretchError(f"int8 subgraph `{graph.name}` reads `{tensor}` without quantising it", _AGAIN)
-    tensor = graph.output[0].name
     made = {out: node for node in graph.node for out in node.output}
-    last = made.get(tensor)
-    if last is None or last.op_type != "DequantizeLinear":
-        raise StretchError(f"int8 subgraph `{graph.name}` writes `{tensor}` without dequantising it", _AGAIN)
-    before = made.get(last.input[0])
-    first, written = edge(readers[0]), edge(last)
-    if before is None or before.op_type != "QuantizeLinear" or edge(before) != written:
-        raise StretchError(
-            f"int8 subgraph `{graph.name}` writes `{tensor}` in another scale than it was rounded in",
-            _AGAIN,
-        )
-    return first, written
+    reads: dict[str, Edge] = {}
+    for tensor in (value.name for value in graph.input):
+        readers = [node for node in graph.node if tensor in node.input]
+        if not readers or any(node.op_type != "QuantizeLinear" for node in readers):
+            raise StretchError(f"int8 subgraph `{graph.name}` reads `{tensor}` without quantising it", _AGAIN)
+        reads[tensor] = edge(readers[0])
+    writes: dict[str, Edge] = {}
+    for tensor in (value.name for value in graph.output):
+        last = made.get(tensor)
+        if last is None or last.op_type != "DequantizeLinear":
+            raise StretchError(f"int8 subgraph `{graph.name}` writes `{tensor}` without dequantising it", _AGAIN)
+        before = made.get(last.input[0])
+        writes[tensor] = edge(last)
+        if before is None or before.op_type != "QuantizeLinear" or edge(before) != writes[tensor]:
+            raise StretchError(
+                f"int8 subgraph `{graph.name}` writes `{tensor}` in another scale than it was rounded in",
+                _AGAIN,
+            )
+    return reads, writes

@@ -23,7 +23,8 @@ def choose_processors(manifest: Manifest, allowed: Sequence[str] | None = None, 
 
     Without a priority the design stands as far as `allowed` goes. ``latency``
     distributes the branches of each segment so that the busiest processor is
-    done first; ``energy`` gives each subgraph the processor that takes least
+    done first, and leaves portions, which wait for each other, where they were
+    planned; ``energy`` gives each subgraph the processor that takes least
     energy for it. Both go by the predictions for the device that the bundle carries.
 
     Args:
@@ -61,11 +62,25 @@ def _segment(entries: Sequence[SubgraphEntry], usable: Sequence[str], priority: 
     if any(name not in entry.alternatives for entry, names in zip(entries, options, strict=True) for name in names):
         # Nothing is known of the times: the first allowed processor, as the user wrote them.
         return {entry.name: stays.get(entry.name, usable[0]) for entry in entries}
+    if _handing_on(entries):
+        # Portions that wait for each other are far too many to try all ways; each goes where it is cheapest, or stays.
+        return {
+            entry.name: entry.processor
+            if priority == "latency" and entry.processor in names
+            else min(names, key=lambda name: _cost([entry], [name], priority))
+            for entry, names in zip(entries, options, strict=True)
+        }
     ways = product(*options)
     best = min(
         ways, key=lambda names: (*_cost(entries, names, priority), sum(a != e.processor for a, e in zip(names, entries, strict=True)))
     )
     return {entry.name: name for entry, name in zip(entries, best, strict=True)}
+
+
+def _handing_on(entries: Sequence[SubgraphEntry]) -> bool:
+    """Whether subgraphs of a segment read what others of it write."""
+    written = {name for entry in entries for name in entry.outputs}
+    return any(name in written for entry in entries for name in entry.inputs)
 
 
 def _able(entry: SubgraphEntry, usable: Sequence[str]) -> list[str]:

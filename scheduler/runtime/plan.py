@@ -1,9 +1,8 @@
 """The plan: subgraphs and joins in order, and which tensors they read and write. Where they run is not part of it."""
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
-from graphlib import CycleError, TopologicalSorter
+from heapq import heappop, heappush
 
 from predictors.errors import StretchError
 from scheduler.bundle.manifest import Manifest
@@ -122,18 +121,28 @@ def plan_of(
 
 
 def _topological_order(start: tuple[str, ...], steps: Mapping[str, PlannedSubgraph | PlannedJoin]) -> dict[str, int]:
-    """Each step when all before it are done; those that can start at once as they were given."""
+    """The steps as they were given, each moved behind what it waits for."""
     there = set(start)
+    names = list(steps)
+    given = {name: position for position, name in enumerate(names)}
     writers = {tensor: name for name, step in steps.items() for tensor in step.outputs}
-    # a step that reads what nothing writes waits for itself
-    sorter = TopologicalSorter({name: [writers.get(i, name) for i in step.inputs if i not in there] for name, step in steps.items()})
-    given = {name: position for position, name in enumerate(steps)}
+    readers: dict[str, list[int]] = {}
+    missing: dict[str, int] = {}
+    for name, step in steps.items():
+        # a step that reads what nothing writes waits for itself
+        before = {writers.get(tensor, name) for tensor in step.inputs if tensor not in there}
+        missing[name] = len(before)
+        for each in before:
+            readers.setdefault(each, []).append(given[name])
+    ready = [position for position, name in enumerate(names) if not missing[name]]
     order: list[str] = []
-    with suppress(CycleError):
-        sorter.prepare()
-    while ready := sorted(sorter.get_ready(), key=given.__getitem__):
-        order += ready
-        sorter.done(*ready)
+    while ready:
+        name = names[heappop(ready)]
+        order.append(name)
+        for position in readers.get(name, ()):
+            missing[names[position]] -= 1
+            if not missing[names[position]]:
+                heappush(ready, position)
     if stuck := given.keys() - set(order):
         raise StretchError(f"`{min(stuck, key=given.__getitem__)}` waits for a tensor that nothing writes before it")
     return {name: position for position, name in enumerate(order)}

@@ -8,6 +8,7 @@ from torch import fx, nn
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from predictors.shapes import Attr
+from stretch.capture.lowest import folded
 from stretch.capture.values import Values
 from stretch.capture.views import ANY_ORDER, View, see
 from stretch.operators.capturing import FUNCTIONS, LAST_FUNCTIONS, METHODS, Call, Own, defined_on_last, lower_module
@@ -73,7 +74,11 @@ class Lowering:
             raise StretchError(f"`{self._name}` cannot be captured: its output is not as an operator computes it ({error})") from error
         if last == "input":
             raise StretchError(f"`{self._name}` returns its input: it has no operator", "give a network with layers")
-        graph = OpGraph.build(self._name, _reachable(self._ops, last), last)
+        try:
+            ops = folded(self._ops)
+        except Refusal as error:
+            raise StretchError(f"`{self._name}` cannot be captured: {error}") from error
+        graph = OpGraph.build(self._name, _reachable(ops, last), last)
         self._check_shapes(graph)
         return graph
 

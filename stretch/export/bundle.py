@@ -35,7 +35,7 @@ class BundleFacts:
         weights_detail: Which weights.
         predicted: The planner's figures, JSON-ready.
         recommended: What the planner recommends to run.
-        branch_times: Predicted milliseconds alone, and the factor on them beside other branches, by (segment, processor).
+        branch_times: Predicted milliseconds alone, and the factor on them beside other branches, by subgraph.
         precision: Planned precision by processor.
         alternatives: What a subgraph would take on each processor of the plan.
         little_cores: The device's cores for threads that only wait.
@@ -49,7 +49,7 @@ class BundleFacts:
     weights_detail: str = ""
     predicted: Mapping[str, Any] = field(default_factory=dict)
     recommended: str = "branched"
-    branch_times: Mapping[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
+    branch_times: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     precision: Mapping[str, str] = field(default_factory=dict)
     alternatives: Callable[[OpGraph], dict[str, Alternative]] = lambda graph: {}
     little_cores: tuple[int, ...] = ()
@@ -169,12 +169,15 @@ def _subgraph(graph: OpGraph, name: str) -> OpGraph:
     cut = _entry_rows(graph, name)
     ops = [op for op in graph.ops if op.tags.get("subgraph") == name and op is not cut]
     inside = {op.name for op in ops}
-    source = cut.inputs[0] if cut else next(i for op in ops for i in op.inputs if i not in inside)
-    output = next(op.name for op in ops if op.name == graph.output or any(r not in inside for r in graph.consumers[op.name]))
-    entry = Op(source, "input", attrs={"shape": (cut or graph.by_name[source]).shape})
+    outputs = [op.name for op in ops if op.name == graph.output or any(r not in inside for r in graph.consumers[op.name])]
     if cut:
+        source = cut.inputs[0]
+        entries = [Op(source, "input", attrs={"shape": cut.shape})]
         ops = [replace(op, inputs=tuple(source if i == cut.name else i for i in op.inputs)) for op in ops]
-    return OpGraph.build(f"{graph.name}.{name}", [entry, *ops], output)
+    else:
+        reads = dict.fromkeys(i for op in ops for i in op.inputs if i not in inside)
+        entries = [Op(source, "input", attrs={"shape": graph.by_name[source].shape}) for source in reads]
+    return OpGraph.build(f"{graph.name}.{name}", [*entries, *ops], outputs)
 
 
 def _entry_rows(graph: OpGraph, name: str) -> Op | None:
@@ -213,16 +216,16 @@ def _manifest(original: Captured, model: BranchedModel, facts: BundleFacts, vers
 
 
 def _subgraph_entry(name: str, piece: OpGraph, cut: Op | None, facts: BundleFacts) -> SubgraphEntry:
-    tags = piece.by_name[piece.output].tags
+    tags = piece.by_name[piece.outputs[0]].tags
     segment, processor = tags["segment"], tags["processor"]
-    ms, contention = facts.branch_times.get((segment, processor), (None, 1.0))
+    ms, contention = facts.branch_times.get(name, (None, 1.0))
     return SubgraphEntry(
         name,
         segment,
         processor,
         f"subgraphs/{name}.onnx",
-        (piece.input.name,),
-        (piece.output,),
+        tuple(op.name for op in piece.inputs),
+        piece.outputs,
         piece.macs,
         {} if cut is None else {piece.input.name: (integer(cut.attrs, "start"), integer(cut.attrs, "stop"))},
         planned_precision=facts.precision.get(processor, "fp32"),
@@ -244,11 +247,11 @@ def _join_entries(model: BranchedModel) -> tuple[JoinEntry, ...]:
 
 def _tensors(graph: OpGraph, subgraphs: Sequence[SubgraphEntry], joins: Sequence[JoinEntry]) -> tuple[Tensor, ...]:
     """Every tensor that crosses subgraphs, with who writes and who reads it."""
-    writers = {graph.input.name: "input"} | {s.output: s.name for s in subgraphs} | {j.output: j.name for j in joins}
+    writers = {graph.input.name: "input"} | {name: s.name for s in subgraphs for name in s.outputs} | {j.output: j.name for j in joins}
     tensors = []
     for tensor, producer in writers.items():
         readers = (
-            [s.name for s in subgraphs if s.input == tensor]
+            [s.name for s in subgraphs if tensor in s.inputs]
             + [j.name for j in joins if tensor in j.inputs]
             + ["output"] * (tensor == graph.output)
         )

@@ -1,5 +1,6 @@
 """Does every exported file compute what torch computes?"""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from scheduler.bundle.rows import cut
 from scheduler.checks.sample import KEY, Sample
 from scheduler.checks.verify import random_input
 from stretch.capture import Captured
-from stretch.transform.model import BranchedModel
+from stretch.transform.model import Branch, BranchedModel
 
 #: Largest difference that fp32 rounding explains, relative to the largest output.
 TOLERANCE = 1e-4
@@ -53,13 +54,15 @@ def check_export(
     errors: dict[str, float] = {}
     with torch.inference_mode():
         output = model(x)
-        errors["model"] = _error(_onnx(folder / manifest.whole, x), output)
+        errors["model"] = _error(_onnx(folder / manifest.whole, [x])[0], output)
         tensors = {manifest.input: x}
         joins = {join.segment: join for join in manifest.joins}
         for sub in manifest.subgraphs:
-            expected = model.branch(sub.segment, sub.processor)(tensors[sub.input])
-            errors[sub.name] = _error(_onnx(folder / sub.file, cut(tensors[sub.input], sub.rows.get(sub.input))), expected)
-            tensors[sub.output] = expected
+            reads = [tensors[name] for name in sub.inputs]
+            expected = _torch(model.branch(sub.segment, sub.name.removeprefix(f"{sub.segment}.")), reads)
+            got = _onnx(folder / sub.file, [cut(read, sub.rows.get(name)) for name, read in zip(sub.inputs, reads, strict=True)])
+            errors[sub.name] = max(_error(a, b) for a, b in zip(got, expected, strict=True))
+            tensors.update(zip(sub.outputs, expected, strict=True))
             join = joins.get(sub.segment)
             if join is not None and all(name in tensors for name in join.inputs):
                 parts = [tensors[name] for name in join.inputs]
@@ -67,7 +70,7 @@ def check_export(
         for name, file in manifest.controls.items():
             module = original.module.eval() if name == "original" else sequential
             assert module is not None
-            errors[name] = _error(_onnx(folder / file, x), module(x))
+            errors[name] = _error(_onnx(folder / file, [x])[0], module(x))
     for name, error in errors.items():
         if not error <= TOLERANCE:
             raise StretchError(
@@ -83,11 +86,18 @@ def check_export(
     }
 
 
-def _onnx(path: Path, x: torch.Tensor) -> Array:
+def _torch(branch: Branch, reads: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    """What a branch writes, in the order of its file's outputs."""
+    written = branch(*reads)
+    return written if isinstance(written, tuple) else (written,)
+
+
+def _onnx(path: Path, reads: Sequence[torch.Tensor]) -> list[Array]:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    result: Array = session.run(None, {session.get_inputs()[0].name: x.numpy()})[0]
+    names = [value.name for value in session.get_inputs()]
+    result: list[Array] = session.run(None, {name: read.numpy() for name, read in zip(names, reads, strict=True)})
     return result
 
 

@@ -30,7 +30,11 @@ def bundle_facts(
         weights_detail,
         planned.predicted.to_json(),
         planned.recommended,
-        {(row.design.name, b.scale.processor): (b.ms, b.contention) for row in planned.run.segments for b in row.branches},
+        {
+            f"{row.design.name}.{name}": (b.ms, b.contention)
+            for row in planned.run.segments
+            for name, b in zip(row.design.names, row.branches, strict=True)
+        },
         planned.config.precision,
         lambda piece: _alternatives(piece, profile, planned.config),
         profile.little_cores.value if profile.little_cores else (),

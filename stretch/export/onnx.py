@@ -32,7 +32,7 @@ EXTERNAL_ABOVE = 1 << 30
 def to_onnx(graph: OpGraph, weights: Arrays, properties: Mapping[str, str] | None = None) -> onnx.ModelProto:
     """Lower a graph to ONNX.
 
-    Operators that are identities at inference leave no node, unless one is the
+    Operators that are identities at inference leave no node, unless one is an
     output. Each node carries the tags of its operator as `metadata_props`
     (`NODE_TAGS`), and the last node of each operator its kind and attributes
     (`scheduler.formats.onnx.operators`), written last since few tools keep them.
@@ -43,8 +43,8 @@ def to_onnx(graph: OpGraph, weights: Arrays, properties: Mapping[str, str] | Non
         properties: Model-level `metadata_props`.
 
     Returns:
-        The model; its input is called like the graph's input operator and its
-        output like the output operator.
+        The model; its inputs are called like the graph's input operators and its
+        outputs like the output operators.
     """
     writer = OnnxWriter(weights)
     name_of: dict[str, str] = {}
@@ -55,7 +55,7 @@ def to_onnx(graph: OpGraph, weights: Arrays, properties: Mapping[str, str] | Non
         ins = [name_of[i] for i in op.inputs]
         before = len(writer.nodes)
         if kind_of(op.kind).identity:
-            if op.name != graph.output:
+            if op.name not in graph.outputs:
                 name_of[op.name] = ins[0]
                 continue
             writer.node("Identity", op, ins)
@@ -68,12 +68,11 @@ def to_onnx(graph: OpGraph, weights: Arrays, properties: Mapping[str, str] | Non
                 if tag in op.tags:
                     entry = node.metadata_props.add()
                     entry.key, entry.value = prop, op.tags[tag]
-    output = graph.by_name[graph.output]
     proto = helper.make_graph(
         writer.nodes,
         graph.name,
-        [helper.make_tensor_value_info(graph.input.name, TensorProto.FLOAT, graph.input.shape)],
-        [helper.make_tensor_value_info(output.name, TensorProto.FLOAT, output.shape)],
+        [helper.make_tensor_value_info(op.name, TensorProto.FLOAT, op.shape) for op in graph.inputs],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, graph.by_name[name].shape) for name in graph.outputs],
         initializer=writer.initialisers,
     )
     model = helper.make_model(proto, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="nn-stretch", ir_version=IR_VERSION)

@@ -26,9 +26,12 @@ from stretch.quantize.compare import Loss, least_snr_db, loss, top1_agreement
 from stretch.quantize.half import to_half
 from stretch.quantize.layers import layer_losses
 from stretch.quantize.qdq import METHOD, quantise
-from stretch.quantize.replay import Run, replay, runner
+from stretch.quantize.replay import Run, replay, runner, several
 
 Array = NDArray[Any]
+#: Scale and zero point of tensors, by name.
+Scales = dict[str, tuple[Array, Array]]
+
 HALF_METHOD = "weights and activations rounded to half precision, batch-norms folded"
 
 PRECISIONS = ("fp32", "fp16", "int8")
@@ -72,7 +75,7 @@ class _Candidate:
 
     precision: str
     model: onnx.ModelProto
-    edges: tuple[Edge, Edge] | None
+    edges: tuple[dict[str, Edge], dict[str, Edge]] | None
     loss: Loss
     layers: dict[str, Loss]
 
@@ -113,6 +116,7 @@ def export_precision(
     calibration = _calibration(manifest, floats, _wholes(bundle), chosen, images, progress)
     candidates: dict[str, _Candidate] = {}
     kept: dict[str, str] = {}
+    handed: Scales = {}
     for sub in manifest.subgraphs:
         if sub.name not in chosen:
             continue
@@ -121,7 +125,7 @@ def export_precision(
             _refuse_partial_sum(sub, repair)
             kept[sub.name] = ROUNDED
             continue
-        candidate = _candidate(bundle, sub, chosen[sub.name], *calibration.pop(sub.name))
+        candidate = _candidate(bundle, sub, chosen[sub.name], *calibration.pop(sub.name), handed)
         if candidate.loss.exceeds(min_cosine):
             _refuse_unless(
                 repair, f"subgraph `{sub.name}` in {candidate.precision} has {_words(candidate.loss)}", candidate.loss, min_cosine
@@ -129,6 +133,8 @@ def export_precision(
             kept[sub.name] = _words(candidate.loss)
         else:
             candidates[sub.name] = candidate
+            if candidate.edges is not None:
+                handed |= {name: (np.float32(edge.scale), np.uint8(edge.zero_point)) for name, edge in candidate.edges[1].items()}
     progress("comparison")
     whole = _agreeing(manifest, floats, candidates, kept, images, min_cosine, repair)
     # Where there is no floating point, what is not int8 moves to the host.
@@ -177,9 +183,9 @@ def _calibration(
     chosen: Mapping[str, str],
     images: Sequence[Array],
     progress: Progress,
-) -> dict[str, tuple[list[Array], list[Array]]]:
+) -> dict[str, tuple[list[tuple[Array, ...]], list[tuple[Array, ...]]]]:
     """What each chosen subgraph reads, a band with all rows, and writes in fp32, for as many images as memory allows."""
-    found: dict[str, tuple[list[Array], list[Array]]] = {name: ([], []) for name in chosen}
+    found: dict[str, tuple[list[tuple[Array, ...]], list[tuple[Array, ...]]]] = {name: ([], []) for name in chosen}
     bands = {name for join in manifest.joins if join.segment in wholes for name in join.inputs}
     used = 0
     for image in images[:CALIBRATION_IMAGES]:
@@ -187,8 +193,8 @@ def _calibration(
         tensors = replay(manifest, floats, image, wholes)
         for sub in manifest.subgraphs:
             if sub.name in chosen:
-                found[sub.name][0].append(tensors[sub.input])
-                found[sub.name][1].append(tensors[sub.output])
+                found[sub.name][0].append(tuple(tensors[name] for name in sub.inputs))
+                found[sub.name][1].append(tuple(tensors[name] for name in sub.outputs))
         used += sum(tensor.nbytes for name, tensor in tensors.items() if name not in bands)  # which lie in the whole
         if used > CALIBRATION_BYTES:
             break
@@ -205,7 +211,7 @@ def _wholes(bundle: Bundle) -> dict[str, Run]:
 
 
 def _is_band(manifest: Manifest, sub: SubgraphEntry) -> bool:
-    return any(join.kind == BANDS and sub.output in join.inputs for join in manifest.joins)
+    return any(join.kind == BANDS and sub.outputs[0] in join.inputs for join in manifest.joins)
 
 
 def _whole(bundle: Bundle, band: SubgraphEntry) -> onnx.ModelProto:
@@ -217,7 +223,9 @@ def _whole(bundle: Bundle, band: SubgraphEntry) -> onnx.ModelProto:
     return whole_of(onnx.load(file), shape, file)
 
 
-def _candidate(bundle: Bundle, sub: SubgraphEntry, precision: str, reads: list[Array], writes: list[Array]) -> _Candidate:
+def _candidate(
+    bundle: Bundle, sub: SubgraphEntry, precision: str, reads: list[tuple[Array, ...]], writes: list[tuple[Array, ...]], handed: Scales
+) -> _Candidate:
     model = onnx.load(bundle.file(sub.file))
     if precision != "int8":
         made = to_half(model)
@@ -228,10 +236,12 @@ def _candidate(bundle: Bundle, sub: SubgraphEntry, precision: str, reads: list[A
         scales = scales_of(quantise(_whole(bundle, sub), reads))
         made = in_scales(quantise(model, reads, scales), scales)
     else:
-        made = quantise(model, reads)
-    run, rows = runner(made), sub.rows.get(sub.input)
-    reads = [np.ascontiguousarray(cut(x, rows)) for x in reads]
-    got = loss((expected, run(x)) for x, expected in zip(reads, writes, strict=True))
+        # what another portion of the segment hands on keeps the scale that it was rounded in
+        within = {name for other in bundle.manifest.subgraphs if other.segment == sub.segment for name in other.outputs}
+        made = quantise(model, reads, {name: scale for name, scale in handed.items() if name in within and name in sub.inputs})
+    run = runner(made)
+    reads = [tuple(np.ascontiguousarray(cut(x, sub.rows.get(name))) for name, x in zip(sub.inputs, each, strict=True)) for each in reads]
+    got = loss(pair for each, expected in zip(reads, writes, strict=True) for pair in zip(expected, several(run(*each)), strict=True))
     known = edges(made) if precision == "int8" else None
     return _Candidate(precision, made, known, got, layer_losses(model, made, reads[:LAYER_IMAGES]))
 
@@ -324,9 +334,9 @@ def _comparison(manifest: Manifest, candidates: Mapping[str, _Candidate], whole:
 def _record(candidate: _Candidate) -> dict[str, Any]:
     scales: dict[str, Any] = {}
     if candidate.edges is not None:
-        read, written = candidate.edges
-        scales["input"] = {"scale": read.scale, "zero_point": read.zero_point}
-        scales["output"] = {"scale": written.scale, "zero_point": written.zero_point}
+        for what, own in zip(("input", "output"), candidate.edges, strict=True):
+            told = {name: {"scale": each.scale, "zero_point": each.zero_point} for name, each in own.items()}
+            scales |= {what: next(iter(told.values()))} if len(told) == 1 else {f"{what}s": told}
     return {
         "precision": candidate.precision,
         **candidate.loss.to_json(),

@@ -1,6 +1,7 @@
 """A bundle's predictions made anew from what its files are, once their precisions are no longer those of the plan."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -190,13 +191,35 @@ def _run(manifest: Manifest, device: DeviceProfile, trace: Trace, estimates: Map
         if span.kind == "conversion":
             name = span.name.rpartition(" ")[0]
             moving[name] = moving.get(name, 0.0) + span.ms
-    segments: dict[str, dict[str, Branch]] = {}
+    segments: dict[str, list[Branch]] = {}
+    numbers: dict[str, int] = {}
+    waits = _waits(manifest, trace)
     for sub in manifest.subgraphs:
         estimate = estimates[sub.name]
         links = {_far(manifest, sub): moving[sub.name]} if sub.name in moving else {}
         slowed = (_contention(manifest, sub, estimate) - 1) * estimate.computing_ms
-        branch = Branch.of(estimate, device, links, slowed)
-        row = segments.setdefault(sub.segment, {})
-        row[sub.processor] = row[sub.processor].then(branch) if sub.processor in row else branch
+        row = segments.setdefault(sub.segment, [])
+        numbers[sub.name] = len(row)
+        row.append(Branch.of(estimate, device, links, slowed))
+    for sub in manifest.subgraphs:
+        row, number = segments[sub.segment], numbers[sub.name]
+        row[number] = replace(row[number], waits=tuple(numbers[each] for each in waits[sub.name]))
     joins = sum(span.ms for span in trace.spans if span.kind == "join")
-    return PredictedRun([list(row.values()) for row in segments.values()], joins)
+    return PredictedRun(list(segments.values()), joins)
+
+
+def _waits(manifest: Manifest, trace: Trace) -> dict[str, list[str]]:
+    """For each subgraph those of its segment that it waits for: that write what it reads, or run before it on its processor."""
+    of = {sub.name: sub for sub in manifest.subgraphs}
+    makers = {name: sub.name for sub in manifest.subgraphs for name in sub.outputs}
+    found = {
+        sub.name: [makers[name] for name in sub.inputs if name in makers and of[makers[name]].segment == sub.segment]
+        for sub in manifest.subgraphs
+    }
+    last: dict[tuple[str, str], str] = {}
+    for sub in (of[span.name] for span in trace.spans if span.name in of):
+        place = (sub.segment, sub.processor)
+        if place in last:
+            found[sub.name].append(last[place])
+        last[place] = sub.name
+    return found

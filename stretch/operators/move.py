@@ -3,7 +3,7 @@
 Slices, shuffles and new axes are also seen by `stretch.capture.views`, which knows tensors in another order of dimensions.
 """
 
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,9 @@ from stretch.operators.capturing import Call, Chain, Lowered, functions, modules
 from stretch.operators.forms import Form, forms, onnx_node
 from stretch.operators.pieces import concat_tflite, slice_onnx, slice_tflite
 from stretch.operators.settings import Refusal, pair
+
+#: Attribute of a padding by −∞, which no graph has: `stretch.capture.lowest` makes it part of a pooling.
+LOWEST = "lowest"
 
 
 class Concat(nn.Module):
@@ -135,10 +138,10 @@ def _pad_module(m: nn.ZeroPad2d, shape: Shape) -> list[Lowered]:
 
 @functions(F.pad)
 def _pad(call: Call, x: Any, pad: Any, mode: str = "constant", value: float | None = None) -> Chain:
-    if mode != "constant" or value not in (None, 0, 0.0) or len(pad) not in (2, 4) or min(pad) < 0:
+    if mode != "constant" or value not in (None, 0, 0.0, -inf) or len(pad) not in (2, 4) or min(pad) < 0:
         raise Refusal(f"padding {tuple(pad)} with mode `{mode}` and value {value} is not supported")
     left, right, top, bottom = (*pad, 0, 0)[:4]
-    return [x], "pad", {"padding": (top, left, bottom, right)}
+    return [x], "pad", {"padding": (top, left, bottom, right), **({LOWEST: True} if value == -inf else {})}
 
 
 def _enlargement(shape: Shape, size: Any, scale: Any, mode: str) -> dict[str, Attr]:
@@ -209,7 +212,7 @@ def _flatten_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Val
     if len(x.shape) == 4 and x.shape[1] * x.shape[2] > 1 and x.shape[3] > 1:
         n, h, w, c = x.shape
         readers = [source.graph.by_name[name] for name in source.graph.consumers[op.name]]
-        if op.name != source.graph.output and readers and all(reader.kind == "linear" for reader in readers):
+        if op.name not in source.graph.outputs and readers and all(reader.kind == "linear" for reader in readers):
             row = b.reshaped(op.name, x, (n, h * w * c))
             row.flattened = (h, w, c)
             return row

@@ -18,6 +18,7 @@ class BranchAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """One branch of one segment.
 
     Args:
+        name: Its name in its segment, as its subgraph has it: that of its processor, and a number if that has several.
         processor: Where it runs.
         depth: Blocks kept.
         width: Channels of its trunk.
@@ -29,14 +30,17 @@ class BranchAnswer(msgspec.Struct, frozen=True, kw_only=True):
         paths: First path of the segment's own that it computes, and the one behind its last; None for all.
         channels: First channel of the segment's output, or with the join ``partial_sums`` of its hidden tensor, that it computes, and the
             one behind its last; None for all.
+        ends: Tensors that it hands on where it is a portion of the segment's operators; None else.
         macs: Multiply-accumulates, its part of the join included, and of a band of rows those of its halo.
         params: Learned numbers.
+        start_ms: When it starts, from the start of its segment.
         predicted_ms: Time alone on its processor.
         contention_ms: What the others' memory traffic adds.
         in_ms: Until it has its input.
         out_ms: Until the host has its output.
     """
 
+    name: str
     processor: str
     depth: int
     width: int
@@ -47,8 +51,10 @@ class BranchAnswer(msgspec.Struct, frozen=True, kw_only=True):
     rows: list[int] | None
     paths: list[int] | None
     channels: list[int] | None
+    ends: list[str] | None
     macs: int
     params: int
+    start_ms: float
     predicted_ms: float
     contention_ms: float
     in_ms: float
@@ -68,7 +74,7 @@ class SegmentAnswer(msgspec.Struct, frozen=True, kw_only=True):
         width: Channels of the original.
         macs: Multiply-accumulates of the original.
         kind: ``whole``, ``stretch`` for scaled copies, which are another network, or ``rows`` for bands of rows,
-            ``channels`` for some channels each and ``own`` for its own parallel paths, which are not.
+            ``channels`` for some channels each and ``own`` for its own parallel paths and portions, which are not.
         halo: Multiply-accumulates that bands of rows do twice, over the original's.
         halo_ms: Time that its bands together spend on rows that two of them compute, ms: of each kernel's time the share
             of its rows, over all bands, beyond those of the segment in one piece.

@@ -78,9 +78,9 @@ OWN = (
         "kinds",
         tuple[str, ...],
         (),
-        "What segments may become: stretch (scaled copies, the default), rows (bands of rows, exact), channels (exact), own (its own parallel paths, exact), or several: stretch,rows. Any may stay whole.",
+        "What segments may become: stretch (scaled copies, the default), rows (bands of rows, exact), channels (exact), own (along its own graph, exact), or several: stretch,rows. Any may stay whole.",
         "What segments may become beside staying whole: ``stretch``, scaled copies, which are another network; ``rows``, bands of rows, "
-        "``channels``, some channels each, and ``own``, its own parallel paths on several processors, whose output is the original's. If empty, ``stretch``, or with `lossless` "
+        "``channels``, some channels each, and ``own``, its own parallel paths, or portions of its graph, on several processors, whose output is the original's. If empty, ``stretch``, or with `lossless` "
         "every exact kind.",
     ),
     Option(

@@ -151,7 +151,7 @@ class PlanResult:
     def _run(self) -> PredictedRun:
         """The timeline in parts that are uncertain."""
         segments = [
-            [Branch.of(branch.estimate, self.device, branch.links, branch.contention_ms) for branch in row.branches]
+            [Branch.of(branch.estimate, self.device, branch.links, branch.contention_ms, branch.waits) for branch in row.branches]
             for row in self.run.segments
         ]
         output = {link(far): ms for far, ms in self.run.output.items()}
@@ -257,7 +257,7 @@ class PlanResult:
             join_ms=row.join_ms,
             predicted_ms=row.ms,
             start_ms=row.start_ms,
-            branches=[_branch(run, row.design.join) for run in row.branches],
+            branches=[_branch(name, run, row.design.join) for name, run in zip(row.design.names, row.branches, strict=True)],
         )
 
     def to_json(self, spelling: Spelling | None = None) -> dict[str, Any]:
@@ -278,9 +278,10 @@ def _kind(row: SegmentTime) -> SegmentKind:
     return "stretch" if changed else "whole"
 
 
-def _branch(run: BranchTime, join: JoinKind) -> BranchAnswer:
+def _branch(name: str, run: BranchTime, join: JoinKind) -> BranchAnswer:
     scale = run.scale
     return BranchAnswer(
+        name=name,
         processor=scale.processor,
         depth=scale.depth,
         width=scale.width,
@@ -291,8 +292,10 @@ def _branch(run: BranchTime, join: JoinKind) -> BranchAnswer:
         rows=None if scale.rows is None else list(scale.rows),
         paths=None if scale.paths is None else list(scale.paths),
         channels=None if scale.channels is None else list(scale.channels),
+        ends=None if scale.ends is None else list(scale.ends),
         macs=run.macs,
         params=run.params,
+        start_ms=run.start_ms,
         predicted_ms=run.ms,
         contention_ms=run.contention_ms,
         in_ms=run.in_ms,

@@ -22,7 +22,7 @@ def to_half(model: onnx.ModelProto) -> onnx.ModelProto:
     converted by the first and the last node, so that joins add real numbers.
 
     Args:
-        model: Float subgraph with one input and one output, weights inside.
+        model: Float subgraph, weights inside.
 
     Raises:
         StretchError: If a weight is too large for half precision; names it.
@@ -40,8 +40,10 @@ def to_half(model: onnx.ModelProto) -> onnx.ModelProto:
     for value in graph.value_info:
         if value.type.tensor_type.elem_type == TensorProto.FLOAT:
             value.type.tensor_type.elem_type = TensorProto.FLOAT16
-    _convert_input(graph)
-    _convert_output(graph)
+    for name in [value.name for value in graph.input]:
+        _convert_input(graph, name)
+    for name in [value.name for value in graph.output]:
+        _convert_output(graph, name)
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.TENSOR and attribute.t.data_type == TensorProto.FLOAT and node.op_type == "Constant":
@@ -50,8 +52,7 @@ def to_half(model: onnx.ModelProto) -> onnx.ModelProto:
     return made
 
 
-def _convert_input(graph: onnx.GraphProto) -> None:
-    name = graph.input[0].name
+def _convert_input(graph: onnx.GraphProto, name: str) -> None:
     half = f"{name}_fp16"
     for node in graph.node:
         for i, read in enumerate(node.input):
@@ -60,8 +61,7 @@ def _convert_input(graph: onnx.GraphProto) -> None:
     graph.node.insert(0, helper.make_node("Cast", [name], [half], name=f"{half}/cast", to=TensorProto.FLOAT16))
 
 
-def _convert_output(graph: onnx.GraphProto) -> None:
-    name = graph.output[0].name
+def _convert_output(graph: onnx.GraphProto, name: str) -> None:
     half = f"{name}_fp16"
     for node in graph.node:
         for names in (node.input, node.output):

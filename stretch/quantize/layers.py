@@ -9,17 +9,18 @@ from numpy.typing import NDArray
 
 from stretch.quantize.compare import Loss, loss
 from stretch.quantize.fold import fold_batch_norms
+from stretch.quantize.replay import Sample, fed
 
 Array = NDArray[Any]
 
 
-def layer_losses(model: onnx.ModelProto, lower: onnx.ModelProto, samples: Sequence[Array]) -> dict[str, Loss]:
+def layer_losses(model: onnx.ModelProto, lower: onnx.ModelProto, samples: Sequence[Sample]) -> dict[str, Loss]:
     """Loss of each tensor that both forms of a subgraph have, the lower one's errors before it included.
 
     Args:
         model: The float subgraph.
         lower: What `stretch.quantize.qdq.quantise` or `stretch.quantize.half.to_half` made of it.
-        samples: Inputs.
+        samples: Inputs: an array each, or one for each of the subgraph's.
 
     Returns:
         Losses by the float tensor's name, in the order of computation.
@@ -39,10 +40,10 @@ def layer_losses(model: onnx.ModelProto, lower: onnx.ModelProto, samples: Sequen
 def _dequantised(int8: onnx.ModelProto) -> dict[str, str]:
     """For each float tensor that is quantised, the tensor of the reals that its integers stand for."""
     integers = {node.output[0]: node.input[0] for node in int8.graph.node if node.op_type == "QuantizeLinear"}
-    output = int8.graph.output[0].name
+    outputs = {value.name for value in int8.graph.output}
     reals = [node for node in int8.graph.node if node.op_type == "DequantizeLinear" and node.input[0] in integers]
-    # The quantiser renames what it rounds to the output.
-    return {output if node.output[0] == output else integers[node.input[0]]: node.output[0] for node in reals}
+    # The quantiser renames what it rounds to an output.
+    return {node.output[0] if node.output[0] in outputs else integers[node.input[0]]: node.output[0] for node in reals}
 
 
 def _same_names(lower: onnx.ModelProto) -> dict[str, str]:
@@ -50,7 +51,7 @@ def _same_names(lower: onnx.ModelProto) -> dict[str, str]:
     return {out: out for node in lower.graph.node for out in node.output}
 
 
-def _values(model: onnx.ModelProto, names: Sequence[str], samples: Sequence[Array]) -> dict[str, list[Array]]:
+def _values(model: onnx.ModelProto, names: Sequence[str], samples: Sequence[Sample]) -> dict[str, list[Array]]:
     import onnxruntime
 
     shown = onnx.ModelProto()
@@ -64,6 +65,6 @@ def _values(model: onnx.ModelProto, names: Sequence[str], samples: Sequence[Arra
     session = onnxruntime.InferenceSession(shown.SerializeToString(), options, providers=["CPUExecutionProvider"])
     found: dict[str, list[Array]] = {name: [] for name in names}
     for sample in samples:
-        for name, value in zip(names, session.run(list(names), {shown.graph.input[0].name: sample}), strict=True):
+        for name, value in zip(names, session.run(list(names), fed(shown, sample)), strict=True):
             found[name].append(np.asarray(value, np.float32))
     return found

@@ -13,6 +13,7 @@ from predictors.errors import StretchError
 from scheduler.formats.int8_edges import edges
 from scheduler.formats.onnx import state
 from stretch.quantize.fold import fold_batch_norms
+from stretch.quantize.replay import Sample, fed
 
 Array = NDArray[Any]
 
@@ -26,16 +27,16 @@ _PREPARED = ("onnx.quant.pre_process", "onnxruntime.quant")
 class _Samples:
     """Calibration inputs, as ONNX Runtime's quantiser reads them."""
 
-    def __init__(self, name: str, samples: Sequence[Array]) -> None:
-        self._name = name
-        self._left: Iterator[Array] = iter(samples)
+    def __init__(self, model: onnx.ModelProto, samples: Sequence[Sample]) -> None:
+        self._model = model
+        self._left: Iterator[Sample] = iter(samples)
 
     def get_next(self) -> dict[str, Array] | None:
         sample = next(self._left, None)
-        return None if sample is None else {self._name: sample}
+        return None if sample is None else fed(self._model, sample)
 
 
-def quantise(model: onnx.ModelProto, samples: Sequence[Array], scales: Mapping[str, tuple[Array, Array]] | None = None) -> onnx.ModelProto:
+def quantise(model: onnx.ModelProto, samples: Sequence[Sample], scales: Mapping[str, tuple[Array, Array]] | None = None) -> onnx.ModelProto:
     """Quantise a subgraph with the ranges that its tensors take on samples.
 
     Activations become uint8, weights int8 with a scale a channel. Input and
@@ -44,8 +45,8 @@ def quantise(model: onnx.ModelProto, samples: Sequence[Array], scales: Mapping[s
     real numbers, whatever the scales of its branches.
 
     Args:
-        model: Float subgraph with one input and one output, weights inside.
-        samples: What it reads for typical images.
+        model: Float subgraph, weights inside.
+        samples: What it reads for typical images: an array, or one for each input.
         scales: Scale and zero point of tensors and weights that are known already, by name; others are found.
 
     Raises:
@@ -61,7 +62,7 @@ def quantise(model: onnx.ModelProto, samples: Sequence[Array], scales: Mapping[s
     prepared = _with_shapes(folded)
     entry = prepared.metadata_props.add()
     entry.key, entry.value = _PREPARED
-    reader = Reader(prepared.graph.input[0].name, samples)
+    reader = Reader(prepared, samples)
     try:
         # The QNN rules also suit CPUs; they fix the scales of operators whose range is known, such as a sigmoid's.
         config = get_qnn_qdq_config(
@@ -114,8 +115,9 @@ def _with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
 def _entered(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model with an ``Identity`` before an activation that comes first, which the quantiser would leave float."""
     graph = model.graph
-    name = graph.input[0].name
-    if any(node.op_type in ("Relu", "Clip") and name in node.input for node in graph.node):
+    for name in [value.name for value in graph.input]:
+        if not any(node.op_type in ("Relu", "Clip") and name in node.input for node in graph.node):
+            continue
         for node in graph.node:
             node.input[:] = [f"{name}.entry" if each == name else each for each in node.input]
         entry = onnx.helper.make_node("Identity", [name], [f"{name}.entry"], name=f"{name}.entry")

@@ -1,6 +1,6 @@
 """A bundle's subgraphs run one after the other for their tensors' values, in any precision."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,21 @@ from scheduler.bundle.rows import read_by
 from scheduler.runtime.plan import PlannedJoin, make_plan
 
 Array = NDArray[Any]
-Run = Callable[[Array], Array]
+#: What a subgraph reads for one image: an array, or one for each input.
+Sample = Array | Sequence[Array]
+#: Computes a subgraph from the tensors that it reads: what it writes, as a tuple where that is several tensors.
+Run = Callable[..., Any]
+
+
+def fed(model: onnx.ModelProto, sample: Sample) -> dict[str, Array]:
+    """A sample by the names of a model's inputs."""
+    names = [value.name for value in model.graph.input]
+    return dict(zip(names, (sample,) if isinstance(sample, np.ndarray) else sample, strict=True))
+
+
+def several(written: Any) -> tuple[Array, ...]:
+    """What a `Run` gives as a tuple in any case."""
+    return written if isinstance(written, tuple) else (written,)
 
 
 def runner(model: onnx.ModelProto | str) -> Run:
@@ -33,10 +47,11 @@ def runner(model: onnx.ModelProto | str) -> Run:
     options.add_session_config_entry("session.disable_quant_qdq", "1")
     source = model if isinstance(model, str) else model.SerializeToString()
     session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-    name = session.get_inputs()[0].name
+    names = [value.name for value in session.get_inputs()]
 
-    def run(x: Array) -> Array:
-        return np.asarray(session.run(None, {name: x})[0])
+    def run(*reads: Array) -> Any:
+        written = tuple(np.asarray(each) for each in session.run(None, dict(zip(names, reads, strict=True))))
+        return written if len(written) > 1 else written[0]
 
     return run
 
@@ -74,5 +89,5 @@ def replay(manifest: Manifest, runs: Mapping[str, Run], x: Array, wholes: Mappin
             meeting = meeting_of(step.kind)
             tensors[step.output] = meeting.combine(values, meeting.axis("NCHW", values[0].ndim), None)
         else:
-            tensors[step.outputs[0]] = runs[name](*read_by(step, tensors))
+            tensors.update(zip(step.outputs, several(runs[name](*read_by(step, tensors))), strict=True))
     return tensors

@@ -155,7 +155,7 @@ def timeline_bars(plan: PlanAnswer, width: int = BAR_WIDTH) -> list[str]:
         start = segment.start_ms
         _write(marks, round(start / total * width), segment.name)
         for branch in segment.branches:
-            at = start
+            at = start + branch.start_ms
             for kind, ms in (
                 ("~", branch.in_ms),
                 ("#", branch.predicted_ms + branch.contention_ms),

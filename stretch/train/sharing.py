@@ -16,8 +16,8 @@ from predictors.errors import StretchError
 from predictors.joins import join_of, joins_that
 from predictors.operators import kind_of
 from stretch.capture import Captured
-from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
-from stretch.planning.design.scale import ENTRY_CONV, ENTRY_NORM, JOIN_CONV, ScaledBranch, safe_name, scaled_branches
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, safe_name
+from stretch.planning.design.scale import ENTRY_CONV, ENTRY_NORM, JOIN_CONV, ScaledBranch, scaled_branches
 from stretch.transform.width import importance, kept_channels
 
 #: Learned tensors of an operator; statistics are each subnet's own.

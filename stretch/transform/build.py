@@ -1,5 +1,7 @@
 """A design and a captured network to a branched module with inherited weights."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
 
@@ -7,7 +9,7 @@ from predictors.graph import Op
 from predictors.joins import join_of
 from stretch.capture import Captured
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, undivided
-from stretch.planning.design.scale import ENTRY_CONV, ENTRY_NORM, JOIN_CONV, scaled_branches, trunk_parts
+from stretch.planning.design.scale import ENTRY_CONV, ENTRY_NORM, JOIN_CONV, ScaledBranch, scaled_branches, trunk_parts
 from stretch.transform.model import Branch, BranchedModel
 from stretch.transform.width import Heritage, Trunk, choose_units, importance
 
@@ -35,8 +37,8 @@ def build(captured: Captured, design: BranchDesign) -> BranchedModel:
             if join_of(part.join).channels:
                 _fill(model.segment(part.name).owner, captured, piece, part.branches[0])
                 continue
-            for scale, heritage in zip(part.branches, family, strict=True):
-                _fill(model.branch(part.name, scale.processor), captured, heritage, scale)
+            for name, scale, heritage in zip(part.names, part.branches, family, strict=True):
+                _fill(model.branch(part.name, name), captured, heritage, scale)
             _start_joins(model, part, family)
     return model.eval()
 
@@ -50,15 +52,26 @@ def heritages(captured: Captured, design: BranchDesign) -> list[list[Heritage]]:
     found = []
     arriving = Trunk.of(torch.arange(captured.graph.input.shape[1]))
     for part, branches in zip(design.segments, scaled_branches(captured.graph, design), strict=True):
-        parts = trunk_parts(part, branches[0].source.by_name[branches[0].source.output].shape[1])
-        family = []
-        for scale, branch, answers_for in zip(part.branches, branches, parts, strict=True):
-            scores = importance(branch.source, branch.channels, captured.weights)
-            chosen = choose_units(branch, scores, answers_for if len(parts) > 1 else 0, sliced=scale.entry == "slice")
-            family.append(Heritage(branch, chosen, arriving, bare=scale.entry == "none"))
-        found.append(family)
+        found.append(_family(captured, part, branches, arriving))
+        family = found[-1]
         arriving = _behind(part, [heritage.trunk for heritage in family], captured)
     return found
+
+
+def _family(captured: Captured, part: SegmentDesign, branches: Sequence[ScaledBranch], arriving: Trunk) -> list[Heritage]:
+    """What the branches of a segment keep."""
+    if join_of(part.join).exact:
+        # Parts of one whole, of which every unit stays.
+        whole = branches[0]
+        chosen = choose_units(whole, importance(whole.source, whole.channels, captured.weights), 0, sliced=False)
+        return [Heritage(branch, chosen, arriving, bare=True) for branch in branches]
+    parts = trunk_parts(part, branches[0].source.by_name[branches[0].source.output].shape[1])
+    family = []
+    for scale, branch, answers_for in zip(part.branches, branches, parts, strict=True):
+        scores = importance(branch.source, branch.channels, captured.weights)
+        chosen = choose_units(branch, scores, answers_for if len(parts) > 1 else 0, sliced=scale.entry == "slice")
+        family.append(Heritage(branch, chosen, arriving, bare=scale.entry == "none"))
+    return family
 
 
 def _fill(module: Branch, captured: Captured, heritage: Heritage, scale: BranchScale) -> None:

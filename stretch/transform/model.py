@@ -8,38 +8,49 @@ from torch import nn
 from predictors.graph import OpGraph
 from predictors.joins import join_of, meeting_of
 from stretch.operators.forms import forms, make_module
-from stretch.planning.design.branch_design import BranchDesign, SegmentDesign, undivided
-from stretch.planning.design.scale import ScaledBranch, safe_name, scaled_branches, scaled_graph
+from stretch.planning.design.branch_design import BranchDesign, SegmentDesign, safe_name, undivided
+from stretch.planning.design.scale import ScaledBranch, scaled_branches, scaled_graph
 from stretch.transform.slices import share_slices
 
 
 class Branch(nn.Module):
-    """A scaled copy of a segment, for one processor; its submodules are its operators.
+    """A scaled copy or a part of a segment, for one processor; its submodules are its operators.
 
     Args:
         graph: The branch's operators, its own part of the join included.
+
+    Attributes:
+        sources: What it reads, by name, in order.
+        results: What it writes.
     """
 
     def __init__(self, graph: OpGraph) -> None:
         super().__init__()
-        self.source, self.result = graph.input.name, graph.output
+        self.sources, self.results = tuple(op.name for op in graph.inputs), graph.outputs
         #: (operator, what it reads, what nobody reads after it)
         self.steps: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = []
         last = {name: op.name for op in graph.ops for name in op.inputs}
         for op in graph.ops:
             if op.kind != "input":
                 self.add_module(op.name, make_module(op, graph.input_shapes(op)))
-                done = tuple(n for n in dict.fromkeys(op.inputs) if last[n] == op.name and n != graph.output)
+                done = tuple(n for n in dict.fromkeys(op.inputs) if last[n] == op.name and n not in graph.outputs)
                 self.steps.append((op.name, op.inputs, done))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Run the operators in order, keeping only tensors that are still read."""
-        values = {self.source: x}
+    def forward(self, *arriving: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        """Run the operators in order, keeping only tensors that are still read.
+
+        Args:
+            arriving: A tensor for each of `sources`.
+
+        Returns:
+            The result, or where there are several a tuple of them, in the order of `results`.
+        """
+        values = dict(zip(self.sources, arriving, strict=True))
         for name, inputs, done in self.steps:
             values[name] = self.get_submodule(name)(*[values[i] for i in inputs])
             for old in done:
                 del values[old]
-        return values[self.result]
+        return values[self.results[0]] if len(self.results) == 1 else tuple(values[name] for name in self.results)
 
 
 class BranchedSegment(nn.Module):
@@ -49,7 +60,8 @@ class BranchedSegment(nn.Module):
     channels have parts of weights that the segment has in one piece. In training
     mode both are computed in one piece, so that batch norms see whole images and
     gradients are the original's; channels also wherever gradients are recorded, since
-    parts of weights have none.
+    parts of weights have none. Portions run one after the other, each as soon as
+    what it reads is there.
 
     Args:
         design: Its design.
@@ -71,10 +83,11 @@ class BranchedSegment(nn.Module):
             (self.whole,) = self._whole
         self.parallel = False
         self._streams: list[torch.cuda.Stream] = []
-        self.order = [safe_name(b.processor) for b in design.branches]
+        self.order = [safe_name(name) for name in design.names]
+        self.start, self.end, self.placed = design.start, design.end, join_of(design.join).placed
         for name, branch in zip(self.order, branches, strict=True):
             self.add_module(name, Branch(branch.graph))
-        if len(branches) > 1:
+        if len(branches) > 1 and not self.placed:
             self.join = forms.get(meeting_of(design.join).operator).module([], {})
         self._share()
 
@@ -112,11 +125,23 @@ class BranchedSegment(nn.Module):
         if self._whole and (self.training or recording):
             output: torch.Tensor = self._whole[0].train(self.training)(x)
             return output
+        if self.placed:
+            return self._handing_on(x)
         if self.parallel and x.is_cuda and len(self.order) > 1:
             outputs = self._side_by_side(x)
         else:
             outputs = [self.get_submodule(name)(x) for name in self.order]
         return outputs[0] if len(outputs) == 1 else self.join(*outputs)
+
+    def _handing_on(self, x: torch.Tensor) -> torch.Tensor:
+        """Run portions in their order, each on what it reads of the others."""
+        values = {self.start: x}
+        for name in self.order:
+            portion = self.get_submodule(name)
+            assert isinstance(portion, Branch)
+            written = portion(*(values[source] for source in portion.sources))
+            values.update(zip(portion.results, written if len(portion.results) > 1 else (written,), strict=True))
+        return values[self.end]
 
     def _side_by_side(self, x: torch.Tensor) -> list[torch.Tensor]:
         """Run the first branch on the current stream, the others beside it."""
@@ -176,9 +201,9 @@ class BranchedModel(nn.Module):
         assert isinstance(segment, BranchedSegment)
         return segment
 
-    def branch(self, segment: str, processor: str) -> Branch:
-        """The branch of one segment on one processor."""
-        branch = self.get_submodule(f"{segment}.{safe_name(processor)}")
+    def branch(self, segment: str, name: str) -> Branch:
+        """The branch of one segment, by its name in the design: that of its processor."""
+        branch = self.get_submodule(f"{segment}.{safe_name(name)}")
         assert isinstance(branch, Branch)
         return branch
 

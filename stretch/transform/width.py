@@ -130,9 +130,10 @@ def inherit(
     """
     channels, source = branch.channels, branch.source
     inherited: dict[str, dict[str, torch.Tensor]] = {}
+    # a branch that computes a part of the segment lacks operators of the rest, and may read what they write
+    computed = {op.name for op in branch.graph.ops if op.kind != "input"}
     for op in source.ops:
-        # a branch that computes a part of the segment lacks operators of the rest
-        if op.kind == "input" or op.name not in captured.weights or op.name not in branch.graph.by_name:
+        if op.name not in computed or op.name not in captured.weights:
             continue
         rows = kept_channels(channels, source, op.name, chosen, arriving).index
         dense = kind_of(op.kind).dense(op.attrs)

@@ -4,6 +4,7 @@ import pytest
 
 from predictors.errors import StretchError, UnknownNameError
 from predictors.fusion import RULE_FOLDER, Fuser, FusionRule, FusionRules, fuse, load_rules
+from predictors.graph import Op, OpGraph
 from tests.predictors.networks import Net, efficientnet_b5, resnet50
 
 BACKENDS = sorted(path.stem for path in RULE_FOLDER.glob("*.toml"))
@@ -190,3 +191,18 @@ def test_strided_convolution_is_not_computed_by_winograd():
     net.conv(64, 3, stride=2, act=None)
     (found,) = fuse(net.graph("g"), "tflite_gpu")
     assert found.cost.variant == ""
+
+
+def test_result_of_the_graph_is_written_and_not_fused_away():
+    graph = residual()
+    normed = next(op.name for op in graph.ops if op.kind == "batch_norm")
+    several = OpGraph.build("g", graph.ops, [graph.output, normed])
+    assert kinds(graph, "tflite_cpu")[0] == ("conv", "batch_norm", "relu")
+    assert kinds(several, "tflite_cpu")[:2] == [("conv", "batch_norm"), ("relu",)]
+
+
+def test_tensors_of_several_inputs_count_as_read():
+    shape = {"shape": (1, 8, 4, 4)}
+    graph = OpGraph.build("g", [Op("a", "input", attrs=shape), Op("b", "input", attrs=shape), Op("s", "add", ("a", "b"))], "s")
+    (kernel,) = fuse(graph, "tflite_cpu")
+    assert (kernel.cost.reads, kernel.cost.writes) == (2 * 8 * 4 * 4, 8 * 4 * 4)

@@ -59,13 +59,32 @@ def test_batch_norm_statistics_are_not_parameters():
         ([INPUT, Op("c", "conv", ("x",), {})], "c", "lacks or has a wrong attribute"),
         ([INPUT, conv(kernel=(9, 9))], "c", "has the empty output shape"),
         ([INPUT], "y", "output `y` of `g` is no operator"),
-        ([INPUT, Op("z", "input", attrs={"shape": (1, 1)})], "x", "needs exactly one input"),
+        ([Op("z", "input", attrs={"shape": (1, 1)})], ["z", "z"], "needs an output, and none twice; it has z, z"),
+        ([INPUT], [], "needs an output, and none twice; it has none"),
+        ([], [], "needs an output"),
         ([], "x", "output `x` of `g` is no operator"),
     ],
 )
 def test_bad_graph_is_refused_by_name(ops, output, message):
     with pytest.raises(StretchError, match=re.escape(message)):
         OpGraph.build("g", ops, output)
+
+
+def test_graph_of_several_inputs_and_outputs_names_them_in_order():
+    other = Op("y", "input", attrs={"shape": (1, 8, 4, 4)})
+    graph = OpGraph.build("g", [INPUT, other, Op("s", "add", ("x", "y")), conv(source="s")], ["c", "s"])
+    assert [op.name for op in graph.inputs] == ["x", "y"]
+    assert graph.outputs == ("c", "s")
+    assert OpGraph.from_json(graph.to_json()) == graph
+    assert graph.params == 8 * 4 + 4
+
+
+@pytest.mark.parametrize("what", ["input", "output"])
+def test_one_end_of_several_is_refused_where_only_one_is_supported(what):
+    other = Op("y", "input", attrs={"shape": (1, 8, 4, 4)})
+    graph = OpGraph.build("g", [INPUT, other, Op("s", "add", ("x", "y")), conv(source="s")], ["c", "s"])
+    with pytest.raises(StretchError, match=f"`g` has 2 {what}s, and only one is supported here"):
+        getattr(graph, what)
 
 
 def test_unknown_kind_is_refused_with_the_closest():
@@ -81,7 +100,7 @@ def test_json_that_states_wrong_shapes_is_refused():
         OpGraph.from_json(json.dumps(raw))
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"name": 3, "ops": [], "output": "x"}'])
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"name": 3, "ops": [], "outputs": ["x"]}'])
 def test_json_that_is_no_graph_is_refused(text):
     with pytest.raises(StretchError, match="is not an operator graph"):
         OpGraph.from_json(text)

@@ -62,3 +62,8 @@ def test_kernel_of_an_idiom_names_every_operator_of_the_network():
     (kernel,) = fuse(graph(*written_out()), "tflite_gpu")
     assert kernel.ops == ("conv", "shift", "clamp", "product", "sixth")
     assert [each.ops for each in fuse(graph(*written_out()), "tflite_cpu")] == [("conv",), ("shift", "clamp", "product", "sixth")]
+
+
+def test_idiom_whose_inside_is_a_result_of_the_graph_stays_written_out():
+    inside = graph(*written_out(), output=["sixth", "clamp"])
+    assert recognise(inside, IDIOMS).graph == inside

@@ -85,13 +85,11 @@ def graph_of(proto: Any, path: Path) -> OpGraph:
         StretchError: If what its nodes state is not what they are.
     """
     inputs, outputs = graph_shapes(proto, path)
-    if len(inputs) != 1 or len(outputs) != 1:
-        raise StretchError(f"{path} has {len(inputs)} inputs and {len(outputs)} outputs, a subgraph has one of each")
     shapes = tensor_shapes(proto, path)
     try:
         parts = list(operators(proto))
         first = [Op(name, "input", attrs={"shape": shape}) for name, shape in inputs.items()]
-        graph = OpGraph.build(proto.graph.name, [*first, *[part.op for part in parts]], next(iter(outputs)))
+        graph = OpGraph.build(proto.graph.name, [*first, *[part.op for part in parts]], outputs)
         for part in parts:
             _check(graph, part, shapes)
     except StretchError as error:
@@ -102,7 +100,7 @@ def graph_of(proto: Any, path: Path) -> OpGraph:
 def operators(proto: Any) -> Iterator[Parts]:
     """Every operator of a model in the order of its last node.
 
-    An operator is called like the tensor that it writes, or the output if that tensor is only converted to it.
+    An operator is called like the tensor that it writes, or an output if that tensor is only converted to it.
 
     Raises:
         StretchError: If a node belongs to no operator.
@@ -135,14 +133,14 @@ class _Names:
     """What tensors are called once conversions between precisions are left out."""
 
     def __init__(self, proto: Any) -> None:
-        output = proto.graph.output[0].name
         self._known: dict[str, str] = {}
         made_by = {node.output[0]: node.input[0] for node in proto.graph.node if _quantises(node)}
-        # The last operator of an int8 or fp16 subgraph is called like the output, as in a float one.
-        last = output
-        while last in made_by:
-            last = made_by[last]
-        self._known[last] = output
+        # The operator that makes an output of an int8 or fp16 subgraph is called like it, as in a float one.
+        for output in proto.graph.output:
+            last = output.name
+            while last in made_by:
+                last = made_by[last]
+            self._known[last] = output.name
         for node in proto.graph.node:
             if _quantises(node):
                 self._known[node.output[0]] = self.real(node.input[0])

@@ -1,6 +1,6 @@
 """Does each signature of a TFLite file compute what its ONNX file computes, and how far is it from fp32?"""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 from predictors.errors import InfeasibleError
 from scheduler.bundle.load import Bundle
-from scheduler.bundle.rows import read_alone
+from scheduler.bundle.manifest import SubgraphEntry
+from scheduler.bundle.rows import read_by
 from scheduler.delegates.base import Compiled
 from scheduler.delegates.litert import LiteRtDelegate
 from stretch.quantize.compare import Loss, least_snr_db, loss
-from stretch.quantize.replay import Run, replay, runner
+from stretch.quantize.replay import Run, replay, runner, several
 
 Array = NDArray[Any]
 
@@ -99,14 +100,14 @@ def compare(bundle: Bundle, images: Sequence[Array]) -> Comparison:
         through, rounded_there, exact = replay(manifest, own, image), replay(manifest, files, image), whole(image)
         for what, expected in (("onnx", rounded_there), ("fp32", exact)):
             for sub in manifest.subgraphs:
-                found[what][sub.name].append(loss([(expected[sub.output], own[sub.name](read_alone(sub, expected)))]))
+                found[what][sub.name].append(_lost(sub, expected, own[sub.name]))
             for join in manifest.joins:
                 made = np.empty(expected[join.output].shape, np.float32)
                 compiled[join.name].run([np.ascontiguousarray(expected[name]) for name in join.inputs], [made])
                 found[what][join.name].append(loss([(expected[join.output], made)]))
             found[what][OUTPUT].append(loss([(expected[manifest.output], through[manifest.output])]))
         for sub in manifest.subgraphs:
-            found["onnx_fp32"][sub.name].append(loss([(exact[sub.output], files[sub.name](read_alone(sub, exact)))]))
+            found["onnx_fp32"][sub.name].append(_lost(sub, exact, files[sub.name]))
         for join in manifest.joins:
             found["onnx_fp32"][join.name].append(loss([]))
         found["onnx_fp32"][OUTPUT].append(loss([(exact[manifest.output], rounded_there[manifest.output])]))
@@ -121,13 +122,17 @@ def _worst(each: Sequence[Loss]) -> Loss:
     return Loss(min(one.cosine for one in each), min(one.snr_db for one in each))
 
 
-def _run(compiled: Compiled) -> Run:
-    (shape,) = compiled.outputs.values()
+def _lost(sub: SubgraphEntry, expected: Mapping[str, Array], run: Run) -> Loss:
+    """What a subgraph loses, given what it should read."""
+    written = several(run(*read_by(sub, expected)))
+    return loss(zip((expected[name] for name in sub.outputs), written, strict=True))
 
-    def run(x: Array) -> Array:
-        y = np.empty(shape, np.float32)
-        compiled.run([np.ascontiguousarray(x)], [y])
-        return y
+
+def _run(compiled: Compiled) -> Run:
+    def run(*reads: Array) -> Any:
+        written = tuple(np.empty(shape, np.float32) for shape in compiled.outputs.values())
+        compiled.run([np.ascontiguousarray(x) for x in reads], list(written))
+        return written if len(written) > 1 else written[0]
 
     return run
 

@@ -17,7 +17,7 @@ from stretch.operators.forms import forms
 def to_tflite(writer: Writer, name: str, source: Source, *, half: bool = False) -> Piece:
     """Lower a subgraph and add it to a file, with a signature of its name.
 
-    Its input and output are float, NHWC, called like the tensors. An operator
+    Its inputs and outputs are float, NHWC, called like the tensors. An operator
     whose tensors have scales computes in int8; where two scales meet, and where
     int8 meets reals, a conversion stands between them.
 
@@ -34,8 +34,8 @@ def to_tflite(writer: Writer, name: str, source: Source, *, half: bool = False) 
     graph = source.graph
     builder = Builder(piece, source.scales, half=half)
     values: dict[str, Value] = {}
-    start = builder.input(graph.input.name, to_nhwc(graph.input.shape))
-    values[graph.input.name] = start
+    starts = {op.name: builder.input(op.name, to_nhwc(op.shape)) for op in graph.inputs}
+    values.update(starts)
     fused: dict[str, str] = {}
     for op in graph.ops:
         if op.kind == "input":
@@ -54,12 +54,15 @@ def to_tflite(writer: Writer, name: str, source: Source, *, half: bool = False) 
             values[op.name].nonnegative = True
             fused[after.name] = op.name
     builder.rounded = False
-    output = builder.real(values[graph.output])
-    if output == start.real:
-        copied = builder.apply("RESHAPE", graph.output, [start], extra=[builder.indices("shape", start.shape)])
-        output = builder.real(copied)
-    piece.tensors[output]["name"] = graph.output
-    writer.add(piece, {graph.input.name: _index(start)}, {graph.output: output})
+    results: dict[str, int] = {}
+    for name in graph.outputs:
+        result = builder.real(values[name])
+        if result in (*results.values(), *map(_index, starts.values())):  # a tensor has one name: what is handed on is copied
+            copied = builder.apply("RESHAPE", name, [values[name]], extra=[builder.indices(f"{name}.shape", values[name].shape)])
+            result = builder.real(copied)
+        piece.tensors[result]["name"] = name
+        results[name] = result
+    writer.add(piece, {name: _index(start) for name, start in starts.items()}, results)
     return piece
 
 
@@ -83,7 +86,7 @@ def join_to_tflite(
     joined = Op(made, operator, tuple(inputs), shape=_nchw(shape))
     rule = forms.get(operator).tflite
     assert rule is not None
-    result = rule(builder, Source(OpGraph(name, (joined,), made), {}), joined, values)
+    result = rule(builder, Source(OpGraph(name, (joined,), (made,)), {}), joined, values)
     writer.add(piece, {value.name: _index(value) for value in values}, {made: builder.real(result)})
 
 
@@ -135,7 +138,7 @@ def _activation(source: Source, op: Op) -> Op | None:
     """The activation that alone reads an operator's result and that the operator applies itself, in reals."""
     graph = source.graph
     readers = graph.consumers[op.name]
-    if not forms.get(op.kind).activates or len(readers) != 1 or op.name == graph.output or op.name in source.scales:
+    if not forms.get(op.kind).activates or len(readers) != 1 or op.name in graph.outputs or op.name in source.scales:
         return None
     reader = graph.by_name[readers[0]]
     return reader if forms.get(reader.kind).activation is not None else None

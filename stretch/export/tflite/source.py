@@ -53,7 +53,6 @@ def _reals(model: onnx.ModelProto, path: Path) -> tuple[onnx.ModelProto, dict[st
     made.CopyFrom(model)
     graph = made.graph
     constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
-    output = graph.output[0].name
     scales: dict[str, Quant] = {}
     integers: dict[str, Rounded] = {}
     constants = {name: value.astype(np.float32) if value.dtype == np.float16 else value for name, value in constants.items()}
@@ -73,11 +72,12 @@ def _reals(model: onnx.ModelProto, path: Path) -> tuple[onnx.ModelProto, dict[st
             names[node.output[0]] = names.get(node.input[0], node.input[0])
         else:
             kept.append(node)
-    last = names.get(output, output)
+    # The tensor that becomes an output has another name before its conversion; here it has the output's.
+    results = {names.get(value.name, value.name): value.name for value in graph.output}
     for node in kept:
-        node.input[:] = [_renamed(names.get(name, name), last, output) for name in node.input]
-        node.output[:] = [_renamed(name, last, output) for name in node.output]
-    scales = {_renamed(name, last, output): quant for name, quant in scales.items()}
+        node.input[:] = [results.get(names.get(name, name), names.get(name, name)) for name in node.input]
+        node.output[:] = [results.get(name, name) for name in node.output]
+    scales = {results.get(name, name): quant for name, quant in scales.items()}
     nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in kept]
     used = {name for node in nodes for name in node.input}
     del graph.node[:]
@@ -85,11 +85,6 @@ def _reals(model: onnx.ModelProto, path: Path) -> tuple[onnx.ModelProto, dict[st
     del graph.initializer[:]
     graph.initializer.extend(numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items() if name in used)
     return made, scales, integers
-
-
-def _renamed(name: str, last: str, output: str) -> str:
-    """The tensor that becomes the output has another name before its conversion; this gives it the output's."""
-    return output if name == last else name
 
 
 def _quant(node: onnx.NodeProto, constants: Mapping[str, Array], path: Path) -> Quant:

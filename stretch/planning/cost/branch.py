@@ -12,7 +12,7 @@ from math import prod
 from predictors.devices import ITEM_BYTES
 from predictors.fusion import Kernel, KernelCost
 from predictors.host import HOST, host_among
-from predictors.joins import JoinKind
+from predictors.joins import JoinKind, join_of
 from predictors.predictor import KernelsTime, LatencyPredictor
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.depth import drop_units
@@ -41,6 +41,7 @@ class BranchCost:
         cut_ms: What a band takes longer where it has to cut what it reads out of the whole tensor; 0 on a processor that never has to.
         paths: Paths of the segment that it computes; None for all.
         channels: Channels that it computes, of the segment's output or of its hidden tensor; None for all.
+        ends: Tensors that a portion of the segment hands on; None for what is none.
     """
 
     processor: str
@@ -58,6 +59,7 @@ class BranchCost:
     cut_ms: float = 0.0
     paths: tuple[int, int] | None = None
     channels: tuple[int, int] | None = None
+    ends: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -190,7 +192,7 @@ class Costs:
 
     def join(self, segment: Segment, kind: JoinKind, channels: int, branches: int) -> float:
         """Time of the join of several branches on the host, ms."""
-        if kind == "none" or branches == 1:
+        if join_of(kind).meets is None or branches == 1:
             return 0.0
         shape = segment.graph.by_name[segment.end].shape
         return self.predictor.join_ms(kind, (shape[0], channels, *shape[2:]), branches, self.host, self.precision.get(self.host))

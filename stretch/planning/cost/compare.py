@@ -7,6 +7,8 @@ whether the intervals of their times overlap, but in how many draws of those num
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from graphlib import TopologicalSorter
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -34,12 +36,21 @@ class Branch:
 
     Args:
         parts: Its time, ms by the number that each part is proportional to.
+        waits: Numbers of the branches of its segment that end before it starts.
     """
 
     parts: Mapping[Unknown, float]
+    waits: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, estimate: Estimate, device: DeviceProfile, links: Mapping[str, float], contention_ms: float = 0.0) -> "Branch":
+    def of(
+        cls,
+        estimate: Estimate,
+        device: DeviceProfile,
+        links: Mapping[str, float],
+        contention_ms: float = 0.0,
+        waits: tuple[int, ...] = (),
+    ) -> "Branch":
         """A branch from the estimate of its computation.
 
         Args:
@@ -47,19 +58,16 @@ class Branch:
             device: From which profile.
             links: Transfers, ms by processor at the far end.
             contention_ms: What it takes longer beside other branches.
+            waits: Numbers of the branches that it waits for.
         """
         moving = {uncertain.link(processor): ms for processor, ms in links.items()}
         slowed = {uncertain.contention(kind_of(estimate.processor)): contention_ms} if contention_ms else {}
-        return cls(added(uncertain.kernels(estimate, device), moving, slowed))
-
-    def then(self, other: "Branch") -> "Branch":
-        """This and another branch, one after the other on one processor."""
-        return Branch(added(self.parts, other.parts))
+        return cls(added(uncertain.kernels(estimate, device), moving, slowed), waits)
 
 
 @dataclass(frozen=True)
 class PredictedRun:
-    """A run as segments of branches that run side by side, one segment after the other.
+    """A run as segments of branches that run side by side or wait for each other, one segment after the other.
 
     Args:
         segments: The branches of each segment.
@@ -82,7 +90,11 @@ class PredictedRun:
     def _ms(self, factors: Factors) -> Floats | float:
         total = self.fixed_ms + uncertain.ms(self.parts, factors)
         for branches in self.segments:
-            total = total + uncertain.slowest(uncertain.ms(branch.parts, factors) for branch in branches)
+            ends: dict[int, Any] = {}
+            for number in TopologicalSorter({i: branch.waits for i, branch in enumerate(branches)}).static_order():
+                starts = [ends[each] for each in branches[number].waits]
+                ends[number] = uncertain.ms(branches[number].parts, factors) + (uncertain.slowest(starts) if starts else 0.0)
+            total = total + uncertain.slowest(ends.values())
         return total
 
     @property

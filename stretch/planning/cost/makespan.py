@@ -7,9 +7,12 @@ Algorithm 1 of paper 003 as arithmetic. A segment takes
 a whole segment its transfer in and its computation; the model's input and
 output are in the host's memory. Of what arrives and leaves, a band of rows moves
 the rows that it reads and writes; a branch of channels reads all that arrives.
+Portions of a segment run as
+`stretch.planning.cost.schedule` has it: each fetches what it reads, and what the
+last one writes stays where it is.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -19,6 +22,7 @@ from predictors.predictor import Estimate, LatencyPredictor
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.halo import TimedBand, halo_ms
 from stretch.planning.cost.handover import cuts_itself, handed
+from stretch.planning.cost.schedule import Job, schedule
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.design.scale import design_segments, join_width, scale_branch, scaled_branches
 from stretch.planning.network.segments import Segment
@@ -38,6 +42,8 @@ class BranchTime:
         contention_ms: What it takes longer beside the other branches.
         out_ms: Transfer of its output to where it is needed.
         estimate: What `ms` is made of.
+        start_ms: When it starts, from the start of its segment.
+        waits: Numbers of the branches of its segment that it waits for; none where branches start together.
     """
 
     scale: BranchScale
@@ -49,6 +55,8 @@ class BranchTime:
     contention_ms: float
     out_ms: float
     estimate: Estimate
+    start_ms: float = 0.0
+    waits: tuple[int, ...] = ()
 
     @property
     def contention(self) -> float:
@@ -57,7 +65,7 @@ class BranchTime:
 
     @property
     def total_ms(self) -> float:
-        """From the segment's start until the output has arrived."""
+        """From its start until its output has arrived."""
         return self.in_ms + self.ms + self.contention_ms + self.out_ms
 
 
@@ -105,12 +113,23 @@ class SegmentTime:
     @property
     def ms(self) -> float:
         """From its start to its end."""
-        return max(b.total_ms for b in self.branches) + self.join_ms
+        return max(b.start_ms + b.total_ms for b in self.branches) + self.join_ms
+
+    @property
+    def computing_ms(self) -> float:
+        """Computation of the processor that computes longest, each branch alone."""
+        return self._longest(lambda b: b.ms)
 
     @property
     def communication_ms(self) -> float:
-        """Time beside the computation of the slowest branch."""
-        return self.ms - max(b.ms + b.contention_ms for b in self.branches)
+        """Time beside the computation of the processor that computes longest."""
+        return self.ms - self._longest(lambda b: b.ms + b.contention_ms)
+
+    def _longest(self, ms: Callable[[BranchTime], float]) -> float:
+        found: dict[str, float] = {}
+        for branch in self.branches:
+            found[branch.scale.processor] = found.get(branch.scale.processor, 0.0) + ms(branch)
+        return max(found.values())
 
 
 @dataclass(frozen=True)
@@ -140,7 +159,7 @@ class Timeline:
     @property
     def computing_ms(self) -> float:
         """Serial parts plus the slowest branch of each segment, each alone."""
-        return sum(max(b.ms for b in s.branches) for s in self.segments)
+        return sum(s.computing_ms for s in self.segments)
 
     @property
     def communication_ms(self) -> float:
@@ -197,9 +216,12 @@ def timeline(graph: OpGraph, design: BranchDesign, costs: Costs) -> Timeline:
         shape = segment.graph.input.shape
         elements = shape[0] * channels * prod(shape[2:])
         joined = len(part.branches) > 1
-        times = tuple(
-            _branch(scale, made.graph, holder, elements, joined, costs) for scale, made in zip(part.branches, scaled, strict=True)
-        )
+        if join_of(part.join).placed:
+            times = portion_times(part.branches, [made.graph for made in scaled], {part.start: holder}, costs)
+        else:
+            times = tuple(
+                _branch(scale, made.graph, holder, elements, joined, costs) for scale, made in zip(part.branches, scaled, strict=True)
+            )
         repeated, params, twice_ms = 0, None, 0.0
         if join_of(part.join).shares:
             once = _undivided(segment, part, channels)
@@ -211,7 +233,7 @@ def timeline(graph: OpGraph, design: BranchDesign, costs: Costs) -> Timeline:
         join_ms = costs.join(segment, part.join, channels, len(times))
         rows.append(SegmentTime(segment, part, times, join_ms, at, repeated, params, twice_ms))
         at += rows[-1].ms
-        holder = costs.host if joined else part.branches[0].processor
+        holder = costs.host if join_of(part.join).meets is not None and joined else part.branches[-1].processor
     return Timeline(design, tuple(rows), costs.moves(holder, costs.host, prod(graph.by_name[graph.output].shape)))
 
 
@@ -227,6 +249,36 @@ def _branch(scale: BranchScale, graph: OpGraph, holder: str, elements: int, join
     links = {far: entering.get(far, 0.0) + leaving.get(far, 0.0) for far in (*entering, *leaving)}
     into, out, alone = sum(entering.values()), sum(leaving.values()), estimate.computing_ms
     return BranchTime(scale, graph.macs, graph.params, into, links, alone, slowed, out, estimate)
+
+
+def portion_times(
+    scales: Sequence[BranchScale], graphs: Sequence[OpGraph], arriving: Mapping[str, str], costs: Costs
+) -> tuple[BranchTime, ...]:
+    """Portions of a segment on the timeline: each waits for what it reads, and fetches what is on another processor.
+
+    Args:
+        scales: The portions.
+        graphs: Their graphs.
+        arriving: Processor that holds what arrives at the segment, by tensor.
+        costs: Costs on the device.
+    """
+    holders = dict(arriving)
+    writers: dict[str, int] = {}
+    times, jobs = [], []
+    for number, (scale, graph) in enumerate(zip(scales, graphs, strict=True)):
+        estimate = costs.predictor.predict(graph, scale.processor, costs.precision.get(scale.processor))
+        links: dict[str, float] = {}
+        for source in graph.inputs:
+            for far, ms in costs.moves(holders[source.name], scale.processor, prod(source.shape)).items():
+                links[far] = links.get(far, 0.0) + ms
+        alone, slowed = estimate.computing_ms, estimate.contended_ms - estimate.computing_ms
+        times.append(BranchTime(scale, graph.macs, graph.params, sum(links.values()), links, alone, slowed, 0.0, estimate))
+        reads = dict.fromkeys(writers[source.name] for source in graph.inputs if source.name in writers)
+        jobs.append(Job(scale.processor, times[-1].total_ms, tuple(reads)))
+        holders.update(dict.fromkeys(graph.outputs, scale.processor))
+        writers.update(dict.fromkeys(graph.outputs, number))
+    found = schedule(jobs)
+    return tuple(replace(time, start_ms=start, waits=waits) for time, start, waits in zip(times, found.starts, found.waits, strict=True))
 
 
 def _undivided(segment: Segment, part: SegmentDesign, channels: int) -> OpGraph:

@@ -22,8 +22,8 @@ class Ways:
 
     Arrays have one entry per combination of the branches' candidates, in the
     order of `numpy.ravel_multi_index` over `candidates`; of parts of the original
-    segment, bands of rows, paths or channels, one per place where it is divided: the candidates
-    of that number together.
+    segment, bands of rows, paths, channels or portions, one per place where it is divided: the
+    candidates of that number together.
 
     Args:
         segment: The original segment.
@@ -71,13 +71,17 @@ class Ways:
 
     @property
     def exact(self) -> bool:
-        """Whether branches compute parts of the original segment: bands of rows, its own paths, or channels."""
+        """Whether branches compute parts of the original segment: bands of rows, its own paths, channels, or portions."""
         return join_of(self.join).exact
 
     @property
     def banded(self) -> bool:
         """Whether branches compute bands of rows."""
         return join_of(self.join).bands
+
+    def holder(self, host: str) -> str:
+        """Processor that holds the output: the host where branches meet, else that of the last branch."""
+        return host if join_of(self.join).meets is not None and self.branched else self.processors[-1]
 
     def chosen(self, index: int) -> list[BranchCost]:
         """The branches of one combination."""
@@ -104,7 +108,7 @@ class Ways:
         if join_of(self.join).divides:
             parts = partitions(self.segment.width, [b.width for b in chosen], max(aligns))
         branches = tuple(
-            BranchScale(b.processor, b.depth, b.width, b.entry, part, align, b.rows, b.paths, b.channels)
+            BranchScale(b.processor, b.depth, b.width, b.entry, part, align, b.rows, b.paths, b.channels, b.ends)
             for b, part, align in zip(chosen, parts, aligns, strict=True)
         )
         return SegmentDesign(self.segment.name, self.segment.start, self.segment.end, branches, self.join)

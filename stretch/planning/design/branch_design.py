@@ -22,12 +22,20 @@ MAX_COUNT = 1 << 24
 _Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
 
 
+def safe_name(processor: str) -> str:
+    """A processor's name as a part of module and operator names: ``cpu[1large]`` → ``on_cpu_1large``.
+
+    The prefix keeps a branch from hiding torch's `Module.cpu`.
+    """
+    return "on_" + "".join(c if c.isalnum() else "_" for c in processor).strip("_")
+
+
 @dataclass(frozen=True)
 class BranchScale:
     """One branch of one segment.
 
     Args:
-        processor: Where it runs; unique in its segment.
+        processor: Where it runs; unique in its segment, unless its branches are portions.
         depth: Number of blocks kept, the entry block included.
         width: Channels of the branch's own trunk (its output before the join).
         entry: How the branch begins.
@@ -41,6 +49,8 @@ class BranchScale:
         channels: First channel that it computes, and the one behind its last: of the segment's
             output, or of its hidden tensor where the join adds partial sums
             (`stretch.planning.design.channels`); None for a branch that computes all.
+        ends: Tensors of the segment that it hands on, where it computes a portion of its
+            operators (`stretch.planning.design.portions`); None for any other branch.
     """
 
     processor: str
@@ -52,6 +62,7 @@ class BranchScale:
     rows: tuple[int, int] | None = None
     paths: tuple[int, int] | None = None
     channels: tuple[int, int] | None = None
+    ends: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -62,7 +73,8 @@ class SegmentDesign:
         name: ``stem``, ``s1``, ``s2``, …, ``head``.
         start: Cut point the segment reads.
         end: Cut point the segment writes: the meeting point.
-        branches: One for a whole segment, else one per processor.
+        branches: One for a whole segment, else one per processor; portions in an order in
+            which they can run, any number of them on a processor.
         join: How branch outputs meet; ``none`` for a segment that keeps its
             original width on one processor.
     """
@@ -77,6 +89,16 @@ class SegmentDesign:
     def whole(self) -> bool:
         """Whether the segment stays on one processor."""
         return len(self.branches) == 1
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Name of each branch within the segment: its processor, numbered from its second branch on, as ``cpu``, ``gpu``, ``cpu_2``."""
+        seen: dict[str, int] = {}
+        found = []
+        for branch in self.branches:
+            number = seen[branch.processor] = seen.get(branch.processor, 0) + 1
+            found.append(branch.processor if number == 1 else f"{branch.processor}_{number}")
+        return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -96,7 +118,7 @@ class BranchDesign:
 
     @property
     def n_meet(self) -> int:
-        """Meeting points where at least two branches join."""
+        """Meeting points where at least two branches join, or where portions on several processors end."""
         return sum(not segment.whole for segment in self.segments)
 
     @property
@@ -127,6 +149,7 @@ class BranchDraft(msgspec.Struct, forbid_unknown_fields=True):
     rows: tuple[_Count, _Count] | None = None
     paths: tuple[_Count, _Count] | None = None
     channels: tuple[_Count, _Count] | None = None
+    ends: tuple[str, ...] | None = None
 
 
 class SegmentDraft(msgspec.Struct, forbid_unknown_fields=True):
@@ -168,7 +191,7 @@ def design_to_toml(design: BranchDesign) -> str:
     """The design as a TOML file that `load_draft` reads back."""
     table: dict[str, Any] = asdict(design)
     for branch in (branch for segment in table["segments"] for branch in segment["branches"]):
-        for key in ("rows", "paths", "channels"):
+        for key in ("rows", "paths", "channels", "ends"):
             if branch[key] is None:
                 del branch[key]  # TOML has no word for nothing
     # numbers and words come before tables, and a person looks for the version first

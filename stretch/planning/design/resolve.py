@@ -115,6 +115,8 @@ def _part(segment: Segment, own: SegmentDraft, arriving: int, align: Mapping[str
         join = JOINS.get(segment.graph.by_name[segment.end].kind, "paths")
     elif any(b.channels is not None for b in scales):
         join = "channels"
+    elif any(b.ends is not None for b in scales):
+        join = "placed"
     elif len(scales) > 1:
         join = DEFAULT
     else:
@@ -143,7 +145,7 @@ def _branch(segment: Segment, own: BranchDraft, arriving: int, align: Mapping[st
     for what, value in (("depth", depth), ("width", width), ("align", step)):
         if value < 1:
             raise StretchError(f"branch `{segment.name}.{own.processor}` has {what} {value}", f"{what} is a whole number from 1")
-    return BranchScale(own.processor, depth, width, entry, own.partition or 0, step, own.rows, own.paths, own.channels)
+    return BranchScale(own.processor, depth, width, entry, own.partition or 0, step, own.rows, own.paths, own.channels, own.ends)
 
 
 def _with(scale: BranchScale, *, partition: int) -> BranchScale:

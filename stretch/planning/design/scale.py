@@ -13,10 +13,11 @@ from predictors.rows import height
 from predictors.shapes import Attr
 from predictors.slices import Channels
 from stretch.planning.design.bands import band_graph
-from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, safe_name
 from stretch.planning.design.channels import Taken, channel_part, check_channels
 from stretch.planning.design.depth import drop_units
 from stretch.planning.design.paths import JOINS, find_paths, path_graph, whole_paths
+from stretch.planning.design.portions import check_portions, portion_graphs
 from stretch.planning.design.widths import legal_widths, partitions, per_unit, scaled_units, trunk_widths
 from stretch.planning.network.channels import ChannelGroups, channel_groups
 from stretch.planning.network.segments import Segment, cut_segment
@@ -114,7 +115,7 @@ def scale_branch(segment: Segment, design: SegmentDesign, index: int, in_channel
     Args:
         segment: The original segment.
         design: Its design, complete (partitions included).
-        index: Which branch.
+        index: Which branch; of portions only all are scaled together, by `scale_branches`.
         in_channels: Channels that arrive.
 
     Raises:
@@ -162,10 +163,7 @@ def _part(segment: Segment, scale: BranchScale, in_channels: int, *, hidden: boo
             f"branch `{where}` computes {what}, so it has all {segment.depth} blocks, width {segment.width} and no entry",
             "leave out its depth, width and entry",
         )
-    whole = ScaledBranch(segment.graph, segment.graph, segment.channels, dict(segment.channels.units), 0)
-    if in_channels != segment.in_width:
-        alone = SegmentDesign(segment.name, segment.start, segment.end, (replace(scale, rows=None, paths=None, channels=None),))
-        whole = scale_branch(segment, alone, 0, in_channels)
+    whole = _undivided(segment, scale, in_channels)
     if scale.rows is not None:
         return replace(whole, graph=band_graph(whole.graph, where, *scale.rows))
     if scale.paths is not None:
@@ -173,6 +171,33 @@ def _part(segment: Segment, scale: BranchScale, in_channels: int, *, hidden: boo
     assert scale.channels is not None
     made = channel_part(whole.graph, where, Channels(*scale.channels), hidden=hidden)
     return replace(whole, graph=made.graph, taken=made.taken)
+
+
+def _undivided(segment: Segment, scale: BranchScale, in_channels: int) -> ScaledBranch:
+    """The whole of a segment that is divided exactly, where so many channels arrive."""
+    if in_channels != segment.in_width:
+        alone = SegmentDesign(segment.name, segment.start, segment.end, (replace(scale, rows=None, paths=None, channels=None, ends=None),))
+        return scale_branch(segment, alone, 0, in_channels)
+    return ScaledBranch(segment.graph, segment.graph, segment.channels, dict(segment.channels.units), 0)
+
+
+def scale_branches(segment: Segment, design: SegmentDesign, in_channels: int) -> list[ScaledBranch]:
+    """Every branch of a segment, in the order of its design.
+
+    Args:
+        segment: The original segment.
+        design: Its design, complete.
+        in_channels: Channels that arrive.
+
+    Raises:
+        StretchError: If depth, width, entry or join do not fit the segment.
+    """
+    _check_join(segment, design)
+    if not join_of(design.join).placed:
+        return [scale_branch(segment, design, i, in_channels) for i in range(len(design.branches))]
+    whole = _undivided(segment, design.branches[0], in_channels)
+    names = [f"{segment.name}.{name}" for name in design.names]
+    return [replace(whole, graph=graph) for graph in portion_graphs(whole.graph, names, [b.ends or () for b in design.branches])]
 
 
 def _pointwise(out: int, *, bias: bool) -> dict[str, Attr]:
@@ -227,14 +252,16 @@ def scaled_branches(graph: OpGraph, design: BranchDesign) -> list[list[ScaledBra
     result: list[list[ScaledBranch]] = []
     channels = graph.input.shape[1]
     for segment, part in zip(design_segments(graph, design), design.segments, strict=True):
-        _check_join(segment, part)
-        result.append([scale_branch(segment, part, i, channels) for i in range(len(part.branches))])
+        result.append(scale_branches(segment, part, channels))
         channels = join_width(segment, part)
     return result
 
 
 def _check_join(segment: Segment, design: SegmentDesign) -> None:
     where, join = f"segment `{segment.name}`", join_of(design.join)
+    if join.placed or any(b.ends is not None for b in design.branches):
+        check_portions(segment, design)
+        return
     processors = [b.processor for b in design.branches]
     if not processors or len(set(processors)) != len(processors):
         raise StretchError(f"{where} needs one branch per processor, it has {', '.join(processors) or 'none'}")
@@ -316,14 +343,6 @@ def _check_paths(segment: Segment, design: SegmentDesign) -> None:
         )
 
 
-def safe_name(processor: str) -> str:
-    """A processor's name as a part of module and operator names: ``cpu[1large]`` → ``on_cpu_1large``.
-
-    The prefix keeps a branch from hiding torch's `Module.cpu`.
-    """
-    return "on_" + "".join(c if c.isalnum() else "_" for c in processor).strip("_")
-
-
 def scaled_graph(graph: OpGraph, design: BranchDesign) -> OpGraph:
     """The branched network (the paper's G_branch).
 
@@ -337,13 +356,14 @@ def scaled_graph(graph: OpGraph, design: BranchDesign) -> OpGraph:
     ops: list[Op] = [graph.input]
     at = graph.input.name
     for part, branches in zip(design.segments, scaled_branches(graph, design), strict=True):
-        ends = []
-        for scale, branch in zip(part.branches, branches, strict=True):
-            named, end = _renamed(part.name, scale.processor, branch.graph, at)
+        handed, ends = {part.start: at}, []
+        for name, scale, branch in zip(part.names, part.branches, branches, strict=True):
+            named, written = _renamed(part.name, name, scale.processor, branch.graph, handed)
             ops += named
-            ends.append(end)
-        at = ends[0]
-        if len(ends) > 1:
+            handed |= written
+            ends.append(next(reversed(written.values())))
+        at = ends[-1]
+        if join_of(part.join).meets is not None and len(ends) > 1:
             at = f"{part.name}_join"
             tags = {"segment": part.name, "processor": host_processor(design), "subgraph": f"{part.name}.join", "meeting_point": "true"}
             ops.append(Op(at, meeting_of(part.join).operator, tuple(ends), tags=tags))
@@ -355,13 +375,22 @@ def host_processor(design: BranchDesign) -> str:
     return host_among(design.processors) or design.processors[0]
 
 
-def _renamed(segment: str, processor: str, branch: OpGraph, source: str) -> tuple[list[Op], str]:
-    prefix = f"{segment}_{safe_name(processor)}_"
-    names: Mapping[str, str] = {op.name: source if op.kind == "input" else prefix + op.name for op in branch.ops}
-    tags = {"segment": segment, "processor": processor, "subgraph": f"{segment}.{processor}", "meeting_point": "false"}
+def _renamed(segment: str, name: str, processor: str, branch: OpGraph, handed: Mapping[str, str]) -> tuple[list[Op], dict[str, str]]:
+    """Operators of a branch with their names in the whole network, and those of what it writes.
+
+    Args:
+        segment: Name of its segment.
+        name: Its own.
+        processor: Where it runs.
+        branch: Its graph.
+        handed: What it may read, by the names there.
+    """
+    prefix = f"{segment}_{safe_name(name)}_"
+    names: Mapping[str, str] = {op.name: handed[op.name] if op.kind == "input" else prefix + op.name for op in branch.ops}
+    tags = {"segment": segment, "processor": processor, "subgraph": f"{segment}.{name}", "meeting_point": "false"}
     ops = [
         Op(names[op.name], op.kind, tuple(names[n] for n in op.inputs), op.attrs, tags={**op.tags, **tags, "origin": op.name})
         for op in branch.ops
         if op.kind != "input"
     ]
-    return ops, names[branch.output]
+    return ops, {output: names[output] for output in branch.outputs}

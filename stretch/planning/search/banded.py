@@ -29,6 +29,7 @@ from stretch.planning.network.parts import clean_cuts, divide, mixing
 from stretch.planning.network.segments import Segment, cut_segment
 from stretch.planning.search.channelled import ChannelWays
 from stretch.planning.search.pathed import path_ways
+from stretch.planning.search.placed import placed_ways
 from stretch.planning.search.space import DesignSpace
 from stretch.planning.search.splits import Split, bands, coarse, finer, orders
 from stretch.planning.sentences import Mention, Sentence
@@ -128,16 +129,15 @@ class BandedSpace:
         return other
 
     def _pathed(self) -> list[tuple[int, Ways]]:
-        """Every way to compute a part, or a stage of several, by paths of its own, by its first part."""
+        """Every way to compute a part, or a stage of several, by paths of its own or in placed portions, by its first part."""
         found = []
         for at, part in enumerate(self.parts):
             stage, parts = self.space.segments[self.stage[at]], self.by_stage[self.stage[at]]
             pieces = [(part, 1)] + ([(stage, len(parts))] if len(parts) > 1 and part is parts[0] and not self.single else [])
             for segment, span in pieces:
-                for ways in path_ways(self.space, segment):
-                    alone = replace(
-                        ways, span=span, alone_ms=min(self._alone_ms(at, at + span - 1, i) for i in range(len(self.space.processors)))
-                    )
+                alone_ms = [self._alone_ms(at, at + span - 1, i) for i in range(len(self.space.processors))]
+                for ways in (*path_ways(self.space, segment), *placed_ways(self.space, segment, alone_ms)):
+                    alone = replace(ways, span=span, alone_ms=min(alone_ms))
                     found.append((at, replace(alone, allowed=self.space.allowed(alone))))
         return found
 
@@ -335,7 +335,8 @@ def _nothing_to_split(graph: OpGraph, config: PlanConfig) -> InfeasibleError:
         why = f"`{graph.name}` has no segment whose division by channels{''.join(others)} might pay on these processors"
         return InfeasibleError(why, hint)
     if "rows" not in config.planned_kinds:
-        return InfeasibleError(f"`{graph.name}` has no segment with parallel paths of its own", hint)
+        why = "no segment with parallel paths of its own, nor one that several processors compute faster in portions"
+        return InfeasibleError(f"`{graph.name}` has {why}", hint)
     mixed = mixing(graph)
     if mixed:
         kinds = ", ".join(dict.fromkeys(graph.by_name[name].kind for name in mixed))

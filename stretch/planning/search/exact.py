@@ -79,7 +79,7 @@ def _layer(space: DesignSpace, options: list[Ways], states: _States, toll: Toll 
     offset = 0
     for group in options:
         branched = len(group.candidates) > 1
-        end = space.holders.index(space.costs.host if branched else group.processors[0])
+        end = space.holders.index(group.holder(space.costs.host))
         paid = toll(group) if toll else 0.0
         for holder in range(len(space.holders)):
             ms = group.ms[holder] + paid

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from predictors.joins import join_of
-from stretch.planning.design.branch_design import SegmentDesign
-from stretch.planning.design.scale import JOIN_CONV, safe_name
+from stretch.planning.design.branch_design import SegmentDesign, safe_name
+from stretch.planning.design.scale import JOIN_CONV
 from stretch.transform.calibrate.regression import Regression
 from stretch.transform.model import BranchedSegment
 

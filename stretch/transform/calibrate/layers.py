@@ -85,7 +85,7 @@ class BranchFit:
         graph, source = heritage.branch.graph, heritage.branch.source
         # An entry passes on what arrives at the original segment.
         reproduced = {op.name: op.name for op in graph.ops} | matches | dict.fromkeys((ENTRY_CONV, ENTRY_NORM), source.input.name)
-        order = {name: number for number, (name, _, _) in enumerate(branch.steps)} | {branch.source: -1}
+        order = {name: number for number, (name, _, _) in enumerate(branch.steps)} | dict.fromkeys(branch.sources, -1)
         self._goals: dict[str, _Goal] = {}
         for name, layer in branch.named_children():
             shape = graph.by_name[name].shape
@@ -154,7 +154,7 @@ def look(whole: Branch, there: Batches, fitted: int, looks: Iterable[Look]) -> t
             lambda module, inputs, output, one=one: found[one].append(rows_of(output, one[1]))
         )
         for one in found
-        if one[0] != whole.source
+        if one[0] not in whole.sources
     ]
     outputs = []
     try:
@@ -163,7 +163,7 @@ def look(whole: Branch, there: Batches, fitted: int, looks: Iterable[Look]) -> t
                 for handle in handles:
                     handle.remove()
             for one in found:
-                if one[0] == whole.source and number < fitted:
+                if one[0] in whole.sources and number < fitted:
                     found[one].append(rows_of(x, one[1]))
             outputs.append(whole(x))
     finally:

@@ -96,7 +96,7 @@ def calibrate(
             # The original's segment, behind nothing but the original's segments.
             arriving = there = [whole(x) for x in there]
             continue
-        if join_of(given.join).paths:  # the original's weights, whatever arrives
+        if join_of(given.join).exact and given is part:  # the original's weights, whatever arrives
             branched, same = model.get_submodule(part.name), arriving is there
             there = [whole(x) for x in there]
             arriving = there if same else [branched(x) for x in arriving]

@@ -27,7 +27,8 @@ def walk(
     Returns:
         What the branch computes before its own part of the join, batch by batch.
     """
-    values: Values = {branch.source: list(arriving)}
+    (source,), (result,) = branch.sources, branch.results
+    values: Values = {source: list(arriving)}
     for name, reads, done in branch.steps:
         if name == JOIN_CONV:
             return values[reads[0]]
@@ -36,7 +37,7 @@ def walk(
         values[name] = [layer(*batch) for batch in zip(*inputs, strict=True)]
         for old in done:
             del values[old]
-    return values[branch.result]
+    return values[result]
 
 
 def trunk_of(branch: Branch, x: torch.Tensor) -> torch.Tensor:

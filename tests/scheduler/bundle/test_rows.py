@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from predictors.errors import StretchError
 from scheduler.bundle.manifest import SubgraphEntry
 from scheduler.bundle.rows import cut, cut_shape, read_alone, read_by
 
@@ -30,3 +31,5 @@ def test_subgraph_reads_its_rows_in_one_piece_and_in_the_order_of_its_inputs():
     assert (a.shape, a.flags.c_contiguous, b.shape) == ((1, 3, 2, 2), True, (1, 2))
     assert np.array_equal(a, tensors["a"][:, :, 1:3])
     assert np.array_equal(read_alone(entry(("a",), {"a": (1, 3)}), tensors), a)
+    with pytest.raises(StretchError, match=r"reads 2 tensors \(b, a\), and only one is supported here"):
+        read_alone(entry(("b", "a"), {}), tensors)

@@ -20,7 +20,7 @@ def node(model, name):
 
 
 def test_scales_at_the_edges_are_those_it_was_written_with(int8):
-    assert edges(int8) == (Edge(qdq.X_SCALE, 128), Edge(qdq.Y_SCALE, 128))
+    assert edges(int8) == ({"x": Edge(qdq.X_SCALE, 128)}, {"y": Edge(qdq.Y_SCALE, 128)})
 
 
 def test_subgraph_that_gives_its_integers_as_reals_is_refused(int8):

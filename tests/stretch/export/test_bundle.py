@@ -18,7 +18,7 @@ from tests.stretch.designs import identity_design, whole  # noqa: E402
 
 pytestmark = pytest.mark.torch
 FACTS = BundleFacts(
-    "pixel6", False, "random", predicted={"makespan_ms": 1.0}, branch_times={("s1", "cpu"): (0.5, 1.25)}, precision={"gpu": "fp16"}
+    "pixel6", False, "random", predicted={"makespan_ms": 1.0}, branch_times={"s1.cpu": (0.5, 1.25)}, precision={"gpu": "fp16"}
 )
 
 

@@ -11,6 +11,7 @@ from torch import nn  # noqa: E402
 
 from predictors.graph import Op, OpGraph  # noqa: E402
 from predictors.operators import kind_of, kinds  # noqa: E402
+from scheduler.formats.onnx import open_onnx  # noqa: E402
 from stretch.capture import capture  # noqa: E402
 from stretch.export import onnx as export_onnx  # noqa: E402
 from stretch.export.onnx import NODE_TAGS, save_onnx, to_numpy, to_onnx  # noqa: E402
@@ -157,3 +158,25 @@ def test_large_weights_go_to_a_file_beside_the_model(captured, tmp_path, monkeyp
     with torch.inference_mode():
         want = found.module(x).numpy()
     np.testing.assert_allclose(run(str(written[0]), x), want, rtol=1e-3, atol=1e-4 * np.abs(want).max())
+
+
+def test_graph_of_several_tensors_becomes_a_file_of_several(tmp_path):
+    shape = {"shape": (1, 4, 3, 3)}
+    ops = [
+        Op("a", "input", attrs=shape),
+        Op("b", "input", attrs=shape),
+        Op("s", "add", ("a", "b")),
+        Op("d", "dropout", ("s",)),
+        Op("r", "relu", ("d",)),
+    ]
+    graph = OpGraph.build("g", ops, ["r", "s", "d"])
+    save_onnx(to_onnx(graph, {}), tmp_path / "m.onnx")
+    session = onnx_runtime.session(tmp_path / "m.onnx", log_severity_level=3)
+    a, b = np.random.default_rng(0).standard_normal((2, 1, 4, 3, 3)).astype(np.float32)
+    rectified, added, passed = session.run(None, {"a": a, "b": b})
+    assert np.array_equal(added, a + b)
+    assert np.array_equal(passed, a + b)
+    assert np.array_equal(rectified, np.maximum(a + b, 0))
+    back = open_onnx(tmp_path / "m.onnx").graph
+    assert [op.name for op in back.inputs] == ["a", "b"]
+    assert back.outputs == graph.outputs

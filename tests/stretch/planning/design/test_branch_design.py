@@ -20,8 +20,9 @@ from stretch.planning.design.branch_design import (
 names = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=12)
 numbers = st.integers(1, 4096)
 rows = st.none() | st.tuples(st.integers(0, 4096), st.integers(0, 4096))
+ends = st.none() | st.lists(names, min_size=1, max_size=3).map(tuple)
 entries = st.sampled_from(["none", "slice", "project"])
-scales = st.builds(BranchScale, names, numbers, numbers, entries, st.integers(0, 4096), st.integers(1, 64), rows, rows, rows)
+scales = st.builds(BranchScale, names, numbers, numbers, entries, st.integers(0, 4096), st.integers(1, 64), rows, rows, rows, ends)
 parts = st.builds(
     SegmentDesign,
     names,
@@ -44,7 +45,7 @@ def test_design_written_as_toml_is_what_tomllib_reads(design):
     read = tomllib.loads(design_to_toml(design))
     wanted = msgspec.to_builtins(design)
     for branch in (branch for segment in wanted["segments"] for branch in segment["branches"]):
-        for key in ("rows", "paths", "channels"):
+        for key in ("rows", "paths", "channels", "ends"):
             if branch[key] is None:  # TOML has no word for nothing
                 del branch[key]
     assert msgspec.json.encode(read, order="sorted") == msgspec.json.encode(wanted, order="sorted")

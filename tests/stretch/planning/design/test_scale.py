@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.errors import StretchError
-from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
-from stretch.planning.design.scale import safe_name, scaled_graph
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, safe_name
+from stretch.planning.design.scale import scaled_graph
 from stretch.planning.network.segments import split_segments
 from tests.stretch.designs import identity_design, random_designs, whole
 

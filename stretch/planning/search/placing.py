@@ -1,0 +1,291 @@
+"""Where the tasks of a segment run: list scheduling, improved step by step, and exact where they are few.
+
+List scheduling is HEFT: tasks in the order of the longest way from them to the end,
+transfers counted, each where it would end first (Topcuoglu et al., 2002). What it
+gives is improved by moving tasks, alone and together with what only they need or
+what reads the same tensor, as long as that is faster. Few tasks are placed in every
+way that a bound does not rule out. Times are those of
+`stretch.planning.cost.schedule`.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stretch.planning.cost.schedule import Job, run, waiting
+from stretch.planning.network.tasks import ARRIVING, TaskGraph
+
+#: Assignments of tasks to processors that are all looked at.
+MOST_EXACT = 1024
+
+#: Schedules that one search computes at most.
+MOST_TRIED = 4000
+
+#: Prices of a processor that are tried around the best so far, and how often the range of them is halved.
+_PRICES, _ZOOMS = 9, 14
+
+#: Times that differ by less, in ms, are equal.
+TIE = 1e-9
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Tasks on processors.
+
+    Args:
+        processors: Number of the processor of each task.
+        order: Tasks in the order in which processors prefer them.
+        ms: Until the last has ended.
+        optimal: Whether no placement is faster.
+    """
+
+    processors: tuple[int, ...]
+    order: tuple[int, ...]
+    ms: float
+    optimal: bool = False
+
+
+class Problem:
+    """Tasks to be placed.
+
+    Args:
+        tasks: The tasks.
+        ms: Time of each on each processor (tasks × processors), beside others.
+        transfer: Milliseconds that a tensor takes from one processor to another, by their numbers.
+        holder: Number of the processor that holds what arrives; it may be one that computes nothing.
+        end: Number of the processor that has to write the segment's end.
+    """
+
+    def __init__(self, tasks: TaskGraph, ms: Floats, transfer: Callable[[str, int, int], float], holder: int, end: int) -> None:
+        self.tasks, self.ms, self.holder, self.end = tasks, ms.tolist(), holder, end
+        self.count = ms.shape[1]
+        everywhere = range(max(self.count, holder + 1))
+        tensors = {tensor for own in tasks.reads for _, tensor in own}
+        #: Milliseconds of a tensor from one processor to another.
+        self.moving = {tensor: [[transfer(tensor, a, b) for b in range(self.count)] for a in everywhere] for tensor in tensors}
+        self._waiting: tuple[tuple[int, ...], list[list[int]], list[int]] = ((), [], [])
+
+    def cost(self, tensor: str, source: int, target: int) -> float:
+        """Milliseconds that a tensor takes from one processor to another."""
+        return self.moving[tensor][source][target]
+
+    def jobs(self, groups: Sequence[Sequence[int]], processors: Sequence[int]) -> list[Job]:
+        """Groups of tasks as jobs; a tensor that several of a group read crosses once.
+
+        Args:
+            groups: Tasks that run one after the other on one processor, in an order in which they can run.
+            processors: Number of the processor of each task.
+        """
+        of = {task: number for number, group in enumerate(groups) for task in group}
+        found = []
+        for number, group in enumerate(groups):
+            place = processors[group[0]]
+            reads: dict[tuple[int, str], None] = {}
+            for task in group:
+                for each in self.tasks.reads[task]:
+                    if each[0] == ARRIVING or of[each[0]] != number:
+                        reads[each] = None
+            ms = sum(self.ms[task][place] for task in group)
+            for source, tensor in reads:
+                ms += self.cost(tensor, self.holder if source == ARRIVING else processors[source], place)
+            sources = dict.fromkeys(of[source] for source, _ in reads if source != ARRIVING)
+            found.append(Job(str(place), ms, tuple(sources)))
+        return found
+
+    def time(self, processors: Sequence[int], order: Sequence[int]) -> float:
+        """Milliseconds of tasks on processors, in an order of preference."""
+        if self._waiting[0] != tuple(order):
+            number = {task: i for i, task in enumerate(order)}
+            self._waiting = (tuple(order), *waiting([[number[source] for source in self.tasks.sources[task]] for task in order]))
+        _, readers, missing = self._waiting
+        moving, holder = self.moving, self.holder
+        ms, places = [], []
+        for task in order:
+            place = processors[task]
+            took = self.ms[task][place]
+            for source, tensor in self.tasks.reads[task]:
+                held = holder if source == ARRIVING else processors[source]
+                if held != place:
+                    took += moving[tensor][held][place]
+            places.append(place)
+            ms.append(took)
+        return max(run(places, ms, readers, missing, self.count)[1])
+
+    def bound_ms(self) -> float:
+        """A time that no placement can be below: the longest chain of tasks on their fastest processors, or all work divided at will."""
+        until: list[float] = []
+        for task, sources in enumerate(self.tasks.sources):
+            until.append(min(self.ms[task]) + max((until[source] for source in sources), default=0.0))
+        return max(until[-1], divided_ms(np.array(self.ms)))
+
+
+def divided_ms(ms: Floats) -> float:
+    """The least time in which work can be done that may be divided among processors at will; at most a little less.
+
+    By duality: whatever prices a millisecond of each processor has, in sum 1, the work cannot be done in less time than
+    it costs on the cheapest processors. The best prices are approached step by step, and every step is a bound.
+
+    Args:
+        ms: Time of each piece of work on each processor (pieces × processors).
+    """
+    count = ms.shape[1]
+    best, centre, width = 0.0, np.full(count - 1, 1 / count), 1.0
+    steps = np.array(list(product(np.linspace(-1, 1, _PRICES), repeat=count - 1)))
+    for _ in range(_ZOOMS):
+        grid = np.clip(centre + steps * width, 0, 1)
+        grid = grid[grid.sum(axis=1) <= 1]
+        prices = np.concatenate([1 - grid.sum(axis=1, keepdims=True), grid], axis=1)
+        found = (ms[None, :, :] * prices[:, None, :]).min(axis=2).sum(axis=1)
+        if found.max() > best:
+            best, centre = float(found.max()), grid[int(found.argmax())]
+        width /= 2
+    return best
+
+
+def place(problem: Problem) -> Placed:
+    """The fastest placement that is found; of few tasks the fastest there is."""
+    found = _improved(problem)
+    if problem.count ** (len(problem.tasks) - 1) <= MOST_EXACT:
+        found = _exact(problem, found)
+    return found
+
+
+def ranks(problem: Problem) -> list[float]:
+    """The longest way from the start of each task to the end, with times and transfers averaged over processors: HEFT's upward rank."""
+    pairs = [(a, b) for a in range(problem.count) for b in range(problem.count)]
+    found = [0.0] * len(problem.tasks)
+    for task in reversed(range(len(problem.tasks))):
+        behind = 0.0
+        for reader in problem.tasks.readers[task]:
+            tensors = [tensor for source, tensor in problem.tasks.reads[reader] if source == task]
+            moving = sum(problem.cost(tensor, a, b) for tensor in tensors for a, b in pairs) / len(pairs)
+            behind = max(behind, moving + found[reader])
+        found[task] = sum(problem.ms[task]) / problem.count + behind
+    return found
+
+
+def _improved(problem: Problem) -> Placed:
+    """List scheduling and everything on one processor, each improved by moves; the fastest."""
+    rank = ranks(problem)
+    order = sorted(range(len(problem.tasks)), key=lambda task: (-rank[task], task))
+    starts = [_listed(problem, order)]
+    starts += [[processor] * (len(problem.tasks) - 1) + [problem.end] for processor in range(problem.count)]
+    moves = list(dict.fromkeys(_moves(problem.tasks)))
+    tried = 0
+    best: Placed | None = None
+    for start in starts:
+        processors, ms, improved = list(start), problem.time(start, order), True
+        while improved and tried < MOST_TRIED:
+            improved = False
+            for tasks in moves:
+                for target in range(problem.count):
+                    other = list(processors)
+                    for task in tasks:
+                        other[task] = target
+                    other[-1] = problem.end
+                    if other == processors:
+                        continue
+                    tried += 1
+                    time = problem.time(other, order)
+                    if time < ms - TIE:
+                        processors, ms, improved = other, time, True
+        if best is None or ms < best.ms - TIE:
+            best = Placed(tuple(processors), tuple(order), ms)
+    assert best is not None
+    return best
+
+
+def _listed(problem: Problem, order: Sequence[int]) -> list[int]:
+    """Each task where it would end first, one after the other in this order."""
+    free, ends = [0.0] * problem.count, [0.0] * len(problem.tasks)
+    processors = [0] * len(problem.tasks)
+    last = len(problem.tasks) - 1
+    for task in order:
+        best = np.inf
+        for place in range(problem.count) if task != last else (problem.end,):
+            ready = max((ends[source] for source in problem.tasks.sources[task]), default=0.0)
+            ms = problem.ms[task][place] + sum(
+                problem.cost(tensor, problem.holder if source == ARRIVING else processors[source], place)
+                for source, tensor in problem.tasks.reads[task]
+            )
+            end = max(ready, free[place]) + ms
+            if end < best:
+                best, processors[task] = end, place
+        free[processors[task]] = ends[task] = best
+    return processors
+
+
+def _moves(tasks: TaskGraph) -> Iterator[tuple[int, ...]]:
+    """Tasks that are worth moving together: one; with what is computed for it alone; what reads the same tensor."""
+    for task in range(len(tasks)):
+        yield (task,)
+        own, left = {task}, list(tasks.sources[task])
+        while left:
+            source = left.pop()
+            if source not in own and all(reader in own for reader in tasks.readers[source]):
+                own.add(source)
+                left += tasks.sources[source]
+        yield tuple(sorted(own))
+        if len(tasks.readers[task]) > 1:
+            yield tasks.readers[task]
+
+
+def _exact(problem: Problem, known: Placed) -> Placed:
+    """The fastest of all placements, unless that which is known is as fast."""
+    best = known
+    last = len(problem.tasks) - 1
+    for some in product(range(problem.count), repeat=last):
+        processors = (*some, problem.end)
+        jobs = problem.jobs([(task,) for task in range(last + 1)], processors)
+        found = _best_order(jobs, best.ms)
+        if found is not None:
+            best = Placed(processors, *found)
+    return Placed(best.processors, best.order, best.ms, optimal=True)
+
+
+def _best_order(jobs: Sequence[Job], limit: float) -> tuple[tuple[int, ...], float] | None:
+    """An order of preference in which jobs end before `limit`, the best there is, and when; None if there is none.
+
+    Wherever a processor has several jobs that could start, each is tried. What is left of a way is bounded from below by
+    the longest chain that has yet to run and by the load of each processor.
+    """
+    tail = [0.0] * len(jobs)
+    for number in reversed(range(len(jobs))):
+        tail[number] += jobs[number].ms
+        for source in jobs[number].reads:
+            tail[source] = max(tail[source], tail[number])
+    best: tuple[tuple[int, ...], float] | None = None
+
+    def search(now: float, started: tuple[int, ...], running: dict[str, tuple[float, int]], ended: frozenset[int]) -> None:
+        nonlocal best, limit
+        waiting = [number for number in range(len(jobs)) if number not in started]
+        load: dict[str, float] = {}
+        for number in waiting:
+            load[jobs[number].processor] = load.get(jobs[number].processor, 0.0) + jobs[number].ms
+        bound = max(
+            [now + tail[number] for number in waiting] + [end + tail[number] - jobs[number].ms for end, number in running.values()],
+            default=now,
+        )
+        bound = max([bound, *(max(now, running.get(place, (now, 0))[0]) + ms for place, ms in load.items())])
+        if bound >= limit - TIE:
+            return
+        if not waiting:
+            best, limit = (started, bound), bound
+            return
+        able = [number for number in waiting if jobs[number].processor not in running and ended.issuperset(jobs[number].reads)]
+        if able:
+            place = jobs[able[0]].processor
+            for number in able:
+                if jobs[number].processor == place:
+                    search(now, (*started, number), {**running, place: (now + jobs[number].ms, number)}, ended)
+            return
+        place, (end, number) = min(running.items(), key=lambda item: item[1])
+        search(end, started, {key: value for key, value in running.items() if key != place}, ended | {number})
+
+    search(0.0, (), {}, frozenset())
+    return best

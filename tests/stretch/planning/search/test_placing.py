@@ -1,0 +1,137 @@
+"""Tasks on processors: exact where they are few, never below the bound, never slower than everything on one processor."""
+
+from itertools import permutations, product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+
+from stretch.planning.cost.schedule import Job, schedule
+from stretch.planning.network.tasks import ARRIVING, TaskGraph
+from stretch.planning.search import placing
+from stretch.planning.search.placing import Problem, divided_ms, place, ranks
+
+times = st.integers(1, 1000).map(lambda n: n / 13)
+
+
+@st.composite
+def problems(draw, most=5, processors=2):
+    count = draw(st.integers(2, most))
+    reads = []
+    for number in range(count):
+        sources = draw(st.sets(st.integers(ARRIVING, number - 1), min_size=1, max_size=3))
+        reads.append({(source, "x" if source == ARRIVING else f"t{source}") for source in sources})
+    # whatever nobody reads is read by the last
+    read = {source for some in reads for source, _ in some}
+    reads[-1] |= {(number, f"t{number}") for number in range(count - 1) if number not in read}
+    tasks = TaskGraph(tuple((f"t{number}",) for number in range(count)), tuple(tuple(sorted(some)) for some in reads))
+    ms = np.array(draw(st.lists(st.lists(times, min_size=processors, max_size=processors), min_size=count, max_size=count)))
+    link = draw(st.lists(times, min_size=count + 1, max_size=count + 1))
+    sizes = dict(zip(["x", *(f"t{number}" for number in range(count))], link, strict=True))
+    holder, end = draw(st.integers(0, processors - 1)), draw(st.integers(0, processors - 1))
+    return Problem(tasks, ms, lambda tensor, a, b: 0.0 if a == b else sizes[tensor] / 4, holder, end)
+
+
+def brute_force(problem):
+    """Every assignment with every order of preference."""
+    count, best = len(problem.tasks), np.inf
+    orders = [
+        order
+        for order in permutations(range(count))
+        if all(order.index(source) < order.index(task) for task in range(count) for source in problem.tasks.sources[task])
+    ]
+    for some in product(range(problem.count), repeat=count - 1):
+        processors = (*some, problem.end)
+        for order in orders:
+            best = min(best, simulated(problem, processors, order))
+    return best
+
+
+def simulated(problem, processors, order):
+    """A processor that is free takes the first task, in this order, that can start; step by step, from ends alone."""
+    ends, free, waiting = {}, [0.0] * problem.count, list(order)
+    now = 0.0
+    while waiting:
+        for place_of in range(problem.count):
+            able = [
+                t
+                for t in waiting
+                if processors[t] == place_of and free[place_of] <= now and all(ends.get(s, np.inf) <= now for s in problem.tasks.sources[t])
+            ]
+            if able:
+                task = able[0]
+                moved = sum(
+                    problem.cost(tensor, problem.holder if source == ARRIVING else processors[source], place_of)
+                    for source, tensor in problem.tasks.reads[task]
+                )
+                ends[task] = free[place_of] = now + problem.ms[task][place_of] + moved
+                waiting.remove(task)
+        now = min((end for end in ends.values() if end > now), default=now)
+    return max(ends.values())
+
+
+@settings(max_examples=40)
+@given(problems())
+def test_few_tasks_are_placed_as_fast_as_any_way_to_place_them(problem):
+    found = place(problem)
+    assert found.optimal
+    assert found.processors[-1] == problem.end
+    assert found.ms == pytest.approx(brute_force(problem))
+    assert problem.time(found.processors, found.order) == pytest.approx(found.ms)
+
+
+@settings(max_examples=40)
+@given(problems(most=12, processors=3))
+def test_many_tasks_are_never_slower_than_on_one_processor_nor_faster_than_the_bound(problem):
+    found = placing._improved(problem)
+    assert found.ms == pytest.approx(problem.time(found.processors, found.order))
+    assert problem.bound_ms() <= found.ms + 1e-9
+    for processor in range(problem.count):
+        alone = (*[processor] * (len(problem.tasks) - 1), problem.end)
+        assert found.ms <= problem.time(alone, found.order) + 1e-9
+
+
+@given(problems(most=8))
+def test_bound_holds_for_every_placement(problem):
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        processors = (*rng.integers(0, problem.count, len(problem.tasks) - 1), problem.end)
+        assert problem.bound_ms() <= problem.time([int(p) for p in processors], range(len(problem.tasks))) + 1e-9
+
+
+@given(problems(most=8))
+def test_rank_of_a_task_is_above_that_of_what_reads_it(problem):
+    rank = ranks(problem)
+    for task in range(len(problem.tasks)):
+        assert all(rank[task] > rank[reader] for reader in problem.tasks.readers[task])
+
+
+def test_list_scheduling_balances_tasks_that_share_nothing():
+    tasks = TaskGraph(tuple((f"t{i}",) for i in range(5)), (*[((ARRIVING, "x"),)] * 4, tuple((i, f"t{i}") for i in range(4))))
+    problem = Problem(tasks, np.array([[1.0, 1.0]] * 4 + [[0.5, 0.5]]), lambda tensor, a, b: 0.0, 0, 0)
+    assert place(problem).ms == pytest.approx(2.5)
+    assert place(problem).optimal
+
+
+@pytest.mark.parametrize("processors", [2, 3])
+@given(data=st.data())
+def test_work_divided_at_will_takes_what_the_linear_program_says(processors, data):
+    ms = np.array(data.draw(st.lists(st.lists(times, min_size=processors, max_size=processors), min_size=1, max_size=8)))
+    count = len(ms)
+    loads = np.zeros((processors, processors * count + 1))
+    for p in range(processors):
+        loads[p, p * count : (p + 1) * count] = ms[:, p]
+        loads[p, -1] = -1.0
+    whole = np.hstack([np.tile(np.eye(count), processors), np.zeros((count, 1))])
+    cost = np.append(np.zeros(processors * count), 1.0)
+    exact = linprog(cost, A_ub=loads, b_ub=np.zeros(processors), A_eq=whole, b_eq=np.ones(count)).fun
+    assert exact * 0.99 <= divided_ms(ms) <= exact + 1e-9
+
+
+def test_tensor_that_several_of_a_group_read_crosses_once():
+    tasks = TaskGraph((("a",), ("b",), ("c",)), (((ARRIVING, "x"),), ((0, "a"),), ((0, "a"), (1, "b"))))
+    problem = Problem(tasks, np.ones((3, 2)), lambda tensor, a, b: 0.0 if a == b else 10.0, 0, 1)
+    assert problem.jobs([(0,), (1, 2)], (0, 1, 1)) == [Job("0", 1.0, ()), Job("1", 12.0, (0,))]
+    assert schedule(problem.jobs([(0,), (1,), (2,)], (0, 1, 1))).ms == pytest.approx(1 + 11 + 11)

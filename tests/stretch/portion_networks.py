@@ -1,0 +1,103 @@
+"""Random small networks whose tensors skip over each other, and designs that divide them into portions."""
+
+import torch
+from hypothesis import strategies as st
+from torch import nn
+
+from predictors.graph import OpGraph
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
+from stretch.planning.design.portions import portion_ends
+from stretch.planning.network.segments import cut_segment
+
+WIDTH = 4
+PROCESSORS = ("cpu", "gpu", "dsp")
+
+
+def _layer(draw: st.DrawFn) -> nn.Module:
+    size = draw(st.sampled_from([1, 3]))
+    groups = draw(st.sampled_from([1, 2, WIDTH]))
+    conv = nn.Conv2d(WIDTH, WIDTH, size, padding=size // 2, groups=groups, bias=draw(st.booleans()))
+    kind = draw(st.sampled_from(["conv", "norm", "relu", "pool", "skip"]))
+    return {
+        "conv": conv,
+        "norm": nn.Sequential(conv, nn.BatchNorm2d(WIDTH), nn.ReLU()),
+        "relu": nn.Sequential(nn.ReLU(), conv),
+        "pool": nn.MaxPool2d(3, stride=1, padding=1),
+        "skip": nn.Identity(),
+    }[kind]
+
+
+class Skipping(nn.Module):
+    """A chain of nodes, each the sum or the mixed concatenation of layers on any tensors before it; what nobody reads meets at the end.
+
+    Args:
+        layers: For each node, the layers of what it reads.
+        reads: Numbers of what each of these layers reads: 0 is the input, n the nth node.
+        added: Whether the node adds up, else it puts side by side and mixes by a convolution.
+    """
+
+    def __init__(self, layers: list[list[nn.Module]], reads: list[list[int]], added: list[bool]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.ModuleList(some) for some in layers])
+        self.mixes = nn.ModuleList(
+            [nn.Identity() if plain else nn.Conv2d(len(some) * WIDTH, WIDTH, 1) for some, plain in zip(reads, added, strict=True)]
+        )
+        self.reads, self.added = reads, added
+
+    def forward(self, x):
+        values = [x]
+        for layers, mix, reads, added in zip(self.layers, self.mixes, self.reads, self.added, strict=True):
+            parts = [layer(values[i]) for layer, i in zip(layers, reads, strict=True)]
+            if len(parts) == 1:
+                values.append(parts[0])
+            elif added:
+                total = parts[0]
+                for part in parts[1:]:
+                    total = total + part
+                values.append(torch.relu(total))
+            else:
+                values.append(mix(torch.cat(parts, 1)))
+        read = {i for some in self.reads for i in some}
+        ends = [value for i, value in enumerate(values) if i not in read]
+        return torch.cat(ends, 1) if len(ends) > 1 else torch.relu(ends[0])
+
+
+@st.composite
+def skipping_networks(draw: st.DrawFn, most: int = 5) -> nn.Module:
+    """Networks of up to `most` nodes with weights and settled statistics."""
+    count = draw(st.integers(2, most))
+    reads = [draw(st.lists(st.integers(0, i), min_size=1, max_size=3, unique=True)) for i in range(count)]
+    layers = [[_layer(draw) for _ in some] for some in reads]
+    added = [len(some) == 1 or draw(st.booleans()) for some in reads]
+    torch.manual_seed(draw(st.integers(0, 2**16)))
+    network = Skipping(layers, reads, added)
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.uniform_(module.running_mean, -1, 1)
+            nn.init.uniform_(module.running_var, 0.5, 2)
+            nn.init.uniform_(module.weight, 0.5, 2)
+    return network.eval()
+
+
+def random_portions(draw: st.DrawFn, graph: OpGraph) -> list[set[str]]:
+    """Operators of a segment in an order in which they can run, cut into at least two sets."""
+    names = [op.name for op in graph.ops if op.kind != "input"]
+    left = {op.name: {i for i in op.inputs if graph.by_name[i].kind != "input"} for op in graph.ops if op.kind != "input"}
+    order: list[str] = []
+    while left:
+        able = [name for name in names if name in left and not left[name]]
+        order.append(draw(st.sampled_from(able)))
+        del left[order[-1]]
+        for waiting in left.values():
+            waiting.discard(order[-1])
+    cuts = sorted(draw(st.sets(st.integers(1, len(order) - 1), min_size=1, max_size=5)))
+    return [set(order[a:b]) for a, b in zip([0, *cuts], [*cuts, len(order)], strict=True)]
+
+
+@st.composite
+def random_placements(draw: st.DrawFn, graph: OpGraph) -> BranchDesign:
+    """The whole network as one segment of random portions on random processors."""
+    segment = cut_segment(graph, "s1", graph.input.name, graph.output)
+    ends = portion_ends(segment.graph, random_portions(draw, segment.graph))
+    branches = tuple(BranchScale(draw(st.sampled_from(PROCESSORS)), segment.depth, segment.width, ends=own) for own in ends)
+    return BranchDesign(graph.name, "test", (SegmentDesign("s1", segment.start, segment.end, branches, "placed"),))
