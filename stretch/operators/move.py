@@ -138,7 +138,7 @@ def _pad_module(m: nn.ZeroPad2d, shape: Shape) -> list[Lowered]:
 
 @functions(F.pad)
 def _pad(call: Call, x: Any, pad: Any, mode: str = "constant", value: float | None = None) -> Chain:
-    if mode != "constant" or value not in (None, 0, 0.0, -inf) or len(pad) not in (2, 4) or min(pad) < 0:
+    if mode != "constant" or value not in (None, 0, 0.0, -inf) or len(pad) not in (2, 4):
         raise Refusal(f"padding {tuple(pad)} with mode `{mode}` and value {value} is not supported")
     left, right, top, bottom = (*pad, 0, 0)[:4]
     return [x], "pad", {"padding": (top, left, bottom, right), **({LOWEST: True} if value == -inf else {})}

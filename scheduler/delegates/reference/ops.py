@@ -138,7 +138,9 @@ def _pad(node: Node, x: Array, pads: Array, value: Array | None = None, axes: Ar
     widths = [(0, 0)] * x.ndim
     for i, axis in enumerate(chosen):
         widths[axis] = (int(pads[i]), int(pads[i + len(chosen)]))
-    return np.pad(x, widths, constant_values=0 if value is None else value.item())
+    # a negative width cuts off
+    kept = x[tuple(slice(max(0, -before), x.shape[i] - max(0, -after)) for i, (before, after) in enumerate(widths))]
+    return np.pad(kept, [(max(0, a), max(0, b)) for a, b in widths], constant_values=0 if value is None else value.item())
 
 
 def _slice(node: Node, x: Array, starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None) -> Array:

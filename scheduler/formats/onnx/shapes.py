@@ -262,9 +262,11 @@ def _unsqueeze(node: Node) -> Cost:
 
 def _pad(node: Node) -> Cost:
     x, widths = node.shape(0), node.numbers(1)
-    need(len(widths) == 2 * len(x) and all(0 <= n <= MAX_STEP for n in widths), f"it pads by {widths}")
+    need(len(widths) == 2 * len(x) and all(-MAX_STEP <= n <= MAX_STEP for n in widths), f"it pads by {widths}")
     need(node.attrs.get("mode", b"constant") == b"constant" and len(node.shapes) <= 3, "it pads with something else than a constant")
+    # a negative width cuts off
     made = tuple(size + widths[i] + widths[i + len(x)] for i, size in enumerate(x))
+    need(all(size + min(0, widths[i]) + min(0, widths[i + len(x)]) > 0 for i, size in enumerate(x)), f"it cuts off everything by {widths}")
     return Cost(made, math.prod(made))
 
 

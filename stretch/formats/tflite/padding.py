@@ -102,7 +102,12 @@ def window(attrs: Attrs, image: Shape, result: Shape, *, same: bool = True) -> W
 
 
 def pad(b: Builder, op: Op, x: Value, before: tuple[int, int], after: tuple[int, int], value: float = 0.0) -> Value:
-    """Rows and columns around an image, of zeros or of one other number."""
+    """Rows and columns around an image, of zeros or of one other number; a negative number of them cuts off."""
+    if min(*before, *after) < 0:
+        x = _cut(b, op, x, [max(0, -n) for n in before], [max(0, -n) for n in after])
+        before, after = (max(0, before[0]), max(0, before[1])), (max(0, after[0]), max(0, after[1]))
+        if not any((*before, *after)):
+            return x
     n, h, w, c = x.shape
     shape = (n, before[0] + h + after[0], before[1] + w + after[1], c)
     name = f"{op.name}.padded"
@@ -116,3 +121,11 @@ def pad(b: Builder, op: Op, x: Value, before: tuple[int, int], after: tuple[int,
     else:
         filler = b.piece.constant(f"{name}.value", np.array([value], np.float32))
     return b.moved("PADV2", name, x, shape, [widths, filler])
+
+
+def _cut(b: Builder, op: Op, x: Value, before: list[int], after: list[int]) -> Value:
+    """An image without some rows and columns at its borders."""
+    n, h, w, c = x.shape
+    shape = (n, h - before[0] - after[0], w - before[1] - after[1], c)
+    name = f"{op.name}.cut"
+    return b.moved("SLICE", name, x, shape, [b.indices(f"{name}.begin", [0, *before, 0]), b.indices(f"{name}.size", shape)])

@@ -52,3 +52,25 @@ def test_flattened_image_that_leaves_the_subgraph_is_in_the_order_of_nchw(tmp_pa
     x = np.random.default_rng(0).standard_normal((1, 4, 6, 6)).astype(np.float32)
     assert [code for code, _ in codes(Source(graph, {}))] == ["TRANSPOSE", "RESHAPE"]
     assert np.array_equal(run(Source(graph, {}), tmp_path, x), x.reshape(1, -1))
+
+
+@pytest.mark.parametrize("padding", [(1, 0, 2, 3), (-1, -1, 1, 1), (-2, 1, 0, -3), (-1, -2, -1, 0)])
+def test_padding_adds_zeros_and_cuts_off_where_it_is_negative(tmp_path, padding):
+    torch = pytest.importorskip("torch")
+    graph, x = (
+        graph_of(Op("y", "pad", ("x",), {"padding": padding})),
+        np.random.default_rng(0).standard_normal((1, 4, 6, 6)).astype(np.float32),
+    )
+    top, left, bottom, right = padding
+    want = torch.nn.functional.pad(torch.from_numpy(x), (left, right, top, bottom)).numpy()
+    assert np.array_equal(reals(graph, tmp_path, x)["y"], want)
+    assert np.array_equal(run(Source(graph, {}), tmp_path, x), want)
+
+
+def test_rows_of_an_image_whose_upper_rows_are_cut_off_are_read_where_they_are():
+    graph = graph_of(Op("y", "pad", ("x",), {"padding": (-1, 0, 1, 0)}))
+    upper, lower = (graph.op_rows(graph.by_name["y"], *part) for part in ((0, 3), (3, 6)))
+    assert [(band.reads[0].start, band.reads[0].stop, band.attrs["padding"]) for band in (upper, lower)] == [
+        (1, 4, (0, 0, 0, 0)),
+        (4, 6, (0, 0, 1, 0)),
+    ]

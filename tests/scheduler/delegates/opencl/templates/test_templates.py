@@ -113,6 +113,13 @@ def test_rows_that_are_a_view_are_read_by_every_window(tmp_path, window, blocked
     assert networks.error(path) <= 1e-5
 
 
+@pytest.mark.parametrize("pads", [[0, 0, 1, 0, 0, 0, 2, 3], [0, 0, -1, -1, 0, 0, 1, 1], [0, 0, -2, 1, 0, 0, 0, -3]])
+def test_pads_add_zeros_and_cut_off_where_they_are_negative(tmp_path, pads):
+    nodes = [("Relu", ["x"], "r", {}), ("Pad", ["r", "p"], "y", {})]
+    path = networks.save(tmp_path / "m.onnx", nodes, {"x": (2, 8, 11, 9)}, ["y"], {"p": np.array(pads)})
+    assert networks.error(path) <= 1e-5
+
+
 def test_skip_reads_rows_of_the_tensor_that_the_windows_read_whole(tmp_path):
     weights = {"w": networks.numbers(8, 8, 3, 3, seed=3), "s": np.array([1]), "e": np.array([10]), "a": np.array([2])}
     nodes = [
