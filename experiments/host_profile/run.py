@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.records import About, Row, write_record
+from experiments.records import About, Facts, Row, write_record
 from predictors.errors import StretchError
 
 HERE = Path(__file__).parent
@@ -247,7 +247,10 @@ def main(words: list[str] | None = None) -> int:
         command=f"python -m experiments.host_profile.run --budget {options.budget:g}",
         runs=7,
         interleaved=True,
-        about={"bundles": About(interleaved=False)},
+        about={
+            "networks": About(columns={"predicted_ms": Facts(source="predicted")}),
+            "bundles": About(interleaved=False, columns={"predicted_ms": Facts(source="predicted")}),
+        },
         load=json.loads(began.read_text()),
         notes=[
             f"Networks took turns, {TURNS} at a time; 7 runs or more each, until the median was known to 1 %.",

@@ -11,7 +11,11 @@ from tests.contracts.repository import ROOT, files
 
 RECORDS = [path for path in files(".json") if path.parts[0] == "experiments" and path.parts[2] == "results"]
 #: Numbers in the rows of a program that are settings of a run or parts of a formula.
-SETTINGS = {"experiments/calibration/run.py": [5e-4], "experiments/train_to_run/run.py": [0.5]}
+SETTINGS = {
+    "experiments/calibration/run.py": [5e-4],
+    "experiments/real_networks/run.py": [0.75, 0.75],
+    "experiments/train_to_run/run.py": [0.5],
+}
 SOURCES = {"measured", "simulated", "predicted", "paper"}
 
 
