@@ -74,6 +74,8 @@ def kernels(estimate: Estimate, device: DeviceProfile) -> dict[Unknown, float]:
         device: From which profile.
     """
     family = estimate.processor.partition("[")[0]
+    if not estimate.ms:  # such as a part that launches no kernel: nothing takes time that could be off
+        return {}
     if estimate.origin != "roofline":
         what = f"times of {estimate.processor} in {estimate.precision}"
         return {Unknown(what, estimate.low_ms / estimate.ms, estimate.high_ms / estimate.ms): estimate.computing_ms}

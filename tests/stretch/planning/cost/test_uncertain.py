@@ -52,3 +52,11 @@ def test_parts_add_up_number_by_number():
 def test_slowest_is_taken_draw_by_draw():
     assert list(slowest([np.array([1.0, 5.0]), np.array([2.0, 3.0])])) == [2.0, 5.0]
     assert slowest([3.0, 2.0]) == 3.0
+
+
+def test_what_takes_no_time_has_nothing_that_could_be_off():
+    estimate = LatencyPredictor(MI9).predict(small_resnet(), "dsp")
+    nothing = type(estimate)(
+        **{**vars(estimate), "origin": "fit", "ms": 0.0, "low_ms": 0.0, "high_ms": 0.0, "contended_ms": 0.0, "fixed_ms": 0.0}
+    )
+    assert kernels(nothing, MI9) == {}
