@@ -122,7 +122,7 @@ def row_of(name: str, plan: PlanResult, seconds: float, found: Measured) -> Row:
         "measured ms": round(median[BRANCHES], 2),
         "p90 ms": round(float(np.percentile(found.times[BRANCHES], 90)), 2),
         "predicted ms": round(plan.run.makespan_ms, 2),
-        "predicted over measured": round(plan.run.makespan_ms / median[BRANCHES], 3),
+        "ratio to measured": round(plan.run.makespan_ms / median[BRANCHES], 3),
         "efficiency": round(statistics.median(found.efficiency), 3),
         "best single": best,
         "best single ms": round(median[best], 2),
