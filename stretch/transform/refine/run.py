@@ -11,14 +11,15 @@ import torch
 from predictors.errors import StretchError
 from scheduler.progress import Progress, silent
 from stretch.capture import Captured
+from stretch.transform.calibrate.split import held_back
 from stretch.transform.model import BranchedModel
 from stretch.transform.refine.pair import Pair, relative_error
 from stretch.transform.refine.views import Views
 
 #: Fewer images than this leave none to judge by.
 MIN_IMAGES = 16
-#: One image of so many is held back to judge by, but not fewer than this.
-EVERY, FEWEST = 5, 8
+#: Where calibration holds no images back, one of so many is held back, and judged by so many views.
+FEW_EVERY, FEW_VIEWS = 4, 64
 #: Bytes of activations that a step may hold, on a CPU and on a GPU; larger batches are computed in parts.
 CPU_BYTES, GPU_BYTES = 2**31, 2**34
 
@@ -79,7 +80,7 @@ def refine(
     """Bring a network closer to its original by gradients, without labels.
 
     Views of the images are drawn as they are needed (`Views`), and the original is asked what it computes for each.
-    A part of the images is held back; of all states that are judged on it the best is kept, the first among them, so that
+    The images that calibration held back are held back here too; of all states that are judged on it the best is kept, the first among them, so that
     the network is never worse on them than it was. Batch-norms keep their statistics, segments before the first that
     differs stay as they are.
 
@@ -110,12 +111,16 @@ class _Run:
         self._model, self._how, self._progress = model.eval(), how, progress
         self._device = next(model.parameters()).device
         together = torch.cat(list(images)).to(self._device).contiguous(memory_format=torch.channels_last)
-        held = torch.zeros(count, dtype=torch.bool)
-        back = max(count // EVERY, FEWEST)
-        held[torch.arange(back) * count // back] = True
-        held = held.to(self._device)
         self._pair = Pair(model, captured)
-        self._views, self._held = Views(together[~held], how.seed), together[held]
+        chosen = held_back(count)
+        if chosen.any():
+            held = together[chosen.to(self._device)]
+        else:
+            # calibration has looked at all of them: they are judged by views that it has not seen
+            chosen[::FEW_EVERY] = True
+            held = Views(together[chosen.to(self._device)], how.seed + 1).draw(FEW_VIEWS)
+        self._views, self._held = Views(together[~chosen.to(self._device)], how.seed), held
+        self._images = int(chosen.sum())
         activations = 4 * sum(prod(op.shape) for op in model.graph.ops) // model.graph.input.shape[0]
         limit = GPU_BYTES if self._device.type == "cuda" else CPU_BYTES
         self._part = max(1, min(how.batch, limit // activations))
@@ -131,7 +136,7 @@ class _Run:
         if self._pair.parameters:
             self._phase(0.0, self._how.apart, apart=True)
             self._phase(self._how.apart, 1.0, apart=False)
-        return Refined(self._before, self._least, len(self._held), self._steps, time.perf_counter() - self._start)
+        return Refined(self._before, self._least, self._images, self._steps, time.perf_counter() - self._start)
 
     def _phase(self, start: float, stop: float, *, apart: bool) -> None:
         """Steps from one share of the work to another, each phase from the best state so far."""
