@@ -10,6 +10,7 @@ from stretch.capture import Captured
 from stretch.planning.design.scale import design_segments
 from stretch.transform.build import build
 from stretch.transform.calibrate.run import whole_design
+from stretch.transform.calibrate.statistics import norms, renew_statistics
 from stretch.transform.model import BranchedModel
 
 #: Share of the numbers that reach a segment refined by itself which are the original's (Wei et al. 2022, QDrop).
@@ -63,6 +64,7 @@ class Pair:
 
     Attributes:
         parameters: Weights of those segments.
+        norms: Their batch-norms, but for those of segments in bands or channels, whose branches see parts of an image.
     """
 
     def __init__(self, model: BranchedModel, captured: Captured) -> None:
@@ -71,6 +73,8 @@ class Pair:
         same = _same(model, captured)
         self._before, self._stages = stages[:same], stages[same:]
         self.parameters = list(dict.fromkeys(p for stage in self._stages for p in stage.own.parameters()))
+        self._scaled = [not join_of(part.join).shares for part in model.design.segments[same:]]
+        self.norms = [norm for stage, scaled in zip(self._stages, self._scaled, strict=True) if scaled for norm in norms(stage.own)]
 
     def errors(self, x: torch.Tensor, apart: bool, generator: torch.Generator) -> Errors:
         """How far the branched network is off.
@@ -113,6 +117,20 @@ class Pair:
                 value = (stage.original if original else stage.own)(value)
             found.append(value)
         return torch.cat(found)
+
+    @torch.no_grad()
+    def renew(self, images: torch.Tensor, batch: int) -> None:
+        """Take the statistics of `norms` anew, each from what reaches it when those of the segments before are renewed.
+
+        Args:
+            images: What the network reads, (n, channels, height, width).
+            batch: Images at a time.
+        """
+        arriving = [self._arriving(x) for x in images.split(batch)]
+        for stage, scaled in zip(self._stages, self._scaled, strict=True):
+            if scaled:
+                renew_statistics(stage.own, arriving)
+            arriving = [stage.own(x) for x in arriving]
 
     @torch.no_grad()
     def _arriving(self, x: torch.Tensor) -> torch.Tensor:

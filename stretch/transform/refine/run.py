@@ -20,6 +20,8 @@ from stretch.transform.refine.views import Views
 MIN_IMAGES = 16
 #: Where calibration holds no images back, one of so many is held back, and judged by so many views.
 FEW_EVERY, FEW_VIEWS = 4, 64
+#: Images that give batch-norms their statistics, at most; a batch of fewer than the second number gives none.
+STATISTICS, FEWEST = 128, 8
 #: Bytes of activations that a step may hold, on a CPU and on a GPU; larger batches are computed in parts.
 CPU_BYTES, GPU_BYTES = 2**31, 2**34
 
@@ -32,7 +34,8 @@ class Refinement:
         minutes: Wall time that it may take; None for no bound.
         steps: Steps at most; None for as many as the time allows.
         batch: Views of a step.
-        rate: Largest learning rate of Adam; it rises at first and falls to zero with the cosine of what is done.
+        rate: Largest learning rate of Adam, of networks without batch-norms a tenth of it; it rises at first and falls to zero
+            with the cosine of what is done, in either phase.
         apart: Share of it in which each segment is refined by itself (block reconstruction: Li et al. 2021, BRECQ).
         looks: How often the network is judged on the images held back.
         seed: Of views and batches.
@@ -42,7 +45,7 @@ class Refinement:
     steps: int | None = None
     batch: int = 64
     rate: float = 1e-3
-    apart: float = 0.3
+    apart: float = 0.5
     looks: int = 20
     seed: int = 0
 
@@ -66,6 +69,8 @@ class Refined:
     seconds: float
 
 
+#: Share of the learning rate where nothing normalises what a step changes.
+_CAREFUL = 0.1
 #: Share of a phase in which the learning rate rises, and what of that is behind it at first.
 _WARM, _FIRST = 0.1, 1e-3
 
@@ -80,9 +85,10 @@ def refine(
     """Bring a network closer to its original by gradients, without labels.
 
     Views of the images are drawn as they are needed (`Views`), and the original is asked what it computes for each.
-    The images that calibration held back are held back here too; of all states that are judged on it the best is kept, the first among them, so that
-    the network is never worse on them than it was. Batch-norms keep their statistics, segments before the first that
-    differs stay as they are.
+    The images that calibration held back are held back here too; of all states that are judged on them the best is kept, the
+    first among them, so that the network is never worse on them than it was. Batch-norms normalise by what they see, so that steps of one size suit
+    all layers, and have the statistics of the images whenever the network is judged. Segments before the first that differs
+    stay as they are.
 
     Args:
         model: Calibrated, best of all; changed in place, in evaluation mode afterwards, on its device.
@@ -119,11 +125,15 @@ class _Run:
             # calibration has looked at all of them: they are judged by views that it has not seen
             chosen[::FEW_EVERY] = True
             held = Views(together[chosen.to(self._device)], how.seed + 1).draw(FEW_VIEWS)
-        self._views, self._held = Views(together[~chosen.to(self._device)], how.seed), held
+        rest = together[~chosen.to(self._device)]
+        self._views, self._held = Views(rest, how.seed), held
+        self._plain = rest[torch.arange(min(len(rest), STATISTICS)) * len(rest) // min(len(rest), STATISTICS)]
         self._images = int(chosen.sum())
         activations = 4 * sum(prod(op.shape) for op in model.graph.ops) // model.graph.input.shape[0]
         limit = GPU_BYTES if self._device.type == "cuda" else CPU_BYTES
         self._part = max(1, min(how.batch, limit // activations))
+        # few images at a time would be normalised by themselves
+        self._normalises = bool(self._pair.norms) and min(self._part, len(self._plain)) >= FEWEST
         self._wanted = self._pair.outputs(self._held, self._part, original=True)
         self._mixing = torch.Generator(self._device).manual_seed(how.seed)
         self._steps, self._start = 0, time.perf_counter()
@@ -142,13 +152,13 @@ class _Run:
         """Steps from one share of the work to another, each phase from the best state so far."""
         if stop <= start:
             return
-        how = self._how
-        optimiser = torch.optim.Adam(self._pair.parameters, how.rate, fused=self._device.type == "cuda")
+        how, rate = self._how, self._how.rate * (1.0 if self._normalises else _CAREFUL)
+        optimiser = torch.optim.Adam(self._pair.parameters, rate, fused=self._device.type == "cuda")
         looked = False
         while (done := self._done()) < stop:
             far = (done - start) / (stop - start)
             for group in optimiser.param_groups:
-                group["lr"] = how.rate * min(1.0, (far + _FIRST) / _WARM) * 0.5 * (1 + math.cos(math.pi * far))
+                group["lr"] = rate * min(1.0, (far + _FIRST) / _WARM) * 0.5 * (1 + math.cos(math.pi * far))
             self._step(optimiser, apart)
             looked = self._done() * how.looks >= self._looked + 1
             if looked:
@@ -160,6 +170,8 @@ class _Run:
 
     def _look(self) -> None:
         """Judge the network as it is, and keep it if it is the best so far."""
+        if self._normalises:
+            self._pair.renew(self._plain, self._part)
         error = self._error()
         if error < self._least:
             self._best, self._least = self._state(), error
@@ -173,14 +185,19 @@ class _Run:
 
     def _step(self, optimiser: torch.optim.Optimizer, apart: bool) -> None:
         views = self._views.draw(self._how.batch)
-        optimiser.zero_grad()
+        self._normalise(self._normalises)
         for part in views.split(self._part):
             with torch.enable_grad(), torch.autocast(self._device.type, torch.bfloat16, enabled=self._device.type == "cuda"):
                 loss = self._pair.errors(part, apart, self._mixing).loss(apart)
             (loss * (len(part) / len(views))).backward()
+        self._normalise(False)
         optimiser.step()
         optimiser.zero_grad()
         self._steps += 1
+
+    def _normalise(self, by_batch: bool) -> None:
+        for norm in self._pair.norms:
+            norm.train(by_batch)
 
     def _error(self) -> float:
         return float(relative_error(self._pair.outputs(self._held, self._part, original=False), self._wanted))

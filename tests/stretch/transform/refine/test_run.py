@@ -45,8 +45,10 @@ def test_network_comes_closer_to_the_original_on_images_it_has_not_seen(captured
     assert not model.training
     changed = {key for key, value in model.state_dict().items() if not torch.equal(value, built[key])}
     assert changed
-    # neither what comes before the first segment that differs nor statistics
-    assert not any(key.startswith("stem.") or "running" in key for key in changed)
+    # not what comes before the first segment that differs
+    assert not any(key.startswith("stem.") for key in changed)
+    # in parts of few images batch-norms keep their statistics
+    assert any(key.endswith("running_mean") for key in changed) == (limit == run.CPU_BYTES)
 
 
 def test_steps_that_lead_away_leave_the_network_as_it_was(captured):
