@@ -51,7 +51,7 @@ NETWORKS = {
 }
 
 #: Seconds that a comparison needs behind a refinement, on a busy machine.
-_COMPARING = 25
+_COMPARING = 35
 
 #: What is asked of the planner; the processors are those of `PROCESSORS`.
 DESIGNS: dict[str, dict[str, Any]] = {
