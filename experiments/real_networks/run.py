@@ -228,6 +228,8 @@ def record(files: Sequence[Path], out: Path) -> None:
     """Make a record of what was measured."""
     runs = [json.loads(file.read_text()) for file in files]
     rows = [row for run in runs for row in run["rows"]]
+    order = [job.name for job in JOBS]
+    rows.sort(key=lambda row: order.index(str(row["design"])))
     tables = {
         "designs": [row for row in rows if "steps" not in row],
         "refined": [row for row in rows if "steps" in row],
@@ -242,7 +244,7 @@ def record(files: Sequence[Path], out: Path) -> None:
         notes=[
             f"Agreement on {HELD_BACK} photographs that nothing was fitted to, with 95 % intervals; float32; one seed.",
             f"Times are predictions for {DEVICE}, {' and '.join(PROCESSORS)}, by the profile of this version.",
-            "What refines shared the GPU with all other jobs: its steps and seconds say how far it came, not how fast it can be.",
+            "All jobs ran side by side, with others: seconds and steps say how far each came, not how fast it can be.",
         ],
         **origin(runs),
     )
