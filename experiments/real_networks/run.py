@@ -245,6 +245,8 @@ def record(files: Sequence[Path], out: Path) -> None:
             f"Agreement on {HELD_BACK} photographs that nothing was fitted to, with 95 % intervals; float32; one seed.",
             f"Times are predictions for {DEVICE}, {' and '.join(PROCESSORS)}, by the profile of this version.",
             "All jobs ran side by side, with others: seconds and steps say how far each came, not how fast it can be.",
+            "Refinement took steps of one size, and batch-norms normalised by batches, in both of its phases; "
+            "since then the second takes smaller steps with fixed statistics, which no row shows.",
         ],
         **origin(runs),
     )

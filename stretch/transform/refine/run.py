@@ -34,8 +34,8 @@ class Refinement:
         minutes: Wall time that it may take; None for no bound.
         steps: Steps at most; None for as many as the time allows.
         batch: Views of a step.
-        rate: Largest learning rate of Adam, of networks without batch-norms a tenth of it; it rises at first and falls to zero
-            with the cosine of what is done, in either phase.
+        rate: Largest learning rate of Adam; a tenth of it where all are refined together, and for networks without batch-norms.
+            It rises at first and falls to zero with the cosine of what is done, in either phase.
         apart: Share of it in which each segment is refined by itself (block reconstruction: Li et al. 2021, BRECQ).
         looks: How often the network is judged on the images held back.
         seed: Of views and batches.
@@ -69,7 +69,7 @@ class Refined:
     seconds: float
 
 
-#: Share of the learning rate where nothing normalises what a step changes.
+#: Share of the learning rate where nothing normalises what a step changes: at all of it, errors grew tenfold at once.
 _CAREFUL = 0.1
 #: Share of a phase in which the learning rate rises, and what of that is behind it at first.
 _WARM, _FIRST = 0.1, 1e-3
@@ -86,9 +86,10 @@ def refine(
 
     Views of the images are drawn as they are needed (`Views`), and the original is asked what it computes for each.
     The images that calibration held back are held back here too; of all states that are judged on them the best is kept, the
-    first among them, so that the network is never worse on them than it was. Batch-norms normalise by what they see, so that steps of one size suit
-    all layers, and have the statistics of the images whenever the network is judged. Segments before the first that differs
-    stay as they are.
+    first among them, so that the network is never worse on them than it was. While each segment is refined by itself,
+    batch-norms normalise by what they see, so that large steps suit all layers, and have the statistics of the images
+    whenever the network is judged; refined together, they keep their statistics, and steps are small. Segments before the
+    first that differs stay as they are.
 
     Args:
         model: Calibrated, best of all; changed in place, in evaluation mode afterwards, on its device.
@@ -133,7 +134,7 @@ class _Run:
         limit = GPU_BYTES if self._device.type == "cuda" else CPU_BYTES
         self._part = max(1, min(how.batch, limit // activations))
         # few images at a time would be normalised by themselves
-        self._normalises = bool(self._pair.norms) and min(self._part, len(self._plain)) >= FEWEST
+        self._can_normalise = bool(self._pair.norms) and min(self._part, len(self._plain)) >= FEWEST
         self._wanted = self._pair.outputs(self._held, self._part, original=True)
         self._mixing = torch.Generator(self._device).manual_seed(how.seed)
         self._steps, self._start = 0, time.perf_counter()
@@ -152,7 +153,8 @@ class _Run:
         """Steps from one share of the work to another, each phase from the best state so far."""
         if stop <= start:
             return
-        how, rate = self._how, self._how.rate * (1.0 if self._normalises else _CAREFUL)
+        how, self._normalises = self._how, apart and self._can_normalise
+        rate = how.rate * (1.0 if self._normalises else _CAREFUL)
         optimiser = torch.optim.Adam(self._pair.parameters, rate, fused=self._device.type == "cuda")
         looked = False
         while (done := self._done()) < stop:

@@ -35,8 +35,8 @@ def test_network_comes_closer_to_the_original_on_images_it_has_not_seen(captured
     monkeypatch.setattr(run, "CPU_BYTES", part * each)
     built = {key: value.clone() for key, value in model.state_dict().items()}
     x = images(found)
-    refined = refine(model, found, [x[:20], x[20:]], Refinement(steps=12, batch=16, apart=0.0, looks=3))
-    assert refined.steps == 12
+    refined = refine(model, found, [x[:20], x[20:]], Refinement(steps=16, batch=16, rate=5e-3, apart=0.5, looks=3))
+    assert refined.steps == 16
     assert refined.after < 0.9 * refined.before
     # the images that calibration holds back
     held = x[::4]
