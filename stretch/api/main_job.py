@@ -15,6 +15,7 @@ from stretch.api.agreeing import agreeing, check_request
 from stretch.api.branched import UNKNOWN_ACCURACY, Branched
 from stretch.planning.config import PlanConfig
 from stretch.planning.design.branch_design import DesignDraft, load_draft
+from stretch.planning.sentences import Mention, Sentence
 from stretch.stages.design import decide_design
 
 if TYPE_CHECKING:
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from stretch.capture import Captured
     from stretch.models.load import LoadedModel
     from stretch.stages.network import Network, Phase
+
+
+#: A refinement takes less than this: a week.
+MAX_MINUTES = 7 * 24 * 60
 
 
 def branch(
@@ -38,6 +43,7 @@ def branch(
     seed: int = 0,
     images: str | Path | None = None,
     image_count: int = 256,
+    refine: float | None = None,
     min_agreement: float | None = None,
     repair: bool = False,
     preprocessing: "Preprocessing | Mapping[str, Any] | None" = None,
@@ -61,6 +67,7 @@ def branch(
         images: Folder of unlabelled images: every layer and join is fitted to what the original computes on some of them, and
             on others, held back, the network is compared with the original. None: neither.
         image_count: Images to calibrate with, at most.
+        refine: Minutes that the network is refined for by gradients after calibration, on a GPU where there is one. None: not at all.
         min_agreement: Share of the images held back in which both networks must see the same class.
         repair: Where they do not, stages that change most stay as they are, one segment after the other, until they do.
         preprocessing: What pictures go through, or a table of what differs from what the model states, such as ``{"crop": 0.9}``.
@@ -79,6 +86,7 @@ def branch(
     seconds: dict[str, float] = {}
     phase = partial(_phase, seconds, progress or silent)
     asked = _asked(device, design, config, options)
+    check_minutes(refine, images=images is not None, dry_run=dry_run)
     check_request(min_agreement, repair=repair, images=images is not None, design=design is not None, dry_run=dry_run)
     _check_target(None if dry_run else out)
     with _torch(phase):
@@ -87,7 +95,7 @@ def branch(
         def make(request: PlanConfig | None) -> Branched:
             made = _planned(network, *asked[:2], request, seconds, preprocessing, calibrated=images is not None, phase=phase)
             if not dry_run:
-                _build(made, network.captured, controls, images, image_count, phase)
+                _build(made, network.captured, controls, images, image_count, refine, phase, progress or silent)
             return made
 
         result = make(asked[2])
@@ -109,6 +117,30 @@ def _asked(
         config = (config or PlanConfig()).having(options)
     profile = device if isinstance(device, DeviceProfile) else load_device(device)
     return profile, load_draft(Path(design)) if isinstance(design, str | Path) else design, config
+
+
+def check_minutes(minutes: float | None, *, images: bool, dry_run: bool) -> None:
+    """Refuse a refinement that cannot be made, before any work is done for it.
+
+    Args:
+        minutes: Of refinement; None if none is asked for.
+        images: Whether there are images.
+        dry_run: Whether nothing is built.
+
+    Raises:
+        UsageError: If so.
+    """
+    if minutes is None:
+        return
+    if not 0 < minutes < MAX_MINUTES:
+        raise UsageError(
+            Sentence("{} asks for {} minutes, which is no time to refine for", Mention("refine"), f"{minutes:g}"),
+            "give minutes, more than none and less than a week",
+        )
+    if not images:
+        raise UsageError("a network is refined on images, and there are none", Sentence("give {}", Mention("images", "DIR")))
+    if dry_run:
+        raise UsageError("a dry run builds no network that could be refined", Sentence("leave out {}", Mention("refine")))
 
 
 def _check_target(out: str | Path | None) -> None:
@@ -205,10 +237,19 @@ def _given(module: Any, shape: tuple[int, ...] | None) -> "LoadedModel":
     return LoadedModel(copied, name, shape or USUAL_INPUT, "given", "the module's own", stated_preprocessing(module, name), warnings)
 
 
-def _build(result: Branched, captured: "Captured", controls: bool, images: str | Path | None, image_count: int, phase: "Phase") -> None:
+def _build(
+    result: Branched,
+    captured: "Captured",
+    controls: bool,
+    images: str | Path | None,
+    image_count: int,
+    minutes: float | None,
+    phase: "Phase",
+    progress: Progress,
+) -> None:
     """Fill in the networks of a plan."""
     from stretch.api.present import fingerprint
-    from stretch.stages.build import build_control, compare_on, divide_images
+    from stretch.stages.build import build_control, compare_on, divide_images, refined
     from stretch.transform import build
     from stretch.transform.calibrate import calibrate
 
@@ -220,6 +261,9 @@ def _build(result: Branched, captured: "Captured", controls: bool, images: str |
         with phase("calibrate"):
             found = divide_images(Path(images), captured, image_count, result.preprocessing)
             result.calibration = calibrate(result.model, captured, found.fitted)
+        if minutes is not None:
+            with phase("refine"):
+                result.refinement = refined(result.model, captured, found.fitted, minutes, progress)
         with phase("compare"):
             compared, warnings = compare_on(result.model, captured, found.held_back)
             result.agreement = compared.agreement if compared else None
