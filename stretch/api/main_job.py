@@ -38,6 +38,8 @@ def branch(
     seed: int = 0,
     images: str | Path | None = None,
     image_count: int = 256,
+    run_images: int = 64,
+    mapping: Mapping[str, str] | None = None,
     min_agreement: float | None = None,
     repair: bool = False,
     preprocessing: "Preprocessing | Mapping[str, Any] | None" = None,
@@ -61,6 +63,8 @@ def branch(
         images: Folder of unlabelled images: every layer and join is fitted to what the original computes on some of them, and
             on others, held back, the network is compared with the original. None: neither.
         image_count: Images to calibrate with, at most.
+        run_images: With `out`, images held back that the bundle's files are run on in the precisions that are planned, at most; 0 for none.
+        mapping: Where processors run for that, such as ``{"dsp": "dsp"}`` for the simulator of a DSP; on the CPU if they are not named.
         min_agreement: Share of the images held back in which both networks must see the same class.
         repair: Where they do not, stages that change most stay as they are, one segment after the other, until they do.
         preprocessing: What pictures go through, or a table of what differs from what the model states, such as ``{"crop": 0.9}``.
@@ -86,6 +90,8 @@ def branch(
 
         def make(request: PlanConfig | None) -> Branched:
             made = _planned(network, *asked[:2], request, seconds, preprocessing, calibrated=images is not None, phase=phase)
+            _check_mapping(made, mapping or {})
+            made.run_images, made.mapping = run_images, dict(mapping or {})
             if not dry_run:
                 _build(made, network.captured, controls, images, image_count, phase)
             return made
@@ -109,6 +115,14 @@ def _asked(
         config = (config or PlanConfig()).having(options)
     profile = device if isinstance(device, DeviceProfile) else load_device(device)
     return profile, load_draft(Path(design)) if isinstance(design, str | Path) else design, config
+
+
+def _check_mapping(made: Branched, mapping: Mapping[str, str]) -> None:
+    """See that processors can run where they are mapped, before anything is built."""
+    if mapping:
+        from scheduler.placement.mapping import place_processors
+
+        place_processors(made.plan.design.processors, mapping)
 
 
 def _check_target(out: str | Path | None) -> None:
@@ -218,7 +232,7 @@ def _build(result: Branched, captured: "Captured", controls: bool, images: str |
             result.sequential = build_control(captured, result.plan)
     if images is not None:
         with phase("calibrate"):
-            found = divide_images(Path(images), captured, image_count, result.preprocessing)
+            found = result.images = divide_images(Path(images), captured, image_count, result.preprocessing)
             result.calibration = calibrate(result.model, captured, found.fitted)
         with phase("compare"):
             compared, warnings = compare_on(result.model, captured, found.held_back)

@@ -46,6 +46,16 @@ def branch(
         Path | None, typer.Option(help="Folder of unlabelled images (pictures or .npy) to calibrate the new network with.")
     ] = None,
     image_count: Annotated[int, typer.Option(help="Calibration images to take, at most.", min=16)] = 256,
+    run_images: Annotated[
+        int,
+        typer.Option(
+            help="Other images of the folder that the bundle's files are run on in the precisions planned, at most; 0: none.", min=0
+        ),
+    ] = 64,
+    mapping: Annotated[
+        list[str] | None,
+        typer.Option("--map", help="Where a processor runs for that, as dsp=dsp (its simulator) or gpu=opencl; on the CPU by default."),
+    ] = None,
     min_agreement: Annotated[
         float | None, typer.Option(help="Share of other images of the folder in which it must see the original's class, such as 0.95.")
     ] = None,
@@ -59,6 +69,7 @@ def branch(
     trust_code: Annotated[bool, typer.Option("--trust-code", help="Allow file.py:factory to execute that file.")] = False,
 ) -> None:
     """Stretch a model into branches for a device's processors and write a bundle that `stretch run` runs."""
+    from scheduler.placement.mapping import parse_mapping
     from stretch.api import branch as make
 
     target = (folder or Path("runs") / _folder_name(model, device)) if export and not dry_run else None
@@ -76,6 +87,8 @@ def branch(
             seed=seed,
             images=images,
             image_count=image_count,
+            run_images=run_images,
+            mapping=parse_mapping(mapping or []),
             min_agreement=min_agreement,
             repair=repair,
             preprocessing=asked,
@@ -128,6 +141,10 @@ def _agreement(found: "Agreement") -> "Iterator[str]":
             f"measured on {found.images} images held back: the original's class in {found.value:.1%} ({found.low:.1%} to {found.high:.1%}), "
             f"error of the scores {found.error:.3f} of the original's"
         )
+    if (ran := found.bundle) is not None:
+        where = ", ".join(f"{'/'.join(own)} on {name} (run here by {ran.delegates[name]})" for name, own in ran.precisions.items())
+        share = "" if ran.value is None else f"the original's class in {ran.value:.1%} ({ran.low:.1%} to {ran.high:.1%}), "
+        yield f"measured with the bundle's files on {ran.images} of them, {where}: {share}error {ran.error:.3f}"
     for each in found.segments:
         if each.error is not None:
             share = "" if each.value is None else f"the original's class in {each.value:.1%}, "

@@ -11,6 +11,7 @@ from predictors.graph import Op, OpGraph
 from predictors.joins import join_of
 from predictors.shapes import integer
 from scheduler.bundle.agreement import Agreement
+from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import SCHEMA, Alternative, FileEntry, JoinEntry, Manifest, ModelInfo, SubgraphEntry, Tensor, WeightsInfo
 from scheduler.bundle.preprocessing import Preprocessing
 from scheduler.progress import Progress, silent
@@ -66,6 +67,7 @@ def export_bundle(
     version: str,
     *,
     controls: bool = True,
+    agreeing: Callable[[Bundle], Agreement | None] | None = None,
     progress: Progress = silent,
 ) -> Manifest:
     """Write the bundle folder atomically, each file checked against torch.
@@ -78,6 +80,7 @@ def export_bundle(
         facts: What the manifest says about them.
         version: Version of nn-stretch.
         controls: Whether to write the controls.
+        agreeing: Gives the agreement with the original from the complete files, before they are put in place; that of `facts` if None.
         progress: Called with the name of each file before it is written.
 
     Raises:
@@ -90,6 +93,8 @@ def export_bundle(
         progress("checks")
         checks = check_export(folder, manifest, original, model, sequential if controls else None)
         manifest = msgspec.structs.replace(manifest, checks=checks)
+        if agreeing is not None:
+            manifest = msgspec.structs.replace(manifest, agreement=agreeing(Bundle(folder, manifest)))
         write_manifest(folder, manifest)
     return manifest
 

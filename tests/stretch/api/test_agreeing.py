@@ -68,6 +68,7 @@ def test_repaired_network_agrees_and_its_bundle_says_how_often(images, tmp_path)
     kept = [s for s in result.plan.answer().segments if s.name in result.plan.config.keep]
     assert all(s.kind != "stretch" for s in kept)
     assert load_bundle(tmp_path / "b").manifest.agreement == result.agreement
+    assert result.agreement.bundle.images == 48  # of 96, those that calibration did not look at
     assert result.to_json()["agreement"]["value"] == 1.0
 
 
