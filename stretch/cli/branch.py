@@ -1,7 +1,6 @@
 """`stretch branch`: a model to a bundle of branches for one device."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,11 +13,11 @@ from stretch.cli.output import Output, verb
 from stretch.cli.pictures import PictureRequest, picture_options
 from stretch.planning.config import PlanConfig
 from stretch.planning.sentences import as_flag
+from stretch.report.agreement import agreement_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from scheduler.bundle.agreement import Agreement
     from stretch.api import Branched
 
 #: Phases of the bar: import torch, load, capture, plan, transform, and files of a usual bundle.
@@ -122,7 +121,7 @@ def _tell(out: Output, result: "Branched") -> None:
                 f"calibrated {error.segment}: squared error {error.after:.3f} of the original's square, {error.before:.3f} before"
             )
         if answer.agreement is not None:
-            for line in _agreement(answer.agreement):
+            for line in agreement_lines(answer.agreement):
                 console.print(line)
         if answer.bundle is not None:
             console.print(f"largest difference of any exported file from torch: {answer.checks['max_error']:.1e} of its largest output")
@@ -130,25 +129,6 @@ def _tell(out: Output, result: "Branched") -> None:
             console.print(f"bundle written; run it with: stretch run {answer.bundle}", soft_wrap=True)
 
     out.emit(answer, human)
-
-
-def _agreement(found: "Agreement") -> "Iterator[str]":
-    """How far the network agrees with the original, whole and by segments."""
-    if found.value is None:
-        yield f"measured on {found.images} images held back: error of the outputs {found.error:.3f} of the original's"
-    else:
-        yield (
-            f"measured on {found.images} images held back: the original's class in {found.value:.1%} ({found.low:.1%} to {found.high:.1%}), "
-            f"error of the scores {found.error:.3f} of the original's"
-        )
-    if (ran := found.bundle) is not None:
-        where = ", ".join(f"{'/'.join(own)} on {name} (run here by {ran.delegates[name]})" for name, own in ran.precisions.items())
-        share = "" if ran.value is None else f"the original's class in {ran.value:.1%} ({ran.low:.1%} to {ran.high:.1%}), "
-        yield f"measured with the bundle's files on {ran.images} of them, {where}: {share}error {ran.error:.3f}"
-    for each in found.segments:
-        if each.error is not None:
-            share = "" if each.value is None else f"the original's class in {each.value:.1%}, "
-            yield f"  {each.segment} alone changed: {share}error {each.error:.3f}"
 
 
 def _input_shape(text: str) -> tuple[int, ...]:

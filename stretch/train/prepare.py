@@ -27,6 +27,7 @@ from stretch.train.head import replace_head
 from stretch.train.pool import fastest_designs, random_designs
 from stretch.train.recipe import Recipe
 from stretch.train.supernet import Supernet
+from stretch.train.unlabelled import check_unlabelled
 from stretch.transform.build import build
 from stretch.transform.calibrate import calibrate, whole_design
 from stretch.transform.model import BranchedModel
@@ -130,10 +131,11 @@ def prepare(recipe: Recipe, folder: Path, *, trust_code: bool = False) -> Prepar
         trust_code: Whether Python code that the recipe names as its model may be executed.
 
     Raises:
-        UsageError: If the model is Python code and there is no trust in it.
+        UsageError: If the model is Python code and there is no trust in it, or the recipe asks for what needs labels and has none.
         StretchError: Or one of its kinds: unknown names, networks that cannot be
             captured, designs that do not fit.
     """
+    check_unlabelled(recipe)
     profile = load_device(recipe.device)
     if names_code(recipe.model) and not trust_code:
         raise UsageError(f"the recipe's model `{recipe.model}` is Python code that would be executed", "add --trust-code if you trust it")

@@ -36,6 +36,8 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             ``train`` and ``val``, a folder a class), ``imagenet`` (the same) or ``shards`` (WebDataset).
         path: Folder or file, relative to the recipe.
         size: Height and width; 0 for the model's usual input.
+        labels: ``given``, or ``none`` to learn from the original alone: then ``images`` may lie in any folders.
+        held_back: Without labels, share of the images that are not trained on but compared on, where the set has no such part.
         count: Images of a synthetic training set; the test set has a quarter of it.
         workers: Processes that decode images.
         bad_limit: Images that may be unreadable before the run stops.
@@ -45,6 +47,8 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     name: Literal["synthetic", "cifar10", "cifar100", "arrays", "images", "imagenet", "shards"] = "synthetic"
     path: str = ""
     size: Annotated[int, msgspec.Meta(ge=0, le=MAX_SIZE)] = 0
+    labels: Literal["given", "none"] = "given"
+    held_back: Annotated[float, msgspec.Meta(gt=0, le=0.5)] = 0.1
     count: _Count = 2048
     workers: Annotated[int, msgspec.Meta(ge=0, le=MAX_WORKERS)] = 8
     bad_limit: Annotated[int, msgspec.Meta(ge=0)] = 100

@@ -26,8 +26,8 @@ KEYS = {
         ),
         "weights.": "source",
     },
-    "train": {"": "run checkpoint metrics"},
-    "extract": {"": "checkpoint accuracy", "accuracy.": "supernet extracted"},
+    "train": {"": "run checkpoint metrics", "metrics.": "accuracy best_accuracy agreement best_agreement loss epochs"},
+    "extract": {"": "checkpoint accuracy agreement", "accuracy.": "supernet extracted", "agreement.": "value low high error images bundle"},
     "export": {"": "files checks"},
     "run": {
         "": "median_ms p90_ms runs sequential ratio macs_ratio same_net_whole_graph_ms efficiency max_error trace processors replaced",
