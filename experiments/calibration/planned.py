@@ -101,9 +101,10 @@ class Seed:
         data: The prepared images.
         out: Where the rows and the original's weights are or will be.
         epochs: Of the original's training.
+        kind: What the rows' file is called after.
     """
 
-    def __init__(self, seed: int, data: Path, out: Path, epochs: int) -> None:
+    def __init__(self, seed: int, data: Path, out: Path, epochs: int, kind: str = "planned") -> None:
         import torch
 
         from stretch.train.augment import Normalise
@@ -116,7 +117,7 @@ class Seed:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.train_set, self.test_set = (part.to(self.device) for part in load_arrays(data, 10))
         self.normalise = Normalise(*self.train_set.moments(), self.device)
-        self.file = out / f"planned-{seed}.json"
+        self.file = out / f"{kind}-{seed}.json"
         self.rows: list[dict[str, Any]] = json.loads(self.file.read_text())["rows"] if self.file.exists() else []
         self.captured = captured(self._original(epochs))
         choice = torch.randperm(len(self.train_set), generator=torch.Generator().manual_seed(seed))[:IMAGES]
@@ -166,6 +167,10 @@ class Seed:
         """Whether a row is there."""
         return any((row["name"], row["state"]) == (name, state) for row in self.rows)
 
+    def trained(self, case: Case) -> Path:
+        """Weights of a design after training with labels."""
+        return self.out / f"{case.file.stem}-{self.seed}.safetensors"
+
     def measure(self, case: Case) -> None:
         """Every state of a design that is not there yet."""
         import torch
@@ -192,6 +197,8 @@ class Seed:
         """Both runs from the calibrated start, side by side."""
         import copy
 
+        from safetensors.torch import save_file
+
         from stretch.train.loop import Run, train_side_by_side
         from stretch.transform import BranchedModel
 
@@ -212,6 +219,8 @@ class Seed:
         for what, run in runs.items():
             # in fp32, as the other rows
             self.add(case.name, what, self.accuracy(run.model), sum(e.seconds for e in run.history.epochs))
+            if what == STATES[3]:
+                save_file({key: value.contiguous() for key, value in run.model.state_dict().items()}, self.trained(case))
 
 
 def job(seed: int, data: Path, out: Path, epochs: int, until: float) -> None:

@@ -18,6 +18,7 @@ from scheduler.progress import Progress, silent
 from stretch.capture import Captured
 from stretch.export.channels import statements
 from stretch.export.checks import check_export
+from stretch.export.lowering import stated_ranges
 from stretch.export.onnx import Arrays, save_onnx, to_numpy, to_onnx
 from stretch.export.staging import file_entry, staged, write_manifest
 from stretch.planning.design.bands import ENTRY_ROWS
@@ -42,6 +43,7 @@ class BundleFacts:
         little_cores: The device's cores for threads that only wait.
         preprocessing: What a picture goes through before the model reads it; None if that is not known.
         agreement: With the original; None where that was not measured.
+        ranges: Scale and zero point of tensors that int8 is to have, by subgraph and tensor; others are found on images.
     """
 
     device: str
@@ -56,6 +58,7 @@ class BundleFacts:
     little_cores: tuple[int, ...] = ()
     preprocessing: Preprocessing | None = None
     agreement: Agreement | None = None
+    ranges: Mapping[str, Mapping[str, tuple[float, int]]] = field(default_factory=dict)
 
 
 def export_bundle(
@@ -128,7 +131,7 @@ def _write_graphs(
 ) -> _Written:
     """Write every subgraph, the whole and the controls."""
     weights = to_numpy(op_weights(model))
-    written = _Written({name: _subgraph(model.graph, name) for name in _subgraph_names(model.graph)})
+    written = _Written({name: subgraph_of(model.graph, name) for name in _subgraph_names(model.graph)})
     properties = {
         "stretch.design": msgspec.json.encode(model.design).decode(),
         "stretch.model": model.graph.name,
@@ -137,7 +140,7 @@ def _write_graphs(
     stated = statements(original.graph, model.design)
     for name, piece in written.pieces.items():
         progress(name)
-        own = {**properties, "stretch.subgraph": name, **stated.get(name, {})}
+        own = {**properties, "stretch.subgraph": name, **stated.get(name, {}), **stated_ranges(facts.ranges.get(name, {}))}
         _write(folder, f"subgraphs/{name}.onnx", piece, weights, own, written.files)
     progress("model")
     _write(folder, "model.onnx", model.graph, weights, properties, written.files)
@@ -169,7 +172,7 @@ def _subgraph_names(graph: OpGraph) -> list[str]:
     return list(dict.fromkeys(op.tags["subgraph"] for op in graph.ops if "origin" in op.tags))
 
 
-def _subgraph(graph: OpGraph, name: str) -> OpGraph:
+def subgraph_of(graph: OpGraph, name: str) -> OpGraph:
     """One subgraph as a graph of its own; tensors keep their names, and one of which it reads some rows has no others."""
     cut = _entry_rows(graph, name)
     ops = [op for op in graph.ops if op.tags.get("subgraph") == name and op is not cut]

@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from predictors.errors import StretchError
 from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import Manifest, SubgraphEntry
 from scheduler.bundle.rows import cut
@@ -23,6 +26,12 @@ from stretch.quantize.qdq import quantise
 from stretch.quantize.replay import Run, replay, runner, several
 
 Array = NDArray[Any]
+
+#: Property of a float subgraph: scale and zero point of each tensor that it was trained with in int8, as JSON.
+RANGES = "stretch.ranges"
+
+_Scale = Annotated[float, msgspec.Meta(gt=0, le=1e30)]
+_Zero = Annotated[int, msgspec.Meta(ge=0, le=255)]
 
 #: How subgraphs meet that compute bands of rows.
 BANDS = "rows"
@@ -110,7 +119,35 @@ class Lowering:
             return in_scales(quantise(model, reads, scales), scales)
         # what another portion of the segment hands on keeps the scale that it was rounded in
         within = {name for other in manifest.subgraphs if other.segment == sub.segment for name in other.outputs}
-        return quantise(model, reads, {name: scale for name, scale in self._handed.items() if name in within and name in sub.inputs})
+        handed = {name: scale for name, scale in self._handed.items() if name in within and name in sub.inputs}
+        return quantise(model, reads, read_ranges(model, self.bundle.file(sub.file)) | handed)
+
+
+def stated_ranges(ranges: Mapping[str, tuple[float, int]]) -> dict[str, str]:
+    """What the float file of a subgraph states of the ranges that it was trained with; nothing if there are none.
+
+    Args:
+        ranges: Scale and zero point by tensor.
+    """
+    return {RANGES: msgspec.json.encode(ranges).decode()} if ranges else {}
+
+
+def read_ranges(model: onnx.ModelProto, file: Path) -> Scales:
+    """Scales and zero points that a subgraph's float file states.
+
+    Args:
+        model: The subgraph.
+        file: Where it lies, for messages.
+
+    Raises:
+        StretchError: If what it states are no scales.
+    """
+    text = next((entry.value for entry in model.metadata_props if entry.key == RANGES), "{}")
+    try:
+        found = msgspec.json.decode(text, type=dict[str, tuple[_Scale, _Zero]])
+    except msgspec.MsgspecError as error:
+        raise StretchError(f"{file} states no scales in `{RANGES}`: {error}", "write the bundle again with `stretch extract`") from error
+    return {name: (np.float32(scale), np.uint8(zero)) for name, (scale, zero) in found.items()}
 
 
 def is_band(manifest: Manifest, sub: SubgraphEntry) -> bool:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import torch
+from torch import nn
 
 from predictors.errors import StretchError
 from scheduler.bundle.agreement import Agreement
@@ -23,6 +24,7 @@ from stretch.train.finished import open_run
 from stretch.train.folder import write_text
 from stretch.train.loop import evaluate
 from stretch.train.prepare import Prepared, sample
+from stretch.train.rounded import Ranges, RoundedModel
 from stretch.train.source import Source
 from stretch.train.supernet import Subnet, Supernet
 from stretch.transform.model import BranchedModel
@@ -90,12 +92,15 @@ def extract(
     reference = None if labelled else ready.captured.module.eval()
     normalise = Normalise(*train_set.moments(), torch.device("cpu"))
     plain = msgspec.structs.replace(recipe.train, channels_last=False)
+    ranges: Ranges = {}
     if net is None:
         if wanted != ready.designs[0]:
             raise StretchError("the run trained one network, of another design", "leave --design out")
-        model = BranchedModel(ready.captured.graph, wanted)
-        model.load_state_dict(weights)
-        inside = extracted = evaluate(model.eval(), test_set, normalise, plain, reference)
+        model = BranchedModel(ready.captured.graph, wanted).eval()
+        trained: nn.Module = model if recipe.rounding is None else ready.rounded(model, None)
+        trained.load_state_dict(weights)
+        inside = extracted = evaluate(trained, test_set, normalise, plain, reference)
+        ranges = trained.ranges if isinstance(trained, RoundedModel) else {}
     else:
         supernet = Supernet(ready.captured, ready.designs, channels_last=False)
         supernet.load_state_dict(weights)
@@ -113,7 +118,7 @@ def extract(
     agreement = compared.agreement if compared else None
     manifest = None
     if bundle:
-        manifest = _bundle(ready, wanted, model, out / "bundle", folder, controls, preprocessing(train_set), images, agreement)
+        manifest = _bundle(ready, wanted, model, out / "bundle", folder, controls, preprocessing(train_set), images, agreement, ranges)
         agreement = manifest.agreement
     target = out / "bundle" if bundle else None
     return Extracted(model, wanted, out / WEIGHTS, target, inside, extracted, labelled, agreement, manifest)
@@ -141,13 +146,17 @@ def _bundle(
     read: Preprocessing,
     images: Images,
     agreement: Agreement | None,
+    ranges: Ranges,
 ) -> "Manifest":
+    plan = ready.recipe.plan
+    if ready.recipe.rounding is not None:
+        plan = msgspec.structs.replace(plan, precision=ready.precision)
     with errors_spelled(as_key):
-        planned = evaluate_plan(ready.captured.graph, ready.profile, design, ready.recipe.plan)
+        planned = evaluate_plan(ready.captured.graph, ready.profile, design, plan)
     networks = (model, build_control(ready.captured, planned) if controls else None)
 
     def agreeing(files: Bundle) -> Agreement | None:
         return None if agreement is None else msgspec.structs.replace(agreement, bundle=run_on(files, ready.captured, images)[0])
 
     weights = ("file", f"trained by nn-stretch, run {folder.name}")
-    return write_bundle(out, planned, ready.captured, networks, weights, read, controls=controls, agreeing=agreeing)
+    return write_bundle(out, planned, ready.captured, networks, weights, read, controls=controls, agreeing=agreeing, ranges=ranges)
