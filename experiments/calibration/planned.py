@@ -18,8 +18,23 @@ from experiments.gpu import facts, origin
 
 HERE = Path(__file__).parent
 DESIGNS = HERE / "designs"
-#: ResNet-18 (He et al. 2016) with the stem for 32×32 images: a phone computes it for milliseconds, several exchanges long.
-NAME, WIDTHS, DEPTH = "resnet18_cifar10", (64, 128, 256, 512), 2
+#: ResNet-18 (He et al. 2016) of three quarters of its width, with the stem for 32×32 images: phones take milliseconds for it,
+#: several exchanges long.
+NAME, WIDTHS, DEPTH = "resnet18_48_cifar10", (48, 96, 192, 384), 2
+
+
+class Epochs(NamedTuple):
+    """How long is trained.
+
+    Args:
+        original: The original.
+        unlabelled: A calibrated design without labels.
+        labelled: A calibrated design with labels.
+    """
+
+    original: int
+    unlabelled: int
+    labelled: int
 
 
 class Case(NamedTuple):
@@ -41,19 +56,17 @@ class Case(NamedTuple):
 
 
 CASES = (
-    Case("mi9", ("cpu", "gpu"), "project"),
-    Case("mi9", ("cpu", "dsp"), "project"),
+    Case("a03s", ("cpu", "gpu"), "project"),
     Case("mi8se", ("cpu", "gpu"), "sum"),
-    Case("a03s", ("cpu", "gpu"), "sum"),
+    Case("mi9", ("cpu", "gpu"), "project"),
     Case("pixel6", ("cpu", "gpu"), "project"),
-    Case("iphonexs", ("cpu", "gpu"), "project"),
+    Case("a03s", ("cpu", "gpu"), "sum"),
 )
 #: Training images that calibration looks at.
 IMAGES = 2048
 BATCH, WEIGHT_DECAY = 512, 5e-4
 #: Highest learning rate of the original, and of what starts calibrated.
 RATE, RATE_ON = 0.4, 0.1
-UNLABELLED, LABELLED = 5, 20
 #: Divides scores for soft labels.
 TEMPERATURE = 4.0
 #: What happens to a design, in order.
@@ -100,11 +113,10 @@ class Seed:
         seed: Of training and of the choice of images.
         data: The prepared images.
         out: Where the rows and the original's weights are or will be.
-        epochs: Of the original's training.
-        kind: What the rows' file is called after.
+        epochs: How long is trained.
     """
 
-    def __init__(self, seed: int, data: Path, out: Path, epochs: int, kind: str = "planned") -> None:
+    def __init__(self, seed: int, data: Path, out: Path, epochs: Epochs) -> None:
         import torch
 
         from stretch.train.augment import Normalise
@@ -113,13 +125,13 @@ class Seed:
         torch.backends.cudnn.benchmark = True
         torch.manual_seed(seed)
         out.mkdir(parents=True, exist_ok=True)
-        self.seed, self.out = seed, out
+        self.seed, self.out, self.epochs = seed, out, epochs
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.train_set, self.test_set = (part.to(self.device) for part in load_arrays(data, 10))
         self.normalise = Normalise(*self.train_set.moments(), self.device)
-        self.file = out / f"{kind}-{seed}.json"
+        self.file = out / f"planned-{seed}.json"
         self.rows: list[dict[str, Any]] = json.loads(self.file.read_text())["rows"] if self.file.exists() else []
-        self.captured = captured(self._original(epochs))
+        self.captured = captured(self._original(epochs.original))
         choice = torch.randperm(len(self.train_set), generator=torch.Generator().manual_seed(seed))[:IMAGES]
         self.images = [self.normalise(part) for part in self.train_set.images[choice.to(self.device)].split(256)]
 
@@ -159,7 +171,8 @@ class Seed:
         """Add a row, and write down what there is."""
         self.rows.append({"name": name, "state": state, "accuracy": accuracy, "seconds": seconds})
         partial = self.file.with_suffix(".part")
-        partial.write_text(json.dumps({"seed": self.seed, "rows": self.rows} | facts()))
+        told = {"seed": self.seed, "images": len(self.train_set), "epochs": self.epochs._asdict(), "rows": self.rows}
+        partial.write_text(json.dumps(told | facts()))
         partial.replace(self.file)
         sys.stderr.write(f"seed {self.seed}: {name}, {state}: {accuracy:.4f}, {seconds:.1f} s\n")
 
@@ -170,6 +183,10 @@ class Seed:
     def trained(self, case: Case) -> Path:
         """Weights of a design after training with labels."""
         return self.out / f"{case.file.stem}-{self.seed}.safetensors"
+
+    def done(self, case: Case) -> bool:
+        """Whether there is nothing left to measure of a design."""
+        return all(self.has(case.name, state) for state in STATES)
 
     def measure(self, case: Case) -> None:
         """Every state of a design that is not there yet."""
@@ -203,7 +220,7 @@ class Seed:
         from stretch.transform import BranchedModel
 
         runs = {}
-        for what, epochs in zip(STATES[2:], (UNLABELLED, LABELLED), strict=True):
+        for what, epochs in zip(STATES[2:], self.epochs[1:], strict=True):
             if self.has(case.name, what):
                 continue
             model = BranchedModel(self.captured.graph, design)
@@ -223,24 +240,34 @@ class Seed:
                 save_file({key: value.contiguous() for key, value in run.model.state_dict().items()}, self.trained(case))
 
 
-def job(seed: int, data: Path, out: Path, epochs: int, until: float) -> None:
+def job(work: Seed, until: float) -> None:
     """Measure one seed, as far as the time goes."""
     start = time.monotonic()
-    work = Seed(seed, data, out, epochs)
     for case in CASES:
-        if all(work.has(case.name, state) for state in STATES):
+        if work.done(case):
             continue
         if time.monotonic() - start > until:
-            sys.stderr.write(f"seed {seed}: no time for {case.name} and what follows; the same command goes on there\n")
+            sys.stderr.write(f"seed {work.seed}: no time for {case.name} and what follows; the same command goes on there\n")
             return
         work.measure(case)
 
 
-def every(seeds: list[str], options: argparse.Namespace) -> int:
-    """One process a seed, side by side; returns how many failed."""
-    words = ["--data", str(options.data), "--out", str(options.out), "--epochs", str(options.epochs), "--until", str(options.until)]
-    processes = [subprocess.Popen([sys.executable, "-m", "experiments.calibration.planned", "job", seed, *words]) for seed in seeds]
+def every(module: str, seeds: list[str], options: argparse.Namespace) -> int:
+    """One process of a module's command `job` a seed, side by side; returns how many failed."""
+    words = ["--data", str(options.data), "--out", str(options.out), "--until", str(options.until)]
+    words += ["--epochs", *map(str, options.epochs)]
+    processes = [subprocess.Popen([sys.executable, "-m", module, "job", seed, *words]) for seed in seeds]
     return sum(process.wait() != 0 for process in processes)
+
+
+def arguments(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """The arguments of both commands, `parser` having its own words already."""
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--data", type=Path, default=Path("cifar.npz"))
+    parser.add_argument("--out", type=Path, default=Path("runs/planned"))
+    parser.add_argument("--epochs", type=int, nargs=3, default=[25, 5, 20], help="of the original, of a design without and with labels")
+    parser.add_argument("--until", type=float, default=3600.0, help="seconds after which no further design is begun")
+    return parser.parse_args()
 
 
 def record(folder: Path) -> None:
@@ -250,6 +277,7 @@ def record(folder: Path) -> None:
 
     runs = [json.loads(file.read_text()) for file in sorted(folder.glob("planned-*.json"))]
     graph = captured(network()).graph
+    epochs = Epochs(**runs[0]["epochs"])
     originals = {run["seed"]: row["accuracy"] for run in runs for row in run["rows"] if row["state"] == "original"}
     rows = []
     for case in CASES:
@@ -286,9 +314,10 @@ def record(folder: Path) -> None:
         about={"planned": About(columns=dict.fromkeys(columns, predicted))},
         **origin(runs),
         notes=[
-            f"{NAME} (ResNet-18 with the stem for 32×32 images) on CIFAR-10 re-encoded as JPEG; the designs are the planner's own with its default limits",
-            f"calibrated: {IMAGES} training images without labels; without labels: {UNLABELLED} epochs of the original's soft labels at "
-            f"temperature {TEMPERATURE:g}; with labels: {LABELLED} epochs; both from the calibrated start at learning rate {RATE_ON:g}, batch {BATCH}",
+            f"ResNet-18 of three quarters of its width with the stem for 32×32 images, trained for {epochs.original} epochs on {runs[0]['images']} "
+            "images of CIFAR-10 re-encoded as JPEG; the designs are the planner's own with its default limits",
+            f"calibrated: {IMAGES} training images without labels; without labels: {epochs.unlabelled} epochs of the original's soft labels at "
+            f"temperature {TEMPERATURE:g}; with labels: {epochs.labelled} epochs; both from the calibrated start at learning rate {RATE_ON:g}, batch {BATCH}",
         ],
     )
 
@@ -297,18 +326,13 @@ def main() -> int:
     """Run one of the commands."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["plan", "job", "all", "record"])
-    parser.add_argument("names", nargs="*")
-    parser.add_argument("--data", type=Path, default=Path("cifar.npz"))
-    parser.add_argument("--out", type=Path, default=Path("runs/planned"))
-    parser.add_argument("--epochs", type=int, default=25, help="of the original")
-    parser.add_argument("--until", type=float, default=400.0, help="seconds after which no further design is begun")
-    options = parser.parse_args()
+    options = arguments(parser)
     if options.what == "plan":
         write_designs()
     elif options.what == "job":
-        job(int(options.names[0]), options.data, options.out, options.epochs, options.until)
+        job(Seed(int(options.names[0]), options.data, options.out, Epochs(*options.epochs)), options.until)
     elif options.what == "all":
-        return every(options.names, options)
+        return every("experiments.calibration.planned", options.names, options)
     else:
         record(Path(options.names[0]))
     return 0

@@ -1,45 +1,42 @@
 """Is a network that was trained with the roundings of its bundle as good in int8 and fp16 as in fp32?
 
-``job SEED`` takes the networks that ``experiments.calibration.planned`` left in OUT (or trains them now), rounds them as they are, and
-trains them on for some epochs with roundings and, to compare, without; ``all SEED …`` runs seeds side by side; ``record FOLDER`` makes the record.
+``job SEED`` measures the designs of ``experiments.calibration.planned``, and rounds the first ones as they are, after some more epochs
+with roundings and, to compare, after as many without; ``all SEED …`` runs seeds side by side. ``tensors`` writes what int8 rounds, which
+takes ONNX Runtime, so that the machine that trains need not have it; ``record FOLDER`` makes the record.
 """
 
 import argparse
 import json
-import subprocess
 import sys
-import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from experiments.calibration.planned import CASES, Case, Seed
+from experiments.calibration.planned import CASES, Case, Epochs, Seed, arguments, captured, every, network
 from experiments.gpu import origin
 
 HERE = Path(__file__).parent
-#: An int8 branch beside an fp16 one, and two int8 branches.
-ROUNDED = CASES[:2]
-EPOCHS, RATE = 5, 0.02
+TENSORS = HERE / "tensors.json"
+#: What is rounded: an int8 branch beside an fp16 one.
+ROUNDED = CASES[:1]
+EPOCHS, RATE = 3, 0.01
 #: Training images that ranges are taken from.
-RANGES = 64
-#: Test images that the exported files are run on, beside the module that was trained.
-RUN = 500
-STATES = (
-    "trained, fp32",
-    "trained, rounded",
-    "5 more epochs without rounding, fp32",
-    "5 more epochs without rounding, rounded",
-    "5 more epochs with rounding, fp32",
-    "5 more epochs with rounding, rounded",
-)
+RANGES = 512
+#: What is compared, after training with labels.
+STATES = ("as it is", "after more epochs", "after more epochs with rounding")
 
 
 class Rounding(Seed):
     """One seed's networks, rounded and trained on."""
 
-    def measure(self, case: Case) -> None:
-        """Every state of a design."""
+    def rounded_done(self, case: Case) -> bool:
+        """Whether there is nothing left to measure of a rounded design."""
+        return all(self.has(case.name, f"{state}, {form}") for state in STATES for form in ("fp32", "rounded"))
+
+    def round(self, case: Case) -> None:
+        """Every state of a design that was trained, in fp32 and rounded."""
         import torch
         from safetensors.torch import load_file
 
@@ -48,9 +45,6 @@ class Rounding(Seed):
         from stretch.train.loop import Run
         from stretch.transform import BranchedModel
 
-        if not self.trained(case).exists():
-            super().measure(case)
-        torch.backends.cudnn.allow_tf32 = False
         profile = load_device(case.device)
         design = read_design(case.file, self.captured.graph, profile)
         precision = {name: profile.processor(name).default_precision for name in design.processors}
@@ -62,119 +56,108 @@ class Rounding(Seed):
             return model.to(self.device).eval()
 
         model = fresh()
-        self._both(case, "trained", model, self._rounded(model, precision))
-        for with_rounding in (False, True):
+        self._both(case, STATES[0], model, self._rounded(case, model, precision))
+        for what in STATES[1:]:
             model = fresh()
-            net = self._rounded(model, precision) if with_rounding else model
-            config = self.config(EPOCHS, RATE, amp="none")
-            torch.backends.cudnn.allow_tf32 = True
-            run = Run(net, self.train_set, self.test_set, config, evaluate_every=EPOCHS)
+            net = self._rounded(case, model, precision) if what == STATES[2] else model
+            run = Run(net, self.train_set, self.test_set, self.config(EPOCHS, RATE, amp="none", graph=False), evaluate_every=EPOCHS)
             for _ in run.steps():
                 pass
-            torch.backends.cudnn.allow_tf32 = False
+            torch.cuda.empty_cache()
             seconds = sum(epoch.seconds for epoch in run.history.epochs)
-            what = f"{EPOCHS} more epochs {'with' if with_rounding else 'without'} rounding"
-            rounded = net if with_rounding else self._rounded(model, precision)
-            self._both(case, what, model, rounded, seconds)
-            if with_rounding:
-                self._run_files(case, model, rounded, precision)
+            self._both(case, what, model, net if net is not model else self._rounded(case, model, precision), seconds)
 
-    def _rounded(self, model: Any, precision: dict[str, str]) -> Any:
+    def _rounded(self, case: Case, model: Any, precision: dict[str, str]) -> Any:
         """The network with roundings, ranges from images as it is now."""
         from stretch.train.rounded import RoundedModel
 
-        return RoundedModel(model, precision, [self.normalise(self.train_set.some(RANGES).images)])
+        images = self.normalise(self.train_set.some(RANGES).images)
+        return RoundedModel(model.eval(), precision, [images], json.loads(TENSORS.read_text())[case.name])
 
     def _both(self, case: Case, what: str, model: Any, rounded: Any, seconds: float = 0.0) -> None:
-        for label, net in (("fp32", model), ("rounded", rounded)):
-            self.add(case.name, f"{what}, {label}", self.accuracy(net.eval()), seconds)
-
-    def _run_files(self, case: Case, model: Any, rounded: Any, precision: dict[str, str]) -> None:
-        """How often the exported files, run by the scheduler, see the class that the module sees which was trained."""
-        import copy
-
         import torch
 
-        from scheduler.bundle.load import load_bundle
-        from stretch.evaluation.files import measure_files
-        from stretch.export.bundle import BundleFacts, export_bundle
-
-        images = [self.normalise(source.some(count).images).cpu().numpy() for source, count in ((self.train_set, 8), (self.test_set, RUN))]
-        fitted, others = ([image[None] for image in some] for some in images)
-        here = copy.deepcopy(rounded).cpu().eval()
-        with tempfile.TemporaryDirectory() as folder, torch.no_grad():
-            own = BundleFacts(case.device, False, "trained", precision=precision, ranges=rounded.ranges)
-            plain = copy.deepcopy(model).to("cpu", memory_format=torch.contiguous_format).eval()
-            export_bundle(Path(folder) / "b", self.captured, plain, None, own, "0", controls=False)
-            bundle = load_bundle(Path(folder) / "b")
-            found = measure_files(bundle, lambda x: here(torch.from_numpy(x)).numpy(), fitted, others, seconds=60.0).agreement
-        assert found.value is not None
-        self.add(case.name, "files", found.value, 0.0)
+        # no tensor cores: what is compared is what the files compute
+        torch.backends.cudnn.allow_tf32 = False
+        for form, net in (("fp32", model), ("rounded", rounded)):
+            self.add(case.name, f"{what}, {form}", self.accuracy(net.eval()), seconds)
+        torch.backends.cudnn.allow_tf32 = True
 
 
-def job(seed: int, data: Path, out: Path, epochs: int, cases: int) -> None:
-    """Measure one seed."""
-    work = Rounding(seed, data, out, epochs, "rounding")
-    for case in ROUNDED[:cases]:
-        if not work.has(case.name, "files"):
-            work.measure(case)
+def job(work: Rounding, until: float) -> None:
+    """Measure one seed, as far as the time goes."""
+    start = time.monotonic()
+    for case in CASES:
+        for done, measure in ((work.done, work.measure), *([(work.rounded_done, work.round)] if case in ROUNDED else [])):
+            if done(case):
+                continue
+            if time.monotonic() - start > until:
+                sys.stderr.write(f"seed {work.seed}: no time for {case.name} and what follows; the same command goes on there\n")
+                return
+            measure(case)
 
 
-def every(seeds: list[str], options: argparse.Namespace) -> int:
-    """One process a seed, side by side; returns how many failed."""
-    words = ["--data", str(options.data), "--out", str(options.out), "--epochs", str(options.epochs), "--cases", str(options.cases)]
-    processes = [subprocess.Popen([sys.executable, "-m", "experiments.rounding.run", "job", seed, *words]) for seed in seeds]
-    return sum(process.wait() != 0 for process in processes)
+def write_tensors() -> None:
+    """Write what int8 rounds of each design that is rounded, by subgraph."""
+    import torch
+
+    from predictors.devices import load_device
+    from stretch.stages.design import read_design
+    from stretch.train.rounded import RoundedModel
+    from stretch.transform import build
+
+    original = captured(network())
+    found = {}
+    for case in ROUNDED:
+        profile = load_device(case.device)
+        design = read_design(case.file, original.graph, profile)
+        precision = {name: profile.processor(name).default_precision for name in design.processors}
+        ranges = RoundedModel(build(original, design), precision, [torch.randn(2, 3, 32, 32)]).ranges
+        found[case.name] = {name: list(own) for name, own in ranges.items()}
+    TENSORS.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def record(folder: Path) -> None:
     """Make the record of the seeds in a folder."""
     from experiments.records import write_record
 
-    runs = [json.loads(file.read_text()) for file in sorted(folder.glob("rounding-*.json"))]
+    runs = [json.loads(file.read_text()) for file in sorted(folder.glob("planned-*.json"))]
     rows = []
     for case in ROUNDED:
-        by_state = {
-            state: {
-                run["seed"]: row["accuracy"] for run in runs for row in run["rows"] if (row["name"], row["state"]) == (case.name, state)
-            }
-            for state in (*STATES, "files")
-        }
-        for after, state, base in (
-            ("as trained", STATES[1], STATES[0]),
-            ("after 5 epochs without rounding", STATES[3], STATES[2]),
-            ("after 5 epochs with rounding", STATES[5], STATES[2]),
-        ):
-            own, fp32 = by_state[state], by_state[base]
+
+        def by_seed(state: str, name: str = case.name) -> dict[int, float]:
+            return {run["seed"]: row["accuracy"] for run in runs for row in run["rows"] if (row["name"], row["state"]) == (name, state)}
+
+        # what rounding costs is told against the same number of epochs without it
+        for state, base in zip(STATES, (STATES[0], STATES[1], STATES[1]), strict=True):
+            own, fp32 = by_seed(f"{state}, rounded"), by_seed(f"{base}, fp32")
             seeds = sorted(own.keys() & fp32.keys())
             if not seeds:
                 continue
             lost = [100 * (fp32[seed] - own[seed]) for seed in seeds]
             rows.append(
                 {
-                    "network": f"{case.name}, {after}",
+                    "network": f"{case.name}, {state}",
                     "seeds": len(seeds),
-                    "fp32 top-1 %": round(100 * float(np.mean([fp32[s] for s in seeds])), 2),
-                    "rounded top-1 %": round(100 * float(np.mean([own[s] for s in seeds])), 2),
-                    "lost, percentage points": round(float(np.mean(lost)), 2),
+                    "fp32 top-1 %": round(100 * float(np.mean([fp32[seed] for seed in seeds])), 2),
+                    "rounded top-1 %": round(100 * float(np.mean([own[seed] for seed in seeds])), 2),
+                    "lost, points": round(float(np.mean(lost)), 2),
+                    "least lost": round(min(lost), 2),
                     "most lost": round(max(lost), 2),
-                    "files agree with the module %": round(100 * float(np.mean(list(by_state["files"].values()))), 1)
-                    if state == STATES[5] and by_state["files"]
-                    else None,
                 }
             )
+    epochs = Epochs(**runs[0]["epochs"])
     write_record(
         HERE / "results" / "h200.json",
         {"rounding": rows},
         source="measured",
         command="python -m experiments.rounding.run all 0 1 2",
-        runs=min(int(row["seeds"]) for row in rows),  # type: ignore[arg-type]
+        runs=min(int(row["seeds"]) for row in rows),  # type: ignore[call-overload]
         **origin(runs),
         notes=[
-            f"the planner's designs of ResNet-18 on CIFAR-10 re-encoded as JPEG, trained with labels; ranges from {RANGES} training images; "
-            f"{EPOCHS} epochs at learning rate {RATE:g}",
-            "rounded: the module that computes as the bundle will, int8 and fp16 by processor; fp32 after rounding is that of as many "
-            f"epochs without; the files that were exported from it ran on {RUN} test images by ONNX Runtime on the CPU",
+            f"the planner's designs of experiments/calibration, calibrated and trained for {epochs.labelled} epochs with labels; int8 on the cpu, "
+            f"fp16 on the gpu, ranges from {RANGES} training images; {EPOCHS} more epochs at learning rate {RATE:g}",
+            "rounded: the module that computes as the exported files do, in fp32 between the roundings; lost: against fp32 after as many epochs without rounding",
         ],
     )
 
@@ -182,17 +165,14 @@ def record(folder: Path) -> None:
 def main() -> int:
     """Run one of the commands."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["job", "all", "record"])
-    parser.add_argument("names", nargs="*")
-    parser.add_argument("--data", type=Path, default=Path("cifar.npz"))
-    parser.add_argument("--out", type=Path, default=Path("runs/planned"))
-    parser.add_argument("--epochs", type=int, default=25, help="of the original")
-    parser.add_argument("--cases", type=int, default=len(ROUNDED), help="designs, of those in the order of the file")
-    options = parser.parse_args()
-    if options.what == "job":
-        job(int(options.names[0]), options.data, options.out, options.epochs, options.cases)
+    parser.add_argument("what", choices=["tensors", "job", "all", "record"])
+    options = arguments(parser)
+    if options.what == "tensors":
+        write_tensors()
+    elif options.what == "job":
+        job(Rounding(int(options.names[0]), options.data, options.out, Epochs(*options.epochs)), options.until)
     elif options.what == "all":
-        return every(options.names, options)
+        return every("experiments.rounding.run", options.names, options)
     else:
         record(Path(options.names[0]))
     return 0

@@ -1,7 +1,7 @@
 """Write a branched model as a bundle: ONNX per subgraph, the whole, the controls, `bundle.json`."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from stretch.export.checks import check_export
 from stretch.export.lowering import stated_ranges
 from stretch.export.onnx import Arrays, save_onnx, to_numpy, to_onnx
 from stretch.export.staging import file_entry, staged, write_manifest
-from stretch.planning.design.bands import ENTRY_ROWS
+from stretch.export.subgraph import entry_rows, subgraph_names, subgraph_of
 from stretch.planning.design.scale import host_processor
 from stretch.transform.model import BranchedModel, op_weights
 
@@ -131,7 +131,7 @@ def _write_graphs(
 ) -> _Written:
     """Write every subgraph, the whole and the controls."""
     weights = to_numpy(op_weights(model))
-    written = _Written({name: subgraph_of(model.graph, name) for name in _subgraph_names(model.graph)})
+    written = _Written({name: subgraph_of(model.graph, name) for name in subgraph_names(model.graph)})
     properties = {
         "stretch.design": msgspec.json.encode(model.design).decode(),
         "stretch.model": model.graph.name,
@@ -167,35 +167,9 @@ def _write(folder: Path, name: str, graph: OpGraph, weights: Arrays, properties:
         files[str(written.relative_to(folder))] = file_entry(written)
 
 
-def _subgraph_names(graph: OpGraph) -> list[str]:
-    """Subgraphs of a branched graph in topological order, joins left out."""
-    return list(dict.fromkeys(op.tags["subgraph"] for op in graph.ops if "origin" in op.tags))
-
-
-def subgraph_of(graph: OpGraph, name: str) -> OpGraph:
-    """One subgraph as a graph of its own; tensors keep their names, and one of which it reads some rows has no others."""
-    cut = _entry_rows(graph, name)
-    ops = [op for op in graph.ops if op.tags.get("subgraph") == name and op is not cut]
-    inside = {op.name for op in ops}
-    outputs = [op.name for op in ops if op.name == graph.output or any(r not in inside for r in graph.consumers[op.name])]
-    if cut:
-        source = cut.inputs[0]
-        entries = [Op(source, "input", attrs={"shape": cut.shape})]
-        ops = [replace(op, inputs=tuple(source if i == cut.name else i for i in op.inputs)) for op in ops]
-    else:
-        reads = dict.fromkeys(i for op in ops for i in op.inputs if i not in inside)
-        entries = [Op(source, "input", attrs={"shape": graph.by_name[source].shape}) for source in reads]
-    return OpGraph.build(f"{graph.name}.{name}", [*entries, *ops], outputs)
-
-
-def _entry_rows(graph: OpGraph, name: str) -> Op | None:
-    """The operator of a subgraph that cuts out of what arrives the rows that it reads; None for one that reads all."""
-    return next((op for op in graph.ops if op.tags.get("subgraph") == name and op.tags["origin"] == ENTRY_ROWS), None)
-
-
 def _manifest(original: Captured, model: BranchedModel, facts: BundleFacts, version: str, written: _Written) -> Manifest:
     graph = model.graph
-    subgraphs = tuple(_subgraph_entry(name, piece, _entry_rows(graph, name), facts) for name, piece in written.pieces.items())
+    subgraphs = tuple(_subgraph_entry(name, piece, entry_rows(graph, name), facts) for name, piece in written.pieces.items())
     joins = _join_entries(model)
     return Manifest(
         schema=SCHEMA,

@@ -22,7 +22,6 @@ from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.scale import scaled_graph
 from stretch.planning.plan import plan
 from stretch.planning.sentences import as_key, errors_spelled
-from stretch.stages.build import BATCH
 from stretch.stages.design import read_design
 from stretch.stages.network import read_network
 from stretch.train.augment import Normalise, crop_and_flip
@@ -137,7 +136,7 @@ class Prepared:
             some = [torch.randn(2, *self.captured.graph.input.shape[1:], device=device)]
         else:
             normalise = Normalise(*images.moments(), device)
-            found = images.some(self.recipe.rounding.images).batches(BATCH)
+            found = images.some(self.recipe.rounding.images).batches(self.recipe.rounding.images)
             some = [normalise(batch.to(device)) for batch, _ in found]
         return RoundedModel(model, self.precision, some)
 

@@ -13,18 +13,16 @@ from torch import nn
 
 from predictors.errors import StretchError
 from predictors.joins import join_of
-from stretch.export.bundle import subgraph_of
-from stretch.export.channels import scales_of
-from stretch.export.onnx import to_numpy, to_onnx
+from stretch.export.subgraph import subgraph_of
 from stretch.planning.design.branch_design import safe_name
-from stretch.quantize.half import LARGEST
-from stretch.quantize.qdq import quantise
 from stretch.transform.model import Branch, BranchedModel, op_weights
 
 #: Largest integer of a weight in int8, whose scale is symmetric.
 WEIGHT_LEVELS = 127
 #: What the exporter's quantiser takes for the largest weight of a channel that has none as large, such as one of zeros.
 LEAST_RANGE = 1e-4
+#: Largest number of half precision.
+LARGEST = torch.finfo(torch.float16).max
 #: Integers of activations.
 LEVELS = (0, 255)
 
@@ -48,6 +46,8 @@ class RoundedModel(nn.Module):
         model: The network; shared, not copied, and trained with its parameters.
         precision: ``fp32``, ``fp16`` or ``int8`` by processor.
         images: Batches of what the network reads, which ranges are taken from.
+        tensors: What int8 rounds, by subgraph, as `ranges` of an equal network tells it: then the least and largest values that it
+            takes are observed here, where there need be no ONNX Runtime. The exporter's quantiser is asked if None.
 
     Raises:
         StretchError: If a rounded branch is a band of rows, has some channels or is a portion, or has weights of layers that are
@@ -57,19 +57,28 @@ class RoundedModel(nn.Module):
     scales: torch.Tensor
     zeros: torch.Tensor
 
-    def __init__(self, model: BranchedModel, precision: Mapping[str, str], images: Sequence[torch.Tensor]) -> None:
+    def __init__(
+        self,
+        model: BranchedModel,
+        precision: Mapping[str, str],
+        images: Sequence[torch.Tensor],
+        tensors: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
         super().__init__()
         self.model = model
         self._branches = {name: _RoundedBranch(branch, precision[processor], _prefix(name)) for name, branch, processor in _branches(model)}
         self._check()
         self._reads = {name: subgraph_of(model.graph, name).input.name for name in self._branches}
-        ranges = _find_ranges(model, [name for name, own in self._branches.items() if own.precision == "int8"], images)
+        self.train(model.training)
+        rounded = [name for name, own in self._branches.items() if own.precision == "int8"]
+        ranges = (
+            _find_ranges(model, rounded, images) if tensors is None else self._observed({name: tensors[name] for name in rounded}, images)
+        )
         self._at = {(name, tensor): i for i, (name, tensor) in enumerate((n, t) for n, own in ranges.items() for t in own)}
         found = [each for own in ranges.values() for each in own.values()]
         device = next(model.parameters()).device
         self.register_buffer("scales", torch.tensor([scale for scale, _ in found], dtype=torch.float32, device=device))
         self.register_buffer("zeros", torch.tensor([zero for _, zero in found], dtype=torch.int32, device=device))
-        self.train(model.training)
 
     @property
     def ranges(self) -> Ranges:
@@ -90,24 +99,50 @@ class RoundedModel(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Run segment after segment, in float32 between the roundings."""
-        with torch.autocast(x.device.type, enabled=False):
-            for part in self.model.design.segments:
-                outputs = [self._run(f"{part.name}.{name}", x) for name in part.names]
-                x = outputs[0] if len(outputs) == 1 else self.model.segment(part.name).join(*outputs)
-        return x
+        return self._joined(x, self.branch)
 
-    def _run(self, name: str, x: torch.Tensor) -> torch.Tensor:
-        own = self._branches[name]
+    def branch(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        """What the branch of one subgraph writes, rounded, for what it reads."""
 
         def rounded(tensor: str, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-            if own.precision == "fp16":
-                return _half(value), None
             i = self._at.get((name, tensor))
             if i is None:
                 return value, None
             return torch.fake_quantize_per_tensor_affine(value, self.scales[i], self.zeros[i], *LEVELS), self.scales[i]
 
-        return own.run(x, self._reads[name], rounded)
+        own = self._branches[name]
+        return own.run(x, self._reads[name], _to_half if own.precision == "fp16" else rounded)
+
+    def _joined(self, x: torch.Tensor, branch: Callable[[str, torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        """The network of branches that are computed so."""
+        with torch.autocast(x.device.type, enabled=False):
+            for part in self.model.design.segments:
+                outputs = [branch(f"{part.name}.{name}", x) for name in part.names]
+                x = outputs[0] if len(outputs) == 1 else self.model.segment(part.name).join(*outputs)
+        return x
+
+    @torch.no_grad()
+    def _observed(self, tensors: Mapping[str, Sequence[str]], images: Sequence[torch.Tensor]) -> Ranges:
+        """Scale and zero point of the range that each tensor takes, zero within."""
+        seen = {(name, tensor): (0.0, 0.0) for name, own in tensors.items() for tensor in own}
+
+        def branch(name: str, x: torch.Tensor) -> torch.Tensor:
+            def observe(tensor: str, value: torch.Tensor) -> tuple[torch.Tensor, None]:
+                if (name, tensor) in seen:
+                    low, high = seen[name, tensor]
+                    seen[name, tensor] = min(low, float(value.min())), max(high, float(value.max()))
+                return value, None
+
+            own = self._branches[name]
+            return own.run(x, self._reads[name], _to_half if own.precision == "fp16" else observe)
+
+        for batch in images:
+            self._joined(batch, branch)
+        ranges: Ranges = {}
+        for (name, tensor), (low, high) in seen.items():
+            scale = max(high - low, LEAST_RANGE) / LEVELS[1]
+            ranges.setdefault(name, {})[tensor] = (scale, round(-low / scale))
+        return ranges
 
     def _check(self) -> None:
         """Refuse what is rounded otherwise than here."""
@@ -217,6 +252,11 @@ def _half(value: torch.Tensor) -> torch.Tensor:
     return inside + (inside.detach().half().float() - inside.detach())
 
 
+def _to_half(tensor: str, value: torch.Tensor) -> tuple[torch.Tensor, None]:
+    """Any tensor in half precision, which has no scale."""
+    return _half(value), None
+
+
 def _per_channel(
     weight: torch.Tensor, bias: torch.Tensor | None, arriving: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -255,6 +295,11 @@ def _prefix(subgraph: str) -> str:
 @torch.no_grad()
 def _find_ranges(model: BranchedModel, subgraphs: Sequence[str], images: Sequence[torch.Tensor]) -> Ranges:
     """Scales and zero points that the exporter's quantiser finds, of what is read and of what operators give."""
+    # a machine that trains need not have ONNX Runtime where ranges are observed
+    from stretch.export.channels import scales_of
+    from stretch.export.onnx import to_numpy, to_onnx
+    from stretch.quantize.qdq import quantise
+
     reads: dict[str, list[Any]] = {name: [] for name in subgraphs}
     training = model.training
     handles = []
