@@ -29,5 +29,4 @@ def test_subgraphs_have_every_operator_but_joins_once_and_read_what_others_write
         assert {op.name for op in piece.inputs} <= there
         there |= set(piece.outputs)
         assert entry_rows(graph, name) is None
-        assert piece.macs == sum(op.macs for op in piece.ops)
     assert graph.output in there
