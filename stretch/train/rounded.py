@@ -50,8 +50,8 @@ class RoundedModel(nn.Module):
             takes are observed here, where there need be no ONNX Runtime. The exporter's quantiser is asked if None.
 
     Raises:
-        StretchError: If a rounded branch is a band of rows, has some channels or is a portion, or has weights of layers that are
-            neither convolutions nor linear nor batch norms; names it.
+        StretchError: If a branch is a band of rows, has some channels or is a portion, or a rounded one has weights of layers
+            that are neither convolutions nor linear nor batch norms; names it.
     """
 
     scales: torch.Tensor
@@ -69,7 +69,8 @@ class RoundedModel(nn.Module):
         self._branches = {name: _RoundedBranch(branch, precision[processor], _prefix(name)) for name, branch, processor in _branches(model)}
         self._check()
         self._reads = {name: subgraph_of(model.graph, name).input.name for name in self._branches}
-        self.train(model.training)
+        training = model.training
+        self.train(training)
         rounded = [name for name, own in self._branches.items() if own.precision == "int8"]
         ranges = (
             _find_ranges(model, rounded, images) if tensors is None else self._observed({name: tensors[name] for name in rounded}, images)
@@ -79,6 +80,7 @@ class RoundedModel(nn.Module):
         device = next(model.parameters()).device
         self.register_buffer("scales", torch.tensor([scale for scale, _ in found], dtype=torch.float32, device=device))
         self.register_buffer("zeros", torch.tensor([zero for _, zero in found], dtype=torch.int32, device=device))
+        self.train(training)
 
     @property
     def ranges(self) -> Ranges:
@@ -148,15 +150,13 @@ class RoundedModel(nn.Module):
         """Refuse what is rounded otherwise than here."""
         joins = {part.name: part.join for part in self.model.design.segments if not part.whole}
         for name, own in self._branches.items():
-            if own.precision == "fp32":
-                continue
             join = joins.get(name.partition(".")[0])
             if join is not None and join_of(join).exact:
                 raise StretchError(
                     f"branch `{name}` computes a part of its segment, and parts are rounded as the whole segment is, which training does not do",
                     "train it without [rounding]: it computes what the original computes",
                 )
-            for layer, module in own.branch.named_children():
+            for layer, module in own.branch.named_children() if own.precision != "fp32" else ():
                 if next(module.parameters(), None) is not None and not isinstance(module, _ROUNDED):
                     raise StretchError(
                         f"`{layer}` of branch `{name}` is a {type(module).__name__}, whose weights training does not round",
