@@ -132,7 +132,7 @@ class Branched:
             return self.agreement
         from stretch.stages.build import run_on
 
-        found, said = run_on(bundle, self.original, self.images, self.run_images, self.mapping, progress)
+        found, said = run_on(bundle, self.original, self.images, self.run_images, self.mapping, progress=progress)
         self.warnings += [each for each in said if each not in self.warnings]
         return replace(self.agreement, bundle=found)
 

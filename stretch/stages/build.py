@@ -13,7 +13,7 @@ from scheduler.bundle.preprocessing import IMAGENET, Preprocessing
 from scheduler.progress import Progress, silent
 from stretch.capture import Captured
 from stretch.evaluation.agreement import ALIKE, Compared, compare
-from stretch.evaluation.files import measure_files
+from stretch.evaluation.files import SECONDS, measure_files
 from stretch.planning.result import PlanResult
 from stretch.planning.sentences import Mention, Sentence
 from stretch.quantize.images import load_images
@@ -121,6 +121,8 @@ def run_on(
     images: Images,
     count: int = RUN_IMAGES,
     mapping: Mapping[str, str] | None = None,
+    *,
+    seconds: float = SECONDS,
     progress: Progress = silent,
 ) -> tuple[BundleAgreement, list[str]]:
     """How far a bundle's files, in the precisions that are planned, agree with the original, and what to say of it.
@@ -131,6 +133,7 @@ def run_on(
         images: Those that calibration looked at give the ranges of int8, of those held back some are compared, spread over all.
         count: Images to compare on, at most.
         mapping: Where processors run here; see `stretch.evaluation.files.measure_files`.
+        seconds: Time after which no further image is begun.
         progress: Told what comes next.
     """
     fitted, there = ([image[None].numpy() for batch in some for image in batch.cpu()] for some in (images.fitted, images.held_back))
@@ -141,7 +144,7 @@ def run_on(
     def original(x: Any) -> Any:
         return module(torch.from_numpy(x)).numpy()
 
-    found = measure_files(bundle, original, fitted, taken, mapping, progress=progress)
+    found = measure_files(bundle, original, fitted, taken, mapping, seconds=seconds, progress=progress)
     said = [f"subgraph `{name}` was run in fp32, not in its planned precision: {why}" for name, why in found.kept.items()]
     if found.left:
         said.append(f"in the time there is, the bundle's files were run on {found.agreement.images} of {len(taken)} images")

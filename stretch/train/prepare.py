@@ -28,7 +28,7 @@ from stretch.train.augment import Normalise, crop_and_flip
 from stretch.train.datasets import load_data
 from stretch.train.head import replace_head
 from stretch.train.pool import fastest_designs, random_designs
-from stretch.train.recipe import Recipe
+from stretch.train.recipe import Recipe, RoundingConfig
 from stretch.train.rounded import RoundedModel
 from stretch.train.supernet import Supernet
 from stretch.train.unlabelled import check_unlabelled
@@ -195,12 +195,23 @@ def prepare(recipe: Recipe, folder: Path, *, trust_code: bool = False) -> Prepar
     if loaded.weights_source == "random" and (taught or recipe.start != "scratch"):
         warnings.append("the original has random weights: there is nothing to inherit or to learn from it")
     ready = Prepared(recipe, profile, captured, loaded.weights_source, _designs(recipe, folder, captured.graph, profile), warnings)
-    if recipe.rounding is not None and set(ready.precision.values()) == {"fp32"}:
+    if recipe.rounding is not None:
+        _check_precision(ready, recipe.rounding)
+    return ready
+
+
+def _check_precision(ready: Prepared, rounding: RoundingConfig) -> None:
+    """Refuse precisions of processors that the design does not use, and rounding that rounds nothing."""
+    used = ready.precision
+    known = {*used, *(ready.profile.processor(name).family for name in used)}
+    strange = next((name for name in rounding.precision if name not in known), None)
+    if strange is not None:
+        raise UsageError(f"rounding.precision names `{strange}`, which the design does not use", f"it uses {', '.join(used)}")
+    if set(used.values()) == {"fp32"}:
         raise UsageError(
-            f"nothing is rounded: {', '.join(ready.precision)} compute in fp32",
+            f"nothing is rounded: {', '.join(used)} compute in fp32",
             'name a precision, as rounding.precision = { cpu = "int8" }',
         )
-    return ready
 
 
 def check_rounding(recipe: Recipe) -> None:

@@ -195,6 +195,7 @@ def test_stated_ranges_are_read_as_they_were(ranges):
         (("start=trained",), "start = trained and the file of weights"),
         (("trained=gone.safetensors",), "start = trained and the file of weights"),
         (('rounding.precision={cpu="fp32",gpu="fp32"}',), "nothing is rounded: cpu, gpu compute in fp32"),
+        (('rounding.precision={dsp="int8"}',), "names `dsp`, which the design does not use"),
         (("start=trained", "trained=gone.safetensors"), "cannot read the weights"),
     ],
 )
