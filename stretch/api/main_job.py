@@ -11,7 +11,7 @@ from predictors.devices import DeviceProfile, load_device
 from predictors.errors import MissingBackendError, UsageError
 from predictors.install import install_line
 from scheduler.progress import Progress, silent
-from stretch.api.agreeing import agreeing, check_request
+from stretch.api.agreeing import agreeing, check_request, check_run
 from stretch.api.branched import UNKNOWN_ACCURACY, Branched
 from stretch.planning.config import PlanConfig
 from stretch.planning.design.branch_design import DesignDraft, load_draft
@@ -84,6 +84,7 @@ def branch(
     phase = partial(_phase, seconds, progress or silent)
     asked = _asked(device, design, config, options)
     check_request(min_agreement, repair=repair, images=images is not None, design=design is not None, dry_run=dry_run)
+    check_run(run_images, mapped=bool(mapping), images=images is not None)
     _check_target(None if dry_run else out)
     with _torch(phase):
         network = _read(model, input_shape, phase, weights=str(weights), seed=seed, trust_code=trust_code)

@@ -31,6 +31,8 @@ def images(tmp_path_factory):
         ({"min_agreement": 1.2, "images": "there"}, "no share of images"),
         ({"min_agreement": 0.9, "images": "there", "dry_run": True}, "dry run"),
         ({"repair": True, "images": "there"}, "nothing to repair"),
+        ({"run_images": -1, "images": "there"}, "no number of images"),
+        ({"mapping": {"gpu": "cpu"}}, "there are no images"),
         ({"min_agreement": 0.9, "images": "there", "repair": True, "design": "there"}, "a design that is given is not changed"),
     ],
 )
