@@ -4,8 +4,11 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from predictors.devices import Precision
+
 _Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 _Error = Annotated[float, msgspec.Meta(ge=0, le=1e30)]
+_Images = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
 
 
 class SegmentAgreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -23,6 +26,32 @@ class SegmentAgreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     error: _Error | None
 
 
+class BundleAgreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A bundle's subgraphs in the precisions planned for the device's processors, run by delegates, beside the original in fp32.
+
+    Args:
+        value: Share of images with the same best class; None where outputs are no classes.
+        low: Lower end of its 95 % interval (Wilson's).
+        high: Upper end.
+        top5_overlap: Share of the five best classes that both have; None with five classes or fewer.
+        error: Root of the squared error of the outputs over the root of the original's square.
+        images: Images it was measured on.
+        precisions: What the subgraphs of each processor computed in, sorted.
+        delegates: What computed them where this was measured, by processor.
+        source: Always ``measured``.
+    """
+
+    value: _Share | None
+    low: _Share | None
+    high: _Share | None
+    top5_overlap: _Share | None
+    error: _Error
+    images: _Images
+    precisions: dict[str, tuple[Precision, ...]]
+    delegates: dict[str, str]
+    source: Literal["measured"] = "measured"
+
+
 class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A branched network beside its original on images.
 
@@ -36,6 +65,7 @@ class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         precision: What both computed in.
         source: Always ``measured``.
         segments: Each segment that is not the original's, alone.
+        bundle: The same of the files as they are planned to run; None where that was not measured.
     """
 
     value: _Share | None
@@ -43,7 +73,8 @@ class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     high: _Share | None
     top5_overlap: _Share | None
     error: _Error
-    images: Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
+    images: _Images
     precision: Literal["fp32"] = "fp32"
     source: Literal["measured"] = "measured"
     segments: tuple[SegmentAgreement, ...] = ()
+    bundle: BundleAgreement | None = None

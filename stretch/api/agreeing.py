@@ -46,6 +46,26 @@ def check_request(least: float | None, *, repair: bool, images: bool, design: bo
         raise UsageError("a design that is given is not changed", Sentence("leave out {} or {}", Mention("repair"), Mention("design")))
 
 
+def check_run(count: int, *, mapped: bool, images: bool) -> None:
+    """Refuse a request for running a bundle's files that cannot be met.
+
+    Args:
+        count: Images to run them on, at most.
+        mapped: Whether processors are mapped for that.
+        images: Whether there are images.
+
+    Raises:
+        UsageError: If so.
+    """
+    if count < 0:
+        raise UsageError(Sentence("{} is no number of images", Mention("run_images", count)), "give 0 for none, or more")
+    if mapped and not images:
+        raise UsageError(
+            "processors are mapped for comparing the bundle's files with the original, and there are no images to compare them on",
+            Sentence("give {}, or map processors when the bundle runs", Mention("images", "DIR")),
+        )
+
+
 def agreeing(result: Branched, least: float, again: Make | None) -> Branched:
     """The network if it agrees with the original often enough, else one in which fewer stages were stretched.
 

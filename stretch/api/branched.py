@@ -1,10 +1,12 @@
 """What the main job gives: a plan, a network to train, and a bundle when it is saved."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from predictors.errors import UsageError
 from scheduler.progress import Progress, silent
@@ -15,9 +17,11 @@ from stretch.planning.sentences import Mention, Sentence, Spelling, as_argument,
 
 if TYPE_CHECKING:
     from scheduler.bundle.agreement import Agreement
+    from scheduler.bundle.load import Bundle
     from scheduler.bundle.manifest import Manifest
     from scheduler.bundle.preprocessing import Preprocessing
     from stretch.capture import Captured
+    from stretch.stages.build import Images
     from stretch.transform import BranchedModel
     from stretch.transform.calibrate import SegmentError
     from stretch.transform.refine import Refined
@@ -48,6 +52,9 @@ class Branched:
         bundle: The folder written last, if any.
         manifest: Its `bundle.json`.
         preprocessing: What a picture goes through before the model reads it; None: ImageNet's.
+        images: What it was calibrated on, and others; None without images.
+        run_images: Of the others, so many are run through the bundle's files when they are written; 0 for none.
+        mapping: Where processors run here for that.
         original: The original network, a copy of it if a module was given; None after a dry run.
         built: Fingerprint of `model` as it was built; None after a dry run.
     """
@@ -65,6 +72,9 @@ class Branched:
     bundle: Path | None = None
     manifest: "Manifest | None" = None
     preprocessing: "Preprocessing | None" = None
+    images: "Images | None" = field(default=None, repr=False)
+    run_images: int = 0
+    mapping: Mapping[str, str] = field(default_factory=dict)
     original: "Captured | None" = field(default=None, repr=False)
     built: str | None = field(default=None, repr=False)
 
@@ -111,12 +121,23 @@ class Branched:
             self.preprocessing,
             controls=controls,
             agreement=self.agreement,
+            agreeing=partial(self._agreeing, progress=progress or silent),
             progress=progress or silent,
         )
-        self.bundle = folder
+        self.bundle, self.agreement = folder, self.manifest.agreement
         if trained:
             self.warnings = [warning for warning in self.warnings if warning != UNKNOWN_ACCURACY]
         return folder
+
+    def _agreeing(self, bundle: "Bundle", progress: Progress) -> "Agreement | None":
+        """What was measured of the network, with the same of its files as they are planned to run."""
+        if self.agreement is None or self.images is None or self.original is None or not self.run_images:
+            return self.agreement
+        from stretch.stages.build import run_on
+
+        found, said = run_on(bundle, self.original, self.images, self.run_images, self.mapping, progress=progress)
+        self.warnings += [each for each in said if each not in self.warnings]
+        return replace(self.agreement, bundle=found)
 
     def answer(self, spelling: Spelling | None = None) -> BranchedAnswer:
         """What was planned and made, as plain data.

@@ -11,7 +11,7 @@ from predictors.devices import DeviceProfile, load_device
 from predictors.errors import MissingBackendError, UsageError
 from predictors.install import install_line
 from scheduler.progress import Progress, silent
-from stretch.api.agreeing import agreeing, check_request
+from stretch.api.agreeing import agreeing, check_request, check_run
 from stretch.api.branched import UNKNOWN_ACCURACY, Branched
 from stretch.planning.config import PlanConfig
 from stretch.planning.design.branch_design import DesignDraft, load_draft
@@ -44,6 +44,8 @@ def branch(
     images: str | Path | None = None,
     image_count: int = 256,
     refine: float | None = None,
+    run_images: int = 64,
+    mapping: Mapping[str, str] | None = None,
     min_agreement: float | None = None,
     repair: bool = False,
     preprocessing: "Preprocessing | Mapping[str, Any] | None" = None,
@@ -68,6 +70,8 @@ def branch(
             on others, held back, the network is compared with the original. None: neither.
         image_count: Images to calibrate with, at most.
         refine: Minutes that the network is refined for by gradients after calibration, on a GPU where there is one. None: not at all.
+        run_images: With `out`, images held back that the bundle's files are run on in the precisions that are planned, at most; 0 for none.
+        mapping: Where processors run for that, such as ``{"dsp": "dsp"}`` for the simulator of a DSP; on the CPU if they are not named.
         min_agreement: Share of the images held back in which both networks must see the same class.
         repair: Where they do not, stages that change most stay as they are, one segment after the other, until they do.
         preprocessing: What pictures go through, or a table of what differs from what the model states, such as ``{"crop": 0.9}``.
@@ -88,12 +92,15 @@ def branch(
     asked = _asked(device, design, config, options)
     check_minutes(refine, images=images is not None, dry_run=dry_run)
     check_request(min_agreement, repair=repair, images=images is not None, design=design is not None, dry_run=dry_run)
+    check_run(run_images, mapped=bool(mapping), images=images is not None)
     _check_target(None if dry_run else out)
     with _torch(phase):
         network = _read(model, input_shape, phase, weights=str(weights), seed=seed, trust_code=trust_code)
 
         def make(request: PlanConfig | None) -> Branched:
             made = _planned(network, *asked[:2], request, seconds, preprocessing, calibrated=images is not None, phase=phase)
+            _check_mapping(made, mapping or {})
+            made.run_images, made.mapping = run_images, dict(mapping or {})
             if not dry_run:
                 _build(made, network.captured, controls, images, image_count, refine, phase, progress or silent)
             return made
@@ -141,6 +148,14 @@ def check_minutes(minutes: float | None, *, images: bool, dry_run: bool) -> None
         raise UsageError("a network is refined on images, and there are none", Sentence("give {}", Mention("images", "DIR")))
     if dry_run:
         raise UsageError("a dry run builds no network that could be refined", Sentence("leave out {}", Mention("refine")))
+
+
+def _check_mapping(made: Branched, mapping: Mapping[str, str]) -> None:
+    """See that processors can run where they are mapped, before anything is built."""
+    if mapping:
+        from scheduler.placement.mapping import place_processors
+
+        place_processors(made.plan.design.processors, mapping)
 
 
 def _check_target(out: str | Path | None) -> None:
@@ -259,7 +274,7 @@ def _build(
             result.sequential = build_control(captured, result.plan)
     if images is not None:
         with phase("calibrate"):
-            found = divide_images(Path(images), captured, image_count, result.preprocessing)
+            found = result.images = divide_images(Path(images), captured, image_count, result.preprocessing)
             result.calibration = calibrate(result.model, captured, found.fitted)
         if minutes is not None:
             with phase("refine"):

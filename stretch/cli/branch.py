@@ -1,7 +1,6 @@
 """`stretch branch`: a model to a bundle of branches for one device."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,11 +13,11 @@ from stretch.cli.output import Output, verb
 from stretch.cli.pictures import PictureRequest, picture_options
 from stretch.planning.config import PlanConfig
 from stretch.planning.sentences import as_flag
+from stretch.report.agreement import agreement_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from scheduler.bundle.agreement import Agreement
     from stretch.api import Branched
 
 #: Phases of the bar: import torch, load, capture, plan, transform, and files of a usual bundle.
@@ -53,6 +52,16 @@ def branch(
         float | None,
         typer.Option(help="Minutes to refine the calibrated network for by gradients, without labels, on a GPU where there is one."),
     ] = None,
+    run_images: Annotated[
+        int,
+        typer.Option(
+            help="Other images of the folder that the bundle's files are run on in the precisions planned, at most; 0: none.", min=0
+        ),
+    ] = 64,
+    mapping: Annotated[
+        list[str] | None,
+        typer.Option("--map", help="Where a processor runs for that, as dsp=dsp (its simulator) or gpu=opencl; on the CPU by default."),
+    ] = None,
     min_agreement: Annotated[
         float | None, typer.Option(help="Share of other images of the folder in which it must see the original's class, such as 0.95.")
     ] = None,
@@ -66,6 +75,7 @@ def branch(
     trust_code: Annotated[bool, typer.Option("--trust-code", help="Allow file.py:factory to execute that file.")] = False,
 ) -> None:
     """Stretch a model into branches for a device's processors and write a bundle that `stretch run` runs."""
+    from scheduler.placement.mapping import parse_mapping
     from stretch.api import branch as make
 
     target = (folder or Path("runs") / _folder_name(model, device)) if export and not dry_run else None
@@ -84,6 +94,8 @@ def branch(
             images=images,
             image_count=image_count,
             refine=refine,
+            run_images=run_images,
+            mapping=parse_mapping(mapping or []),
             min_agreement=min_agreement,
             repair=repair,
             preprocessing=asked,
@@ -123,7 +135,7 @@ def _tell(out: Output, result: "Branched") -> None:
                 f"{found.before:.3f} before, on {found.images} images that no step looked at"
             )
         if answer.agreement is not None:
-            for line in _agreement(answer.agreement):
+            for line in agreement_lines(answer.agreement):
                 console.print(line)
         if answer.bundle is not None:
             console.print(f"largest difference of any exported file from torch: {answer.checks['max_error']:.1e} of its largest output")
@@ -131,21 +143,6 @@ def _tell(out: Output, result: "Branched") -> None:
             console.print(f"bundle written; run it with: stretch run {answer.bundle}", soft_wrap=True)
 
     out.emit(answer, human)
-
-
-def _agreement(found: "Agreement") -> "Iterator[str]":
-    """How far the network agrees with the original, whole and by segments."""
-    if found.value is None:
-        yield f"measured on {found.images} images held back: error of the outputs {found.error:.3f} of the original's"
-    else:
-        yield (
-            f"measured on {found.images} images held back: the original's class in {found.value:.1%} ({found.low:.1%} to {found.high:.1%}), "
-            f"error of the scores {found.error:.3f} of the original's"
-        )
-    for each in found.segments:
-        if each.error is not None:
-            share = "" if each.value is None else f"the original's class in {each.value:.1%}, "
-            yield f"  {each.segment} alone changed: {share}error {each.error:.3f}"
 
 
 def _input_shape(text: str) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ import typer
 
 from stretch.cli.interrupt import WRITER_GRACE_S
 from stretch.cli.output import Output, verb
+from stretch.report.agreement import agreement_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -53,7 +54,8 @@ def extract(
         ranking = _rank(run, target, rank, progress, trust_code) if rank else None
     answer = ExtractAnswer(
         checkpoint=done.checkpoint,
-        accuracy=ExtractedAccuracy(supernet=done.inside, extracted=done.extracted),
+        accuracy=ExtractedAccuracy(supernet=done.inside, extracted=done.extracted) if done.labelled else None,
+        agreement=done.agreement,
         bundle=done.bundle,
         checks=done.manifest.checks if done.manifest else {},
         ranking=ranking,
@@ -75,7 +77,11 @@ def _rank(run: Path, target: Path, count: int, progress: "Progress", trust_code:
 
 
 def _print(console: "Console", answer: "ExtractAnswer") -> None:
-    console.print(f"accuracy {answer.accuracy.extracted:.2%}, within the run {answer.accuracy.supernet:.2%}")
+    if answer.accuracy is not None:
+        console.print(f"accuracy {answer.accuracy.extracted:.2%}, within the run {answer.accuracy.supernet:.2%}")
+    if answer.agreement is not None:
+        for line in agreement_lines(answer.agreement):
+            console.print(line)
     # not wrapped: these lines are there to be copied
     console.print(f"weights: {answer.checkpoint}", soft_wrap=True)
     if ranking := answer.ranking:

@@ -81,7 +81,8 @@ def _listener(out: Output, step: "Callable[..., None]", epochs: int) -> "Listene
 
         def finished(self, row: "Epoch") -> None:
             accuracy = "" if row.accuracy is None else f", accuracy {row.accuracy:.2%}"
-            out.note(f"epoch {row.epoch}: loss {row.loss:.4f}{accuracy}, {row.seconds:.1f} s")
+            agreement = "" if row.agreement is None else f", agreement with the original {row.agreement:.2%}"
+            out.note(f"epoch {row.epoch}: loss {row.loss:.4f}{accuracy}{agreement}, {row.seconds:.1f} s")
 
     return Teller()
 
@@ -141,7 +142,10 @@ def _print(console: "Console", answer: "TrainAnswer", trusted: bool) -> None:
     if answer.run is None:
         console.print(f"dry run: one step in {metrics['seconds']:.1f} s, loss {metrics['loss']:.4f}, {metrics['memory_mib']:.0f} MiB")
         return
-    console.print(f"accuracy {metrics['accuracy']:.2%}, best {metrics['best_accuracy']:.2%}, loss {metrics['loss']:.4f}")
+    what, key = (
+        ("accuracy", "accuracy") if metrics["agreement"] is None else ("agreement with the original on images held back", "agreement")
+    )
+    console.print(f"{what} {metrics[key]:.2%}, best {metrics[f'best_{key}']:.2%}, loss {metrics['loss']:.4f}")
     console.print(
         f"{metrics['epochs']} epoch{'s' * (metrics['epochs'] != 1)} in {metrics['seconds']:.1f} s on {metrics['device']}: "
         f"{metrics['images_per_second']:.0f} images/s, {metrics['memory_mib']:.0f} MiB"

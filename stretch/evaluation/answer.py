@@ -64,6 +64,7 @@ class EvaluateAnswer(msgspec.Struct, frozen=True, kw_only=True):
         original: The same of the original; None where there is none.
         agreement: Share with the same best class as the original.
         top5_overlap: Share of the five best classes that both have.
+        error: Root of the squared error of the outputs over the root of the original's square; None where there is no original.
         processors: Where each processor's work ran.
         warnings: What a person should know.
     """
@@ -80,6 +81,7 @@ class EvaluateAnswer(msgspec.Struct, frozen=True, kw_only=True):
     original: Accuracy | None
     agreement: Share | None
     top5_overlap: Share | None
+    error: float | None
     processors: dict[str, WhereAnswer]
     warnings: list[str]
 
@@ -121,6 +123,7 @@ def evaluate_answer(
         original=result.original,
         agreement=result.agreement,
         top5_overlap=result.top5_overlap,
+        error=result.error,
         processors={name: _where(place) for name, place in session.placements.items()},
         warnings=warnings,
     )

@@ -1,5 +1,6 @@
 """A bundle's classes against labels and against the original's, image by image."""
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,6 +57,8 @@ class Evaluation:
     _original: _Sums = field(default_factory=_Sums)
     _agree: float = 0
     _overlap: float = 0
+    _wrong: float = 0
+    _total: float = 0
 
     def add(self, scores: Array, original: Array | None, label: int | None) -> None:
         """Count one image.
@@ -74,6 +77,8 @@ class Evaluation:
         _count(self._original, theirs, label)
         self._agree += best[0] == theirs[0]
         self._overlap += len(set(best) & set(theirs)) / LONG
+        self._wrong += float(np.square(scores.astype(np.float64) - original).sum())
+        self._total += float(np.square(original.astype(np.float64)).sum())
 
     @property
     def branched(self) -> Accuracy:
@@ -94,6 +99,13 @@ class Evaluation:
     def top5_overlap(self) -> Share | None:
         """Share of the five best classes that both have; None without an original, or with five classes or fewer."""
         return share_of(self._overlap, self.images) if self.compared and self.images and self.outputs > LONG else None
+
+    @property
+    def error(self) -> float | None:
+        """Root of the squared error of the outputs over the root of the original's square; None where there is no original."""
+        if not self.compared or not self.images:
+            return None
+        return math.sqrt(self._wrong / self._total) if self._total else float(self._wrong > 0)
 
 
 def evaluate(branched: Net, original: Net | None, images: Iterable[tuple[str, Array, int | None]], outputs: int) -> Evaluation:

@@ -1,7 +1,7 @@
 """Write a branched model as a bundle: ONNX per subgraph, the whole, the controls, `bundle.json`."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +11,17 @@ from predictors.graph import Op, OpGraph
 from predictors.joins import join_of
 from predictors.shapes import integer
 from scheduler.bundle.agreement import Agreement
+from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import SCHEMA, Alternative, FileEntry, JoinEntry, Manifest, ModelInfo, SubgraphEntry, Tensor, WeightsInfo
 from scheduler.bundle.preprocessing import Preprocessing
 from scheduler.progress import Progress, silent
 from stretch.capture import Captured
 from stretch.export.channels import statements
 from stretch.export.checks import check_export
+from stretch.export.lowering import stated_ranges
 from stretch.export.onnx import Arrays, save_onnx, to_numpy, to_onnx
 from stretch.export.staging import file_entry, staged, write_manifest
-from stretch.planning.design.bands import ENTRY_ROWS
+from stretch.export.subgraph import entry_rows, subgraph_names, subgraph_of
 from stretch.planning.design.scale import host_processor
 from stretch.transform.model import BranchedModel, op_weights
 
@@ -41,6 +43,7 @@ class BundleFacts:
         little_cores: The device's cores for threads that only wait.
         preprocessing: What a picture goes through before the model reads it; None if that is not known.
         agreement: With the original; None where that was not measured.
+        ranges: Scale and zero point of tensors that int8 is to have, by subgraph and tensor; others are found on images.
     """
 
     device: str
@@ -55,6 +58,7 @@ class BundleFacts:
     little_cores: tuple[int, ...] = ()
     preprocessing: Preprocessing | None = None
     agreement: Agreement | None = None
+    ranges: Mapping[str, Mapping[str, tuple[float, int]]] = field(default_factory=dict)
 
 
 def export_bundle(
@@ -66,6 +70,7 @@ def export_bundle(
     version: str,
     *,
     controls: bool = True,
+    agreeing: Callable[[Bundle], Agreement | None] | None = None,
     progress: Progress = silent,
 ) -> Manifest:
     """Write the bundle folder atomically, each file checked against torch.
@@ -78,6 +83,7 @@ def export_bundle(
         facts: What the manifest says about them.
         version: Version of nn-stretch.
         controls: Whether to write the controls.
+        agreeing: Gives the agreement with the original from the complete files, before they are put in place; that of `facts` if None.
         progress: Called with the name of each file before it is written.
 
     Raises:
@@ -90,6 +96,8 @@ def export_bundle(
         progress("checks")
         checks = check_export(folder, manifest, original, model, sequential if controls else None)
         manifest = msgspec.structs.replace(manifest, checks=checks)
+        if agreeing is not None:
+            manifest = msgspec.structs.replace(manifest, agreement=agreeing(Bundle(folder, manifest)))
         write_manifest(folder, manifest)
     return manifest
 
@@ -123,7 +131,7 @@ def _write_graphs(
 ) -> _Written:
     """Write every subgraph, the whole and the controls."""
     weights = to_numpy(op_weights(model))
-    written = _Written({name: _subgraph(model.graph, name) for name in _subgraph_names(model.graph)})
+    written = _Written({name: subgraph_of(model.graph, name) for name in subgraph_names(model.graph)})
     properties = {
         "stretch.design": msgspec.json.encode(model.design).decode(),
         "stretch.model": model.graph.name,
@@ -132,7 +140,7 @@ def _write_graphs(
     stated = statements(original.graph, model.design)
     for name, piece in written.pieces.items():
         progress(name)
-        own = {**properties, "stretch.subgraph": name, **stated.get(name, {})}
+        own = {**properties, "stretch.subgraph": name, **stated.get(name, {}), **stated_ranges(facts.ranges.get(name, {}))}
         _write(folder, f"subgraphs/{name}.onnx", piece, weights, own, written.files)
     progress("model")
     _write(folder, "model.onnx", model.graph, weights, properties, written.files)
@@ -159,35 +167,9 @@ def _write(folder: Path, name: str, graph: OpGraph, weights: Arrays, properties:
         files[str(written.relative_to(folder))] = file_entry(written)
 
 
-def _subgraph_names(graph: OpGraph) -> list[str]:
-    """Subgraphs of a branched graph in topological order, joins left out."""
-    return list(dict.fromkeys(op.tags["subgraph"] for op in graph.ops if "origin" in op.tags))
-
-
-def _subgraph(graph: OpGraph, name: str) -> OpGraph:
-    """One subgraph as a graph of its own; tensors keep their names, and one of which it reads some rows has no others."""
-    cut = _entry_rows(graph, name)
-    ops = [op for op in graph.ops if op.tags.get("subgraph") == name and op is not cut]
-    inside = {op.name for op in ops}
-    outputs = [op.name for op in ops if op.name == graph.output or any(r not in inside for r in graph.consumers[op.name])]
-    if cut:
-        source = cut.inputs[0]
-        entries = [Op(source, "input", attrs={"shape": cut.shape})]
-        ops = [replace(op, inputs=tuple(source if i == cut.name else i for i in op.inputs)) for op in ops]
-    else:
-        reads = dict.fromkeys(i for op in ops for i in op.inputs if i not in inside)
-        entries = [Op(source, "input", attrs={"shape": graph.by_name[source].shape}) for source in reads]
-    return OpGraph.build(f"{graph.name}.{name}", [*entries, *ops], outputs)
-
-
-def _entry_rows(graph: OpGraph, name: str) -> Op | None:
-    """The operator of a subgraph that cuts out of what arrives the rows that it reads; None for one that reads all."""
-    return next((op for op in graph.ops if op.tags.get("subgraph") == name and op.tags["origin"] == ENTRY_ROWS), None)
-
-
 def _manifest(original: Captured, model: BranchedModel, facts: BundleFacts, version: str, written: _Written) -> Manifest:
     graph = model.graph
-    subgraphs = tuple(_subgraph_entry(name, piece, _entry_rows(graph, name), facts) for name, piece in written.pieces.items())
+    subgraphs = tuple(_subgraph_entry(name, piece, entry_rows(graph, name), facts) for name, piece in written.pieces.items())
     joins = _join_entries(model)
     return Manifest(
         schema=SCHEMA,

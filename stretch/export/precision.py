@@ -6,50 +6,29 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
-import onnx
 from numpy.typing import NDArray
 
 from predictors.errors import InfeasibleError, StretchError, UsageError
 from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import Manifest, SubgraphEntry
-from scheduler.bundle.rows import cut
-from scheduler.formats.int8_edges import Edge, edges
 from scheduler.placement.processors import host_of, is_integer_only
 from scheduler.progress import Progress, silent
-from stretch.export import channels
-from stretch.export.bands import band_of, whole_of
-from stretch.export.channels import ROUNDED, in_scales, is_divided, is_partial_sum, scales_of
+from stretch.export.channels import ROUNDED, is_partial_sum
+from stretch.export.lowering import CALIBRATION_IMAGES, Lowered, Lowering
 from stretch.export.repredict import repredict
 from stretch.export.staging import copy_files, file_entry, staged, write_manifest
 from stretch.quantize.compare import Loss, least_snr_db, loss, top1_agreement
-from stretch.quantize.half import to_half
-from stretch.quantize.layers import layer_losses
-from stretch.quantize.qdq import METHOD, quantise
-from stretch.quantize.replay import Run, replay, runner, several
+from stretch.quantize.qdq import METHOD
+from stretch.quantize.replay import Run, replay, runner
 
 Array = NDArray[Any]
-#: Scale and zero point of tensors, by name.
-Scales = dict[str, tuple[Array, Array]]
 
 HALF_METHOD = "weights and activations rounded to half precision, batch-norms folded"
 
 PRECISIONS = ("fp32", "fp16", "int8")
 
-#: How subgraphs meet that compute bands of rows.
-BANDS = "rows"
-
 #: Cosine below which a subgraph, or the output, counts as spoilt.
 MIN_COSINE = 0.99
-
-#: Images that ranges are taken from; more seldom widen them.
-CALIBRATION_IMAGES = 64
-
-#: Memory for what subgraphs read while they are calibrated.
-CALIBRATION_BYTES = 2 << 30
-
-#: Images of the comparison layer by layer, which keeps every layer's output.
-LAYER_IMAGES = 4
 
 
 @dataclass
@@ -67,17 +46,6 @@ class PrecisionExport:
     losses: dict[str, Loss]
     kept: dict[str, str] = field(default_factory=dict)
     moved: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass
-class _Candidate:
-    """A subgraph in another precision and how it compares."""
-
-    precision: str
-    model: onnx.ModelProto
-    edges: tuple[dict[str, Edge], dict[str, Edge]] | None
-    loss: Loss
-    layers: dict[str, Loss]
 
 
 def export_precision(
@@ -112,11 +80,9 @@ def export_precision(
     chosen = _chosen(manifest, precision)
     if out.resolve() == bundle.path.resolve():
         raise UsageError(f"the new bundle cannot replace {bundle.path}, which it is made from", "choose another folder with --out")
-    floats = {sub.name: runner(str(bundle.file(sub.file))) for sub in manifest.subgraphs}
-    calibration = _calibration(manifest, floats, _wholes(bundle), chosen, images, progress)
-    candidates: dict[str, _Candidate] = {}
+    lowering = Lowering(bundle, chosen, images, progress)
+    candidates: dict[str, Lowered] = {}
     kept: dict[str, str] = {}
-    handed: Scales = {}
     for sub in manifest.subgraphs:
         if sub.name not in chosen:
             continue
@@ -125,7 +91,7 @@ def export_precision(
             _refuse_partial_sum(sub, repair)
             kept[sub.name] = ROUNDED
             continue
-        candidate = _candidate(bundle, sub, chosen[sub.name], *calibration.pop(sub.name), handed)
+        candidate = lowering.lower(sub)
         if candidate.loss.exceeds(min_cosine):
             _refuse_unless(
                 repair, f"subgraph `{sub.name}` in {candidate.precision} has {_words(candidate.loss)}", candidate.loss, min_cosine
@@ -133,10 +99,9 @@ def export_precision(
             kept[sub.name] = _words(candidate.loss)
         else:
             candidates[sub.name] = candidate
-            if candidate.edges is not None:
-                handed |= {name: (np.float32(edge.scale), np.uint8(edge.zero_point)) for name, edge in candidate.edges[1].items()}
+            lowering.accept(candidate)
     progress("comparison")
-    whole = _agreeing(manifest, floats, candidates, kept, images, min_cosine, repair)
+    whole = _agreeing(manifest, lowering.floats, candidates, kept, images, min_cosine, repair)
     # Where there is no floating point, what is not int8 moves to the host.
     moved = {sub.name: host_of(manifest) for sub in manifest.subgraphs if sub.name in kept and is_integer_only(sub.processor)}
     record = {
@@ -176,80 +141,10 @@ def _chosen(manifest: Manifest, precision: Mapping[str, str]) -> dict[str, str]:
     return {sub.name: precision[sub.processor] for sub in manifest.subgraphs if precision.get(sub.processor, "fp32") != "fp32"}
 
 
-def _calibration(
-    manifest: Manifest,
-    floats: Mapping[str, Run],
-    wholes: Mapping[str, Run],
-    chosen: Mapping[str, str],
-    images: Sequence[Array],
-    progress: Progress,
-) -> dict[str, tuple[list[tuple[Array, ...]], list[tuple[Array, ...]]]]:
-    """What each chosen subgraph reads, a band with all rows, and writes in fp32, for as many images as memory allows."""
-    found: dict[str, tuple[list[tuple[Array, ...]], list[tuple[Array, ...]]]] = {name: ([], []) for name in chosen}
-    bands = {name for join in manifest.joins if join.segment in wholes for name in join.inputs}
-    used = 0
-    for image in images[:CALIBRATION_IMAGES]:
-        progress("calibration")
-        tensors = replay(manifest, floats, image, wholes)
-        for sub in manifest.subgraphs:
-            if sub.name in chosen:
-                found[sub.name][0].append(tuple(tensors[name] for name in sub.inputs))
-                found[sub.name][1].append(tuple(tensors[name] for name in sub.outputs))
-        used += sum(tensor.nbytes for name, tensor in tensors.items() if name not in bands)  # which lie in the whole
-        if used > CALIBRATION_BYTES:
-            break
-    return found
-
-
-def _wholes(bundle: Bundle) -> dict[str, Run]:
-    """How each segment in bands or in output channels is computed as one."""
-    found: dict[str, Run] = {}
-    for sub in bundle.manifest.subgraphs:
-        if sub.segment not in found and (_is_band(bundle.manifest, sub) or is_divided(bundle.manifest, sub)):
-            found[sub.segment] = runner(_whole(bundle, sub))
-    return found
-
-
-def _is_band(manifest: Manifest, sub: SubgraphEntry) -> bool:
-    return any(join.kind == BANDS and sub.outputs[0] in join.inputs for join in manifest.joins)
-
-
-def _whole(bundle: Bundle, band: SubgraphEntry) -> onnx.ModelProto:
-    """The segment that a band is cut from, or that a branch has channels of."""
-    if is_divided(bundle.manifest, band):
-        return channels.whole_of(bundle, band)
-    file = bundle.file(band.file)
-    shape = next(tensor.shape for tensor in bundle.manifest.tensors if tensor.name == band.input)
-    return whole_of(onnx.load(file), shape, file)
-
-
-def _candidate(
-    bundle: Bundle, sub: SubgraphEntry, precision: str, reads: list[tuple[Array, ...]], writes: list[tuple[Array, ...]], handed: Scales
-) -> _Candidate:
-    model = onnx.load(bundle.file(sub.file))
-    if precision != "int8":
-        made = to_half(model)
-    elif _is_band(bundle.manifest, sub):
-        # all bands have the scales of the whole, which is calibrated as if nothing had been cut
-        made = band_of(quantise(_whole(bundle, sub), reads), model)
-    elif is_divided(bundle.manifest, sub):
-        scales = scales_of(quantise(_whole(bundle, sub), reads))
-        made = in_scales(quantise(model, reads, scales), scales)
-    else:
-        # what another portion of the segment hands on keeps the scale that it was rounded in
-        within = {name for other in bundle.manifest.subgraphs if other.segment == sub.segment for name in other.outputs}
-        made = quantise(model, reads, {name: scale for name, scale in handed.items() if name in within and name in sub.inputs})
-    run = runner(made)
-    reads = [tuple(np.ascontiguousarray(cut(x, sub.rows.get(name))) for name, x in zip(sub.inputs, each, strict=True)) for each in reads]
-    got = loss(pair for each, expected in zip(reads, writes, strict=True) for pair in zip(expected, several(run(*each)), strict=True))
-    known = edges(made) if precision == "int8" else None
-    return _Candidate(precision, made, known, got, layer_losses(model, made, reads[:LAYER_IMAGES]))
-
-
 def _agreeing(
     manifest: Manifest,
     floats: Mapping[str, Run],
-    candidates: dict[str, _Candidate],
+    candidates: dict[str, Lowered],
     kept: dict[str, str],
     images: Sequence[Array],
     min_cosine: float,
@@ -271,13 +166,13 @@ def _agreeing(
         del candidates[worst]
 
 
-def _lowered(manifest: Manifest, candidates: Mapping[str, _Candidate]) -> str:
+def _lowered(manifest: Manifest, candidates: Mapping[str, Lowered]) -> str:
     """``dsp in int8 and gpu in fp16``."""
     found = {(sub.processor, candidates[sub.name].precision) for sub in manifest.subgraphs if sub.name in candidates}
     return " and ".join(f"{processor} in {precision}" for processor, precision in sorted(found))
 
 
-def _losses(manifest: Manifest, floats: Mapping[str, Run], candidates: Mapping[str, _Candidate], images: Sequence[Array]) -> dict[str, Any]:
+def _losses(manifest: Manifest, floats: Mapping[str, Run], candidates: Mapping[str, Lowered], images: Sequence[Array]) -> dict[str, Any]:
     """Loss of every joined tensor and of the output with the candidates in place, and the top-1 agreement."""
     mixed = dict(floats) | {name: runner(candidate.model) for name, candidate in candidates.items()}
     joined = [join.output for join in manifest.joins]
@@ -318,7 +213,7 @@ def _words(lost: Loss) -> str:
     return f"a cosine of {lost.cosine:.4f} and {lost.snr_db:.1f} dB with fp32"
 
 
-def _comparison(manifest: Manifest, candidates: Mapping[str, _Candidate], whole: dict[str, Any], min_cosine: float) -> dict[str, Any]:
+def _comparison(manifest: Manifest, candidates: Mapping[str, Lowered], whole: dict[str, Any], min_cosine: float) -> dict[str, Any]:
     """What was compared with what, and what came out, for the bundle's record."""
     return {
         "method": {"int8": METHOD, "fp16": HALF_METHOD},
@@ -331,7 +226,7 @@ def _comparison(manifest: Manifest, candidates: Mapping[str, _Candidate], whole:
     }
 
 
-def _record(candidate: _Candidate) -> dict[str, Any]:
+def _record(candidate: Lowered) -> dict[str, Any]:
     scales: dict[str, Any] = {}
     if candidate.edges is not None:
         for what, own in zip(("input", "output"), candidate.edges, strict=True):
@@ -345,7 +240,7 @@ def _record(candidate: _Candidate) -> dict[str, Any]:
     }
 
 
-def _write(bundle: Bundle, out: Path, candidates: Mapping[str, _Candidate], moved: Mapping[str, str], record: dict[str, Any]) -> Manifest:
+def _write(bundle: Bundle, out: Path, candidates: Mapping[str, Lowered], moved: Mapping[str, str], record: dict[str, Any]) -> Manifest:
     """The new folder: changed files in place of fp32 ones, without what was compiled or converted from those."""
     manifest = bundle.manifest
     entries = tuple(
@@ -375,6 +270,9 @@ def _write(bundle: Bundle, out: Path, candidates: Mapping[str, _Candidate], move
             "precision": record
         }
         made = msgspec.structs.replace(manifest, subgraphs=entries, files=files, checks=checks, tflite=None, aot={}, contexts={})
+        if made.agreement is not None:
+            # other files than those that were run
+            made = msgspec.structs.replace(made, agreement=msgspec.structs.replace(made.agreement, bundle=None))
         made = repredict(made, lambda name: folder / name)
         write_manifest(folder, made)
     return made

@@ -1,15 +1,20 @@
 """Third stage: the branched network and its control, refined if asked, and the images for that and for the comparison with the original."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 
+from scheduler.bundle.agreement import BundleAgreement
+from scheduler.bundle.load import Bundle
 from scheduler.bundle.preprocessing import IMAGENET, Preprocessing
 from scheduler.progress import Progress, silent
 from stretch.capture import Captured
 from stretch.evaluation.agreement import ALIKE, Compared, compare
+from stretch.evaluation.files import SECONDS, measure_files
 from stretch.planning.result import PlanResult
 from stretch.planning.sentences import Mention, Sentence
 from stretch.quantize.images import load_images
@@ -22,6 +27,9 @@ BATCH = 32
 
 #: Images that are held back to compare with, at most: a share of so many is known to a few hundredths.
 HELD_BACK = 200
+
+#: Of these, so many are run through a bundle's files by default, one at a time.
+RUN_IMAGES = 64
 
 #: Of a network that agrees less often it is said that it needs training.
 CLOSE = 0.95
@@ -126,3 +134,42 @@ def compare_on(model: BranchedModel, captured: Captured, images: Sequence[torch.
             )
         ]
     return found, []
+
+
+def run_on(
+    bundle: Bundle,
+    captured: Captured,
+    images: Images,
+    count: int = RUN_IMAGES,
+    mapping: Mapping[str, str] | None = None,
+    *,
+    seconds: float = SECONDS,
+    progress: Progress = silent,
+) -> tuple[BundleAgreement, list[str]]:
+    """How far a bundle's files, in the precisions that are planned, agree with the original, and what to say of it.
+
+    Args:
+        bundle: An fp32 bundle.
+        captured: The original.
+        images: Those that calibration looked at give the ranges of int8, of those held back some are compared, spread over all.
+        count: Images to compare on, at most.
+        mapping: Where processors run here; see `stretch.evaluation.files.measure_files`.
+        seconds: Time after which no further image is begun.
+        progress: Told what comes next.
+    """
+    fitted, there = ([image[None].numpy() for batch in some for image in batch.cpu()] for some in (images.fitted, images.held_back))
+    taken = [there[i * len(there) // count] for i in range(count)] if len(there) > count else there
+    module = captured.module.eval()
+    with torch.no_grad():
+        # all at once: one at a time, between runs of the session, torch's threads and the session's get into each other's way
+        batches = [torch.from_numpy(np.concatenate(taken[i : i + BATCH])) for i in range(0, len(taken), BATCH)]
+        expected = iter(torch.cat([module(batch) for batch in batches]).numpy())
+
+    def original(x: Any) -> Any:
+        return next(expected)[None]
+
+    found = measure_files(bundle, original, fitted, taken, mapping, seconds=seconds, progress=progress)
+    said = [f"subgraph `{name}` was run in fp32, not in its planned precision: {why}" for name, why in found.kept.items()]
+    if found.left:
+        said.append(f"in the time there is, the bundle's files were run on {found.agreement.images} of {len(taken)} images")
+    return found.agreement, said

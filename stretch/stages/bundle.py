@@ -1,9 +1,11 @@
 """Last stage: a bundle, with all that is known of the plan, whoever writes it."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from scheduler.bundle.agreement import Agreement
+from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import Manifest
 from scheduler.bundle.preprocessing import Preprocessing
 from scheduler.progress import Progress, silent
@@ -25,6 +27,8 @@ def write_bundle(
     *,
     controls: bool = True,
     agreement: Agreement | None = None,
+    agreeing: Callable[[Bundle], Agreement | None] | None = None,
+    ranges: Mapping[str, Mapping[str, tuple[float, int]]] | None = None,
     progress: Progress = silent,
 ) -> Manifest:
     """Write a bundle, each file checked against torch.
@@ -38,15 +42,17 @@ def write_bundle(
         preprocessing: What a picture goes through before the model reads it; None: ImageNet's.
         controls: Whether the bundle has the sequential controls.
         agreement: With the original, where that was measured.
+        agreeing: Gives it from the complete files in place of `agreement`.
+        ranges: Scale and zero point, by subgraph and tensor, that the network was trained with and that int8 is to have.
         progress: Called with a few words for what comes next.
 
     Raises:
         StretchError: If a file differs from torch, or the folder cannot be written.
     """
-    facts = replace(bundle_facts(planned, planned.device, *weights, preprocessing), agreement=agreement)
+    facts = replace(bundle_facts(planned, planned.device, *weights, preprocessing), agreement=agreement, ranges=ranges or {})
     model, sequential = networks
 
     def tell(what: str) -> None:
         progress(f"export {what}")
 
-    return export_bundle(folder, original, model, sequential, facts, __version__, controls=controls, progress=tell)
+    return export_bundle(folder, original, model, sequential, facts, __version__, controls=controls, agreeing=agreeing, progress=tell)

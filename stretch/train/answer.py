@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from scheduler.bundle.agreement import Agreement
 from stretch.planning.cost.accuracy import AccuracyPredictor
 
 
@@ -63,7 +64,8 @@ class ExtractAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         checkpoint: Its weights.
-        accuracy: Of those, on the run's test images.
+        accuracy: Of those, on the run's test images; None of a run without labels.
+        agreement: With the original, on some of the run's test images, or without labels on those held back.
         bundle: Folder of the bundle, where one was written.
         checks: What was compared as the bundle was written; empty without one.
         ranking: Of the designs of the supernet, where that was asked for.
@@ -71,7 +73,8 @@ class ExtractAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     checkpoint: Path
-    accuracy: ExtractedAccuracy
+    accuracy: ExtractedAccuracy | None
+    agreement: Agreement | None
     bundle: Path | None
     checks: dict[str, Any]
     ranking: RankingAnswer | None

@@ -32,7 +32,7 @@ class State(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         epoch: Epochs that are complete.
         done: Steps of the epoch under way.
         history: Rows of the log.
-        best: Highest accuracy so far, or None.
+        best: Highest accuracy, or agreement without labels, so far, or None.
         scaler: State of the fp16 loss scale.
         processes: How many processes the run had.
     """

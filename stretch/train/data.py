@@ -2,14 +2,17 @@
 
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from predictors.errors import StretchError
+
+_T = TypeVar("_T")
 
 #: Numbers of all images of a made-up set together: four gigabytes while they are drawn.
 MAX_SYNTHETIC = 1 << 30
@@ -58,6 +61,13 @@ class ImageSet:
     def to(self, device: torch.device) -> "ImageSet":
         """The set on another device."""
         return ImageSet(self.images.to(device), self.labels.to(device))
+
+    def some(self, count: int) -> "ImageSet":
+        """At most so many of the images, spread over all."""
+        if len(self) <= count:
+            return self
+        index = torch.arange(count, device=self.labels.device) * len(self) // count
+        return ImageSet(self.images[index], self.labels[index])
 
     def moments(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Mean and standard deviation of each colour, (3,) float32, in 0 to 255."""
@@ -115,31 +125,82 @@ def load_arrays(path: Path, classes: int) -> tuple[ImageSet, ImageSet]:
     Raises:
         StretchError: If the file is missing, damaged or holds something else.
     """
-    parts = {}
+    parts = _read(path, ("train_images", "train_labels", "test_images", "test_labels"))
+
+    def make(split: str) -> ImageSet:
+        images, labels = _packed(parts, split, path), parts[f"{split}_labels"]
+        if labels.shape != images.shape[:1] or labels.dtype.kind not in "iu":
+            raise StretchError(f"`{split}_labels` of {path} is {labels.dtype} of shape {labels.shape}, for {len(images)} images", _NEEDED)
+        return ImageSet.of(images, torch.from_numpy(labels.astype(np.int64)), classes)
+
+    return make("train"), make("test")
+
+
+def load_unlabelled(path: Path, share: float) -> tuple[ImageSet, ImageSet]:
+    """Images to train on and others, held back, from an ``.npz`` file without labels.
+
+    Args:
+        path: With ``train_images``, (n, height, width, 3) uint8, and ``test_images`` if they are to be held back.
+        share: Of the training images that is held back where there are no others.
+
+    Raises:
+        StretchError: If the file is missing, damaged, holds something else or too few images.
+    """
+    parts = _read(path, ("train_images",), ("test_images",))
+    train = _packed(parts, "train", path)
+    if "test_images" in parts:
+        held_back = _packed(parts, "test", path)
+    else:
+        own, others = divided(range(len(train)), share, path)
+        train, held_back = train[own], train[others]
+    return tuple(ImageSet.of(some, torch.zeros(len(some), dtype=torch.int64), 1) for some in (train, held_back))  # type: ignore[return-value]
+
+
+def divided(items: Sequence[_T], share: float, where: Path) -> tuple[list[_T], list[_T]]:
+    """Items to train on and others, held back, spread over all in their order.
+
+    Args:
+        items: All of them.
+        share: Of those held back; at least one is.
+        where: They were found, for the message.
+
+    Raises:
+        StretchError: If there are fewer than two.
+    """
+    if len(items) < 2:
+        raise StretchError(
+            f"{where} has {len(items) or 'no'} image{'s' * (len(items) != 1)}: training on some and holding others back takes at least two",
+            "check data.path",
+        )
+    back = min(max(1, round(len(items) * share)), len(items) - 1)
+    chosen = {i * len(items) // back for i in range(back)}
+    return [item for i, item in enumerate(items) if i not in chosen], [items[i] for i in sorted(chosen)]
+
+
+def _read(path: Path, needed: tuple[str, ...], more: tuple[str, ...] = ()) -> dict[str, np.ndarray[Any, Any]]:
+    """Arrays of an ``.npz`` file: those that are needed, and of others those that are there."""
     try:
         if not zipfile.is_zipfile(path):
             # so that what is not there is told from what is something else
             path.open("rb").close()
             raise StretchError(f"{path} is no .npz file, or it is damaged", _NEEDED)
         with np.load(path, allow_pickle=False) as file:
-            for key in ("train_images", "train_labels", "test_images", "test_labels"):
+            for key in needed:
                 if key not in file:
                     raise StretchError(f"{path} has no `{key}`", _NEEDED)
-                parts[key] = file[key]
+            return {key: file[key] for key in (*needed, *more) if key in file}
     except OSError as error:
         raise StretchError(f"cannot read the images {path}: {error.strerror or error}", _NEEDED) from error
     except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise StretchError(f"the images {path} are damaged or no plain arrays: {error}", _NEEDED) from error
 
-    def make(split: str) -> ImageSet:
-        images, labels = parts[f"{split}_images"], parts[f"{split}_labels"]
-        if images.ndim != 4 or images.shape[3] != 3 or images.dtype != np.uint8:
-            raise StretchError(f"`{split}_images` of {path} is {images.dtype} of shape {images.shape}", _NEEDED)
-        if labels.shape != images.shape[:1] or labels.dtype.kind not in "iu":
-            raise StretchError(f"`{split}_labels` of {path} is {labels.dtype} of shape {labels.shape}, for {len(images)} images", _NEEDED)
-        return ImageSet.of(torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(labels.astype(np.int64)), classes)
 
-    return make("train"), make("test")
+def _packed(parts: dict[str, np.ndarray[Any, Any]], split: str, path: Path) -> torch.Tensor:
+    """Images of a part, (n, 3, height, width)."""
+    images = parts[f"{split}_images"]
+    if images.ndim != 4 or images.shape[3] != 3 or images.dtype != np.uint8:
+        raise StretchError(f"`{split}_images` of {path} is {images.dtype} of shape {images.shape}", _NEEDED)
+    return torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
 
 
 def synthetic(classes: int, size: int, count: int, seed: int = 0) -> tuple[ImageSet, ImageSet]:

@@ -7,10 +7,11 @@ import torch
 
 from predictors.errors import MissingBackendError, StretchError
 from predictors.install import install_line
-from stretch.train.data import ImageSet, load_arrays, synthetic
+from stretch.train.data import ImageSet, load_arrays, load_unlabelled, synthetic
 from stretch.train.recipe import DataConfig
 from stretch.train.source import Source
 from stretch.train.stream import SUFFIXES, ImageStream, folder_items, other_classes, shard_items
+from stretch.train.unlabelled import unlabelled_items, unlabelled_shards
 
 
 def load_data(config: DataConfig, classes: int, size: int) -> tuple[Source, Source]:
@@ -21,6 +22,9 @@ def load_data(config: DataConfig, classes: int, size: int) -> tuple[Source, Sour
         classes: Classes of the model.
         size: Height and width of its input.
 
+    Returns:
+        Both; without labels the second holds images that nothing is trained on, and labels say nothing.
+
     Raises:
         StretchError: If images are missing, damaged, or of other classes than the model's.
     """
@@ -29,11 +33,14 @@ def load_data(config: DataConfig, classes: int, size: int) -> tuple[Source, Sour
     if not config.path:
         raise StretchError(f"the images `{config.name}` need a folder or a file", "give it with --set data.path=…")
     path = Path(config.path)
+    labelled = config.labels != "none"
     if config.name == "arrays":
-        return load_arrays(path, classes)
+        return load_arrays(path, classes) if labelled else load_unlabelled(path, config.held_back)
     if config.name in ("cifar10", "cifar100"):
-        return _cifar(path, config.name, classes, train=True), _cifar(path, config.name, classes, train=False)
-    if config.name == "shards":
+        return tuple(_cifar(path, config.name, classes if labelled else None, train=train) for train in (True, False))  # type: ignore[return-value]
+    if not labelled:
+        train, test = (unlabelled_shards if config.name == "shards" else unlabelled_items)(path, config.held_back)
+    elif config.name == "shards":
         parts = [sorted(path.glob(f"{split}*.tar")) for split in ("train", "val")]
         if not all(parts):
             raise StretchError(f"{path} has no shards train*.tar and val*.tar", "data.path is the folder that holds both")
@@ -49,8 +56,8 @@ def load_data(config: DataConfig, classes: int, size: int) -> tuple[Source, Sour
     return tuple(ImageStream.of(items, size, classes, config.workers, config.bad_limit) for items in (train, test))  # type: ignore[return-value]
 
 
-def _cifar(path: Path, name: str, classes: int, *, train: bool) -> ImageSet:
-    """CIFAR by torchvision, from files that are there already."""
+def _cifar(path: Path, name: str, classes: int | None, *, train: bool) -> ImageSet:
+    """CIFAR by torchvision, from files that are there already; its classes do not count where the model's are None."""
     try:
         from torchvision.datasets import CIFAR10, CIFAR100
     except ModuleNotFoundError as error:
@@ -63,7 +70,7 @@ def _cifar(path: Path, name: str, classes: int, *, train: bool) -> ImageSet:
             f"{path} does not hold {name}, or it is damaged", f"download it with torchvision.datasets.{kind.__name__}(…, download=True)"
         ) from error
     own = len(found.classes)
-    if own != classes:
+    if classes is not None and own != classes:
         raise StretchError(f"{name} has {own} classes, the model has {classes}", other_classes(own))
     images = torch.from_numpy(np.ascontiguousarray(found.data.transpose(0, 3, 1, 2)))
-    return ImageSet.of(images, torch.tensor(found.targets, dtype=torch.int64), classes)
+    return ImageSet.of(images, torch.tensor(found.targets, dtype=torch.int64), own)

@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import torch
+from torch import nn
 
 from predictors.errors import StretchError
+from scheduler.bundle.agreement import Agreement
+from scheduler.bundle.load import Bundle
 from scheduler.bundle.preprocessing import Preprocessing
 from stretch.planning.design.branch_design import BranchDesign, design_to_toml
 from stretch.planning.plan import evaluate as evaluate_plan
 from stretch.planning.sentences import as_key, errors_spelled
-from stretch.stages.build import build_control
+from stretch.stages.build import BATCH, HELD_BACK, Images, build_control, compare_on, run_on
 from stretch.stages.bundle import write_bundle
 from stretch.stages.design import read_design
 from stretch.train.augment import Normalise, preprocessing
@@ -21,6 +24,8 @@ from stretch.train.finished import open_run
 from stretch.train.folder import write_text
 from stretch.train.loop import evaluate
 from stretch.train.prepare import Prepared, sample
+from stretch.train.rounded import Ranges, RoundedModel
+from stretch.train.source import Source
 from stretch.train.supernet import Subnet, Supernet
 from stretch.transform.model import BranchedModel
 
@@ -28,6 +33,9 @@ if TYPE_CHECKING:
     from scheduler.bundle.manifest import Manifest
 
 WEIGHTS, DESIGN = "model.safetensors", "design.toml"
+
+#: Training images that the ranges of int8 are taken from.
+RANGES = 64
 
 
 @dataclass(frozen=True)
@@ -39,8 +47,10 @@ class Extracted:
         design: Its design.
         checkpoint: Its weights.
         bundle: The bundle, if one was written.
-        inside: Top-1 of the same weights within the supernet, or in the run.
-        extracted: Top-1 of the network.
+        inside: Top-1 of the same weights within the supernet, or in the run; without labels the share of the original's classes.
+        extracted: The same of the network.
+        labelled: Whether the run's images have labels.
+        agreement: With the original, on some of the run's test images or those held back; of its files, too, where a bundle was written.
         manifest: Of the bundle.
     """
 
@@ -50,6 +60,8 @@ class Extracted:
     bundle: Path | None
     inside: float
     extracted: float
+    labelled: bool
+    agreement: Agreement | None
     manifest: "Manifest | None"
 
 
@@ -76,14 +88,19 @@ def extract(
     net = recipe.supernet
     wanted = ready.designs[0] if design is None else read_design(design, ready.captured.graph, ready.profile)
     train_set, test_set = ready.images()
+    labelled = recipe.data.labels != "none"
+    reference = None if labelled else ready.captured.module.eval()
     normalise = Normalise(*train_set.moments(), torch.device("cpu"))
     plain = msgspec.structs.replace(recipe.train, channels_last=False)
+    ranges: Ranges = {}
     if net is None:
         if wanted != ready.designs[0]:
             raise StretchError("the run trained one network, of another design", "leave --design out")
-        model = BranchedModel(ready.captured.graph, wanted)
-        model.load_state_dict(weights)
-        inside = extracted = evaluate(model.eval(), test_set, normalise, plain)
+        model = BranchedModel(ready.captured.graph, wanted).eval()
+        trained: nn.Module = model if recipe.rounding is None else ready.rounded(model, None)
+        trained.load_state_dict(weights)
+        inside = extracted = evaluate(trained, test_set, normalise, plain, reference)
+        ranges = trained.ranges if isinstance(trained, RoundedModel) else {}
     else:
         supernet = Supernet(ready.captured, ready.designs, channels_last=False)
         supernet.load_state_dict(weights)
@@ -96,9 +113,20 @@ def extract(
         extracted = evaluate(model, test_set, normalise, plain)
     write_tensors(out / WEIGHTS, model.state_dict())
     write_text(out / DESIGN, design_to_toml(wanted))
-    read = preprocessing(train_set)
-    manifest = _bundle(ready, wanted, model, out / "bundle", folder, controls, read) if bundle else None
-    return Extracted(model, wanted, out / WEIGHTS, out / "bundle" if bundle else None, inside, extracted, manifest)
+    images = Images(*(_some(source, count, normalise) for source, count in ((train_set, RANGES), (test_set, HELD_BACK))))
+    compared, _ = compare_on(model, ready.captured, images.held_back)
+    agreement = compared.agreement if compared else None
+    manifest = None
+    if bundle:
+        manifest = _bundle(ready, wanted, model, out / "bundle", folder, controls, preprocessing(train_set), images, agreement, ranges)
+        agreement = manifest.agreement
+    target = out / "bundle" if bundle else None
+    return Extracted(model, wanted, out / WEIGHTS, target, inside, extracted, labelled, agreement, manifest)
+
+
+def _some(source: Source, count: int, normalise: Normalise) -> list[torch.Tensor]:
+    """Some images of a set as the network reads them where nothing is random, in batches."""
+    return [normalise(images.cpu()) for images, _ in source.some(count).batches(BATCH)]
 
 
 def _copy_statistics(source: BranchedModel, target: BranchedModel) -> None:
@@ -109,11 +137,26 @@ def _copy_statistics(source: BranchedModel, target: BranchedModel) -> None:
 
 
 def _bundle(
-    ready: Prepared, design: BranchDesign, model: BranchedModel, out: Path, folder: Path, controls: bool, read: Preprocessing
+    ready: Prepared,
+    design: BranchDesign,
+    model: BranchedModel,
+    out: Path,
+    folder: Path,
+    controls: bool,
+    read: Preprocessing,
+    images: Images,
+    agreement: Agreement | None,
+    ranges: Ranges,
 ) -> "Manifest":
+    plan = ready.recipe.plan
+    if ready.recipe.rounding is not None:
+        plan = msgspec.structs.replace(plan, precision=ready.precision)
     with errors_spelled(as_key):
-        planned = evaluate_plan(ready.captured.graph, ready.profile, design, ready.recipe.plan)
+        planned = evaluate_plan(ready.captured.graph, ready.profile, design, plan)
     networks = (model, build_control(ready.captured, planned) if controls else None)
-    return write_bundle(
-        out, planned, ready.captured, networks, ("file", f"trained by nn-stretch, run {folder.name}"), read, controls=controls
-    )
+
+    def agreeing(files: Bundle) -> Agreement | None:
+        return None if agreement is None else msgspec.structs.replace(agreement, bundle=run_on(files, ready.captured, images)[0])
+
+    weights = ("file", f"trained by nn-stretch, run {folder.name}")
+    return write_bundle(out, planned, ready.captured, networks, weights, read, controls=controls, agreeing=agreeing, ranges=ranges)

@@ -121,7 +121,7 @@ class Log:
         MissingBackendError: If events are asked for and TensorBoard is not installed.
     """
 
-    COLUMNS = ("epoch", "loss", "accuracy", "seconds", "images_per_second", "memory_mib", "rate")
+    COLUMNS = ("epoch", "loss", "accuracy", "seconds", "images_per_second", "memory_mib", "rate", "agreement")
 
     def __init__(self, folder: RunFolder, tensorboard: bool) -> None:
         self.path = folder.path / LOG
@@ -154,7 +154,7 @@ class Log:
         Raises:
             StretchError: If the disk is full or the folder is gone.
         """
-        values = {"epoch": row.epoch, "loss": row.loss, "accuracy": row.accuracy, "seconds": row.seconds} | more
+        values = {"epoch": row.epoch, "loss": row.loss, "accuracy": row.accuracy, "seconds": row.seconds, "agreement": row.agreement} | more
         new = not self.path.exists()
         with _telling(self.path):
             with self.path.open("a", newline="") as file:

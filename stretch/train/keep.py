@@ -21,7 +21,7 @@ class Keeper:
         run: The run.
         keep: What to write, and how often.
         identity: Fingerprints that a checkpoint must share to be gone on with.
-        best: Highest accuracy so far; None before the first evaluation.
+        best: Highest accuracy, or agreement without labels, so far; None before the first evaluation.
     """
 
     def __init__(self, folder: RunFolder, run: Run, keep: KeepConfig, identity: Mapping[str, str], best: float | None) -> None:
@@ -44,8 +44,8 @@ class Keeper:
         run = self.run
         speed, memory = len(run.train_set) / row.seconds, memory_mib(run.world.device)
         self._log.add(row, images_per_second=speed, memory_mib=memory, rate=float(run.step.rate))
-        if row.accuracy is not None and (self.best is None or row.accuracy > self.best):
-            self.best = row.accuracy
+        if row.score is not None and (self.best is None or row.score > self.best):
+            self.best = row.score
             self.folder.weights(BEST, kept_weights(run))
         if row.epoch % self.keep.every == 0 or row.epoch == run.config.epochs:
             self._checkpoint(0)

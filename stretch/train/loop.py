@@ -33,14 +33,21 @@ class Epoch:
     Args:
         epoch: From 1.
         loss: Mean training loss.
-        accuracy: Top-1 on the test set, or None where it was not evaluated.
+        accuracy: Top-1 on the test set, or None where it was not evaluated or has no labels.
         seconds: Of training, without evaluation.
+        agreement: Without labels, share of the images held back in which the network sees the teacher's class.
     """
 
     epoch: int
     loss: float
     accuracy: float | None
     seconds: float
+    agreement: float | None = None
+
+    @property
+    def score(self) -> float | None:
+        """What the best weights are chosen by: accuracy, or agreement without labels; None where neither was measured."""
+        return self.accuracy if self.accuracy is not None else self.agreement
 
 
 @dataclass
@@ -53,6 +60,11 @@ class History:
     def accuracy(self) -> float:
         """Top-1 after the last epoch that was evaluated."""
         return next(e.accuracy for e in reversed(self.epochs) if e.accuracy is not None)
+
+    @property
+    def score(self) -> float:
+        """Accuracy, or agreement without labels, after the last epoch that was evaluated."""
+        return next(e.score for e in reversed(self.epochs) if e.score is not None)
 
     def rows(self) -> list[dict[str, float | int | None]]:
         """The log as plain rows."""
@@ -75,6 +87,7 @@ class Run:
         world: This process among those of the run.
         evaluate_every: Epochs between evaluations; the last epoch is always evaluated.
         make_step: Another kind of step than the configuration's, such as a supernet's.
+        labelled: False to learn from the teacher alone, and to be evaluated against it.
 
     Attributes:
         step: What trains on a batch.
@@ -97,6 +110,7 @@ class Run:
         world: World | None = None,
         evaluate_every: int = 10,
         make_step: Callable[[Prepare, torch.device], TrainingStep] | None = None,
+        labelled: bool = True,
     ) -> None:
         device = next(model.parameters()).device
         self.world = world or World(device=device)
@@ -113,6 +127,10 @@ class Run:
         set_parallel_branches(model, config.parallel_branches and device.type == "cuda" and not config.compile)
         if teacher is not None:
             teacher.to(device).eval()
+        if teacher is None and not labelled:
+            raise StretchError("without labels and without a teacher there is nothing to learn", "name a teacher")
+        #: What the network is evaluated against in place of labels.
+        self.reference = None if labelled else teacher
         torch.manual_seed(config.seed + self.world.rank)
         if make_step is not None:
             self.model = model
@@ -124,7 +142,7 @@ class Run:
             used = teacher if config.distill > 0 or config.features > 0 else None
             alone = self.world.size == 1
             kind = GraphStep if config.graph and device.type == "cuda" and alone and config.amp != "fp16" else TrainingStep
-            self.step = kind(self._wrapped(device), config, self._prepare, used, device)
+            self.step = kind(self._wrapped(device), config, self._prepare, used, device, labelled=labelled)
         self.epoch, self.done, self.history = 0, 0, History()
         self.losses = torch.zeros(self.per_epoch, device=device)
 
@@ -170,8 +188,9 @@ class Run:
             loss = float(self.world.sum_(self.losses.mean())) / self.world.size
             self.epoch, self.done = self.epoch + 1, 0
             seconds = time.perf_counter() - start
-            accuracy = self.evaluate() if self.epoch == c.epochs or self.epoch % self.evaluate_every == 0 else None
-            self.history.epochs.append(Epoch(self.epoch, loss, accuracy, seconds))
+            score = self.evaluate() if self.epoch == c.epochs or self.epoch % self.evaluate_every == 0 else None
+            told = (score, None) if self.reference is None else (None, score)
+            self.history.epochs.append(Epoch(self.epoch, loss, told[0], seconds, told[1]))
             yield self.history.epochs[-1]
 
     def check(self) -> None:
@@ -201,12 +220,12 @@ class Run:
                 raise Diverged(f"`{name}` has values that are no numbers in {where}", "lower the learning rate or lengthen the warm-up")
 
     def evaluate(self) -> float:
-        """Top-1 on the test set, of the mean weights where the run keeps them."""
+        """Top-1 on the test set, or agreement with the teacher without labels; of the mean weights where the run keeps them."""
         mean = self.step.mean
         if mean is not None:
             mean.swap()
         try:
-            return evaluate(unwrapped(self.model), self.test_set, self.normalise, self.config)
+            return evaluate(unwrapped(self.model), self.test_set, self.normalise, self.config, self.reference)
         finally:
             if mean is not None:
                 mean.swap()
@@ -271,8 +290,16 @@ _ENDED = object()
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, data: Source, normalise: Normalise, config: TrainConfig) -> float:
-    """Top-1 accuracy, 0 to 1; the model is left in the mode it was in."""
+def evaluate(model: nn.Module, data: Source, normalise: Normalise, config: TrainConfig, reference: nn.Module | None = None) -> float:
+    """Top-1 accuracy, 0 to 1; the model is left in the mode it was in.
+
+    Args:
+        model: Any classifier.
+        data: Images and labels.
+        normalise: Images to what the model reads.
+        config: Numerics.
+        reference: Its best classes, in evaluation mode, take the place of labels: then the result is the agreement with it.
+    """
     training = model.training
     model.eval()
     right, seen = None, 0
@@ -281,7 +308,8 @@ def evaluate(model: nn.Module, data: Source, normalise: Normalise, config: Train
         if config.channels_last:
             x = x.contiguous(memory_format=torch.channels_last)
         with autocast(x.device, config.amp):
-            hits = (model(x).argmax(1) == labels).sum()
+            right_class = labels if reference is None else reference(x).argmax(1)
+            hits = (model(x).argmax(1) == right_class).sum()
         right = hits if right is None else right + hits
         seen += len(labels)
     model.train(training)

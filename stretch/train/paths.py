@@ -6,7 +6,7 @@ from typing import Any
 from stretch.models.load import is_file
 
 #: Keys of a recipe whose values are files or folders.
-KEYS = ("model", "weights", "design", "data.path", "supernet.designs", "plan.accuracy")
+KEYS = ("model", "weights", "trained", "design", "data.path", "supernet.designs", "plan.accuracy")
 
 
 def root_paths(raw: dict[str, Any], folder: Path) -> None:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import nn
 
 from predictors.devices import DeviceProfile, load_device
@@ -22,11 +24,14 @@ from stretch.planning.plan import plan
 from stretch.planning.sentences import as_key, errors_spelled
 from stretch.stages.design import read_design
 from stretch.stages.network import read_network
+from stretch.train.augment import Normalise, crop_and_flip
 from stretch.train.datasets import load_data
 from stretch.train.head import replace_head
 from stretch.train.pool import fastest_designs, random_designs
-from stretch.train.recipe import Recipe
+from stretch.train.recipe import Recipe, RoundingConfig
+from stretch.train.rounded import RoundedModel
 from stretch.train.supernet import Supernet
+from stretch.train.unlabelled import check_unlabelled
 from stretch.transform.build import build
 from stretch.transform.calibrate import calibrate, whole_design
 from stretch.transform.model import BranchedModel
@@ -66,7 +71,7 @@ class Prepared:
         own.pop("keep")
         own.pop("design")
         own["model"] = self.captured.graph.name
-        for part, key in ((own, "weights"), (own["plan"], "accuracy")):
+        for part, key in ((own, "weights"), (own, "trained"), (own["plan"], "accuracy")):
             part[key] = part[key].rpartition("/")[2]
         if own["supernet"] is not None:
             own["supernet"].pop("designs")
@@ -106,10 +111,46 @@ class Prepared:
             return net.train()
         if scratch:
             return initialise(BranchedModel(self.captured.graph, self.designs[0])).to(device)
-        model = build(self.captured, self.designs[0]).to(device)
+        if recipe.start == "trained":
+            model = load_trained(BranchedModel(self.captured.graph, self.designs[0]), Path(recipe.trained)).to(device).eval()
+        else:
+            model = build(self.captured, self.designs[0]).to(device)
         if recipe.start == "calibrate" and images is not None:
             calibrate(model, self.captured, sample(images, 512, recipe.train.seed, device))
-        return model
+        return model if recipe.rounding is None else self.rounded(model, images)
+
+    def rounded(self, model: BranchedModel, images: "Source | None") -> RoundedModel:
+        """A network with the roundings that the recipe asks for.
+
+        Args:
+            model: The network, on its device.
+            images: Ranges of int8 are taken from some of them; made-up ones if None, where the ranges are known and read afterwards.
+
+        Raises:
+            UsageError: If no processor of the design is rounded.
+            StretchError: If a branch cannot be.
+        """
+        assert self.recipe.rounding is not None
+        device = next(model.parameters()).device
+        if images is None:
+            some = [torch.randn(2, *self.captured.graph.input.shape[1:], device=device)]
+        else:
+            normalise = Normalise(*images.moments(), device)
+            found = images.some(self.recipe.rounding.images).batches(self.recipe.rounding.images)
+            some = [normalise(batch.to(device)) for batch, _ in found]
+        return RoundedModel(model, self.precision, some)
+
+    @property
+    def precision(self) -> dict[str, str]:
+        """What each processor of the first design computes in: what the recipe's rounding says, else what the plan assumes."""
+        own = self.recipe.rounding.precision if self.recipe.rounding is not None else {}
+        planned = self.recipe.plan.precision
+        found = {}
+        for name in self.designs[0].processors:
+            processor = self.profile.processor(name)
+            asked = next((each[key] for each in (own, planned) for key in (name, processor.family) if key in each), None)
+            found[name] = processor.check_precision(asked)
+        return found
 
     def teacher(self) -> nn.Module | None:
         """The original, if the recipe learns from it; cut at the meeting points if features are matched."""
@@ -130,10 +171,12 @@ def prepare(recipe: Recipe, folder: Path, *, trust_code: bool = False) -> Prepar
         trust_code: Whether Python code that the recipe names as its model may be executed.
 
     Raises:
-        UsageError: If the model is Python code and there is no trust in it.
+        UsageError: If the model is Python code and there is no trust in it, or the recipe asks for what needs labels and has none.
         StretchError: Or one of its kinds: unknown names, networks that cannot be
             captured, designs that do not fit.
     """
+    check_unlabelled(recipe)
+    check_rounding(recipe)
     profile = load_device(recipe.device)
     if names_code(recipe.model) and not trust_code:
         raise UsageError(f"the recipe's model `{recipe.model}` is Python code that would be executed", "add --trust-code if you trust it")
@@ -151,7 +194,74 @@ def prepare(recipe: Recipe, folder: Path, *, trust_code: bool = False) -> Prepar
     taught = recipe.train.distill > 0 or recipe.train.features > 0
     if loaded.weights_source == "random" and (taught or recipe.start != "scratch"):
         warnings.append("the original has random weights: there is nothing to inherit or to learn from it")
-    return Prepared(recipe, profile, captured, loaded.weights_source, _designs(recipe, folder, captured.graph, profile), warnings)
+    ready = Prepared(recipe, profile, captured, loaded.weights_source, _designs(recipe, folder, captured.graph, profile), warnings)
+    if recipe.rounding is not None:
+        _check_precision(ready, recipe.rounding)
+    return ready
+
+
+def _check_precision(ready: Prepared, rounding: RoundingConfig) -> None:
+    """Refuse precisions of processors that the design does not use, and rounding that rounds nothing."""
+    used = ready.precision
+    known = {*used, *(ready.profile.processor(name).family for name in used)}
+    strange = next((name for name in rounding.precision if name not in known), None)
+    if strange is not None:
+        raise UsageError(f"rounding.precision names `{strange}`, which the design does not use", f"it uses {', '.join(used)}")
+    if set(used.values()) == {"fp32"}:
+        raise UsageError(
+            f"nothing is rounded: {', '.join(used)} compute in fp32",
+            'name a precision, as rounding.precision = { cpu = "int8" }',
+        )
+
+
+def check_rounding(recipe: Recipe) -> None:
+    """Refuse what does not go together with rounding or with a trained start, before anything is loaded.
+
+    Raises:
+        UsageError: If so; names the keys.
+    """
+    if (recipe.start == "trained") != bool(recipe.trained):
+        raise UsageError(
+            "a trained start takes start = trained and the file of weights, `trained`",
+            "give both: start = trained, trained = FILE" if recipe.start == "trained" else "set start = trained, or leave out `trained`",
+        )
+    if recipe.start == "trained" and recipe.supernet is not None:
+        raise UsageError("a supernet does not start from the weights of one network", "set start = inherit")
+    if recipe.rounding is None:
+        return
+    wrong = (
+        (recipe.supernet is not None, "many designs share the weights of a supernet", "leave out [supernet] or [rounding]"),
+        (recipe.train.features > 0, "tensors at meeting points are not matched where they are rounded", "set train.features = 0"),
+        (
+            recipe.start == "scratch",
+            "a rounded network keeps the statistics of its batch norms, and fresh ones have none",
+            "set start = trained, calibrate or inherit",
+        ),
+    )
+    for asked, why, hint in wrong:
+        if asked:
+            raise UsageError(f"the recipe asks for rounding, but {why}", hint)
+
+
+def load_trained(model: BranchedModel, file: Path) -> BranchedModel:
+    """Fill a network with weights of the same design.
+
+    Args:
+        model: The network.
+        file: A safetensors file, such as `stretch extract` writes.
+
+    Raises:
+        StretchError: If it cannot be read or holds the weights of another design.
+    """
+    try:
+        model.load_state_dict(load_file(file))
+    except (OSError, SafetensorError) as error:
+        raise StretchError(
+            f"cannot read the weights {file}: {str(error).splitlines()[0]}", "give the model.safetensors that `stretch extract` wrote"
+        ) from error
+    except RuntimeError as error:
+        raise StretchError(f"{file} holds the weights of another design than the recipe's", "give its design with `design`") from error
+    return model
 
 
 def initialise(model: nn.Module) -> nn.Module:
@@ -176,8 +286,6 @@ def sample(images: "Source", count: int, seed: int, device: torch.device) -> lis
         seed: Of the choice.
         device: Where the batches go.
     """
-    from stretch.train.augment import Normalise, crop_and_flip
-
     source = images.to(device)
     size = min(256, max(1, len(source) // 2))
     normalise = Normalise(*source.moments(), device)

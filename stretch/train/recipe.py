@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import msgspec
 import tomli_w
 
+from predictors.devices import Precision
 from predictors.errors import StretchError, UnknownNameError, UsageError
 from predictors.faults import find_fault
 from predictors.files import parse_toml, read_toml
@@ -36,6 +37,8 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             ``train`` and ``val``, a folder a class), ``imagenet`` (the same) or ``shards`` (WebDataset).
         path: Folder or file, relative to the recipe.
         size: Height and width; 0 for the model's usual input.
+        labels: ``given``, or ``none`` to learn from the original alone: then ``images`` may lie in any folders.
+        held_back: Without labels, share of the images that are not trained on but compared on, where the set has no such part.
         count: Images of a synthetic training set; the test set has a quarter of it.
         workers: Processes that decode images.
         bad_limit: Images that may be unreadable before the run stops.
@@ -45,6 +48,8 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     name: Literal["synthetic", "cifar10", "cifar100", "arrays", "images", "imagenet", "shards"] = "synthetic"
     path: str = ""
     size: Annotated[int, msgspec.Meta(ge=0, le=MAX_SIZE)] = 0
+    labels: Literal["given", "none"] = "given"
+    held_back: Annotated[float, msgspec.Meta(gt=0, le=0.5)] = 0.1
     count: _Count = 2048
     workers: Annotated[int, msgspec.Meta(ge=0, le=MAX_WORKERS)] = 8
     bad_limit: Annotated[int, msgspec.Meta(ge=0)] = 100
@@ -67,6 +72,18 @@ class SupernetConfig(SandwichConfig, frozen=True, forbid_unknown_fields=True, kw
     pool: Annotated[int, msgspec.Meta(ge=1, le=MAX_POOL)] = 8
     macs: tuple[float, float] = (0.97, 1.03)
     images: _Count = 2048
+
+
+class RoundingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Training in the precisions that the network will run in.
+
+    Args:
+        precision: ``fp32``, ``fp16`` or ``int8`` by processor; what the plan assumes for those that are not named.
+        images: Training images that ranges of int8 are taken from.
+    """
+
+    precision: dict[str, Precision] = {}
+    images: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 64
 
 
 class KeepConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -100,11 +117,13 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         design: A design file, relative to the recipe; planned if empty.
         start: Weights of the branched network: ``inherit`` from the original, ``calibrate``
             (inherit, then fit layers, joins and statistics to training images; of a supernet, whose
-            weights belong to many designs, the statistics alone), or ``scratch``.
+            weights belong to many designs, the statistics alone), ``trained``: those of the file `trained`, or ``scratch``.
+        trained: Weights of a network of the same design, such as the ``model.safetensors`` of `stretch extract`, relative to the recipe.
         plan: Constraints of the planner.
         data: Images.
         train: Optimiser, schedule, numerics, distillation.
         supernet: Train many designs at once.
+        rounding: Train with weights and tensors rounded as the bundle's will be.
         keep: Checkpoints and logs.
     """
 
@@ -114,11 +133,13 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     weights: str = "default"
     classes: Annotated[int, msgspec.Meta(ge=0, le=MAX_CLASSES)] = 0
     design: str = ""
-    start: Literal["inherit", "calibrate", "scratch"] = "inherit"
+    start: Literal["inherit", "calibrate", "trained", "scratch"] = "inherit"
+    trained: str = ""
     plan: PlanConfig = PlanConfig()
     data: DataConfig = DataConfig()
     train: TrainConfig = TrainConfig()
     supernet: SupernetConfig | None = None
+    rounding: RoundingConfig | None = None
     keep: KeepConfig = KeepConfig()
 
 
@@ -210,6 +231,10 @@ def _change(raw: dict[str, Any], change: str) -> None:
     at[last] = rooted(key.strip(), value, Path.cwd())
 
 
+#: Tables that a recipe may do without.
+_OPTIONAL = {"supernet": SupernetConfig, "rounding": RoundingConfig}
+
+
 def _check_keys(raw: dict[str, Any], kind: Any, prefix: str, path: Path) -> None:
     """Refuse keys that a struct does not have, naming the closest, and words that are no choice."""
     fields = {field.name: field.type for field in msgspec.structs.fields(kind)}
@@ -223,6 +248,6 @@ def _check_keys(raw: dict[str, Any], kind: Any, prefix: str, path: Path) -> None
             if (prefix, key) == ("data.", "name"):
                 raise UnknownNameError.among("image set", value, choices)
             raise UsageError(f"the recipe {path} has `{prefix}{key}` = `{value}`", f"it is one of {', '.join(choices)}")
-        inner = SupernetConfig if key == "supernet" and not prefix else fields[key]
+        inner = _OPTIONAL.get(key, fields[key]) if not prefix else fields[key]
         if isinstance(value, dict) and isinstance(inner, type) and issubclass(inner, msgspec.Struct):
             _check_keys(value, inner, f"{prefix}{key}.", path)

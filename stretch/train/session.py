@@ -31,7 +31,7 @@ class Trained:
     Args:
         run: Its folder; None after a dry run.
         checkpoint: Its final weights; None after a dry run.
-        metrics: ``accuracy``, ``best_accuracy``, ``loss``, ``epochs``, ``seconds``,
+        metrics: ``accuracy`` and ``best_accuracy``, or without labels ``agreement`` and ``best_agreement``, ``loss``, ``epochs``, ``seconds``,
             ``images_per_second``, ``memory_mib`` and more.
         warnings: What a person should know.
     """
@@ -103,7 +103,7 @@ def _set_up(recipe: Recipe, world: World) -> None:
 
 
 def _begin(ready: Prepared, run: Run, folder: RunFolder, identity: dict[str, str], listener: Listener, *, resume: bool) -> float | None:
-    """Go on from the newest checkpoint, or start the folder; returns the highest accuracy so far."""
+    """Go on from the newest checkpoint, or start the folder; returns the highest accuracy or agreement so far."""
     if resume and (found := folder.newest()) is not None:
         state = load_checkpoint(found[0], run, identity)
         listener.said(f"going on after epoch {state.epoch}" + (f", step {state.done}" if state.done else ""))
@@ -131,7 +131,15 @@ def make_run(ready: Prepared, train_set: Source, test_set: Source, world: World)
             network.active = network.pool[0]
         make_step = lambda prepared, device: SandwichStep(network, recipe.train, prepared, teacher, device, sandwich, world)  # noqa: E731
     return Run(
-        network, train_set, test_set, recipe.train, teacher=teacher, world=world, evaluate_every=recipe.keep.evaluate, make_step=make_step
+        network,
+        train_set,
+        test_set,
+        recipe.train,
+        teacher=teacher,
+        world=world,
+        evaluate_every=recipe.keep.evaluate,
+        make_step=make_step,
+        labelled=recipe.data.labels != "none",
     )
 
 
@@ -162,9 +170,12 @@ def _train(ready: Prepared, run: Run, keeper: Keeper | None, listener: Listener)
 def _metrics(ready: Prepared, run: Run, best: float | None, wall_seconds: float) -> dict[str, Any]:
     """What a run came to, in figures."""
     seconds = sum(row.seconds for row in run.history.epochs)
+    score, labelled = run.history.score, run.reference is None
     metrics: dict[str, Any] = {
-        "accuracy": run.history.accuracy,
-        "best_accuracy": best,
+        "accuracy": score if labelled else None,
+        "best_accuracy": best if labelled else None,
+        "agreement": None if labelled else score,
+        "best_agreement": None if labelled else best,
         "loss": run.history.epochs[-1].loss,
         "epochs": run.epoch,
         "seconds": seconds,

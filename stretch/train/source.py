@@ -19,6 +19,10 @@ class Source(Protocol):
         """The source, its batches on that device."""
         ...
 
+    def some(self, count: int) -> "Source":
+        """At most so many of the images, spread over all."""
+        ...
+
     def moments(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Mean and deviation of each colour, in 0 to 255."""
         ...

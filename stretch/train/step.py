@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from stretch.train.config import TrainConfig
-from stretch.train.distill import feature_loss, segment_outputs, with_teacher
+from stretch.train.distill import distill_loss, feature_loss, segment_outputs, with_teacher
 from stretch.train.optimise import MeanWeights, clip_, make_optimizer
 
 Prepare = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
@@ -23,6 +23,7 @@ class TrainingStep:
         prepare: uint8 images to what the model reads, augmented by numbers of a generator.
         teacher: Gives soft labels, if the run distils; in evaluation mode.
         device: Of model and images.
+        labelled: False for a loss of the teacher alone.
 
     Attributes:
         rate: The learning rate, a tensor on the device.
@@ -31,7 +32,17 @@ class TrainingStep:
         scaler: Of fp16 losses, if the run needs one.
     """
 
-    def __init__(self, model: nn.Module, config: TrainConfig, prepare: Prepare, teacher: nn.Module | None, device: torch.device) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        config: TrainConfig,
+        prepare: Prepare,
+        teacher: nn.Module | None,
+        device: torch.device,
+        *,
+        labelled: bool = True,
+    ) -> None:
+        self.labelled = labelled
         self.model, self.config, self.prepare, self.teacher, self.device = model, config, prepare, teacher, device
         self.rate = torch.tensor(config.learning_rate, device=device)
         self.generator = torch.Generator(device).manual_seed(config.seed)
@@ -82,9 +93,13 @@ class TrainingStep:
             else:
                 scores = self.model(x)
             soft, targets = self._taught(x)
-        loss = F.cross_entropy(scores.float(), labels, label_smoothing=self.config.label_smoothing)
-        if soft is not None:
-            c = self.config
+        c = self.config
+        if not self.labelled:
+            assert soft is not None
+            loss = c.distill * distill_loss(scores.float(), soft.float(), c.temperature)
+        else:
+            loss = F.cross_entropy(scores.float(), labels, label_smoothing=c.label_smoothing)
+        if soft is not None and self.labelled:
             loss = with_teacher(loss, scores.float(), soft.float(), labels, kind=c.distill_kind, share=c.distill, temperature=c.temperature)
         if targets:
             loss = loss + self.config.features * feature_loss(features, targets)
@@ -105,8 +120,17 @@ class GraphStep(TrainingStep):
 
     _WARM = 3
 
-    def __init__(self, model: nn.Module, config: TrainConfig, prepare: Prepare, teacher: nn.Module | None, device: torch.device) -> None:
-        super().__init__(model, config, prepare, teacher, device)
+    def __init__(
+        self,
+        model: nn.Module,
+        config: TrainConfig,
+        prepare: Prepare,
+        teacher: nn.Module | None,
+        device: torch.device,
+        *,
+        labelled: bool = True,
+    ) -> None:
+        super().__init__(model, config, prepare, teacher, device, labelled=labelled)
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

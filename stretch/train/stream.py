@@ -72,20 +72,24 @@ def folder_items(folder: Path, classes: list[str] | None = None) -> tuple[list[I
                 f"classes are {', '.join(known[:5])}{' …' * (len(known) > 5)}",
             )
     numbers = {name: number for number, name in enumerate(known)}
-    items = [Item(file, numbers[name]) for name in names for file in sorted((folder / name).rglob("*")) if _is_image(file, folder)]
+    items = [Item(file, numbers[name]) for name in names for file in sorted((folder / name).rglob("*")) if is_image(file, folder)]
     return items, known
 
 
-def _is_image(file: Path, folder: Path) -> bool:
+def is_image(file: Path, folder: Path) -> bool:
     """Whether it is named as an image is and lies in no hidden folder, such as an editor leaves behind."""
     return file.suffix.lower() in SUFFIXES and not any(part.startswith(".") for part in file.relative_to(folder).parts)
 
 
-def shard_items(shards: Sequence[Path]) -> list[Item]:
+def shard_items(shards: Sequence[Path], *, labelled: bool = True) -> list[Item]:
     """Images of WebDataset shards: files ``KEY.jpg`` (or png …) beside ``KEY.cls``, the class as a number.
 
     The headers are read once; images are then read at random from where they are, so that
     order and resuming are those of any other set.
+
+    Args:
+        shards: The tar files.
+        labelled: False to leave classes out of account.
 
     Raises:
         StretchError: If a shard is no tar file or an image has no class.
@@ -100,14 +104,14 @@ def shard_items(shards: Sequence[Path]) -> list[Item]:
                     key, _, suffix = member.name.rpartition(".")
                     if f".{suffix.lower()}" in SUFFIXES:
                         images[key] = (member.offset_data, member.size)
-                    elif suffix == "cls":
+                    elif labelled and suffix == "cls":
                         labels[key] = _label(tar, member)
         except (OSError, tarfile.TarError, ValueError) as error:
             raise StretchError(f"cannot read the shard {shard}: {error}", "shards are tar files with KEY.jpg beside KEY.cls") from error
         for key, (offset, size) in images.items():
-            if key not in labels:
+            if labelled and key not in labels:
                 raise StretchError(f"image `{key}` of the shard {shard} has no `{key}.cls`")
-            items.append(Item(shard, labels[key], offset, size))
+            items.append(Item(shard, labels[key] if labelled else 0, offset, size))
     return items
 
 
@@ -209,6 +213,11 @@ class ImageStream:
     def to(self, device: torch.device) -> "ImageStream":
         """The same set, its batches on another device."""
         return replace(self, device=device)
+
+    def some(self, count: int) -> "ImageStream":
+        """At most so many of the images, spread over all."""
+        total = len(self.items)
+        return self if total <= count else replace(self, items=[self.items[i * total // count] for i in range(count)], bad=set())
 
     def moments(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Mean and deviation of ImageNet's colours."""

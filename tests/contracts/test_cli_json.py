@@ -26,15 +26,15 @@ KEYS = {
         ),
         "weights.": "source",
     },
-    "train": {"": "run checkpoint metrics"},
-    "extract": {"": "checkpoint accuracy", "accuracy.": "supernet extracted"},
+    "train": {"": "run checkpoint metrics", "metrics.": "accuracy best_accuracy agreement best_agreement loss epochs"},
+    "extract": {"": "checkpoint accuracy agreement", "accuracy.": "supernet extracted", "agreement.": "value low high error images bundle"},
     "export": {"": "files checks"},
     "run": {
         "": "median_ms p90_ms runs sequential ratio macs_ratio same_net_whole_graph_ms efficiency max_error trace processors replaced",
         "sequential.": "name median_ms p90_ms",
         "comparisons[]": "name ratio low high",
     },
-    "evaluate": {"": "images top1 top5 original agreement top5_overlap processors", "agreement.": "value low high images"},
+    "evaluate": {"": "images top1 top5 original agreement top5_overlap error processors", "agreement.": "value low high images"},
     "predict": {
         "": "processors",
         "processors{}": "latency_ms low_ms high_ms precision calibrated kernels fixed_ms kernel_count by_roofline fit",
@@ -133,6 +133,15 @@ def test_branches_of_a_segment_have_their_keys(capsys, bundle):
     for segment in json.loads(result.out)["segments"]:
         for branch in segment["branches"]:
             assert set(BRANCH.split()) <= branch.keys()
+
+
+def test_agreement_is_told_of_the_network_and_of_its_files(capsys, bundle):
+    request = ("--images", bundle.parent / "more", "--run-images", 4, "--no-controls")
+    (bundle.parent / "more").mkdir()
+    np.save(bundle.parent / "more" / "some.npy", np.random.default_rng(0).standard_normal((24, 3, 32, 32)).astype(np.float32))
+    told = json.loads(call(capsys, "branch", *words("branch", bundle), *request, "--json", "--quiet").out)["agreement"]
+    assert {"value", "low", "high", "top5_overlap", "error", "images", "precision", "source", "segments", "bundle"} <= told.keys()
+    assert {"value", "low", "high", "top5_overlap", "error", "images", "precisions", "delegates", "source"} == told["bundle"].keys()
 
 
 def test_source_is_told_with_every_figure(capsys, bundle):

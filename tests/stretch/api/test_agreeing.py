@@ -31,6 +31,8 @@ def images(tmp_path_factory):
         ({"min_agreement": 1.2, "images": "there"}, "no share of images"),
         ({"min_agreement": 0.9, "images": "there", "dry_run": True}, "dry run"),
         ({"repair": True, "images": "there"}, "nothing to repair"),
+        ({"run_images": -1, "images": "there"}, "no number of images"),
+        ({"mapping": {"gpu": "cpu"}}, "there are no images"),
         ({"min_agreement": 0.9, "images": "there", "repair": True, "design": "there"}, "a design that is given is not changed"),
     ],
 )
@@ -68,6 +70,7 @@ def test_repaired_network_agrees_and_its_bundle_says_how_often(images, tmp_path)
     kept = [s for s in result.plan.answer().segments if s.name in result.plan.config.keep]
     assert all(s.kind != "stretch" for s in kept)
     assert load_bundle(tmp_path / "b").manifest.agreement == result.agreement
+    assert result.agreement.bundle.images == 48  # of 96, those that calibration did not look at
     assert result.to_json()["agreement"]["value"] == 1.0
 
 

@@ -45,7 +45,7 @@ def test_shares_are_those_that_were_counted(bundle, images):
 
 def test_no_labels_and_no_original_leave_nothing_to_share(bundle, images):
     found = answer(bundle, images, [None, None])
-    assert (found.top1, found.top5, found.original, found.agreement, found.top5_overlap) == (None,) * 5
+    assert (found.top1, found.top5, found.original, found.agreement, found.top5_overlap, found.error) == (None,) * 6
 
 
 def test_images_and_their_labels_are_told(bundle, images):

@@ -13,7 +13,7 @@ def run(scores, originals, labels):
     images = [(str(i), np.array([i]), label) for i, label in enumerate(labels)]
     original = None if originals is None else lambda x: originals[int(x[0])][None]
     found = evaluate(lambda x: scores[int(x[0])][None], original, images, scores.shape[1])
-    compared = {name: getattr(found, name) for name in ("original", "agreement", "top5_overlap")}
+    compared = {name: getattr(found, name) for name in ("original", "agreement", "top5_overlap", "error")}
     return msgspec.to_builtins(found.branched) | msgspec.to_builtins(compared)
 
 
@@ -29,6 +29,7 @@ def test_shares_are_those_of_sorted_scores(seed, count, classes):
     assert found["original"]["top1"]["value"] == pytest.approx(np.mean(originals.argmax(1) == labels))
     assert found["original"]["top5"]["value"] == pytest.approx(np.mean((theirs == labels[:, None]).any(1)))
     assert found["agreement"]["value"] == pytest.approx(np.mean(scores.argmax(1) == originals.argmax(1)))
+    assert found["error"] == pytest.approx(np.linalg.norm(scores - originals) / np.linalg.norm(originals))
     overlap = [len(np.intersect1d(a, b)) / 5 for a, b in zip(best, theirs, strict=True)]
     assert found["top5_overlap"]["value"] == pytest.approx(np.mean(overlap))
 
@@ -43,7 +44,7 @@ def test_images_without_labels_count_for_the_agreement_alone():
 
 def test_without_labels_there_is_no_accuracy_and_without_an_original_no_agreement():
     found = run(np.eye(6), None, [None] * 6)
-    assert found == {"top1": None, "top5": None, "original": None, "agreement": None, "top5_overlap": None}
+    assert found == {"top1": None, "top5": None, "original": None, "agreement": None, "top5_overlap": None, "error": None}
 
 
 def test_five_best_of_five_classes_say_nothing():

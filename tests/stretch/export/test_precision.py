@@ -1,3 +1,4 @@
+import dataclasses
 import hashlib
 import shutil
 
@@ -8,6 +9,7 @@ import pytest
 from onnx import numpy_helper
 
 from predictors.errors import InfeasibleError, StretchError, UsageError
+from scheduler.bundle.agreement import Agreement, BundleAgreement
 from scheduler.bundle.load import load_bundle
 from scheduler.bundle.manifest import FileEntry
 from scheduler.checks.verify import verify_bundle
@@ -293,3 +295,14 @@ def test_tflite_file_of_the_fp32_subgraphs_is_left_out(floats, tmp_path):
     assert mixed.tflite is None
     assert "tflite" not in mixed.checks
     assert not list((tmp_path / "mixed").rglob("*.tflite"))
+
+
+def test_agreement_of_the_files_that_were_run_is_not_that_of_the_new_ones(floats, tmp_path):
+    run = BundleAgreement(
+        value=1.0, low=0.9, high=1.0, top5_overlap=None, error=0.0, images=8, precisions={"dsp": ("int8",)}, delegates={"dsp": "cpu"}
+    )
+    agreement = Agreement(value=1.0, low=0.9, high=1.0, top5_overlap=None, error=0.0, images=8, bundle=run)
+    bundle = load_bundle(floats)
+    bundle = dataclasses.replace(bundle, manifest=msgspec.structs.replace(bundle.manifest, agreement=agreement))
+    made = export_precision(bundle, tmp_path / "made", {"dsp": "int8"}, IMAGES, "synthetic").manifest
+    assert made.agreement == msgspec.structs.replace(agreement, bundle=None)

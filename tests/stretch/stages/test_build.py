@@ -9,8 +9,10 @@ from hypothesis import HealthCheck, given, settings  # noqa: E402 - torch may be
 from hypothesis import strategies as st  # noqa: E402
 
 from predictors.errors import StretchError  # noqa: E402
+from scheduler.bundle.load import load_bundle  # noqa: E402
+from stretch.export.bundle import BundleFacts, export_bundle  # noqa: E402
 from stretch.planning.config import PlanConfig  # noqa: E402
-from stretch.stages.build import CLOSE, build_control, compare_on, divide_images, refined  # noqa: E402
+from stretch.stages.build import CLOSE, Images, build_control, compare_on, divide_images, refined, run_on  # noqa: E402
 from stretch.stages.design import decide_design  # noqa: E402
 from stretch.stages.network import read_network  # noqa: E402
 from stretch.transform import build  # noqa: E402
@@ -102,3 +104,16 @@ def test_refined_network_stays_where_it_was_and_is_no_worse(network, planned):
     assert found.after <= found.before
     assert told
     assert {parameter.device.type for parameter in model.parameters()} == {"cpu"}
+
+
+def test_files_are_run_on_some_of_the_images_held_back_and_what_was_left_out_is_said(network, tmp_path):
+    captured = network.captured
+    model = build(captured, identity_design(network.graph)).eval()
+    export_bundle(tmp_path / "b", captured, model, None, BundleFacts("mi9", False, "random"), "0", controls=False)
+    some = torch.randn(24, *network.graph.input.shape[1:], generator=torch.Generator().manual_seed(0))
+    images = Images([some[:16]], list(some[16:].split(3)))
+    found, said = run_on(load_bundle(tmp_path / "b"), captured, images, count=5)
+    assert (found.images, found.value, said) == (5, 1.0, [])
+    found, said = run_on(load_bundle(tmp_path / "b"), captured, images, seconds=0.0)
+    assert found.images == 1
+    assert said == ["in the time there is, the bundle's files were run on 1 of 8 images"]

@@ -1,0 +1,162 @@
+"""A bundle's files in the precisions that are planned, run by the scheduler's delegates, beside the original: what runs is what is measured."""
+
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from numpy.typing import NDArray
+
+from predictors.errors import StretchError, UsageError
+from scheduler.bundle.agreement import BundleAgreement
+from scheduler.bundle.load import Bundle
+from scheduler.bundle.manifest import Manifest
+from scheduler.cores import available_cores
+from scheduler.placement.processors import host_of, is_integer_only
+from scheduler.progress import Progress, silent
+from scheduler.runtime.session import Session
+from stretch.evaluation.measure import Net, evaluate
+from stretch.export.channels import ROUNDED, is_partial_sum
+from stretch.export.lowering import Lowering
+from stretch.export.precision import planned_precision
+
+Array = NDArray[Any]
+
+#: Seconds after which no further image is begun: a simulator takes some for each.
+SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What came of running a bundle.
+
+    Args:
+        agreement: With the original.
+        kept: Subgraphs that stayed in fp32 although another precision is planned, and why.
+        left: Images that there was no time for.
+    """
+
+    agreement: BundleAgreement
+    kept: dict[str, str]
+    left: int
+
+
+def measure_files(
+    bundle: Bundle,
+    original: Net,
+    fitted: Sequence[Array],
+    held_back: Sequence[Array],
+    mapping: Mapping[str, str] | None = None,
+    *,
+    seconds: float = SECONDS,
+    progress: Progress = silent,
+) -> Measured:
+    """Bring a bundle's subgraphs into their planned precisions and compare what then runs with the original.
+
+    Ranges of int8 are those of `fitted`, as `stretch export` would find them; no image that is compared takes part.
+    Processors that the mapping does not name are run by ONNX Runtime on the CPU, which computes int8 in integers and rounds
+    to fp16 between operators; a simulator has to be asked for.
+
+    Args:
+        bundle: An fp32 bundle; stays as it is.
+        original: The original network.
+        fitted: Images that ranges are taken from, of the input's shape.
+        held_back: Images to compare on, at least one.
+        mapping: Where processors run here, such as ``{"dsp": "dsp"}`` for the DSP's simulator.
+        seconds: Time after which no further image is begun; one is always measured.
+        progress: Told which subgraph comes next.
+
+    Raises:
+        UsageError: If the mapping does not fit the bundle or this machine, or a delegate of it computes nothing.
+        StretchError: If a delegate fails, or an output holds NaN or infinity.
+    """
+    manifest = bundle.manifest
+    kept: dict[str, str] = {}
+    with tempfile.TemporaryDirectory(prefix="nn-stretch-") as folder:
+        lowered = _lowered(bundle, Path(folder), fitted, kept, progress)
+        progress("run")
+        with Session(lowered, _placed(lowered.manifest, mapping or {})) as session:
+            if not session.computes:
+                raise UsageError("a delegate of the mapping computes nothing, so there is nothing to compare", "map to one that computes")
+            outputs = manifest.model.output_shape
+            ranked = len(outputs) == 2 and outputs[1] > 1
+            found = evaluate(session.run, original, _within(held_back, seconds), outputs[1] if ranked else 1)
+            delegates = {sub.processor: session.places[sub.name].delegate for sub in lowered.manifest.subgraphs}
+    share, overlap = (found.agreement, found.top5_overlap) if ranked else (None, None)
+    assert found.error is not None  # there is an original
+    agreement = BundleAgreement(
+        value=share.value if share else None,
+        low=share.low if share else None,
+        high=share.high if share else None,
+        top5_overlap=overlap.value if overlap else None,
+        error=found.error,
+        images=found.images,
+        precisions=_precisions(lowered.manifest),
+        delegates=delegates,
+    )
+    return Measured(agreement, kept, len(held_back) - found.images)
+
+
+def _lowered(bundle: Bundle, folder: Path, fitted: Sequence[Array], kept: dict[str, str], progress: Progress) -> Bundle:
+    """The bundle with its subgraphs in their planned precisions, in a folder of its own; what cannot be is entered in `kept`."""
+    manifest = bundle.manifest
+    precision = planned_precision(manifest)
+    chosen = {sub.name: precision[sub.processor] for sub in manifest.subgraphs if precision[sub.processor] not in ("fp32", sub.precision)}
+    partial = [sub.name for sub in manifest.subgraphs if chosen.get(sub.name) == "int8" and is_partial_sum(manifest, sub)]
+    kept.update((name, ROUNDED) for name in partial)
+    lowering = Lowering(bundle, {name: wanted for name, wanted in chosen.items() if name not in kept}, fitted, progress)
+    entries = []
+    for sub in manifest.subgraphs:
+        file = folder / f"{len(entries):03d}.onnx"
+        now = msgspec.structs.replace(sub, file=file.name)
+        if sub.name in lowering.chosen:
+            progress(sub.name)
+            try:
+                made = lowering.lower(sub, layers=False)
+            except StretchError as error:
+                kept[sub.name] = error.message
+            else:
+                lowering.accept(made)
+                file.write_bytes(made.model.SerializeToString())
+                now = msgspec.structs.replace(now, precision=made.precision)
+        if not file.exists():
+            _copy(bundle, sub.file, file)
+        if sub.name in kept and is_integer_only(sub.processor):
+            now = msgspec.structs.replace(now, processor=host_of(manifest))
+        entries.append(now)
+    return replace(bundle, path=folder, manifest=msgspec.structs.replace(manifest, subgraphs=tuple(entries), contexts={}), held=None)
+
+
+def _copy(bundle: Bundle, name: str, file: Path) -> None:
+    """A subgraph's file and, where they lie outside of it, its weights, which it names as they are called."""
+    shutil.copyfile(bundle.file(name), file)
+    if f"{name}.data" in bundle.manifest.files:
+        shutil.copyfile(bundle.file(f"{name}.data"), file.parent / f"{Path(name).name}.data")
+
+
+def _placed(manifest: Manifest, mapping: Mapping[str, str]) -> dict[str, str]:
+    """The mapping with CPU cores for what it does not name, which are the fastest to compute any precision."""
+    cores = available_cores()
+    used = dict.fromkeys(sub.processor for sub in manifest.subgraphs)
+    return {name: f"cpu{cores[i % len(cores)]}" for i, name in enumerate(used)} | dict(mapping)
+
+
+def _within(images: Sequence[Array], seconds: float) -> Iterator[tuple[str, Array, None]]:
+    """Images without labels, until the time is over."""
+    start = time.monotonic()
+    for number, image in enumerate(images):
+        if number and time.monotonic() - start > seconds:
+            return
+        yield f"image {number}", image, None
+
+
+def _precisions(manifest: Manifest) -> dict[str, Any]:
+    """Precisions of each processor's subgraphs."""
+    found: dict[str, set[str]] = {}
+    for sub in manifest.subgraphs:
+        found.setdefault(sub.processor, set()).add(sub.precision)
+    return {name: tuple(sorted(own)) for name, own in found.items()}

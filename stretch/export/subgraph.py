@@ -1,0 +1,32 @@
+"""The subgraphs of a branched graph: what one processor runs without waiting for another, each as a graph of its own."""
+
+from dataclasses import replace
+
+from predictors.graph import Op, OpGraph
+from stretch.planning.design.bands import ENTRY_ROWS
+
+
+def subgraph_names(graph: OpGraph) -> list[str]:
+    """Subgraphs of a branched graph in topological order, joins left out."""
+    return list(dict.fromkeys(op.tags["subgraph"] for op in graph.ops if "origin" in op.tags))
+
+
+def subgraph_of(graph: OpGraph, name: str) -> OpGraph:
+    """One subgraph as a graph of its own; tensors keep their names, and one of which it reads some rows has no others."""
+    cut = entry_rows(graph, name)
+    ops = [op for op in graph.ops if op.tags.get("subgraph") == name and op is not cut]
+    inside = {op.name for op in ops}
+    outputs = [op.name for op in ops if op.name == graph.output or any(r not in inside for r in graph.consumers[op.name])]
+    if cut:
+        source = cut.inputs[0]
+        entries = [Op(source, "input", attrs={"shape": cut.shape})]
+        ops = [replace(op, inputs=tuple(source if i == cut.name else i for i in op.inputs)) for op in ops]
+    else:
+        reads = dict.fromkeys(i for op in ops for i in op.inputs if i not in inside)
+        entries = [Op(source, "input", attrs={"shape": graph.by_name[source].shape}) for source in reads]
+    return OpGraph.build(f"{graph.name}.{name}", [*entries, *ops], outputs)
+
+
+def entry_rows(graph: OpGraph, name: str) -> Op | None:
+    """The operator of a subgraph that cuts out of what arrives the rows that it reads; None for one that reads all."""
+    return next((op for op in graph.ops if op.tags.get("subgraph") == name and op.tags["origin"] == ENTRY_ROWS), None)

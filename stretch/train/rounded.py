@@ -1,0 +1,331 @@
+"""A branched network that computes as its bundle will: each branch rounded to its processor's precision, with gradients through.
+
+What an int8 branch rounds, and in which scales, is not decided here a second time: the exporter's quantiser is asked, and
+`stretch export` is handed the same scales afterwards. So what is trained is what runs.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from predictors.errors import StretchError
+from predictors.joins import join_of
+from stretch.export.subgraph import subgraph_of
+from stretch.planning.design.branch_design import safe_name
+from stretch.transform.model import Branch, BranchedModel, op_weights
+
+#: Largest integer of a weight in int8, whose scale is symmetric.
+WEIGHT_LEVELS = 127
+#: What the exporter's quantiser takes for the largest weight of a channel that has none as large, such as one of zeros.
+LEAST_RANGE = 1e-4
+#: Largest number of half precision.
+LARGEST = torch.finfo(torch.float16).max
+#: Integers of activations.
+LEVELS = (0, 255)
+
+#: Rounds a tensor by its name in the bundle; gives it with its scale, None where it has none.
+Rounding = Callable[[str, torch.Tensor], tuple[torch.Tensor, torch.Tensor | None]]
+
+#: Scale and zero point of tensors, by subgraph and tensor.
+Ranges = dict[str, dict[str, tuple[float, int]]]
+
+
+class RoundedModel(nn.Module):
+    """A branched network with rounded weights and tensors, as `stretch export` will write it.
+
+    Batch norms keep the statistics that they came with and are folded into the layer before them, as in the files. In int8
+    weights have a symmetric scale for each output channel, which follows them; tensors have the scale and zero point that
+    the exporter's quantiser finds for them on images, which stay. Gradients pass roundings as if they were not there, and
+    end where a value is cut off (straight-through, as torch's fake quantisation). In fp16 weights and every operator's
+    result are rounded to half precision. Of operators that are several nodes in ONNX, SiLU alone is rounded between them.
+
+    Args:
+        model: The network; shared, not copied, and trained with its parameters.
+        precision: ``fp32``, ``fp16`` or ``int8`` by processor.
+        images: Batches of what the network reads, which ranges are taken from.
+        tensors: What int8 rounds, by subgraph, as `ranges` of an equal network tells it: then the least and largest values that it
+            takes are observed here, where there need be no ONNX Runtime. The exporter's quantiser is asked if None.
+
+    Raises:
+        StretchError: If a branch is a band of rows, has some channels or is a portion, or a rounded one has weights of layers
+            that are neither convolutions nor linear nor batch norms; names it.
+    """
+
+    scales: torch.Tensor
+    zeros: torch.Tensor
+
+    def __init__(
+        self,
+        model: BranchedModel,
+        precision: Mapping[str, str],
+        images: Sequence[torch.Tensor],
+        tensors: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self._branches = {name: _RoundedBranch(branch, precision[processor], _prefix(name)) for name, branch, processor in _branches(model)}
+        self._check()
+        self._reads = {name: subgraph_of(model.graph, name).input.name for name in self._branches}
+        training = model.training
+        self.train(training)
+        rounded = [name for name, own in self._branches.items() if own.precision == "int8"]
+        ranges = (
+            _find_ranges(model, rounded, images) if tensors is None else self._observed({name: tensors[name] for name in rounded}, images)
+        )
+        self._at = {(name, tensor): i for i, (name, tensor) in enumerate((n, t) for n, own in ranges.items() for t in own)}
+        found = [each for own in ranges.values() for each in own.values()]
+        device = next(model.parameters()).device
+        self.register_buffer("scales", torch.tensor([scale for scale, _ in found], dtype=torch.float32, device=device))
+        self.register_buffer("zeros", torch.tensor([zero for _, zero in found], dtype=torch.int32, device=device))
+        self.train(training)
+
+    @property
+    def ranges(self) -> Ranges:
+        """Scale and zero point of every tensor that is rounded to int8, by its subgraph's and its own name in the bundle."""
+        scales, zeros = self.scales.tolist(), self.zeros.tolist()
+        found: Ranges = {}
+        for (name, tensor), i in self._at.items():
+            found.setdefault(name, {})[tensor] = (scales[i], zeros[i])
+        return found
+
+    def train(self, mode: bool = True) -> "RoundedModel":
+        """Set the mode; batch norms keep their statistics in either."""
+        super().train(mode)
+        for module in self.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.eval()
+        return self
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Run segment after segment, in float32 between the roundings."""
+        return self._joined(x, self.branch)
+
+    def branch(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        """What the branch of one subgraph writes, rounded, for what it reads."""
+
+        def rounded(tensor: str, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+            i = self._at.get((name, tensor))
+            if i is None:
+                return value, None
+            return torch.fake_quantize_per_tensor_affine(value, self.scales[i], self.zeros[i], *LEVELS), self.scales[i]
+
+        own = self._branches[name]
+        return own.run(x, self._reads[name], _to_half if own.precision == "fp16" else rounded)
+
+    def _joined(self, x: torch.Tensor, branch: Callable[[str, torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        """The network of branches that are computed so."""
+        with torch.autocast(x.device.type, enabled=False):
+            for part in self.model.design.segments:
+                outputs = [branch(f"{part.name}.{name}", x) for name in part.names]
+                x = outputs[0] if len(outputs) == 1 else self.model.segment(part.name).join(*outputs)
+        return x
+
+    @torch.no_grad()
+    def _observed(self, tensors: Mapping[str, Sequence[str]], images: Sequence[torch.Tensor]) -> Ranges:
+        """Scale and zero point of the range that each tensor takes, zero within."""
+        seen = {(name, tensor): (0.0, 0.0) for name, own in tensors.items() for tensor in own}
+
+        def branch(name: str, x: torch.Tensor) -> torch.Tensor:
+            def observe(tensor: str, value: torch.Tensor) -> tuple[torch.Tensor, None]:
+                if (name, tensor) in seen:
+                    low, high = seen[name, tensor]
+                    seen[name, tensor] = min(low, float(value.min())), max(high, float(value.max()))
+                return value, None
+
+            own = self._branches[name]
+            return own.run(x, self._reads[name], _to_half if own.precision == "fp16" else observe)
+
+        for batch in images:
+            self._joined(batch, branch)
+        ranges: Ranges = {}
+        for (name, tensor), (low, high) in seen.items():
+            scale = max(high - low, LEAST_RANGE) / LEVELS[1]
+            ranges.setdefault(name, {})[tensor] = (scale, round(-low / scale))
+        return ranges
+
+    def _check(self) -> None:
+        """Refuse what is rounded otherwise than here."""
+        joins = {part.name: part.join for part in self.model.design.segments if not part.whole}
+        for name, own in self._branches.items():
+            join = joins.get(name.partition(".")[0])
+            if join is not None and join_of(join).exact:
+                raise StretchError(
+                    f"branch `{name}` computes a part of its segment, and parts are rounded as the whole segment is, which training does not do",
+                    "train it without [rounding]: it computes what the original computes",
+                )
+            for layer, module in own.branch.named_children() if own.precision != "fp32" else ():
+                if next(module.parameters(), None) is not None and not isinstance(module, _ROUNDED):
+                    raise StretchError(
+                        f"`{layer}` of branch `{name}` is a {type(module).__name__}, whose weights training does not round",
+                        "set the precision of its processor to fp32 in [rounding]",
+                    )
+
+
+#: Layers whose weights are rounded, and those that are folded into them.
+_ROUNDED = (nn.Conv2d, nn.Linear, nn.modules.batchnorm._BatchNorm)
+
+
+class _RoundedBranch:
+    """One branch, computed with roundings.
+
+    Args:
+        branch: Its operators.
+        precision: What they compute in.
+        prefix: What their names begin with in the bundle.
+    """
+
+    def __init__(self, branch: Branch, precision: str, prefix: str) -> None:
+        self.branch, self.precision, self.prefix = branch, precision, prefix
+        readers: dict[str, list[str]] = {}
+        for name, inputs, _ in branch.steps:
+            for read in inputs:
+                readers.setdefault(read, []).append(name)
+        modules = dict(branch.named_children())
+        #: For each layer, the batch norm that is folded into it: the only reader of what it writes.
+        self.folded: dict[str, nn.modules.batchnorm._BatchNorm] = {}
+        for name, module in modules.items():
+            after = modules.get(readers[name][0]) if len(readers.get(name, ())) == 1 and name not in branch.results else None
+            if isinstance(module, nn.Conv2d | nn.Linear) and isinstance(after, nn.modules.batchnorm._BatchNorm):
+                self.folded[name] = after
+        self._norms = {readers[name][0] for name in self.folded}
+
+    def run(self, x: torch.Tensor, tensor: str, rounded: Rounding) -> torch.Tensor:
+        """What the branch writes.
+
+        Args:
+            x: What it reads.
+            tensor: Its name in the bundle.
+            rounded: Rounds a tensor, by its name in the bundle, and tells its scale.
+        """
+        if self.precision == "fp32":
+            return self.branch(x)
+        source = self.branch.sources[0]
+        value, scale = rounded(tensor, x)
+        values, scales = {source: value}, {source: scale}
+        for name, inputs, done in self.branch.steps:
+            if name in self._norms:
+                value = values[inputs[0]]
+            else:
+                value = self._computed(name, [values[read] for read in inputs], scales[inputs[0]], rounded)
+            # what is not rounded anew is what it was, or becomes something else before it is read
+            scale = scales[inputs[0]]
+            if name not in self.folded:
+                value, own = rounded(self.prefix + name, value)
+                scale = scale if own is None else own
+            values[name], scales[name] = value, scale
+            for old in done:
+                del values[old]
+        return values[self.branch.results[0]]
+
+    def _computed(self, name: str, inputs: list[torch.Tensor], scale: torch.Tensor | None, rounded: Rounding) -> torch.Tensor:
+        """What an operator gives; `scale` is that of its first input."""
+        module = self.branch.get_submodule(name)
+        if isinstance(module, nn.SiLU):
+            # two nodes of the file, both of which round
+            return inputs[0] * rounded(f"{self.prefix}{name}.sigmoid", torch.sigmoid(inputs[0]))[0]
+        if not isinstance(module, nn.Conv2d | nn.Linear):
+            return module(*inputs)
+        weight, bias = module.weight, module.bias
+        norm = self.folded.get(name)
+        if norm is not None:
+            assert norm.running_mean is not None
+            assert norm.running_var is not None
+            factor = torch.rsqrt(norm.running_var + norm.eps) * (1 if norm.weight is None else norm.weight)
+            offset = (0 if norm.bias is None else norm.bias) - factor * norm.running_mean
+            weight = weight * factor.reshape(-1, *[1] * (weight.dim() - 1))
+            bias = offset if bias is None else bias * factor + offset
+        if self.precision == "fp16":
+            weight, bias = _half(weight), None if bias is None else _half(bias)
+        else:
+            weight, bias = _per_channel(weight, bias, scale)
+        if isinstance(module, nn.Linear):
+            return F.linear(inputs[0], weight, bias)
+        return module._conv_forward(inputs[0], weight, bias)
+
+
+def _half(value: torch.Tensor) -> torch.Tensor:
+    """The nearest number of half precision; its gradient is that of `value`."""
+    inside = value.clamp(-LARGEST, LARGEST)
+    return inside + (inside.detach().half().float() - inside.detach())
+
+
+def _to_half(tensor: str, value: torch.Tensor) -> tuple[torch.Tensor, None]:
+    """Any tensor in half precision, which has no scale."""
+    return _half(value), None
+
+
+def _per_channel(
+    weight: torch.Tensor, bias: torch.Tensor | None, arriving: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """A layer's weights and bias in int8 and int32; their gradients are those of `weight` and `bias`.
+
+    Weights become the nearest of 255 numbers around zero, whose distance follows the largest of each output channel; biases
+    whole multiples of that distance times the scale of what arrives, so that they can be added to integers.
+
+    Args:
+        weight: (channels, …).
+        bias: (channels,), or None.
+        arriving: Scale of what the layer reads; None if it is not rounded.
+    """
+    with torch.no_grad():
+        scale = weight.abs().flatten(1).amax(1).clamp_min(LEAST_RANGE) / WEIGHT_LEVELS
+        each = scale.reshape(-1, *[1] * (weight.dim() - 1))
+        nearest = (weight / each).round().clamp(-WEIGHT_LEVELS, WEIGHT_LEVELS) * each
+        whole = None if bias is None or arriving is None else (bias / (scale * arriving)).round() * (scale * arriving)
+    rounded = weight + (nearest - weight.detach())
+    return rounded, bias if bias is None or whole is None else bias + (whole - bias.detach())
+
+
+def _branches(model: BranchedModel) -> Iterator[tuple[str, Branch, str]]:
+    """Subgraph, module and processor of every branch."""
+    for part in model.design.segments:
+        for name, scale in zip(part.names, part.branches, strict=True):
+            yield f"{part.name}.{name}", model.branch(part.name, name), scale.processor
+
+
+def _prefix(subgraph: str) -> str:
+    """What the names of a subgraph's operators begin with in the bundle."""
+    segment, _, name = subgraph.partition(".")
+    return f"{segment}_{safe_name(name)}_"
+
+
+@torch.no_grad()
+def _find_ranges(model: BranchedModel, subgraphs: Sequence[str], images: Sequence[torch.Tensor]) -> Ranges:
+    """Scales and zero points that the exporter's quantiser finds, of what is read and of what operators give."""
+    # a machine that trains need not have ONNX Runtime where ranges are observed
+    from stretch.export.channels import scales_of
+    from stretch.export.onnx import to_numpy, to_onnx
+    from stretch.quantize.qdq import quantise
+
+    reads: dict[str, list[Any]] = {name: [] for name in subgraphs}
+    training = model.training
+    handles = []
+    for name in subgraphs:
+        segment, _, own = name.partition(".")
+
+        def keep(_: nn.Module, arriving: tuple[torch.Tensor, ...], name: str = name) -> None:
+            reads[name] += [(image[None].float().cpu().numpy(),) for image in arriving[0]]
+
+        handles.append(model.branch(segment, own).register_forward_pre_hook(keep))
+    try:
+        model.eval()
+        for batch in images:
+            model(batch)
+    finally:
+        model.train(training)
+        for handle in handles:
+            handle.remove()
+    weights = to_numpy(op_weights(model))
+    found: Ranges = {}
+    for name in subgraphs:
+        piece = subgraph_of(model.graph, name)
+        quantised = quantise(to_onnx(piece, weights), reads[name])
+        found[name] = {
+            tensor: (float(scale), int(zero))
+            for tensor, (scale, zero) in scales_of(quantised).items()
+            if tensor.partition(".")[0] in piece.by_name
+        }
+    return found

@@ -1,0 +1,228 @@
+"""What is trained is what runs: the rounded module against the exported files on ONNX Runtime, and against torch's own fake quantisation."""
+
+import numpy as np
+import onnx
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hypothesis import given, settings  # noqa: E402 - torch may be missing
+from hypothesis import strategies as st  # noqa: E402
+
+from predictors.errors import StretchError, UsageError  # noqa: E402
+from scheduler.bundle.load import load_bundle  # noqa: E402
+from scheduler.runtime.session import Session  # noqa: E402
+from stretch.export.bundle import BundleFacts, export_bundle  # noqa: E402
+from stretch.export.channels import scales_of  # noqa: E402
+from stretch.export.lowering import RANGES, read_ranges, stated_ranges  # noqa: E402
+from stretch.export.precision import export_precision  # noqa: E402
+from stretch.planning.design.branch_design import BranchDesign  # noqa: E402
+from stretch.quantize.replay import replay, runner  # noqa: E402
+from stretch.train.extract import extract  # noqa: E402
+from stretch.train.recipe import load_recipe  # noqa: E402
+from stretch.train.rounded import RoundedModel, _half, _per_channel  # noqa: E402
+from stretch.train.session import train_recipe  # noqa: E402
+from stretch.transform import build  # noqa: E402
+from tests.stretch.designs import cpu_and, identity_design  # noqa: E402
+from tests.stretch.train.recipes import network, supernet  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+PRECISION = {"cpu": "int8", "gpu": "fp16"}
+
+
+def inputs(found, count, seed=0):
+    return torch.randn(count, *found.graph.input.shape[1:], generator=torch.Generator().manual_seed(seed))
+
+
+def rounded(found, design, precision=PRECISION):
+    return RoundedModel(build(found, design).eval(), precision, [inputs(found, 8)])
+
+
+def written(found, module, folder):
+    """The bundle that is exported from a rounded module, int8 and fp16 as it was trained, from other images than its ranges."""
+    facts = BundleFacts("mi9", False, "trained", precision=PRECISION, ranges=module.ranges)
+    export_bundle(folder / "float", found, module.model, None, facts, "0", controls=False)
+    images = list(inputs(found, 4, seed=7).numpy()[:, None])
+    export_precision(load_bundle(folder / "float"), folder / "lower", PRECISION, images, "synthetic", min_cosine=0.1)
+    return load_bundle(folder / "lower")
+
+
+@pytest.mark.parametrize("model", ["tiny_resnet", *(pytest.param(m, marks=pytest.mark.slow) for m in ("tiny_mobilenet", "tiny_vgg"))])
+def test_each_rounded_branch_is_its_exported_file_to_within_a_step(captured, tmp_path, model):
+    found = captured(model)
+    module = rounded(found, cpu_and("gpu", found.graph, "project")).eval()
+    bundle = written(found, module, tmp_path)
+    runs = {sub.name: runner(str(bundle.file(sub.file))) for sub in bundle.manifest.subgraphs}
+    tensors = replay(bundle.manifest, runs, inputs(found, 1, seed=3).numpy())
+    for sub in bundle.manifest.subgraphs:
+        with torch.no_grad():
+            mine = module.branch(sub.name, torch.from_numpy(tensors[sub.input])).numpy()
+        difference = np.abs(mine - tensors[sub.output])
+        if sub.precision == "int8":
+            step = module.ranges[sub.name][sub.output][0]
+            # a sum that lies between two integers may be rounded to either, by the order in which it is added
+            assert difference.max() <= 1.001 * step, sub.name
+            assert (difference > step / 2).mean() < 0.05, sub.name
+        else:
+            assert difference.max() <= 4e-3 * np.abs(tensors[sub.output]).max(), sub.name
+
+
+def test_bundle_run_by_the_scheduler_gives_what_the_module_gives(captured, tmp_path):
+    found = captured("tiny_resnet")
+    module = rounded(found, cpu_and("gpu", found.graph, "project")).eval()
+    bundle = written(found, module, tmp_path)
+    step = module.ranges["head.cpu"][bundle.manifest.output][0]
+    with Session(bundle, {"cpu": "cpu0", "gpu": "cpu0"}) as session, torch.no_grad():
+        for x in inputs(found, 4, seed=5).split(1):
+            # the branches' own small differences meet in the last layers
+            assert np.abs(session.run(x.numpy()) - module(x).numpy()).max() <= 4 * step
+
+
+def test_files_have_the_scales_of_training_whatever_images_they_are_exported_with(captured, tmp_path):
+    found = captured("tiny_resnet")
+    module = rounded(found, cpu_and("gpu", found.graph, "project"))
+    with torch.no_grad():
+        module.scales.mul_(1.5)
+    bundle = written(found, module, tmp_path)
+    for sub in (sub for sub in bundle.manifest.subgraphs if sub.processor == "cpu"):
+        own = scales_of(onnx.load(bundle.file(sub.file)))
+        for tensor, (scale, zero) in module.ranges[sub.name].items():
+            assert own[tensor][0] == pytest.approx(scale, rel=1e-6)
+            assert own[tensor][1] == zero
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 5), st.floats(1e-3, 1e3))
+def test_weights_are_rounded_as_torch_rounds_them(seed, channels, size):
+    weight = torch.randn(channels, 3, 2, 2, generator=torch.Generator().manual_seed(seed)) * size
+    weight.requires_grad_()
+    got, _ = _per_channel(weight, None, None)
+    scales = weight.detach().abs().amax((1, 2, 3)) / 127
+    want = torch.fake_quantize_per_channel_affine(weight.detach(), scales, torch.zeros(channels, dtype=torch.int32), 0, -127, 127)
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=float(scales.max()) * 1e-3)
+    got.sum().backward()
+    assert torch.equal(weight.grad, torch.ones_like(weight))
+
+
+def test_channel_of_zeros_and_values_beyond_half_precision_stay_finite():
+    got, bias = _per_channel(torch.zeros(2, 3, 1, 1), torch.tensor([1.0, -2.0]), torch.tensor(0.02))
+    assert torch.equal(got, torch.zeros(2, 3, 1, 1))
+    torch.testing.assert_close(bias, torch.tensor([1.0, -2.0]), rtol=1e-3, atol=1e-6)
+    assert torch.equal(_half(torch.tensor([1e6, 1 / 3])), torch.tensor([65504.0, float(torch.tensor(1 / 3).half())]))
+
+
+def test_gradients_reach_every_weight_and_statistics_stay(captured):
+    found = captured("tiny_resnet")
+    module = rounded(found, cpu_and("gpu", found.graph, "project")).train()
+    before = {name: value.clone() for name, value in module.model.named_buffers()}
+    module(inputs(found, 4)).square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in module.parameters())
+    assert sum(bool(p.grad.any()) for p in module.parameters()) > 0.9 * len(list(module.parameters()))
+    assert all(torch.equal(before[name], value) for name, value in module.model.named_buffers())
+
+
+def test_ranges_that_are_observed_are_those_of_the_quantiser(captured):
+    found = captured("tiny_resnet")
+    design = cpu_and("gpu", found.graph, "project")
+    asked = rounded(found, design)
+    known = {name: list(own) for name, own in asked.ranges.items()}
+    observed = RoundedModel(build(found, design).eval(), PRECISION, [inputs(found, 8)], known)
+    assert observed.ranges.keys() == asked.ranges.keys()
+    for name, own in asked.ranges.items():
+        for tensor, (scale, zero) in own.items():
+            # the one sees rounded weights, the other does not
+            assert observed.ranges[name][tensor][0] == pytest.approx(scale, rel=0.1)
+            assert observed.ranges[name][tensor][1] == pytest.approx(zero, abs=12)
+
+
+def test_state_holds_the_ranges(captured):
+    found = captured("tiny_resnet")
+    design = cpu_and("gpu", found.graph, "project")
+    first = rounded(found, design)
+    with torch.no_grad():
+        first.scales.mul_(2)
+    other = RoundedModel(build(found, design).eval(), PRECISION, [inputs(found, 2, seed=9)])
+    assert other.ranges != first.ranges
+    other.load_state_dict(first.state_dict())
+    assert other.ranges == first.ranges
+
+
+def test_processor_in_fp32_computes_as_it_does(captured):
+    found = captured("tiny_resnet")
+    module = rounded(found, identity_design(found.graph), {"cpu": "fp32"}).eval()
+    x = inputs(found, 2)
+    with torch.no_grad():
+        torch.testing.assert_close(module(x), module.model(x))
+    assert module.ranges == {}
+
+
+def test_parts_of_a_segment_are_refused(captured):
+    import msgspec
+
+    found = captured("tiny_resnet")
+    design = msgspec.to_builtins(identity_design(found.graph))
+    part = next(p for p in design["segments"] if p["name"] == "s1")
+    scale = part["branches"][0]
+    part["branches"] = [scale | {"processor": p, "rows": rows} for p, rows in (("cpu", (0, 16)), ("gpu", (16, 32)))]
+    part["join"] = "rows"
+    with pytest.raises(StretchError, match="computes a part of its segment"):
+        rounded(found, msgspec.convert(design, BranchDesign))
+
+
+@pytest.mark.parametrize("text", ['{"a": [0, 3]}', '{"a": [1.0, 300]}', '{"a": 1}', "nothing"])
+def test_stated_ranges_that_are_no_scales_are_refused(tmp_path, text):
+    model = onnx.ModelProto()
+    assert read_ranges(model, tmp_path) == {}
+    onnx.helper.set_model_props(model, {RANGES: text})
+    with pytest.raises(StretchError, match=f"states no scales in `{RANGES}`"):
+        read_ranges(model, tmp_path)
+
+
+@given(st.dictionaries(st.text(min_size=1), st.tuples(st.floats(2.0**-60, 2.0**60, width=32), st.integers(0, 255))))
+def test_stated_ranges_are_read_as_they_were(ranges):
+    model = onnx.ModelProto()
+    onnx.helper.set_model_props(model, stated_ranges(ranges))
+    found = read_ranges(model, "there")
+    assert {name: (float(scale), int(zero)) for name, (scale, zero) in found.items()} == ranges
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        (("start=scratch",), "keeps the statistics of its batch norms"),
+        (("train.features=0.5",), "tensors at meeting points are not matched"),
+        (("start=trained",), "start = trained and the file of weights"),
+        (("trained=gone.safetensors",), "start = trained and the file of weights"),
+        (('rounding.precision={cpu="fp32",gpu="fp32"}',), "nothing is rounded: cpu, gpu compute in fp32"),
+        (('rounding.precision={dsp="int8"}',), "names `dsp`, which the design does not use"),
+        (("start=trained", "trained=gone.safetensors"), "cannot read the weights"),
+    ],
+)
+def test_recipes_that_cannot_be_rounded_are_refused(tmp_path, changes, why):
+    recipe = load_recipe(network(tmp_path, "[rounding]\n"), changes)
+    with pytest.raises((UsageError, StretchError), match=why):
+        train_recipe(recipe, tmp_path, tmp_path / "run")
+
+
+def test_supernet_is_not_rounded(tmp_path):
+    with pytest.raises(UsageError, match="share the weights of a supernet"):
+        train_recipe(load_recipe(supernet(tmp_path, "[rounding]\n")), tmp_path, tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_rounded_run_starts_from_trained_weights_resumes_and_exports_what_it_trained(tmp_path):
+    path = network(tmp_path)
+    train_recipe(load_recipe(path, ("train.epochs=1",)), tmp_path, tmp_path / "first")
+    extract(tmp_path / "first", tmp_path / "taken", bundle=False)
+    path = network(tmp_path, "[rounding]\nimages = 16\n")
+    changes = ("start=trained", f"trained={tmp_path / 'taken' / 'model.safetensors'}", "train.learning_rate=0.01")
+    done = train_recipe(load_recipe(path, (*changes, "train.epochs=2")), tmp_path, tmp_path / "run")
+    again = train_recipe(load_recipe(path, (*changes, "train.epochs=2")), tmp_path, tmp_path / "run", resume=True)
+    assert again.metrics["accuracy"] == done.metrics["accuracy"]
+    taken = extract(tmp_path / "run", tmp_path / "out", controls=False)
+    assert taken.extracted == pytest.approx(done.metrics["best_accuracy"])
+    assert taken.agreement.bundle.precisions == {"cpu": ("int8",), "gpu": ("fp16",)}
+    stated = {sub.name: onnx.load(taken.bundle / sub.file) for sub in taken.manifest.subgraphs if sub.processor == "cpu"}
+    assert all(read_ranges(model, tmp_path) for model in stated.values())
+    assert {sub.processor: sub.planned_precision for sub in taken.manifest.subgraphs} == PRECISION
