@@ -76,7 +76,7 @@ def test_wrong_flag_is_named_with_its_exit_code(flags, code, named):
 @pytest.mark.parametrize(
     ("words", "rules"),
     [
-        ((), {"alpha": [0.2, 0.676]}),
+        (("--kinds", "stretch"), {"alpha": [0.2, 0.676]}),
         (("--alpha", "1000", "--beta", "1000", "--macs", "0.7:1.4", "--n-meet", "9"), {"n_meet": [9, 3]}),
     ],
 )
