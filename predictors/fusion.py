@@ -5,6 +5,7 @@ become one kernel, operators for which nothing is launched, and the conditions
 under which a backend chooses one of several implementations.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import prod
@@ -16,6 +17,7 @@ import msgspec
 from predictors.errors import StretchError, UnknownNameError
 from predictors.graph import Op, OpGraph
 from predictors.idioms import IDIOMS, Recognised, recognise
+from predictors.in_place import copied_parts, is_view
 from predictors.kinds import Work
 from predictors.operators import kind_of, kinds
 from predictors.shapes import Shape
@@ -101,6 +103,9 @@ class FusionRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         idioms: Operators that its converter recognises where they are written out (`predictors.idioms`).
         implementations: Choices between implementations; the first that takes a kernel counts.
         base: Backend whose chains, sets and idioms are used, where only the choices differ.
+        placed: Kinds that put tensors side by side and whose parts are written where they are read: only the others are copied.
+        viewed: Kinds that take a range of channels, for which nothing is launched where it begins with a block.
+        lanes: Channels in a block; a part is written in place where it begins and ends with one.
     """
 
     id: str
@@ -111,6 +116,9 @@ class FusionRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     idioms: tuple[str, ...] = ()
     implementations: tuple[Implementation, ...] = ()
     base: str | None = None
+    placed: tuple[str, ...] = ()
+    viewed: tuple[str, ...] = ()
+    lanes: Annotated[int, msgspec.Meta(ge=1)] = 1
 
     def kinds(self, names: tuple[str, ...]) -> frozenset[str]:
         """Operator kinds that a list of kinds, set names and traits stands for."""
@@ -189,7 +197,7 @@ def load_rules(backend: str) -> FusionRules:
     if rules.base is not None:
         base = load_rules(rules.base)
         rules = msgspec.structs.replace(rules, free=base.free, rules=base.rules, idioms=base.idioms, sets=base.sets)
-    listed = rules.kinds(rules.free).union(*(rules.kinds(names) for rule in rules.rules for names in (rule.start, *rule.then, rule.links)))
+    listed = rules.kinds((*rules.free, *rules.placed, *rules.viewed)).union(*(rules.kinds(names) for rule in rules.rules for names in (rule.start, *rule.then, rule.links)))
     unknown = sorted((listed - set(kinds)) | (set(rules.idioms) - set(IDIOMS)))
     if unknown:
         raise StretchError(f"{path.name} names `{unknown[0]}`, which is neither an operator kind, a trait of some, nor one of its sets")
@@ -205,7 +213,7 @@ class Fuser:
 
     def __init__(self, rules: FusionRules) -> None:
         self.rules = rules
-        self._free = rules.kinds(rules.free)
+        self._free, self._placed, self._viewed = rules.kinds(rules.free), rules.kinds(rules.placed), rules.kinds(rules.viewed)
         self._chains: dict[str, tuple[tuple[frozenset[str], ...], frozenset[str]]] = {}
         for rule in reversed(rules.rules):
             steps, links = tuple(rules.kinds(step) for step in rule.then), rules.kinds(rule.links)
@@ -216,11 +224,15 @@ class Fuser:
         seen = recognise(graph, self.rules.idioms)
         done: set[str] = set()
         kernels = []
+        copied = copied_parts(seen.graph, self._placed, self._free | self._viewed, self.rules.lanes)
         for op in seen.graph.ops:
             if op.name in done:
                 continue
             done.add(op.name)
-            if op.kind in self._free:
+            if op.kind in self._free or is_view(op, self._viewed, self.rules.lanes):
+                continue
+            if op.name in copied:
+                kernels += [_copy(seen, op, copied[op.name])] if copied[op.name] else []
                 continue
             chain, members = [op], [op.name]
             steps, links = self._chains.get(op.kind, ((), frozenset()))
@@ -305,6 +317,13 @@ def fuse(graph: OpGraph, backend: str) -> list[Kernel]:
         UnknownNameError: If there is no such backend.
     """
     return Fuser(load_rules(backend)).fuse(graph)
+
+
+def _copy(seen: Recognised, op: Op, parts: Sequence[str]) -> Kernel:
+    """The kernel that copies some of the tensors which `op` puts side by side."""
+    moved = sum(prod(seen.graph.by_name[name].shape) for name in parts)
+    work = _facts(seen.graph, op).work
+    return Kernel(op.name, seen.names(op.name), KernelCost(*work[:-1], moved, moved, 0, work.stride, op.kind), 0)
 
 
 def _kernel(seen: Recognised, chain: list[Op], members: list[str], implementations: tuple[Implementation, ...]) -> Kernel:

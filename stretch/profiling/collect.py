@@ -41,7 +41,8 @@ SLOWED = 1.15
 #: Style and seed of that network, and its name among those that take turns.
 _WATCHED, _WATCH = ("residual", 1), "watch"
 
-#: The profiler's sum of kernels ÷ the network's time must be within these: else something disturbed the profiler.
+#: The profiler's sum of kernels must be this much of the network's quickest run, and no more of its usual one: else something
+#: disturbed the profiler.
 _SUMS = (0.8, 1.25)
 
 #: Seconds between saves.
@@ -210,7 +211,7 @@ class Collector:
 
     def _add(self, graph: OpGraph, file: Path, time: Steady) -> None:
         launched = self._fuser.fuse(graph)
-        found = self._kernels(graph, file, time.ms, launched)
+        found = self._kernels(graph, file, time, launched)
         place = self.place
         key = (self._device, graph.name, place.family, place.core_set, "fp32", place.runtime)
         rows = [
@@ -219,7 +220,7 @@ class Collector:
         self.table.add(graph, family_of(graph.name), Latency(*key, time.ms, time.std_ms), rows)
         self._result.measured += 1
 
-    def _kernels(self, graph: OpGraph, file: Path, whole_ms: float, launched: Sequence[Kernel]) -> list[float | None]:
+    def _kernels(self, graph: OpGraph, file: Path, time: Steady, launched: Sequence[Kernel]) -> list[float | None]:
         """Times of kernels; none where the profiler was disturbed each time.
 
         Kernels that the delegate added, such as changes of layout, and what the profiler itself costs are shared out:
@@ -229,6 +230,6 @@ class Collector:
             operators, added = time_operators(self._delegate, file, self.place.caller, [op.name for op in graph.ops])
             found = time_kernels(operators, [kernel.ops for kernel in launched])
             total = sum(operators.values())
-            if total > 0 and _SUMS[0] <= (total + added) / whole_ms <= _SUMS[1]:
-                return [None if ms is None else ms * whole_ms / total for ms in found]
+            if total > 0 and _SUMS[0] * time.least_ms <= total + added <= _SUMS[1] * time.ms:
+                return [None if ms is None else ms * time.ms / total for ms in found]
         return [None] * len(launched)
