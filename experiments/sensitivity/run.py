@@ -84,23 +84,24 @@ def measure(network: str, weights: Path, images: Path, budget_s: float, until_s:
         sensitivity = Measurements(tuple(alone), tuple(designs), earlier["seconds"]["sensitivity"], complete=False)
     else:
         sensitivity = measure_sensitivity(net.captured, space, fitted, held, budget_s, designs=DESIGNS, seed=1, progress=tell)
+    source = predictor(network, net.graph, sensitivity.alone, sensitivity.designs)
+    known = {(row["design"], row["segments"]): row for row in earlier.get("front", [])}
+    fronts = []
+    for asked in FRONTS:
+        for row, design in front_rows(net.graph, source, *asked):
+            before = known.get((row["design"], row["segments"]), row)
+            row |= {name: before[name] for name in ("measured", "error", "computed_on")}
+            if row["measured"] is None and time.perf_counter() - start < until_s:
+                one = measure_design(net.captured, design, fitted, checked, space)
+                row |= {"measured": one.agreement, "error": sqrt(one.error), "computed_on": device.type}
+                tell(f"front {row['design']}: {one.agreement:.3f}")
+            fronts.append(row)
     random = _read(earlier.get("random", []))
     for design in random_designs(space, net.graph.name, DEVICE, RANDOM, MACS, seed=2)[len(random) :]:
         if time.perf_counter() - start > until_s:
             break
         random.append(measure_design(net.captured, design, fitted, checked, space))
         tell(f"random {len(random)}: {random[-1].agreement:.3f}")
-    source = predictor(network, net.graph, sensitivity.alone, sensitivity.designs)
-    fronts = []
-    for asked in FRONTS:
-        for row, design in front_rows(net.graph, source, *asked):
-            if time.perf_counter() - start > until_s:
-                break
-            if not row["exact"]:
-                one = measure_design(net.captured, design, fitted, checked, space)
-                row |= {"measured": one.agreement, "error": one.error}
-                tell(f"front {row['design']}: {one.agreement:.3f}")
-            fronts.append(row)
     return {
         "network": network,
         "seconds": {"sensitivity": sensitivity.seconds, "all": time.perf_counter() - start},
@@ -177,6 +178,7 @@ def front_rows(
             "high": each.accuracy.high,
             "measured": 1.0 if each.exact else None,
             "error": 0.0 if each.exact else None,
+            "computed_on": None,
         }
         found.append((row, each.design))
     return found
@@ -210,19 +212,23 @@ def record(file: Path, out: Path) -> None:
         ranks.append(rank)
         designs += rows
         fronts += [_rounded({"design": f"{each['network']} {row.pop('design')}"} | row) for row in each["front"]]
+    fronts = [row for row in fronts if row["measured"] is not None]
+    tables = {"ranks": ranks, "random": designs} | ({"front": fronts} if fronts else {})
+    about = {
+        "random": About(columns={name: Facts(source="predicted") for name in ("predicted", "low", "high")}),
+        "front": About(columns={name: Facts(source="predicted") for name in FRONT_PREDICTED}),
+    }
     write_record(
         out,
-        {"ranks": ranks, "random": designs, "front": fronts},
+        tables,
         source="measured",
         command="python -m experiments.sensitivity.run measure",
         runs=1,
-        about={
-            "random": About(columns={name: Facts(source="predicted") for name in ("predicted", "low", "high")}),
-            "front": About(columns={name: Facts(source="predicted") for name in FRONT_PREDICTED}),
-        },
+        about={name: about[name] for name in about if name in tables},
         notes=[
             f"Segments and designs calibrated on {FITTED} photographs; sensitivity measured on {HELD_BACK} others, designs on {CHECKED} more.",
             f"Ways of {DEVICE}, {' and '.join(PROCESSORS)}, with the rules about time let loose; float32; one seed.",
+            "Designs of fronts that were not measured are left out; `computed_on` says where those that were were built and compared.",
         ],
         **origin([run]),
     )
@@ -287,7 +293,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=200.0, help="for the sensitivity of a network")
     parser.add_argument("--until", type=float, default=460.0, help="seconds after which no further design is measured")
     parser.add_argument("--more", type=Path, help="what an earlier measure wrote")
-    parser.add_argument("--out", type=Path, default=HERE / "results" / "sensitivity.json")
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "agreement.json")
     options = parser.parse_args(words)
     try:
         if options.what == "record":
