@@ -154,7 +154,7 @@ def fronts_of(graph: "OpGraph", source: "Sensitivity", earlier: Sequence[Row]) -
     known = {(row["design"], row["segments"]): row for row in earlier}
     found = [pair for asked in FRONTS for pair in front_rows(graph, source, *asked)]
     for row, _ in found:
-        before = known.get((row["design"], row["segments"]), row)
+        before = row if row["exact"] else known.get((row["design"], row["segments"]), row)
         row |= {name: before[name] for name in ("measured", "error", "computed_on")}
     return found
 
