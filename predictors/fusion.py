@@ -197,7 +197,9 @@ def load_rules(backend: str) -> FusionRules:
     if rules.base is not None:
         base = load_rules(rules.base)
         rules = msgspec.structs.replace(rules, free=base.free, rules=base.rules, idioms=base.idioms, sets=base.sets)
-    listed = rules.kinds((*rules.free, *rules.placed, *rules.viewed)).union(*(rules.kinds(names) for rule in rules.rules for names in (rule.start, *rule.then, rule.links)))
+    listed = rules.kinds((*rules.free, *rules.placed, *rules.viewed)).union(
+        *(rules.kinds(names) for rule in rules.rules for names in (rule.start, *rule.then, rule.links))
+    )
     unknown = sorted((listed - set(kinds)) | (set(rules.idioms) - set(IDIOMS)))
     if unknown:
         raise StretchError(f"{path.name} names `{unknown[0]}`, which is neither an operator kind, a trait of some, nor one of its sets")

@@ -33,7 +33,7 @@ BRANCHED = (
     ("quarter_width", "sum", True),
 )
 IMAGES = 2048
-#: Steps of Adam on each segment in the rows called refined.
+#: Steps of Adam in the rows called refined.
 REFINE = 600
 #: The network that is trained on, and epochs of that, from the calibrated start and from scratch.
 TRAINED = ("depth_only", "sum")
@@ -121,16 +121,19 @@ class Job:
         draft = msgspec.structs.replace(draft, segments=[msgspec.structs.replace(s, join=join) for s in draft.segments])
         return resolve_design(draft, self.captured.graph, "mi9", ALIGN, "cpu")
 
-    def calibrated(self, design: Any, **options: Any) -> tuple[Any, float]:
-        """A network built and calibrated, and the seconds both took."""
+    def calibrated(self, design: Any, steps: int = 0, **options: Any) -> tuple[Any, float]:
+        """A network built, calibrated and refined by so many steps, and the seconds that took."""
         import torch
 
         from stretch.transform import build
         from stretch.transform.calibrate import calibrate
+        from stretch.transform.refine import Refinement, refine
 
         start = time.perf_counter()
         model = build(self.captured, design).to(self.device)
         calibrate(model, self.captured, self.images, **options)
+        if steps:
+            refine(model, self.captured, self.images, Refinement(steps=steps, seed=self.seed))
         if self.device.type == "cuda":
             torch.cuda.synchronize()
         return model, time.perf_counter() - start
@@ -146,7 +149,7 @@ class Job:
             self.add(f"{name}, {join}: inherited", self.accuracy(model), model.graph.macs, time.perf_counter() - start)
             ways: dict[str, dict[str, Any]] = {"joins alone": {"layers": False}, "calibrated": {}}
             if refined:
-                ways["refined"] = {"refine_steps": REFINE}
+                ways["refined"] = {"steps": REFINE}
             for label, options in ways.items():
                 model, seconds = self.calibrated(design, **options)
                 self.add(f"{name}, {join}: {label}", self.accuracy(model), model.graph.macs, seconds)
@@ -246,7 +249,7 @@ def record(folder: Path) -> None:
         runs=min(row["seeds"] for row in rows),
         **origin(runs),
         notes=[
-            f"{MODEL} on CIFAR-10 re-encoded as JPEG; calibration sees {IMAGES} training images without labels; refined: {REFINE} steps of Adam on each segment, too",
+            f"{MODEL} on CIFAR-10 re-encoded as JPEG; calibration sees {IMAGES} training images without labels; refined: {REFINE} steps of Adam, too",
             "s: building and calibrating, or training alone (the two of as many epochs side by side); further training starts at learning rate 0.05, scratch at 0.2",
         ],
     )

@@ -6,6 +6,7 @@
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -49,6 +50,9 @@ NETWORKS = {
     ),
 }
 
+#: Seconds that a comparison needs behind a refinement, on a busy machine.
+_COMPARING = 25
+
 #: What is asked of the planner; the processors are those of `PROCESSORS`.
 DESIGNS: dict[str, dict[str, Any]] = {
     "default": {},
@@ -63,29 +67,70 @@ SEQUENTIAL = "sequential"
 
 @dataclass(frozen=True)
 class Job:
-    """One network, calibrated.
+    """One network, calibrated and perhaps refined.
 
     Args:
         network: A key of `NETWORKS`.
         design: A key of `DESIGNS`, or `SEQUENTIAL` for the control of the default design.
         images: Photographs that it may look at.
+        channels: Whether the channels that stay are chosen on activations.
+        blocks: Whether the blocks that stay are.
+        refine: Share of a refinement in which each segment is refined by itself; None for no refinement.
     """
 
     network: str
     design: str
     images: int
+    channels: bool = True
+    blocks: bool = True
+    refine: float | None = None
+
+    @property
+    def name(self) -> str:
+        """What its row is called."""
+        steps = {"channels": self.channels, "blocks": self.blocks}
+        without = "".join(f", {step} by position" for step, chosen in steps.items() if not chosen)
+        refined = "" if self.refine is None else f", refined {REFINED.get(self.refine, self.refine)}"
+        return f"{self.network} {self.design} {self.images}{without}{refined}"
 
 
-#: Every design with all photographs, and one with fewer.
-JOBS = tuple(
-    Job(network, design, images)
-    for network in NETWORKS
-    for design, images in (*((design, 300) for design in (*DESIGNS, SEQUENTIAL)), ("sum", 60))
+#: How the row of a refined network says what its share means.
+REFINED = {0.0: "together", 0.5: "by segments, then together", 1.0: "by segments"}
+
+#: The design and the photographs that single steps are switched on and off for.
+STEPS_ON, MOST = "sum", 300
+
+#: Of each network: ways to refine, then each choice by position, fewer photographs, and the other designs.
+#: What takes longest comes first.
+JOBS = (
+    *(Job(network, STEPS_ON, MOST, refine=apart) for network in NETWORKS for apart in (0.5, 1.0)),
+    Job("mobilenet_v2", STEPS_ON, MOST, refine=0.0),
+    *(Job(network, STEPS_ON, 64, refine=0.5) for network in NETWORKS),
+    *(
+        Job(network, STEPS_ON, count, channels, blocks)
+        for count, channels, blocks in (
+            (MOST, False, False),
+            (MOST, True, False),
+            (MOST, False, True),
+            (64, False, False),
+            (16, True, True),
+            (16, False, False),
+        )
+        for network in NETWORKS
+    ),
+    *(Job(network, design, MOST) for design in (*DESIGNS, SEQUENTIAL) for network in NETWORKS),
 )
 
 
-def measure(job: Job, weights: Path, images: Path) -> Row:
-    """One job, on the GPU where there is one."""
+def measure(job: Job, weights: Path, images: Path, end: float) -> Row:
+    """One job, on the GPU where there is one.
+
+    Args:
+        job: The job.
+        weights: Folder of weights.
+        images: Folder of photographs.
+        end: When it must be done, by this machine's monotonic clock; a refinement goes on until shortly before.
+    """
     import torch
 
     from predictors.devices import load_device
@@ -96,7 +141,8 @@ def measure(job: Job, weights: Path, images: Path) -> Row:
     from stretch.stages.build import divide_images
     from stretch.stages.network import read_network
     from stretch.transform import build
-    from stretch.transform.calibrate import calibrate
+    from stretch.transform.calibrate import Choices, calibrate
+    from stretch.transform.refine import Refinement, refine
 
     real = NETWORKS[job.network]
     network = read_network(real.name, weights=str(weights / real.weights))
@@ -108,11 +154,11 @@ def measure(job: Job, weights: Path, images: Path) -> Row:
     design = control.design if job.design == SEQUENTIAL and control is not None else planned.design
     ms = control.single.ms if job.design == SEQUENTIAL and control is not None else planned.run.makespan_ms
     preprocessing = asked_preprocessing(network.loaded.preprocessing, real.preprocessing, network.graph.input.shape)
-    found = divide_images(images, network.captured, 300, preprocessing, HELD_BACK)
-    fitted = list(torch.cat(found.fitted)[:: 300 // job.images][: job.images].split(32))
+    found = divide_images(images, network.captured, MOST, preprocessing, HELD_BACK)
+    fitted = list(torch.cat(found.fitted)[:: MOST // job.images][: job.images].split(32))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = build(network.captured, design).to(device)
-    row: Row = {"design": f"{job.network} {job.design} {job.images}", "network": job.network, "kind": job.design, "images": job.images}
+    row: Row = {"design": job.name, "network": job.network, "kind": job.design, "images": job.images}
     row |= {
         "predicted_ms": round(ms, 3),
         "best_single_ms": round(planned.best_single.ms, 3),
@@ -127,9 +173,13 @@ def measure(job: Job, weights: Path, images: Path) -> Row:
 
     agree("built")
     start = time.perf_counter()
-    calibrate(model, network.captured, fitted)
+    calibrate(model, network.captured, fitted, choices=Choices(job.channels, job.blocks))
     row["calibration_s"] = round(time.perf_counter() - start, 1)
     agree("calibrated")
+    if job.refine is not None:
+        refined = refine(model, network.captured, fitted, Refinement(max(end - _COMPARING - time.monotonic(), 1) / 60, apart=job.refine))
+        row |= {"refinement_s": round(refined.seconds, 1), "steps": refined.steps}
+        agree("refined")
     return row
 
 
@@ -144,37 +194,59 @@ def _described(design: Any) -> str:
 
 
 def run_all(options: argparse.Namespace) -> None:
-    """Every job in a process of its own, side by side: small networks leave most of a GPU idle."""
+    """Every job in a process of its own, side by side: small networks leave most of a GPU idle.
+
+    Those that refine go on until the time is over, with what the others leave. What is done is written as it comes.
+    """
+    end = time.monotonic() + options.seconds
     with tempfile.TemporaryDirectory() as folder:
-        running = []
-        for number, job in enumerate(JOBS):
-            out = Path(folder) / f"{number}.json"
-            words = ["one", "--job", json.dumps(msgspec.to_builtins(job)), "--out", str(out)]
-            words += ["--weights", str(options.weights), "--images", str(options.images)]
-            running.append((job, out, subprocess.Popen([sys.executable, "-m", "experiments.real_networks.run", *words])))
-        rows = []
-        for job, out, process in running:
-            if process.wait():
-                sys.stderr.write(f"{job} failed\n")
-            elif out.exists():
-                rows.append(json.loads(out.read_text()))
-    options.out.write_text(json.dumps(facts() | {"rows": rows}))
+        waiting = [(job, Path(folder) / f"{number}.json") for number, job in enumerate(JOBS)]
+        running: list[tuple[Job, Path, subprocess.Popen[bytes]]] = []
+        rows: list[Row] = []
+        while (waiting or running) and time.monotonic() < end:
+            while waiting and len(running) < options.side_by_side:
+                job, out = waiting.pop(0)
+                words = ["one", "--job", json.dumps(msgspec.to_builtins(job)), "--out", str(out), "--end", str(end)]
+                words += ["--weights", str(options.weights), "--images", str(options.images)]
+                command = [sys.executable, "-m", "experiments.real_networks.run", *words]
+                running.append((job, out, subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "2"})))
+            for each in [each for each in running if each[2].poll() is not None]:
+                running.remove(each)
+                job, out, process = each
+                if process.returncode:
+                    sys.stderr.write(f"{job.name} failed\n")
+                elif out.exists():
+                    rows.append(json.loads(out.read_text()))
+                    options.out.write_text(json.dumps(facts() | {"rows": rows}))
+            time.sleep(0.2)
+        for job, _, process in running:
+            sys.stderr.write(f"{job.name} was not done in time\n")
+            process.kill()
 
 
 def record(files: Sequence[Path], out: Path) -> None:
     """Make a record of what was measured."""
     runs = [json.loads(file.read_text()) for file in files]
     rows = [row for run in runs for row in run["rows"]]
+    order = [job.name for job in JOBS]
+    rows.sort(key=lambda row: order.index(str(row["design"])))
+    tables = {
+        "designs": [row for row in rows if "steps" not in row],
+        "refined": [row for row in rows if "steps" in row],
+    }
     write_record(
         out,
-        {"designs": rows},
+        tables,
         source="measured",
         command="python -m experiments.real_networks.run measure",
         runs=1,
-        about={"designs": About(columns={name: Facts(source="predicted") for name in PREDICTED})},
+        about={table: About(columns={name: Facts(source="predicted") for name in PREDICTED}) for table in tables},
         notes=[
             f"Agreement on {HELD_BACK} photographs that nothing was fitted to, with 95 % intervals; float32; one seed.",
             f"Times are predictions for {DEVICE}, {' and '.join(PROCESSORS)}, by the profile of this version.",
+            "All jobs ran side by side, with others: seconds and steps say how far each came, not how fast it can be.",
+            "Refinement took steps of one size, and batch-norms normalised by batches, in both of its phases; "
+            "since then the second takes smaller steps with fixed statistics, which no row shows.",
         ],
         **origin(runs),
     )
@@ -192,6 +264,9 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("files", type=Path, nargs="*", help="for record: what measure wrote")
     parser.add_argument("--weights", type=Path, help="folder of weights")
     parser.add_argument("--images", type=Path, help="folder of photographs")
+    parser.add_argument("--seconds", type=float, default=500, help="for measure: time that all jobs together may take")
+    parser.add_argument("--side-by-side", type=int, default=16, help="for measure: jobs at a time")
+    parser.add_argument("--end", type=float, help="for one: when it must be done, by this machine's monotonic clock")
     parser.add_argument("--job", help="for one: the job as JSON")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "agreement.json")
     options = parser.parse_args(words)
@@ -200,7 +275,7 @@ def main(words: list[str] | None = None) -> int:
             record(options.files, options.out)
         elif options.what == "one":
             job = msgspec.convert(json.loads(options.job), Job)
-            options.out.write_text(json.dumps(measure(job, options.weights, options.images)))
+            options.out.write_text(json.dumps(measure(job, options.weights, options.images, options.end)))
         else:
             run_all(options)
     except StretchError as error:

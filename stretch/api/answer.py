@@ -9,6 +9,7 @@ from stretch.planning.answer import PlanAnswer
 
 if TYPE_CHECKING:
     from stretch.transform.calibrate import SegmentError
+    from stretch.transform.refine import Refined
 
 
 class WeightsAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +32,7 @@ class BranchedAnswer(PlanAnswer, frozen=True, kw_only=True):
         seconds: Wall time of each phase.
         preprocessing: What a picture goes through before the model reads it; None: ImageNet's.
         calibration: Each branched segment that was calibrated.
+        refinement: Error of the outputs before and after refining, on images that were held back; None where that was not asked for.
         agreement: With the original, on images that were held back; None where that was not measured.
         bundle: Folder of the bundle, where one was written.
         checks: What was compared as the bundle was written; empty without one.
@@ -40,6 +42,7 @@ class BranchedAnswer(PlanAnswer, frozen=True, kw_only=True):
     seconds: dict[str, float]
     preprocessing: dict[str, Any] | None
     calibration: "list[SegmentError]"
+    refinement: "Refined | None"
     agreement: Agreement | None
     bundle: str | None
     checks: dict[str, Any]

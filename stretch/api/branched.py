@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from stretch.capture import Captured
     from stretch.transform import BranchedModel
     from stretch.transform.calibrate import SegmentError
+    from stretch.transform.refine import Refined
 
 #: Said of a network that was neither calibrated nor trained since it was changed.
 UNKNOWN_ACCURACY = Sentence(
@@ -42,6 +43,7 @@ class Branched:
         model: The branched network, a `torch.nn.Module`; None after a dry run.
         sequential: The sequential control of the same MACs, if there is one.
         calibration: How far each branched segment is from the original's, after calibration.
+        refinement: What came of refining the network; None where that was not asked for.
         agreement: How far the network agrees with the original on images that were held back; None where that was not measured.
         bundle: The folder written last, if any.
         manifest: Its `bundle.json`.
@@ -58,6 +60,7 @@ class Branched:
     model: "BranchedModel | None" = None
     sequential: "BranchedModel | None" = None
     calibration: "list[SegmentError]" = field(default_factory=list)
+    refinement: "Refined | None" = None
     agreement: "Agreement | None" = None
     bundle: Path | None = None
     manifest: "Manifest | None" = None
@@ -129,6 +132,7 @@ class Branched:
             seconds={name: round(value, 3) for name, value in self.seconds.items()},
             preprocessing=self.preprocessing.to_json() if self.preprocessing else None,
             calibration=self.calibration,
+            refinement=self.refinement,
             agreement=self.agreement,
             bundle=str(self.bundle) if self.bundle else None,
             checks=self.manifest.checks if self.manifest else {},

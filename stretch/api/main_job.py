@@ -17,6 +17,7 @@ from stretch.api.agreeing import agreeing, check_request, first_of
 from stretch.api.branched import UNKNOWN_ACCURACY, Branched
 from stretch.planning.config import PlanConfig
 from stretch.planning.design.branch_design import DesignDraft, load_draft
+from stretch.planning.sentences import Mention, Sentence
 from stretch.stages.design import decide_design
 
 if TYPE_CHECKING:
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     from stretch.planning.cost.sensitivity import Sensitivity
     from stretch.stages.build import Images
     from stretch.stages.network import Network, Phase
+
+
+#: A refinement takes less than this: a week.
+MAX_MINUTES = 7 * 24 * 60
 
 
 def branch(
@@ -42,6 +47,7 @@ def branch(
     seed: int = 0,
     images: str | Path | None = None,
     image_count: int = 256,
+    refine: float | None = None,
     repair: bool = False,
     budget_minutes: float = 5.0,
     preprocessing: "Preprocessing | Mapping[str, Any] | None" = None,
@@ -65,6 +71,7 @@ def branch(
         images: Folder of unlabelled images: every layer and join is fitted to what the original computes on some of them, and
             on others, held back, the network is compared with the original. None: neither.
         image_count: Images to calibrate with, at most.
+        refine: Minutes that the network is refined for by gradients after calibration, on a GPU where there is one. None: not at all.
         repair: Where the network agrees less often than `min_agreement` asks for, segments are divided exactly where that can be, and
             stages that change most stay as they are, one segment after the other, until it does.
         budget_minutes: For measuring what single segments lose, with `min_agreement` and without `accuracy`.
@@ -85,6 +92,7 @@ def branch(
     phase = partial(_phase, seconds, progress or silent)
     profile, draft, request = _asked(device, design, config, options)
     least = request.min_agreement
+    check_minutes(refine, images=images is not None, dry_run=dry_run)
     check_request(request, repair=repair, images=images is not None, design=draft is not None, dry_run=dry_run)
     _check_target(None if dry_run else out)
     with _torch(phase):
@@ -99,7 +107,7 @@ def branch(
         def make(request: PlanConfig) -> Branched:
             made = _planned(network, profile, draft, request, source, seconds, read, calibrated=images is not None, phase=phase)
             if not dry_run:
-                _build(made, network.captured, controls, found, phase)
+                _build(made, network.captured, controls, found, refine, phase, progress or silent)
             return made
 
         result = first_of(make, request, repair=repair)
@@ -120,6 +128,30 @@ def _asked(
     config = (config or PlanConfig()).having(options)
     profile = device if isinstance(device, DeviceProfile) else load_device(device)
     return profile, load_draft(Path(design)) if isinstance(design, str | Path) else design, config
+
+
+def check_minutes(minutes: float | None, *, images: bool, dry_run: bool) -> None:
+    """Refuse a refinement that cannot be made, before any work is done for it.
+
+    Args:
+        minutes: Of refinement; None if none is asked for.
+        images: Whether there are images.
+        dry_run: Whether nothing is built.
+
+    Raises:
+        UsageError: If so.
+    """
+    if minutes is None:
+        return
+    if not 0 < minutes < MAX_MINUTES:
+        raise UsageError(
+            Sentence("{} asks for {} minutes, which is no time to refine for", Mention("refine"), f"{minutes:g}"),
+            "give minutes, more than none and less than a week",
+        )
+    if not images:
+        raise UsageError("a network is refined on images, and there are none", Sentence("give {}", Mention("images", "DIR")))
+    if dry_run:
+        raise UsageError("a dry run builds no network that could be refined", Sentence("leave out {}", Mention("refine")))
 
 
 def _check_target(out: str | Path | None) -> None:
@@ -244,10 +276,18 @@ def _given(module: Any, shape: tuple[int, ...] | None) -> "LoadedModel":
     return LoadedModel(copied, name, shape or USUAL_INPUT, "given", "the module's own", stated_preprocessing(module, name), warnings)
 
 
-def _build(result: Branched, captured: "Captured", controls: bool, images: "Images | None", phase: "Phase") -> None:
+def _build(
+    result: Branched,
+    captured: "Captured",
+    controls: bool,
+    images: "Images | None",
+    minutes: float | None,
+    phase: "Phase",
+    progress: Progress,
+) -> None:
     """Fill in the networks of a plan."""
     from stretch.api.present import fingerprint
-    from stretch.stages.build import build_control, compare_on
+    from stretch.stages.build import build_control, compare_on, refined
     from stretch.transform import build
     from stretch.transform.calibrate import calibrate
 
@@ -258,6 +298,9 @@ def _build(result: Branched, captured: "Captured", controls: bool, images: "Imag
     if images is not None:
         with phase("calibrate"):
             result.calibration = calibrate(result.model, captured, images.fitted)
+        if minutes is not None:
+            with phase("refine"):
+                result.refinement = refined(result.model, captured, images.fitted, minutes, progress)
         with phase("compare"):
             compared, warnings = compare_on(result.model, captured, images.held_back)
             result.agreement = compared.agreement if compared else None

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 #: Phases of the bar: import torch, load, capture, plan, transform, and files of a usual bundle.
 PHASES = 16
 
+#: What a refinement adds to that.
+REFINING = 22
+
 #: Seconds after Ctrl-C in which it leaves nothing half-written.
 GRACE_S = WRITER_GRACE_S
 
@@ -46,6 +49,10 @@ def branch(
         Path | None, typer.Option(help="Folder of unlabelled images (pictures or .npy) to calibrate the new network with.")
     ] = None,
     image_count: Annotated[int, typer.Option(help="Calibration images to take, at most.", min=16)] = 256,
+    refine: Annotated[
+        float | None,
+        typer.Option(help="Minutes to refine the calibrated network for by gradients, without labels, on a GPU where there is one."),
+    ] = None,
     repair: Annotated[
         bool,
         typer.Option(
@@ -68,7 +75,7 @@ def branch(
     target = (folder or Path("runs") / _folder_name(model, device)) if export and not dry_run else None
     shape = _input_shape(input_size) if input_size is not None else None
     asked = pictures.values() or None
-    with out.progress("branching", total=PHASES) as progress:
+    with out.progress("branching", total=PHASES if refine is None else PHASES + REFINING) as progress:
         result = make(
             model,
             device,
@@ -80,6 +87,7 @@ def branch(
             seed=seed,
             images=images,
             image_count=image_count,
+            refine=refine,
             repair=repair,
             budget_minutes=budget,
             preprocessing=asked,
@@ -111,6 +119,12 @@ def _tell(out: Output, result: "Branched") -> None:
         for error in answer.calibration:
             console.print(
                 f"calibrated {error.segment}: squared error {error.after:.3f} of the original's square, {error.before:.3f} before"
+            )
+        if answer.refinement is not None:
+            found = answer.refinement
+            console.print(
+                f"refined in {found.steps} steps: squared error of the outputs {found.after:.3f} of the original's square, "
+                f"{found.before:.3f} before, on {found.images} images that no step looked at"
             )
         if answer.agreement is not None:
             for line in _agreement(answer.agreement):

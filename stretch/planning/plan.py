@@ -7,9 +7,10 @@ from pathlib import Path
 import msgspec
 
 from predictors.devices import DeviceProfile
+from predictors.errors import InfeasibleError
 from predictors.graph import OpGraph
 from predictors.predictor import LatencyPredictor
-from stretch.planning.choose import choose, macs_range
+from stretch.planning.choose import Choice, choose, macs_range
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import AccuracySource
 from stretch.planning.cost.accuracy_file import load_accuracy
@@ -20,9 +21,11 @@ from stretch.planning.design.scale import scaled_graph
 from stretch.planning.network.segments import Segment, split_segments
 from stretch.planning.result import PlanResult
 from stretch.planning.search.controls import best_single, sequential_same_macs
+from stretch.planning.search.diagnose import NothingBranchesError
 from stretch.planning.search.operator_split import operator_split
 from stretch.planning.search.rules import Rules
 from stretch.planning.search.seams import without_seams
+from stretch.planning.sentences import Mention, Sentence
 from stretch.planning.unused import unused_processors
 from stretch.planning.warnings import warnings_of
 
@@ -45,13 +48,36 @@ def plan(
         UnknownNameError: If a processor or meeting point does not exist.
     """
     asked = Asked.of(graph, device, config or PlanConfig(), accuracy_source)
-    choice = choose(graph, asked.config, asked.costs, asked.stages, asked.accuracy_source)
+    asked, choice, instead = _choice(asked)
     found = choice.found
     design = BranchDesign(graph.name, device.id, without_seams(graph, asked.stages, found.segments(asked.costs)))
     search = _Search(found.optimal, None if isnan(found.gap) else found.gap, found.evaluated, choice.space.size_log10)
     result = _compare(asked, design, search)
     unused = unused_processors(graph, asked.config, choice, design.processors)
-    return replace(result, unused=unused, warnings=(*result.warnings, *(each.sentence for each in unused)))
+    return replace(result, unused=unused, warnings=(*instead, *result.warnings, *(each.sentence for each in unused)))
+
+
+def _choice(asked: "Asked") -> tuple["Asked", Choice, tuple[Sentence, ...]]:
+    """The best design, and what to say of it: an exact one where no rule that was asked for rules out the stretched ones.
+
+    Raises:
+        InfeasibleError: If there is neither.
+    """
+    try:
+        return asked, choose(asked.graph, asked.config, asked.costs, asked.stages, asked.accuracy_source), ()
+    except InfeasibleError as error:
+        usual = PlanConfig()
+        own = any(rule.value != getattr(usual, rule.rule) for rule in error.rules)
+        asks = asked.config.kinds or asked.config.lossless or asked.config.accuracy or asked.config.widens
+        if own or asks or not (error.rules or isinstance(error, NothingBranchesError)):
+            raise
+        exact = replace(asked, config=msgspec.structs.replace(asked.config, lossless=True))
+        try:
+            choice = choose(exact.graph, exact.config, exact.costs, exact.stages, None)
+        except InfeasibleError:
+            raise error from None
+        said = Sentence("{}: the network is divided exactly instead, as with {}", error.message, Mention("lossless"))
+        return exact, choice, (said,)
 
 
 def evaluate(

@@ -1,4 +1,4 @@
-"""Third stage: the branched network and its control, and the images that they are calibrated on and compared with the original on."""
+"""Third stage: the branched network and its control, refined if asked, and the images for that and for the comparison with the original."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from scheduler.bundle.preprocessing import IMAGENET, Preprocessing
+from scheduler.progress import Progress, silent
 from stretch.capture import Captured
 from stretch.evaluation.agreement import ALIKE, Compared, compare
 from stretch.planning.result import PlanResult
@@ -14,6 +15,7 @@ from stretch.planning.sentences import Mention, Sentence
 from stretch.quantize.images import load_images
 from stretch.transform import BranchedModel, build
 from stretch.transform.calibrate import MIN_IMAGES
+from stretch.transform.refine import Refined, Refinement, refine
 
 #: Images that are computed at a time.
 BATCH = 32
@@ -72,6 +74,25 @@ def divide_images(
         sets[i in chosen].append(torch.from_numpy(image))
     fitted, others = ([torch.cat(some[i : i + BATCH]) for i in range(0, len(some), BATCH)] for some in sets)
     return Images(fitted, others)
+
+
+def refined(
+    model: BranchedModel, captured: Captured, images: Sequence[torch.Tensor], minutes: float, progress: Progress = silent
+) -> Refined:
+    """Refine a calibrated network for some minutes, on a GPU where there is one; it is back where it was afterwards.
+
+    Args:
+        model: The network.
+        captured: The original.
+        images: Batches that it was calibrated with, (n, channels, height, width).
+        minutes: Wall time.
+        progress: Told now and then how far it is.
+    """
+    place = next(model.parameters()).device
+    try:
+        return refine(model.to("cuda") if torch.cuda.is_available() else model, captured, images, Refinement(minutes), progress)
+    finally:
+        model.to(place)
 
 
 def compare_on(model: BranchedModel, captured: Captured, images: Sequence[torch.Tensor]) -> tuple[Compared | None, list[str]]:

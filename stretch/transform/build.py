@@ -1,6 +1,6 @@
 """A design and a captured network to a branched module with inherited weights."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 
 import torch
 from torch import nn
@@ -8,9 +8,9 @@ from torch import nn
 from predictors.graph import Op
 from predictors.joins import join_of
 from stretch.capture import Captured
-from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, undivided
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, safe_name, undivided
 from stretch.planning.design.scale import ENTRY_CONV, ENTRY_NORM, JOIN_CONV, ScaledBranch, scaled_branches, trunk_parts
-from stretch.transform.model import Branch, BranchedModel
+from stretch.transform.model import Branch, BranchedModel, BranchedSegment
 from stretch.transform.width import Heritage, Trunk, choose_units, importance
 
 
@@ -35,11 +35,11 @@ def build(captured: Captured, design: BranchDesign) -> BranchedModel:
         pieces = heritages(captured, undivided(design))
         for part, family, (piece, *_) in zip(design.segments, heritages(captured, design), pieces, strict=True):
             if join_of(part.join).channels:
-                _fill(model.segment(part.name).owner, captured, piece, part.branches[0])
+                fill_branch(model.segment(part.name).owner, captured, piece, part.branches[0])
                 continue
             for name, scale, heritage in zip(part.names, part.branches, family, strict=True):
-                _fill(model.branch(part.name, name), captured, heritage, scale)
-            _start_joins(model, part, family)
+                fill_branch(model.branch(part.name, name), captured, heritage, scale)
+            start_joins(model.segment(part.name), part, family)
     return model.eval()
 
 
@@ -74,10 +74,29 @@ def _family(captured: Captured, part: SegmentDesign, branches: Sequence[ScaledBr
     return family
 
 
-def _fill(module: Branch, captured: Captured, heritage: Heritage, scale: BranchScale) -> None:
-    """Give one branch its weights."""
-    for name, weights in heritage.weights(captured).items():
-        load_weights(module.get_submodule(name), weights)
+def fill_branch(
+    module: Branch,
+    captured: Captured,
+    heritage: Heritage,
+    scale: BranchScale,
+    matches: Mapping[str, str] | None = None,
+    only: Container[str] | None = None,
+) -> None:
+    """Give one branch its weights.
+
+    Args:
+        module: The branch; changed in place.
+        captured: The original network.
+        heritage: What it keeps.
+        scale: Its design.
+        matches: Operators that inherit from another one of the same shape.
+        only: Operators that are filled, the entry aside, which then stays; all if None.
+    """
+    for name, weights in heritage.weights(captured, matches).items():
+        if only is None or name in only:
+            load_weights(module.get_submodule(name), weights)
+    if only is not None:
+        return
     if scale.entry == "project":
         wanted = heritage.kept(heritage.branch.source.input.name)
         load_weights(module.get_submodule(ENTRY_CONV), {"weight": _selection(wanted, heritage.arriving)})
@@ -100,8 +119,14 @@ def _selection(wanted: torch.Tensor, has: Trunk) -> torch.Tensor:
     return picks[:, :, None, None]
 
 
-def _start_joins(model: BranchedModel, part: SegmentDesign, family: list[Heritage]) -> None:
-    """Let the joins hand on each original channel from a branch that kept it; what no branch kept is zero."""
+def start_joins(segment: BranchedSegment, part: SegmentDesign, family: Sequence[Heritage]) -> None:
+    """Let the joins hand on each original channel from a branch that kept it; what no branch kept is zero.
+
+    Args:
+        segment: The branched segment; its joins are changed in place.
+        part: Its design.
+        family: What its branches keep.
+    """
     join = join_of(part.join)
     if not join.convolves:
         return
@@ -113,7 +138,7 @@ def _start_joins(model: BranchedModel, part: SegmentDesign, family: list[Heritag
         at += len(trunk)
         op: Op = heritage.branch.graph.by_name[JOIN_CONV]
         wanted = torch.arange(start, start + op.shape[1])
-        conv = model.branch(part.name, scale.processor).get_submodule(JOIN_CONV)
+        conv = segment.get_submodule(f"{safe_name(scale.processor)}.{JOIN_CONV}")
         load_weights(conv, {"weight": _selection(wanted, own), "bias": torch.zeros(op.shape[1])})
         # Parts of the trunk lie side by side; where each is the whole, all start at 0.
         start += 0 if join.whole else scale.partition

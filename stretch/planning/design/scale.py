@@ -65,7 +65,7 @@ def _kept(segment: Segment, source: OpGraph, channels: ChannelGroups, scale: Bra
         kept[group] = scale.width // size
     if scale.entry == "none":
         group, size = channels.pieces[source.input.name][0]
-        if len(pieces) == 1 and pieces[0][0] == channels.input_group and scale.width != in_channels:
+        if len(pieces) == 1 and pieces[0][0] == channels.input_group and scale.width * size != in_channels * pieces[0][1]:
             raise StretchError(
                 f"{where} starts with an identity skip over {in_channels} channels, so width {scale.width} needs an entry",
                 'give it entry = "project" or "slice", or let the segment before it join by "project"',

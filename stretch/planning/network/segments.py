@@ -115,7 +115,11 @@ class Segment:
 
     def arriving(self, width: int) -> int | None:
         """Channels that must arrive for a branch of this width without an entry; None where any number may."""
-        return width if self.passes_input else None
+        if not self.passes_input:
+            return None
+        # a grouped convolution may write several channels for each that arrives
+        ((_, written),), ((_, read), *_) = self.channels.pieces[self.graph.output], self.channels.pieces[self.graph.input.name]
+        return width * read // written
 
 
 def split_segments(graph: OpGraph, meeting: Sequence[str] | None = None) -> list[Segment]:

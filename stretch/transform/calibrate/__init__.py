@@ -1,6 +1,7 @@
 """Start without training: statistics, layers and joins fitted to what the original computes on unlabelled images."""
 
 from stretch.transform.calibrate.run import MIN_IMAGES, SegmentError, calibrate, whole_design
+from stretch.transform.calibrate.segment import Choices
 from stretch.transform.calibrate.statistics import renew_statistics
 
-__all__ = ["MIN_IMAGES", "SegmentError", "calibrate", "renew_statistics", "whole_design"]
+__all__ = ["MIN_IMAGES", "Choices", "SegmentError", "calibrate", "renew_statistics", "whole_design"]

@@ -41,12 +41,13 @@ def _late(segment: Segment, source: OpGraph) -> Matches:
         blocks = [block for block in segment.blocks if block.run == run]
         kept = [block for block in blocks if block.ops[0] in source.by_name]
         for own, other in zip(reversed(kept), reversed(blocks), strict=False):
-            if own is not other and _same_structure(segment.graph, own, other):
+            if own is not other and same_structure(segment.graph, own, other):
                 matches.update(zip(own.ops, other.ops, strict=True))
     return matches
 
 
-def _same_structure(graph: OpGraph, a: Block, b: Block) -> bool:
+def same_structure(graph: OpGraph, a: Block, b: Block) -> bool:
+    """Whether two blocks are the same operators in the same order, reading each other in the same way."""
     names = {a.start: b.start} | dict(zip(a.ops, b.ops, strict=False))
     pairs = [(graph.by_name[x], graph.by_name[y]) for x, y in zip(a.ops, b.ops, strict=False)]
     return len(a.ops) == len(b.ops) and all(

@@ -13,7 +13,7 @@ from stretch.capture import Captured
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, undivided
 from stretch.planning.design.scale import design_segments
 from stretch.transform.build import build, heritages
-from stretch.transform.calibrate.segment import Job
+from stretch.transform.calibrate.segment import ALL, Choices, Job
 from stretch.transform.calibrate.split import divide
 from stretch.transform.model import BranchedModel, BranchedSegment
 from stretch.transform.width import Heritage
@@ -49,7 +49,7 @@ def calibrate(
     ridge: float = 1e-4,
     *,
     layers: bool = True,
-    refine_steps: int = 0,
+    choices: Choices = ALL,
 ) -> list[SegmentError]:
     """Bring a freshly built model close to the original, without labels.
 
@@ -67,7 +67,7 @@ def calibrate(
         images: Batches of what the network reads, (n, channels, height, width).
         ridge: Weight of the penalty, relative to the mean square of a layer's inputs.
         layers: Whether layers are fitted, not statistics and joins alone.
-        refine_steps: Steps of Adam on each segment afterwards, without labels; 0 for none.
+        choices: What is chosen on activations.
 
     Returns:
         The error of every branched segment, in order.
@@ -103,7 +103,7 @@ def calibrate(
             continue
         piece = _piece(model, given, part, family)
         job = Job(captured, part, segment, family, piece, whole, arriving, there, split, ridge)
-        before, after = job.calibrate(layers, refine_steps)
+        before, after = job.calibrate(layers, choices)
         if given is not part:
             model.segment(given.name).owner.load_state_dict(piece.owner.state_dict())
         if len(part.branches) > 1:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import torch
 
@@ -10,12 +11,13 @@ from stretch.capture import Captured
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.scale import JOIN_CONV
 from stretch.planning.network.segments import Segment
-from stretch.transform.build import load_weights
+from stretch.transform.build import fill_branch, start_joins
+from stretch.transform.calibrate.blocks import choose_blocks
+from stretch.transform.calibrate.channels import ChannelChoice, find_covariances
 from stretch.transform.calibrate.joins import fit_join, readout
 from stretch.transform.calibrate.layers import BranchFit, Look, look
 from stretch.transform.calibrate.match import Matches, candidate_matches
 from stretch.transform.calibrate.pixels import pixels_for, rows_of
-from stretch.transform.calibrate.refine import refine
 from stretch.transform.calibrate.split import Split
 from stretch.transform.calibrate.statistics import rebase_statistics, renewed_trunk
 from stretch.transform.calibrate.walk import Batches, trunk_of
@@ -26,6 +28,7 @@ from stretch.transform.width import Heritage
 _SAME = 1e-9
 
 State = dict[str, torch.Tensor]
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,40 @@ class Trunk:
     held: Batches
 
 
+@dataclass(frozen=True)
+class Choices:
+    """What is chosen on activations, beside ways that the design alone suggests.
+
+    Args:
+        channels: Which channels a branch keeps (`ChannelChoice`).
+        blocks: Which blocks it reproduces (`choose_blocks`).
+    """
+
+    channels: bool = True
+    blocks: bool = True
+
+
+#: Whatever can be chosen so.
+ALL = Choices()
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """One branch, fitted in one way.
+
+    Args:
+        matches: Blocks of the original that its own reproduce.
+        heritage: What it keeps of the original.
+        state: Its weights and statistics.
+        trunk: What it computes before the join.
+    """
+
+    matches: Matches
+    heritage: Heritage
+    state: State
+    trunk: Trunk
+
+
 @dataclass
 class Job:
     """One segment: what is fitted, to what.
@@ -49,7 +86,7 @@ class Job:
         captured: The original network.
         part: The segment's design.
         original: The original segment.
-        family: What each branch keeps of it.
+        family: What each branch keeps of it, as it was built.
         segment: The branched segment; changed in place.
         whole: The original segment as a module.
         arriving: Batches of what arrives at the branched segment.
@@ -75,80 +112,117 @@ class Job:
     targets: list[torch.Tensor] = field(default_factory=list)
     outputs: list[torch.Tensor] = field(default_factory=list)
 
-    def calibrate(self, layers: bool, refine_steps: int) -> tuple[float, float]:
+    def calibrate(self, layers: bool, choices: Choices) -> tuple[float, float]:
         """Keep what is best on the images for the choice, the segment as it was built among it.
 
         Args:
             layers: Whether layers are fitted, not statistics and joins alone.
-            refine_steps: Steps of Adam afterwards; 0 for none.
+            choices: What is chosen on activations.
 
         Returns:
             The errors as built and in the end.
         """
-        branches = self._branches()
-        ways = candidate_matches(self.original, [h.branch.source for h in self.family]) if layers else []
-        fits = [
-            [(m, BranchFit(heritage, branch, m, self.split.images)) for m in _distinct(way[i] for way in ways)]
-            for i, (heritage, branch) in enumerate(zip(self.family, branches, strict=True))
-        ]
-        looks = {one for branch in fits for _, fit in branch for one in fit.looks}
-        self.targets, found = look(self.whole, self.there, self.split.fitted, looks)
+        branches, fitted = self._branches(), self.split.fitted
+        ways = self._ways(choices) if layers else []
+        options = [_distinct(way[i] for way in ways) for i in range(len(branches))]
+        looks = {one for i, own in enumerate(options) for m in own for one in self._branch_fit(self.family[i], branches[i], m).looks}
+        self.targets, found = look(self.whole, self.there, fitted, looks)
         # A join reads all branches: no regression of it has more inputs.
         joined = sum(h.branch.graph.by_name[_trunk_name(h, branch)].shape[1] for h, branch in zip(self.family, branches, strict=True))
         self._count = pixels_for(self.split.images, joined)
-        self._wanted = torch.cat([rows_of(y, self._count) for y in self.targets[: self.split.fitted]])
-        before = least = self._error(self._trunks(branches))
+        self._wanted = torch.cat([rows_of(y, self._count) for y in self.targets[:fitted]])
+        before = self._error(self._trunks(branches))
         if before <= _SAME:
             self.outputs = [self.segment(x) for x in self.arriving]
             return before, before
-        best = _state(self.segment)
-
-        def offer(trunks: Sequence[Trunk]) -> None:
-            nonlocal best, least
-            error = self._error(trunks)
-            if error < least:
-                best, least = _state(self.segment), error
-
-        renewed = [self._trunk(renewed_trunk(branch, self.arriving, self.split.fitted)) for branch in branches]
+        self._best, self._least = _state(self.segment), before
+        renewed = [self._trunk(renewed_trunk(branch, self.arriving, fitted)) for branch in branches]
         start = [_state(branch) for branch in branches]
-        self._fit_join(renewed)
-        offer(renewed)
-        done = [
-            [(m, *self._fit(branch, state, heritage, m, fit, found)) for m, fit in own]
-            for branch, state, heritage, own in zip(branches, start, self.family, fits, strict=True)
-        ]
-        for way in ways:
-            trunks = []
-            for branch, own, matches in zip(branches, done, way, strict=True):
-                state, trunk = next((state, trunk) for m, state, trunk in own if m == matches)
-                branch.load_state_dict(state)
-                trunks.append(trunk)
-            self._fit_join(trunks)
-            offer(trunks)
-        self.segment.load_state_dict(best)
-        if refine_steps:
-            fitted = self.split.fitted
-            refine(self.segment, self.arriving[:fitted], self.targets[:fitted], refine_steps, self._reader(self._trunks(branches)))
-            offer(self._trunks(branches))
-            self.segment.load_state_dict(best)
+        self._offer(self.family, renewed)
+        if ways:
+            self._fit_ways(ways, options, start, found, choices)
+        self.segment.load_state_dict(self._best)
         self.outputs = rebase_statistics(self.segment, self.arriving)
-        return before, least
+        return before, self._least
+
+    def _ways(self, choices: Choices) -> list[list[Matches]]:
+        """Which blocks of the original the branches reproduce, way by way."""
+        sources = [h.branch.source for h in self.family]
+        ways = candidate_matches(self.original, sources)
+        if choices.blocks:
+            fitted = self.there[: self.split.fitted]
+            ways.append(choose_blocks(self.part, self.original, sources, self.whole, fitted, self.ridge))
+        return _distinct(ways)
+
+    def _fit_ways(
+        self,
+        ways: Sequence[list[Matches]],
+        options: Sequence[Sequence[Matches]],
+        start: Sequence[State],
+        found: Mapping[Look, Batches],
+        choices: Choices,
+    ) -> None:
+        """Fit all layers in every way, and offer what comes of it."""
+        kept = self._chosen(options) if choices.channels else [[built] * len(own) for built, own in zip(self.family, options, strict=True)]
+        done = [
+            [self._fit(i, start[i], heritage, matches, found) for heritage, matches in zip(heritages, own, strict=True)]
+            for i, (heritages, own) in enumerate(zip(kept, options, strict=True))
+        ]
+        best, least = ways[0], float("inf")
+        for way in ways:
+            chosen = [own[list(matches).index(m)] for own, matches, m in zip(done, options, way, strict=True)]
+            error = self._offer_fitted(chosen)
+            if error < least:
+                best, least = way, error
+        # channels by the norm of their weights, where that is something else, for the best way alone
+        if any(h is not built for own, built in zip(kept, self.family, strict=True) for h in own):
+            self._offer_fitted([self._fit(i, start[i], self.family[i], m, found) for i, m in enumerate(best)])
+
+    def _chosen(self, options: Sequence[Sequence[Matches]]) -> list[list[Heritage]]:
+        """What each branch keeps for each of its ways, chosen on activations."""
+        narrowed = any(h.branch.kept[g] < units for h in self.family for g, units in h.branch.channels.units.items())
+        if not narrowed:
+            return [[built] * len(own) for built, own in zip(self.family, options, strict=True)]
+        there = self.there[: self.split.fitted]
+        known = find_covariances(self.whole, self.original.graph, there, self.split.images)
+        choice = ChannelChoice(self.captured, self.part, known, self.ridge)
+        chosen: list[list[Heritage]] = []
+        for i, (built, own) in enumerate(zip(self.family, options, strict=True)):
+            others = [before[-1] for before in chosen]
+            chosen.append([choice.choose(i, built, matches, others) for matches in own])
+        return chosen
+
+    def _offer_fitted(self, fitted: Sequence[Fitted]) -> float:
+        """Put fitted branches into the segment, fit their join, and offer that."""
+        for branch, one in zip(self._branches(), fitted, strict=True):
+            branch.load_state_dict(one.state)
+        return self._offer([one.heritage for one in fitted], [one.trunk for one in fitted])
+
+    def _offer(self, family: Sequence[Heritage], trunks: Sequence[Trunk]) -> float:
+        """Fit the join of the segment as it is, and keep all of it if it is the best so far; gives its error."""
+        start_joins(self.segment, self.part, family)
+        fit_join(self.part, self.segment, [trunk.rows for trunk in trunks], self._wanted, self.ridge)
+        error = self._error(trunks)
+        if error < self._least:
+            self._best, self._least = _state(self.segment), error
+        return error
+
+    def _branch_fit(self, heritage: Heritage, branch: Branch, matches: Matches) -> BranchFit:
+        return BranchFit(heritage, branch, matches, self.split.images)
 
     def _branches(self) -> list[Branch]:
         return [branch for branch in self.segment.children() if isinstance(branch, Branch)]
 
-    def _fit(
-        self, branch: Branch, start: State, heritage: Heritage, matches: Matches, fit: BranchFit, found: Mapping[Look, Batches]
-    ) -> tuple[State, Trunk]:
+    def _fit(self, index: int, start: State, heritage: Heritage, matches: Matches, found: Mapping[Look, Batches]) -> Fitted:
+        branch, fitted = self._branches()[index], self.split.fitted
         branch.load_state_dict(start)
-        for name, weights in heritage.weights(self.captured, matches).items() if matches else ():
-            if name in matches:
-                load_weights(branch.get_submodule(name), weights)
-        trunk = self._trunk(fit.run(self.arriving, self.split.fitted, found, self.ridge))
-        return _state(branch), trunk
-
-    def _fit_join(self, trunks: Sequence[Trunk]) -> None:
-        fit_join(self.part, self.segment, [trunk.rows for trunk in trunks], self._wanted, self.ridge)
+        if heritage is not self.family[index]:
+            fill_branch(branch, self.captured, heritage, self.part.branches[index], matches)
+            renewed_trunk(branch, self.arriving, fitted)
+        elif matches:
+            fill_branch(branch, self.captured, heritage, self.part.branches[index], matches, only=matches)
+        trunk = self._trunk(self._branch_fit(heritage, branch, matches).run(self.arriving, fitted, found, self.ridge))
+        return Fitted(matches, heritage, _state(branch), trunk)
 
     def _trunk(self, batches: Batches) -> Trunk:
         return Trunk(torch.cat([rows_of(x, self._count) for x in batches[: self.split.fitted]]), batches[self.split.held :])
@@ -185,9 +259,10 @@ def _trunk_name(heritage: Heritage, branch: Branch) -> str:
     return next((reads[0] for name, reads, _ in branch.steps if name == JOIN_CONV), heritage.branch.graph.output)
 
 
-def _distinct(matches: Iterable[Matches]) -> list[Matches]:
-    found: list[Matches] = []
-    for one in matches:
+def _distinct(ways: Iterable[_T]) -> list[_T]:
+    """Each once, in order."""
+    found: list[_T] = []
+    for one in ways:
         if one not in found:
             found.append(one)
     return found

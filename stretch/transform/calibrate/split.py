@@ -31,11 +31,22 @@ class Split:
     held: int
 
 
+def held_back(count: int) -> torch.Tensor:
+    """Which of so many images no fit looks at, (images,) bool; none where they are too few.
+
+    They are spread over all, since folders are often sorted.
+    """
+    chosen = torch.zeros(count, dtype=torch.bool)
+    back = max(count // EVERY, FEWEST)
+    if back * MOST <= count:
+        chosen[torch.arange(back) * count // back] = True
+    return chosen
+
+
 def divide(images: Sequence[torch.Tensor], largest: int) -> tuple[list[torch.Tensor], Split]:
     """Divide images between fits and choice.
 
-    Those for the choice are spread over all, since folders are often sorted. How the
-    images come in batches makes no difference.
+    How the images come in batches makes no difference.
 
     Args:
         images: Batches.
@@ -50,11 +61,9 @@ def divide(images: Sequence[torch.Tensor], largest: int) -> tuple[list[torch.Ten
         # CPU convolutions need not reorder what is stored so, nor do regressions.
         together = together.contiguous(memory_format=torch.channels_last)
     size = max(1, (_GPU_BYTES if on_gpu else _CPU_BYTES) // largest)
-    back = max(count // EVERY, FEWEST)
-    if back * MOST > count:
+    chosen = held_back(count)
+    if not chosen.any():
         batches = list(together.split(size))
         return batches, Split(len(batches), count, 0)
-    chosen = torch.zeros(count, dtype=torch.bool)
-    chosen[torch.arange(back) * count // back] = True
     fitted, held = (list(together[mask.to(together.device)].split(size)) for mask in (~chosen, chosen))
-    return fitted + held, Split(len(fitted), count - back, len(fitted))
+    return fitted + held, Split(len(fitted), count - int(chosen.sum()), len(fitted))

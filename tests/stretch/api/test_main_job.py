@@ -266,6 +266,37 @@ def test_images_calibrate_the_model_before_it_is_exported(tmp_path):
     assert result.manifest.checks["max_error"] <= 1e-4
 
 
+def test_refined_network_is_told_and_never_worse_on_images_held_back(tmp_path):
+    import numpy as np
+
+    (tmp_path / "images").mkdir()
+    np.save(tmp_path / "images" / "some.npy", np.random.default_rng(0).standard_normal((40, 3, 32, 32)).astype(np.float32))
+    told = []
+    asked = {"config": LOOSE, "weights": "none", "images": tmp_path / "images", "image_count": 32, "refine": 0.02, "progress": told.append}
+    result = branch("tiny_resnet", "pixel6", out=tmp_path / "b", **asked)
+    assert result.refinement.after <= result.refinement.before
+    assert result.to_json()["refinement"].keys() == {"before", "after", "images", "steps", "seconds"}
+    assert result.to_json()["refinement"]["steps"] >= 1
+    assert any(line.startswith("refine, ") for line in told)
+    # the network is as it was built, not changed by its owner since
+    assert result.manifest.weights.source == "random"
+    assert not result.model.training
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"refine": 1.0}, "refined on images, and there are none"),
+        ({"refine": 0.0, "images": "there"}, "no time to refine for"),
+        ({"refine": float("nan"), "images": "there"}, "no time to refine for"),
+        ({"refine": 1.0, "images": "there", "dry_run": True}, "dry run"),
+    ],
+)
+def test_refinement_that_cannot_be_made_is_refused_before_any_work(asked, why):
+    with pytest.raises(UsageError, match=why):
+        branch("tiny_resnet", "pixel6", weights="none", **asked)
+
+
 def test_folder_without_images_is_refused_and_no_bundle_is_left(tmp_path):
     (tmp_path / "images").mkdir()
     with pytest.raises(StretchError, match="calibration images"):

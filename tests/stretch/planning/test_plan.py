@@ -222,3 +222,17 @@ def test_grid_that_misses_every_design_points_to_the_exact_search():
 def test_bounded_parameters_need_the_exact_strategy():
     with pytest.raises(UsageError, match="exact strategy only"):
         plan(resnet50(), specified("pixel6"), PlanConfig(strategy="grid", params=(0.9, 1.1)))
+
+
+def test_network_that_cannot_be_stretched_is_divided_exactly_and_told_so():
+    graph = small_resnet()
+    found = plan(graph, specified("pixel6"), PlanConfig(processors=("cpu", "gpu")))
+    assert found.config.lossless
+    assert "the tightest is `alpha=0.2`" in found.warnings[0]
+    assert "divided exactly instead, as with `lossless`" in found.warnings[0]
+
+
+@pytest.mark.parametrize("request_", [{"kinds": ("stretch",)}, {"alpha": 0.19}, {"macs": (0.98, 1.02), "beta": 0.1}])
+def test_rule_that_was_asked_for_is_never_given_up(request_):
+    with pytest.raises(InfeasibleError):
+        plan(small_resnet(), specified("pixel6"), PlanConfig(processors=("cpu", "gpu"), **request_))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st  # noqa: E402
 
 from predictors.errors import StretchError  # noqa: E402
 from stretch.planning.config import PlanConfig  # noqa: E402
-from stretch.stages.build import CLOSE, build_control, compare_on, divide_images  # noqa: E402
+from stretch.stages.build import CLOSE, build_control, compare_on, divide_images, refined  # noqa: E402
 from stretch.stages.design import decide_design  # noqa: E402
 from stretch.stages.network import read_network  # noqa: E402
 from stretch.transform import build  # noqa: E402
@@ -91,3 +91,14 @@ def test_network_that_lost_the_original_s_classes_is_said_to_need_training(netwo
 def test_folder_without_images_is_refused(network, tmp_path):
     with pytest.raises(StretchError):
         divide_images(tmp_path, network.captured, 64)
+
+
+def test_refined_network_stays_where_it_was_and_is_no_worse(network, planned):
+    shape = network.graph.input.shape[1:]
+    images = [torch.randn(32, *shape, generator=torch.Generator().manual_seed(0))]
+    model = build(network.captured, planned.design)
+    told = []
+    found = refined(model, network.captured, images, 0.01, told.append)
+    assert found.after <= found.before
+    assert told
+    assert {parameter.device.type for parameter in model.parameters()} == {"cpu"}

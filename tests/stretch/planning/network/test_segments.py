@@ -2,6 +2,7 @@ import pytest
 
 from predictors.errors import StretchError, UnknownNameError
 from stretch.planning.network.segments import cut_segment, join_kinds, split_segments
+from tests.predictors.networks import Net
 
 
 @pytest.mark.torch
@@ -60,3 +61,19 @@ def test_entry_is_needed_only_behind_an_identity_skip(captured):
     assert segments["s1"].entries(32) == ("project", "slice")
     assert segments["s1"].entries(64) == ("none",)
     assert segments["s2"].entries(64) == ("none",)
+
+
+def test_branch_behind_a_grouped_convolution_that_multiplies_channels_needs_as_many_as_it_reads():
+    """As the last stage of FastViT: two grouped convolutions side by side, each of which writes two channels for one."""
+    net = Net(1, 3, 8, 8)
+    start = net.conv(8, 3)
+    one = net.conv(16, 3, groups=8, act=None)
+    two = net.conv(16, groups=8, act=None, source=start)
+    net.add("add", one, two)
+    end = net.add("relu")
+    net.head(10)
+    segment = next(each for each in split_segments(net.graph("g"), [start, end]) if each.end == end)
+    assert (segment.width, segment.in_width) == (16, 8)
+    assert segment.arriving(16) == 8
+    assert segment.arriving(8) == 4
+    assert segment.entries(16) == ("none",)

@@ -190,27 +190,6 @@ def test_joins_alone_leave_convolutions_as_they_were(captured):
     assert all(name.endswith("join_conv") for name in changed)
 
 
-@pytest.mark.slow
-def test_refinement_that_does_not_help_is_not_kept(captured):
-    found = captured("tiny_resnet")
-    design = halves(found.graph, "project")
-    models = [build(found, design) for _ in range(2)]
-    x = images(found, 64)
-    for model, steps in zip(models, (0, 1), strict=True):
-        calibrate(model, found, x, refine_steps=steps)
-    (_, fitted), (_, refined) = (measured(found, design, model, torch.cat(x)[::4])["s1"] for model in models)
-    assert refined <= fitted * 1.01
-
-
-@pytest.mark.slow
-def test_refinement_comes_closer_than_regressions(captured):
-    found = captured("tiny_resnet")
-    design = halves(found.graph, "project")
-    fitted = calibrate(build(found, design), found, images(found))
-    refined = calibrate(build(found, design), found, images(found), refine_steps=60)
-    assert refined[0].after < 0.9 * fitted[0].after
-
-
 def test_concatenated_trunks_are_calibrated_and_have_an_error(captured):
     found = captured("tiny_resnet")
     parts = []

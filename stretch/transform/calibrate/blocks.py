@@ -1,0 +1,152 @@
+"""Which of the original's blocks the branches reproduce, by what the segment's output loses without the others."""
+
+from collections.abc import Sequence
+
+import torch
+
+from predictors.graph import OpGraph
+from predictors.joins import join_of
+from stretch.planning.design.branch_design import SegmentDesign
+from stretch.planning.network.segments import Segment
+from stretch.planning.network.units import Block
+from stretch.transform.calibrate.match import Matches, same_structure
+from stretch.transform.calibrate.pixels import rows_of
+from stretch.transform.calibrate.regression import Regression
+from stretch.transform.calibrate.walk import Batches
+from stretch.transform.model import Branch
+
+#: Images that the choice looks at, and times that the segment runs over them for each branch, at most or little more.
+IMAGES, RUNS = 64, 96
+#: Pixels of the output for each of its channels.
+PIXELS = 32
+
+
+def choose_blocks(
+    part: SegmentDesign, segment: Segment, sources: Sequence[OpGraph], whole: Branch, there: Batches, ridge: float
+) -> list[Matches]:
+    """What each branch's blocks reproduce, so that the segment loses little.
+
+    One block after the other is left out of the original, each time the one without which its output is best told from what
+    is left, by the linear map that a join is. Branches whose join adds up, or whose trunks the next segment reads together,
+    are chosen one after the other, each given those before it, so that they complement each other. How many blocks of each
+    run stay is the design's, blocks that change the shape always do, and where the blocks of a run differ, it stays as it is.
+
+    Args:
+        part: The segment's design.
+        segment: The original segment.
+        sources: Each branch's operators, with blocks dropped, at original widths.
+        whole: The original segment as a module.
+        there: Batches of what arrives at it, those that fits look at.
+        ridge: Relative weight of the regressions' penalty.
+
+    Returns:
+        For each branch, operators and those of the original that they reproduce where these are others.
+    """
+    left_out = [_left_out(segment, source) for source in sources]
+    if not any(left_out):
+        return [{} for _ in sources]
+    images = torch.cat(list(there))
+    x = images[torch.arange(min(len(images), IMAGES)) * len(images) // min(len(images), IMAGES)]
+    join, known, found, start = join_of(part.join), [], [], 0
+    wanted = _rows(whole(x))
+    for scale, source, counts in zip(part.branches, sources, left_out, strict=True):
+        own = slice(start, start + scale.partition) if join.divides else slice(None)
+        start += scale.partition
+        gone = _choose(segment, whole, x, counts, wanted[:, own], known, ridge)
+        found.append(_matches(segment, source, gone))
+        if join.adds or join.widens:
+            known.append(_rows(output_without(whole, gone, x)))
+    return found
+
+
+def output_without(whole: Branch, gone: Sequence[Block], x: torch.Tensor) -> torch.Tensor:
+    """What a segment computes when some of its blocks pass on what they read.
+
+    Args:
+        whole: The segment.
+        gone: The blocks, in order.
+        x: What arrives, (n, channels, height, width).
+    """
+    instead: dict[str, str] = {}
+    for block in gone:
+        instead[block.end] = instead.get(block.start, block.start)
+    dropped = {name for block in gone for name in block.ops}
+    steps = [(name, [instead.get(read, read) for read in reads]) for name, reads, _ in whole.steps if name not in dropped]
+    (source,), (result,) = whole.sources, whole.results
+    last = {read: name for name, reads in steps for read in reads} | {instead.get(result, result): ""}
+    values = {source: x}
+    for name, reads in steps:
+        values[name] = whole.get_submodule(name)(*(values[read] for read in reads))
+        for read in dict.fromkeys(reads):
+            if last[read] == name:
+                del values[read]
+    return values[instead.get(result, result)]
+
+
+def _left_out(segment: Segment, source: OpGraph) -> dict[int, int]:
+    """How many blocks of each run a branch leaves out, of those runs in which it could leave out others."""
+    counts: dict[int, int] = {}
+    for block in segment.blocks:
+        if block.ops[0] not in source.by_name:
+            counts[block.run] = counts.get(block.run, 0) + 1
+    return {run: count for run, count in counts.items() if _alike(segment, run)}
+
+
+def _alike(segment: Segment, run: int) -> bool:
+    """Whether the blocks of a run that may be left out are built alike."""
+    first, *others = (block for block in segment.blocks if block.run == run and block.removable)
+    return all(same_structure(segment.graph, first, other) for other in others)
+
+
+def _choose(
+    segment: Segment,
+    whole: Branch,
+    x: torch.Tensor,
+    counts: dict[int, int],
+    wanted: torch.Tensor,
+    known: Sequence[torch.Tensor],
+    ridge: float,
+) -> list[Block]:
+    """Blocks without which the output is best told, in their order, so many of each run."""
+    still, gone = dict(counts), set()
+    candidates = [i for i, block in enumerate(segment.blocks) if block.removable and block.run in still]
+    # greedy while that is cheap; else some at a time
+    at_once = max(1, -(-sum(counts.values()) * len(candidates) // (2 * RUNS)))
+    while any(still.values()):
+        errors = {}
+        for i in candidates:
+            if i not in gone and still[segment.blocks[i].run]:
+                rows = _rows(output_without(whole, [segment.blocks[j] for j in sorted({*gone, i})], x))
+                errors[i] = _unexplained([*known, rows], wanted, ridge)
+        for i in sorted(errors, key=lambda i: errors[i])[:at_once]:
+            run = segment.blocks[i].run
+            if still[run]:
+                still[run] -= 1
+                gone.add(i)
+    return [segment.blocks[i] for i in sorted(gone)]
+
+
+def _unexplained(inputs: Sequence[torch.Tensor], wanted: torch.Tensor, ridge: float) -> float:
+    """Squared error of the best linear map over the variance."""
+    x = torch.cat(list(inputs), 1)
+    sums = Regression(1, x.shape[1], wanted.shape[1], x.device)
+    sums.add(x, wanted)
+    weight, bias = sums.solve(ridge, torch.zeros(wanted.shape[1], x.shape[1], device=x.device))
+    return float((x @ weight.T + bias - wanted).square().sum() / (wanted - wanted.mean(0)).square().sum().clamp_min(1e-12))
+
+
+def _rows(output: torch.Tensor) -> torch.Tensor:
+    return rows_of(output, -(-PIXELS * output.shape[1] // len(output)))
+
+
+def _matches(segment: Segment, source: OpGraph, gone: Sequence[Block]) -> Matches:
+    """Operators of the blocks that a branch has, and those of the blocks that stay; only where they are others."""
+    matches: Matches = {}
+    for run in {block.run for block in gone}:
+        blocks = [block for block in segment.blocks if block.run == run]
+        own = [block for block in blocks if block.ops[0] in source.by_name]
+        stay = [block for block in blocks if block not in gone]
+        for mine, other in zip(own, stay, strict=True):
+            if mine is not other:
+                matches.update(zip(mine.ops, other.ops, strict=True))
+    return matches

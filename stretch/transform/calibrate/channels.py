@@ -1,0 +1,223 @@
+"""Which channels the branches of a segment keep, by what those who read them lose."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from predictors.graph import OpGraph
+from predictors.joins import join_of
+from predictors.operators import kind_of
+from stretch.capture import Captured
+from stretch.planning.design.branch_design import SegmentDesign
+from stretch.planning.design.scale import ScaledBranch
+from stretch.planning.network.channels import ChannelGroups
+from stretch.transform.calibrate.elimination import Elimination, given, keep_units
+from stretch.transform.calibrate.layers import tail_of
+from stretch.transform.calibrate.match import Matches
+from stretch.transform.calibrate.pixels import patches, pixels_for, rows_of
+from stretch.transform.calibrate.regression import Products
+from stretch.transform.calibrate.walk import Batches
+from stretch.transform.model import Branch
+from stretch.transform.width import Heritage
+
+#: Layers with more inputs than this have no say: their covariance would cost more than the choice is worth.
+MOST_INPUTS = 4608
+
+#: Smallest penalty of the choice.
+_LEAST_RIDGE = 1e-4
+
+
+@dataclass(frozen=True)
+class Covariances:
+    """What the choice knows of the original segment.
+
+    Args:
+        layers: Of what its dense layers read, by name, (inputs, inputs) float64, inputs in the order of the layer's weights.
+        end: Of what it hands on, (channels, channels) float64.
+    """
+
+    layers: Mapping[str, torch.Tensor]
+    end: torch.Tensor
+
+
+def find_covariances(whole: Branch, source: OpGraph, there: Batches, images: int) -> Covariances:
+    """Run the original segment, and note what its dense layers read and what it hands on.
+
+    Args:
+        whole: The original segment.
+        source: Its graph.
+        there: Batches of what arrives at it, those that fits look at.
+        images: How many images these are.
+    """
+    found: dict[str, Products] = {}
+    handles = []
+    for op in source.ops:
+        if op.kind == "input" or not kind_of(op.kind).dense(op.attrs):
+            continue
+        layer = whole.get_submodule(op.name)
+        inputs = layer.weight[0].numel()
+        if inputs <= MOST_INPUTS:
+            found[op.name] = sums = Products(1, inputs, layer.weight.device)
+            count = pixels_for(images, inputs)
+            handles.append(
+                layer.register_forward_pre_hook(
+                    lambda module, read, sums=sums, shape=op.shape, count=count: sums.add(patches(module, read[0], shape, count))
+                )
+            )
+    width = source.by_name[source.output].shape[1]
+    end = Products(1, width, there[0].device)
+    try:
+        for x in there:
+            end.add(rows_of(whole(x), pixels_for(images, width)))
+    finally:
+        for handle in handles:
+            handle.remove()
+    return Covariances({name: sums.covariance()[0] for name, sums in found.items()}, end.covariance()[0])
+
+
+class ChannelChoice:
+    """Chooses channels for the branches of one segment, on what the original computes.
+
+    From the end of a segment to its beginning, each group of channels loses those whose removal costs the layers that read
+    them least after the others were refitted (`Elimination`); of what these layers write only the channels that were kept
+    count. Batch-norms are folded into the layers. A trunk is read by the branch's own layers and by its part of the join:
+    where joins add up, that needs only what the branches before it do not hand on already.
+    Trunks that are concatenated stay, since the next segment was built for them, and so does what a slice cuts out.
+
+    Args:
+        captured: The original network.
+        part: The segment's design.
+        found: Covariances of the original.
+        ridge: Relative penalty of the regressions.
+    """
+
+    def __init__(self, captured: Captured, part: SegmentDesign, found: Covariances, ridge: float) -> None:
+        # sums of fp32 products leave no smaller eigenvalues
+        self._captured, self._part, self._found, self._ridge = captured, part, found, max(ridge, _LEAST_RIDGE)
+
+    def choose(self, index: int, heritage: Heritage, matches: Matches, others: Sequence[Heritage]) -> Heritage:
+        """What a branch keeps.
+
+        Args:
+            index: Number of the branch.
+            heritage: What it keeps by the norm of weights.
+            matches: Blocks of the original that its own reproduce.
+            others: Branches before it, as they were chosen.
+        """
+        branch = heritage.branch
+        channels, source = branch.channels, branch.source
+        scale = self._part.branches[index]
+        fixed = {channels.input_group} if scale.entry in ("none", "slice") else set()
+        if not join_of(self._part.join).convolves:
+            fixed |= {group for group, _ in channels.pieces[source.output]}
+        open_groups = {g for g, units in channels.units.items() if branch.kept[g] < units} - fixed
+        if not open_groups:
+            return heritage
+        chosen = dict(heritage.chosen)
+        readers = _readers(source, channels)
+        layers: dict[str, Elimination] = {}
+        for group in sorted(open_groups, key=lambda g: _last(source, channels, readers, g), reverse=True):
+            reading = []
+            for name in readers:
+                columns = _columns(source, channels, name, group)
+                if columns is None:
+                    continue
+                if name not in layers:
+                    made = self._layer(source, channels, name, {g: c for g, c in chosen.items() if g not in open_groups}, matches)
+                    if made is None:
+                        continue
+                    layers[name] = made
+                reading.append((layers[name], columns))
+            if join := self._join(index, branch, others, group):
+                reading.append(join)
+            if reading:
+                moved = [(layer, columns.to(self._found.end.device)) for layer, columns in reading]
+                chosen[group] = keep_units(channels.units[group], branch.kept[group], moved).cpu()
+            open_groups.discard(group)
+        return replace(heritage, chosen=chosen)
+
+    def _layer(
+        self, source: OpGraph, channels: ChannelGroups, name: str, decided: Mapping[int, torch.Tensor], matches: Matches
+    ) -> Elimination | None:
+        """A layer with all its inputs, and with those of its outputs that stay as far as that is decided."""
+        original = matches.get(name, name)
+        if original not in self._found.layers:
+            return None
+        covariance = self._found.layers[original]
+        weight = self._captured.weights[original]["weight"].detach().flatten(1).double()
+        norm = tail_of(source, name).norm
+        if norm is not None:
+            # Batch-norm folded: errors of a channel count as large as they are behind it.
+            numbers = self._captured.weights[matches.get(norm, norm)]
+            eps = source.by_name[norm].attrs["eps"]
+            assert isinstance(eps, float)
+            weight = weight * (numbers["weight"] / (numbers["running_var"] + eps).sqrt()).detach().double()[:, None]
+        rows = _kept(channels, name, decided)
+        return Elimination(covariance, weight[rows].to(covariance.device), self._ridge)
+
+    def _join(self, index: int, branch: ScaledBranch, others: Sequence[Heritage], group: int) -> tuple[Elimination, torch.Tensor] | None:
+        """The branch's part of the join, as one that reads its trunk; None where the group is not in it."""
+        join = join_of(self._part.join)
+        # the trunk has the channels of the segment's end, whichever block comes last
+        columns = _units(branch.channels, branch.source.output, group, 1)
+        if not join.convolves or columns is None:
+            return None
+        covariance = self._found.end
+        size = covariance.diagonal()
+        wanted = torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
+        if join.divides:
+            start = sum(b.partition for b in self._part.branches[:index])
+            rows = slice(start, start + self._part.branches[index].partition)
+            wanted, size = wanted[rows], size[rows]
+        if join.adds:
+            known = [other.trunk for other in others]
+            covariance = given(covariance, torch.cat(known).unique().to(covariance.device) if known else columns[:0, 0], self._ridge)
+        return Elimination(covariance, wanted, self._ridge, float(size.sum())), columns
+
+
+def _readers(source: OpGraph, channels: ChannelGroups) -> list[str]:
+    """Layers that have a weight for each channel that they read, in order."""
+    return [op.name for op in source.ops if op.kind != "input" and kind_of(op.kind).dense(op.attrs)]
+
+
+def _last(source: OpGraph, channels: ChannelGroups, readers: Iterable[str], group: int) -> int:
+    """How far behind a group is read last; the end of the segment is behind everything."""
+    if any(g == group for g, _ in channels.pieces[source.output]):
+        return len(source.ops)
+    position = {op.name: i for i, op in enumerate(source.ops)}
+    reads = [position[name] for name in readers if any(g == group for g, _ in channels.pieces[source.by_name[name].inputs[0]])]
+    return max(reads, default=-1)
+
+
+def _columns(source: OpGraph, channels: ChannelGroups, name: str, group: int) -> torch.Tensor | None:
+    """Inputs of a layer that are one unit of a group each, (units, inputs of each); None if it does not read the group."""
+    op = source.by_name[name]
+    kernel = op.attrs.get("kernel", (1, 1))
+    assert isinstance(kernel, tuple)
+    taps = 1
+    for size in kernel:
+        assert isinstance(size, int)
+        taps *= size
+    return _units(channels, op.inputs[0], group, taps)
+
+
+def _units(channels: ChannelGroups, tensor: str, group: int, taps: int) -> torch.Tensor | None:
+    """Numbers of a tensor's channels, each `taps` inputs, that are one unit of a group each; None if it has none."""
+    parts, at = [], 0
+    for own, per in channels.pieces[tensor]:
+        units = channels.units[own]
+        if own == group:
+            parts.append(at * taps + torch.arange(units * per * taps).reshape(units, per * taps))
+        at += units * per
+    return torch.cat(parts, 1) if parts else None
+
+
+def _kept(channels: ChannelGroups, name: str, decided: Mapping[int, torch.Tensor]) -> torch.Tensor:
+    """Channels of an operator's output that stay, each once; all of a group that is not decided."""
+    parts, at = [], 0
+    for group, per in channels.pieces[name]:
+        units = decided[group].unique() if group in decided else torch.arange(channels.units[group])
+        parts.append((at + units[:, None] * per + torch.arange(per)).flatten())
+        at += channels.units[group] * per
+    return torch.cat(parts)

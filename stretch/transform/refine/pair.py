@@ -1,0 +1,179 @@
+"""A branched network beside its original, segment by segment: how far it is off, and where."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from predictors.joins import join_of
+from stretch.capture import Captured
+from stretch.planning.design.scale import design_segments
+from stretch.transform.build import build
+from stretch.transform.calibrate.run import whole_design
+from stretch.transform.calibrate.statistics import norms, renew_statistics
+from stretch.transform.model import BranchedModel
+
+#: Share of the numbers that reach a segment refined by itself which are the original's (Wei et al. 2022, QDrop).
+DROPPED = 0.5
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One segment of both networks.
+
+    Args:
+        own: The branched network's.
+        original: The original's.
+    """
+
+    own: nn.Module
+    original: nn.Module
+
+
+@dataclass
+class Errors:
+    """Squared errors over squares of one batch, each a scalar.
+
+    Args:
+        meeting: Of segments, in order, where both networks have as many channels; the outputs are the last.
+        features: Of what the classifier reads; None where there is none, or it reads other channels than the original's.
+    """
+
+    meeting: list[torch.Tensor] = field(default_factory=list)
+    features: torch.Tensor | None = None
+
+    def loss(self, apart: bool) -> torch.Tensor:
+        """Their sum if each segment answers for its own error; else meeting points count together as much as outputs, or features.
+
+        Features are what few images are best matched by (Wang and Wu 2023, "Practical network acceleration with tiny sets").
+        """
+        *inner, output = self.meeting
+        ends = output if self.features is None else output + self.features
+        if not inner:
+            return ends
+        together = torch.stack(inner)
+        return ends + (together.sum() if apart else together.mean())
+
+
+class Pair:
+    """The segments of a branched network that differ from the original's, or come behind one that does.
+
+    Args:
+        model: The branched network.
+        captured: The original.
+
+    Attributes:
+        parameters: Weights of those segments.
+        norms: Their batch-norms, but for those of segments in bands or channels, whose branches see parts of an image.
+    """
+
+    def __init__(self, model: BranchedModel, captured: Captured) -> None:
+        original = build(captured, whole_design(captured, model.design)).to(next(model.parameters()).device)
+        stages = [Stage(model.get_submodule(part.name), original.get_submodule(part.name)) for part in model.design.segments]
+        same = _same(model, captured)
+        self._before, self._stages = stages[:same], stages[same:]
+        self.parameters = list(dict.fromkeys(p for stage in self._stages for p in stage.own.parameters()))
+        self._scaled = [not join_of(part.join).shares for part in model.design.segments[same:]]
+        self.norms = [norm for stage, scaled in zip(self._stages, self._scaled, strict=True) if scaled for norm in norms(stage.own)]
+
+    def errors(self, x: torch.Tensor, apart: bool, generator: torch.Generator) -> Errors:
+        """How far the branched network is off.
+
+        Args:
+            x: What both read, (n, channels, height, width).
+            apart: Whether each segment is judged by itself: it reads what arrives, in part the original's, and
+                no gradient goes back to those before it.
+            generator: Decides which part; of the device of `x`.
+        """
+        here = there = self._arriving(x)
+        found = Errors()
+        for stage in self._stages:
+            if apart and here.shape == there.shape:
+                chosen = torch.rand(here.shape, generator=generator, device=here.device) < DROPPED
+                here = torch.where(chosen, there, here.detach())
+            with _Reading(stage.own) as own:
+                here = stage.own(here)
+            with torch.no_grad(), _Reading(stage.original) as original:
+                there = stage.original(there)
+            if here.shape == there.shape:
+                found.meeting.append(relative_error(here, there))
+        if own.value is not None and original.value is not None and own.value.shape == original.value.shape:
+            found.features = relative_error(own.value, original.value)
+        return found
+
+    @torch.no_grad()
+    def outputs(self, images: torch.Tensor, batch: int, *, original: bool) -> torch.Tensor:
+        """What one of the networks computes, (n, …).
+
+        Args:
+            images: What it reads, (n, channels, height, width).
+            batch: Images at a time.
+            original: Whether it is the original.
+        """
+        found = []
+        for x in images.split(batch):
+            value = self._arriving(x)
+            for stage in self._stages:
+                value = (stage.original if original else stage.own)(value)
+            found.append(value)
+        return torch.cat(found)
+
+    @torch.no_grad()
+    def renew(self, images: torch.Tensor, batch: int) -> None:
+        """Take the statistics of `norms` anew, each from what reaches it when those of the segments before are renewed.
+
+        Args:
+            images: What the network reads, (n, channels, height, width).
+            batch: Images at a time.
+        """
+        arriving = [self._arriving(x) for x in images.split(batch)]
+        for stage, scaled in zip(self._stages, self._scaled, strict=True):
+            if scaled:
+                renew_statistics(stage.own, arriving)
+            arriving = [stage.own(x) for x in arriving]
+
+    @torch.no_grad()
+    def _arriving(self, x: torch.Tensor) -> torch.Tensor:
+        """What arrives at the first segment that differs, in both networks."""
+        for stage in self._before:
+            x = stage.original(x)
+        return x
+
+
+def relative_error(own: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
+    """Squared error over square, a scalar."""
+    return (own.float() - original.float()).square().sum() / original.float().square().sum().clamp_min(1e-12)
+
+
+class _Reading:
+    """Notes what the last linear layer of a segment reads: in the last segment the classifier's features.
+
+    Attributes:
+        value: That; None where the segment has no such layer.
+    """
+
+    def __init__(self, segment: nn.Module) -> None:
+        self.value: torch.Tensor | None = None
+        self._layer = next((layer for layer in reversed(list(segment.modules())) if isinstance(layer, nn.Linear)), None)
+
+    def __enter__(self) -> "_Reading":
+        if self._layer is not None:
+            self._handle = self._layer.register_forward_pre_hook(self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._layer is not None:
+            self._handle.remove()
+
+    def _note(self, layer: nn.Module, inputs: tuple[torch.Tensor]) -> None:
+        self.value = inputs[0]
+
+
+def _same(model: BranchedModel, captured: Captured) -> int:
+    """Segments at the beginning that compute exactly what the original's do."""
+    segments = design_segments(captured.graph, model.design)
+    for number, (part, segment) in enumerate(zip(model.design.segments, segments, strict=True)):
+        scaled = any((b.depth, b.width, b.entry) != (segment.depth, segment.width, "none") for b in part.branches)
+        if scaled or (not part.whole and not join_of(part.join).exact):
+            return number
+    return len(segments)

@@ -1,0 +1,208 @@
+"""Refinement of a whole network by gradients, on unlabelled images: first each segment by itself, then all together."""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import torch
+
+from predictors.errors import StretchError
+from scheduler.progress import Progress, silent
+from stretch.capture import Captured
+from stretch.transform.calibrate.split import held_back
+from stretch.transform.model import BranchedModel
+from stretch.transform.refine.pair import Pair, relative_error
+from stretch.transform.refine.views import Views
+
+#: Fewer images than this leave none to judge by.
+MIN_IMAGES = 16
+#: Where calibration holds no images back, one of so many is held back, and judged by so many views.
+FEW_EVERY, FEW_VIEWS = 4, 64
+#: Images that give batch-norms their statistics, at most; a batch of fewer than the second number gives none.
+STATISTICS, FEWEST = 128, 8
+#: Bytes of activations that a step may hold, on a CPU and on a GPU; larger batches are computed in parts.
+CPU_BYTES, GPU_BYTES = 2**31, 2**34
+
+
+@dataclass(frozen=True)
+class Refinement:
+    """How a network is refined.
+
+    Args:
+        minutes: Wall time that it may take; None for no bound.
+        steps: Steps at most; None for as many as the time allows.
+        batch: Views of a step.
+        rate: Largest learning rate of Adam; a tenth of it where all are refined together, and for networks without batch-norms.
+            It rises at first and falls to zero with the cosine of what is done, in either phase.
+        apart: Share of it in which each segment is refined by itself (block reconstruction: Li et al. 2021, BRECQ).
+        looks: How often the network is judged on the images held back.
+        seed: Of views and batches.
+    """
+
+    minutes: float | None = None
+    steps: int | None = None
+    batch: int = 64
+    rate: float = 1e-3
+    apart: float = 0.5
+    looks: int = 20
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Refined:
+    """What came of it: squared error of the outputs over their square, on images that no step looked at.
+
+    Args:
+        before: As it was.
+        after: Of the best state found, the first one among them.
+        images: Images held back.
+        steps: Steps that were made.
+        seconds: Wall time.
+    """
+
+    before: float
+    after: float
+    images: int
+    steps: int
+    seconds: float
+
+
+#: Share of the learning rate where nothing normalises what a step changes: at all of it, errors grew tenfold at once.
+_CAREFUL = 0.1
+#: Share of a phase in which the learning rate rises, and what of that is behind it at first.
+_WARM, _FIRST = 0.1, 1e-3
+
+
+def refine(
+    model: BranchedModel,
+    captured: Captured,
+    images: Sequence[torch.Tensor],
+    how: Refinement,
+    progress: Progress = silent,
+) -> Refined:
+    """Bring a network closer to its original by gradients, without labels.
+
+    Views of the images are drawn as they are needed (`Views`), and the original is asked what it computes for each.
+    The images that calibration held back are held back here too; of all states that are judged on them the best is kept, the
+    first among them, so that the network is never worse on them than it was. While each segment is refined by itself,
+    batch-norms normalise by what they see, so that large steps suit all layers, and have the statistics of the images
+    whenever the network is judged; refined together, they keep their statistics, and steps are small. Segments before the
+    first that differs stay as they are.
+
+    Args:
+        model: Calibrated, best of all; changed in place, in evaluation mode afterwards, on its device.
+        captured: The original.
+        images: Batches of what the network reads, (n, channels, height, width).
+        how: How, and for how long; minutes or steps must be given.
+        progress: Told now and then how far it is.
+
+    Raises:
+        StretchError: If there are too few images, or neither minutes nor steps are given.
+    """
+    return _Run(model, captured, images, how, progress).run()
+
+
+class _Run:
+    """One refinement."""
+
+    def __init__(
+        self, model: BranchedModel, captured: Captured, images: Sequence[torch.Tensor], how: Refinement, progress: Progress
+    ) -> None:
+        count = sum(len(batch) for batch in images)
+        if count < MIN_IMAGES:
+            raise StretchError(f"{count} images are too few to refine with", f"give at least {MIN_IMAGES}, better some hundreds")
+        if how.minutes is None and how.steps is None:
+            raise StretchError("refinement without end", "say how many minutes or steps it may take")
+        self._model, self._how, self._progress = model.eval(), how, progress
+        self._device = next(model.parameters()).device
+        together = torch.cat(list(images)).to(self._device).contiguous(memory_format=torch.channels_last)
+        self._pair = Pair(model, captured)
+        chosen = held_back(count)
+        if chosen.any():
+            held = together[chosen.to(self._device)]
+        else:
+            # calibration has looked at all of them: they are judged by views that it has not seen
+            chosen[::FEW_EVERY] = True
+            held = Views(together[chosen.to(self._device)], how.seed + 1).draw(FEW_VIEWS)
+        rest = together[~chosen.to(self._device)]
+        self._views, self._held = Views(rest, how.seed), held
+        self._plain = rest[torch.arange(min(len(rest), STATISTICS)) * len(rest) // min(len(rest), STATISTICS)]
+        self._images = int(chosen.sum())
+        activations = 4 * sum(prod(op.shape) for op in model.graph.ops) // model.graph.input.shape[0]
+        limit = GPU_BYTES if self._device.type == "cuda" else CPU_BYTES
+        self._part = max(1, min(how.batch, limit // activations))
+        # few images at a time would be normalised by themselves
+        self._can_normalise = bool(self._pair.norms) and min(self._part, len(self._plain)) >= FEWEST
+        self._wanted = self._pair.outputs(self._held, self._part, original=True)
+        self._mixing = torch.Generator(self._device).manual_seed(how.seed)
+        self._steps, self._start = 0, time.perf_counter()
+
+    def run(self) -> Refined:
+        """All of it."""
+        self._before = self._least = self._error()
+        self._best, self._looked = self._state(), 0
+        # without parameters, all of it is the original's
+        if self._pair.parameters:
+            self._phase(0.0, self._how.apart, apart=True)
+            self._phase(self._how.apart, 1.0, apart=False)
+        return Refined(self._before, self._least, self._images, self._steps, time.perf_counter() - self._start)
+
+    def _phase(self, start: float, stop: float, *, apart: bool) -> None:
+        """Steps from one share of the work to another, each phase from the best state so far."""
+        if stop <= start:
+            return
+        how, self._normalises = self._how, apart and self._can_normalise
+        rate = how.rate * (1.0 if self._normalises else _CAREFUL)
+        optimiser = torch.optim.Adam(self._pair.parameters, rate, fused=self._device.type == "cuda")
+        looked = False
+        while (done := self._done()) < stop:
+            far = (done - start) / (stop - start)
+            for group in optimiser.param_groups:
+                group["lr"] = rate * min(1.0, (far + _FIRST) / _WARM) * 0.5 * (1 + math.cos(math.pi * far))
+            self._step(optimiser, apart)
+            looked = self._done() * how.looks >= self._looked + 1
+            if looked:
+                self._looked += 1
+                self._look()
+        if not looked:
+            self._look()
+        self._model.load_state_dict(self._best)
+
+    def _look(self) -> None:
+        """Judge the network as it is, and keep it if it is the best so far."""
+        if self._normalises:
+            self._pair.renew(self._plain, self._part)
+        error = self._error()
+        if error < self._least:
+            self._best, self._least = self._state(), error
+        self._progress(f"refine, {min(self._done(), 1):.0%} done, error {error:.3f}, best {self._least:.3f}, {self._before:.3f} before")
+
+    def _done(self) -> float:
+        """Share of the work that is behind it."""
+        by_steps = self._steps / self._how.steps if self._how.steps else 0.0
+        by_time = (time.perf_counter() - self._start) / (60 * self._how.minutes) if self._how.minutes else 0.0
+        return max(by_steps, by_time)
+
+    def _step(self, optimiser: torch.optim.Optimizer, apart: bool) -> None:
+        views = self._views.draw(self._how.batch)
+        self._normalise(self._normalises)
+        for part in views.split(self._part):
+            with torch.enable_grad(), torch.autocast(self._device.type, torch.bfloat16, enabled=self._device.type == "cuda"):
+                loss = self._pair.errors(part, apart, self._mixing).loss(apart)
+            (loss * (len(part) / len(views))).backward()
+        self._normalise(False)
+        optimiser.step()
+        optimiser.zero_grad()
+        self._steps += 1
+
+    def _normalise(self, by_batch: bool) -> None:
+        for norm in self._pair.norms:
+            norm.train(by_batch)
+
+    def _error(self) -> float:
+        return float(relative_error(self._pair.outputs(self._held, self._part, original=False), self._wanted))
+
+    def _state(self) -> dict[str, torch.Tensor]:
+        return {key: value.clone() for key, value in self._model.state_dict().items()}

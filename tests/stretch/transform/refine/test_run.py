@@ -1,0 +1,107 @@
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from predictors.errors import StretchError  # noqa: E402 - torch may be missing
+from stretch.transform import build  # noqa: E402
+from stretch.transform.calibrate import calibrate  # noqa: E402
+from stretch.transform.refine import Refinement, refine, run  # noqa: E402
+from tests.stretch.designs import cpu_and, identity_design  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+def images(found, count=64, seed=0):
+    """Smooth ones, so that a crop resembles the whole."""
+    generator = torch.Generator().manual_seed(seed)
+    coarse = torch.randn(count, found.graph.input.shape[1], 6, 6, generator=generator)
+    return torch.nn.functional.interpolate(coarse, found.graph.input.shape[2:], mode="bicubic")
+
+
+def off(model, found, x):
+    with torch.inference_mode():
+        want = found.module(x)
+        return float((model(x) - want).square().sum() / want.square().sum())
+
+
+@pytest.mark.parametrize(("join", "part"), [("sum", 16), ("concat", 4)])
+def test_network_comes_closer_to_the_original_on_images_it_has_not_seen(captured, monkeypatch, join, part):
+    """In whole batches, and in parts of as many images as there is memory for."""
+    found = captured("tiny_resnet")
+    model = build(found, cpu_and("gpu", found.graph, join))
+    each = 4 * sum(math.prod(op.shape) for op in model.graph.ops)
+    monkeypatch.setattr(run, "CPU_BYTES", part * each)
+    built = {key: value.clone() for key, value in model.state_dict().items()}
+    x = images(found)
+    refined = refine(model, found, [x[:20], x[20:]], Refinement(steps=16, batch=16, rate=5e-3, apart=0.5, looks=3))
+    assert refined.steps == 16
+    assert refined.after < 0.9 * refined.before
+    # the images that calibration holds back
+    held = x[::4]
+    assert refined.images == 16
+    assert refined.after == pytest.approx(off(model, found, held), rel=1e-3)
+    assert refined.before == pytest.approx(off(build(found, model.design), found, held), rel=1e-3)
+    fresh = images(found, 16, seed=5)
+    assert off(model, found, fresh) < 0.9 * off(build(found, model.design), found, fresh)
+    assert not model.training
+    changed = {key for key, value in model.state_dict().items() if not torch.equal(value, built[key])}
+    assert changed
+    # not what comes before the first segment that differs
+    assert not any(key.startswith("stem.") for key in changed)
+    # in parts of few images batch-norms keep their statistics
+    assert any(key.endswith("running_mean") for key in changed) == (part == 16)
+
+
+def test_steps_that_lead_away_leave_the_network_as_it_was(captured):
+    found = captured("tiny_resnet")
+    model = build(found, cpu_and("gpu", found.graph, "sum"))
+    x = images(found)
+    with torch.no_grad():
+        calibrate(model, found, [x])
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    refined = refine(model, found, [x], Refinement(steps=4, batch=8, rate=10.0, looks=4))
+    assert refined.after == refined.before
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+
+
+def test_identity_design_stays_the_original_bit_for_bit(captured):
+    found = captured("tiny_resnet")
+    model = build(found, identity_design(found.graph))
+    x = images(found)
+    refined = refine(model, found, [x], Refinement(steps=3))
+    assert (refined.before, refined.after, refined.steps) == (0, 0, 0)
+    with torch.inference_mode():
+        assert torch.equal(model(x), found.module(x))
+
+
+def test_few_images_are_judged_by_views_of_those_held_back(captured):
+    found = captured("tiny_resnet")
+    model = build(found, cpu_and("gpu", found.graph, "sum"))
+    x = images(found, 16)
+    with torch.no_grad():
+        calibrate(model, found, [x])
+    refined = refine(model, found, [x], Refinement(steps=2, batch=8, looks=1))
+    assert refined.images == 4
+    # calibration has learnt the images themselves by heart
+    assert refined.before > 2 * off(model, found, x)
+
+
+def test_time_ends_it_and_whoever_waits_is_told(captured):
+    found = captured("tiny_resnet")
+    model = build(found, cpu_and("gpu", found.graph, "sum"))
+    told = []
+    refined = refine(model, found, [images(found)], Refinement(minutes=0.01, batch=8, looks=2), told.append)
+    assert refined.steps >= 1
+    assert told
+    assert all("refine" in line for line in told)
+
+
+def test_too_few_images_or_no_end_are_refused(captured):
+    found = captured("tiny_resnet")
+    model = build(found, cpu_and("gpu", found.graph, "sum"))
+    with pytest.raises(StretchError, match="9 images are too few to refine with"):
+        refine(model, found, [images(found, 9)], Refinement(steps=3))
+    with pytest.raises(StretchError, match="without end"):
+        refine(model, found, [images(found)], Refinement())
