@@ -13,11 +13,11 @@ from stretch.planning.sentences import Mention, Sentence
 Make = Callable[[PlanConfig], Branched]
 
 
-def check_request(least: float | None, *, repair: bool, images: bool, design: bool, dry_run: bool) -> None:
+def check_request(config: PlanConfig, *, repair: bool, images: bool, design: bool, dry_run: bool) -> None:
     """Refuse what cannot be measured, before any work is done for it.
 
     Args:
-        least: Agreement that is asked for; None if none is.
+        config: What is asked of the planner, the agreement among it.
         repair: Whether the design may be changed for it.
         images: Whether there are images.
         design: Whether the design was given.
@@ -26,21 +26,20 @@ def check_request(least: float | None, *, repair: bool, images: bool, design: bo
     Raises:
         UsageError: If so.
     """
-    if least is None:
+    if config.min_agreement is None:
         if repair:
             raise UsageError(
                 "there is nothing to repair without a bound", Sentence("say how often to agree with {}", Mention("min_agreement", 0.95))
             )
         return
-    if not 0 <= least <= 1:
-        raise UsageError(Sentence("{} is no share of images", Mention("min_agreement", least)), "it lies between 0 and 1")
-    if not images:
+    if dry_run and not config.accuracy:
+        raise UsageError(
+            "a dry run builds no network that could agree with the original",
+            Sentence("leave out {}, or give {}", Mention("min_agreement"), Mention("accuracy", "FILE")),
+        )
+    if not images and not dry_run:
         raise UsageError(
             "how often two networks agree is measured on images, and there are none", Sentence("give {}", Mention("images", "DIR"))
-        )
-    if dry_run:
-        raise UsageError(
-            "a dry run builds no network that could agree with the original", Sentence("leave out {}", Mention("min_agreement"))
         )
     if repair and design:
         raise UsageError("a design that is given is not changed", Sentence("leave out {} or {}", Mention("repair"), Mention("design")))
@@ -66,6 +65,26 @@ def check_run(count: int, *, mapped: bool, images: bool) -> None:
         )
 
 
+def first_of(make: Make, request: PlanConfig, *, repair: bool) -> Branched:
+    """The network of a request; where no design of it is predicted to agree often enough and it may be repaired, of one that may divide segments exactly.
+
+    Args:
+        make: Plans and builds for a request.
+        request: The request.
+        repair: Whether it may be changed.
+
+    Raises:
+        InfeasibleError: If there is no design.
+    """
+    try:
+        return make(request)
+    except InfeasibleError as error:
+        exact = with_exact_kinds(request)
+        if not repair or exact == request or not any(rule.rule == "min_agreement" for rule in error.rules):
+            raise
+        return make(exact)
+
+
 def agreeing(result: Branched, least: float, again: Make | None) -> Branched:
     """The network if it agrees with the original often enough, else one in which fewer stages were stretched.
 
@@ -82,7 +101,7 @@ def agreeing(result: Branched, least: float, again: Make | None) -> Branched:
         InfeasibleError: If it does not, and the design must stay or nothing is left to keep.
         StretchError: If agreement was not measured.
     """
-    request = _with_exact_kinds(result.plan.config)
+    request = with_exact_kinds(result.plan.config)
     while True:
         agreement = result.agreement
         if agreement is None or agreement.value is None:
@@ -100,7 +119,7 @@ def agreeing(result: Branched, least: float, again: Make | None) -> Branched:
         result = again(request)
 
 
-def _with_exact_kinds(config: PlanConfig) -> PlanConfig:
+def with_exact_kinds(config: PlanConfig) -> PlanConfig:
     """The request, with segments divided exactly where it can be searched for."""
     if config.strategy != "exact" or config.widens:
         return config

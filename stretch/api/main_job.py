@@ -7,11 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from predictors.devices import DeviceProfile, load_device
 from predictors.errors import MissingBackendError, UsageError
 from predictors.install import install_line
 from scheduler.progress import Progress, silent
-from stretch.api.agreeing import agreeing, check_request, check_run
+from stretch.api.agreeing import agreeing, check_request, check_run, first_of
 from stretch.api.branched import UNKNOWN_ACCURACY, Branched
 from stretch.planning.config import PlanConfig
 from stretch.planning.design.branch_design import DesignDraft, load_draft
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from scheduler.bundle.preprocessing import Preprocessing
     from stretch.capture import Captured
     from stretch.models.load import LoadedModel
+    from stretch.planning.cost.sensitivity import Sensitivity
+    from stretch.stages.build import Images
     from stretch.stages.network import Network, Phase
 
 
@@ -46,8 +50,8 @@ def branch(
     refine: float | None = None,
     run_images: int = 64,
     mapping: Mapping[str, str] | None = None,
-    min_agreement: float | None = None,
     repair: bool = False,
+    budget_minutes: float = 5.0,
     preprocessing: "Preprocessing | Mapping[str, Any] | None" = None,
     controls: bool = True,
     dry_run: bool = False,
@@ -72,8 +76,9 @@ def branch(
         refine: Minutes that the network is refined for by gradients after calibration, on a GPU where there is one. None: not at all.
         run_images: With `out`, images held back that the bundle's files are run on in the precisions that are planned, at most; 0 for none.
         mapping: Where processors run for that, such as ``{"dsp": "dsp"}`` for the simulator of a DSP; on the CPU if they are not named.
-        min_agreement: Share of the images held back in which both networks must see the same class.
-        repair: Where they do not, stages that change most stay as they are, one segment after the other, until they do.
+        repair: Where the network agrees less often than `min_agreement` asks for, segments are divided exactly where that can be, and
+            stages that change most stay as they are, one segment after the other, until it does.
+        budget_minutes: For measuring what single segments lose, with `min_agreement` and without `accuracy`.
         preprocessing: What pictures go through, or a table of what differs from what the model states, such as ``{"crop": 0.9}``.
         controls: Whether the bundle has the sequential controls.
         dry_run: Stop after planning.
@@ -89,25 +94,31 @@ def branch(
     """
     seconds: dict[str, float] = {}
     phase = partial(_phase, seconds, progress or silent)
-    asked = _asked(device, design, config, options)
+    profile, draft, request = _asked(device, design, config, options)
+    least = request.min_agreement
     check_minutes(refine, images=images is not None, dry_run=dry_run)
-    check_request(min_agreement, repair=repair, images=images is not None, design=design is not None, dry_run=dry_run)
+    check_request(request, repair=repair, images=images is not None, design=draft is not None, dry_run=dry_run)
     check_run(run_images, mapped=bool(mapping), images=images is not None)
     _check_target(None if dry_run else out)
     with _torch(phase):
         network = _read(model, input_shape, phase, weights=str(weights), seed=seed, trust_code=trust_code)
+        read = _preprocessing(network, preprocessing)
+        found = None if images is None or dry_run else _images(network, images, image_count, read, phase)
+        source = None
+        if least is not None and draft is None and found is not None and not request.accuracy:
+            source = _sensitivity(network, profile, request, found, budget_minutes * 60, phase)
 
-        def make(request: PlanConfig | None) -> Branched:
-            made = _planned(network, *asked[:2], request, seconds, preprocessing, calibrated=images is not None, phase=phase)
+        def make(request: PlanConfig) -> Branched:
+            made = _planned(network, profile, draft, request, source, seconds, read, calibrated=images is not None, phase=phase)
             _check_mapping(made, mapping or {})
             made.run_images, made.mapping = run_images, dict(mapping or {})
             if not dry_run:
-                _build(made, network.captured, controls, images, image_count, refine, phase, progress or silent)
+                _build(made, network.captured, controls, found, refine, phase, progress or silent)
             return made
 
-        result = make(asked[2])
-        if min_agreement is not None:
-            result = agreeing(result, min_agreement, make if repair else None)
+        result = first_of(make, request, repair=repair)
+        if least is not None and not dry_run:
+            result = agreeing(result, least, make if repair else None)
         if dry_run:
             return result
     if out is not None:
@@ -118,10 +129,9 @@ def branch(
 
 def _asked(
     device: str | Path | DeviceProfile, design: str | Path | DesignDraft | None, config: PlanConfig | None, options: dict[str, Any]
-) -> tuple[DeviceProfile, DesignDraft | None, PlanConfig | None]:
+) -> tuple[DeviceProfile, DesignDraft | None, PlanConfig]:
     """Profile, design and constraints, read before torch is loaded so that what is wrong with them is told at once."""
-    if options:
-        config = (config or PlanConfig()).having(options)
+    config = (config or PlanConfig()).having(options)
     profile = device if isinstance(device, DeviceProfile) else load_device(device)
     return profile, load_draft(Path(design)) if isinstance(design, str | Path) else design, config
 
@@ -210,24 +220,52 @@ def _planned(
     network: "Network",
     profile: DeviceProfile,
     draft: DesignDraft | None,
-    config: PlanConfig | None,
+    config: PlanConfig,
+    source: "Sensitivity | None",
     seconds: dict[str, float],
-    preprocessing: "Preprocessing | Mapping[str, Any] | None",
+    read: "Preprocessing",
     *,
     calibrated: bool,
     phase: "Phase",
 ) -> Branched:
     """What is there before anything is built."""
-    from scheduler.bundle.preprocessing import asked_preprocessing
-
     loaded = network.loaded
-    read = asked_preprocessing(loaded.preprocessing, preprocessing, network.graph.input.shape)
+    if source is None and not config.accuracy:
+        # agreement that nothing predicts is measured on what was built
+        config = replace(config, min_agreement=None)
     with phase("plan"):
-        planned = decide_design(network.graph, profile, config, draft)
+        planned = decide_design(network.graph, profile, config, draft, source)
         result = Branched(planned, loaded.weights_source, loaded.weights_detail, list(loaded.warnings), seconds, preprocessing=read)
     if not calibrated and planned.changes_network:
         result.warnings.append(UNKNOWN_ACCURACY)
     return result
+
+
+def _preprocessing(network: "Network", asked: "Preprocessing | Mapping[str, Any] | None") -> "Preprocessing":
+    """What pictures go through."""
+    from scheduler.bundle.preprocessing import asked_preprocessing
+
+    return asked_preprocessing(network.loaded.preprocessing, asked, network.graph.input.shape)
+
+
+def _images(network: "Network", folder: str | Path, count: int, read: "Preprocessing", phase: "Phase") -> "Images":
+    """A folder's images, some of them held back from calibration."""
+    from stretch.stages.build import divide_images
+
+    with phase("images"):
+        return divide_images(Path(folder), network.captured, count, read)
+
+
+def _sensitivity(
+    network: "Network", profile: DeviceProfile, config: PlanConfig, images: "Images", budget_s: float, phase: "Phase"
+) -> "Sensitivity | None":
+    """What single segments lose; None where designs are not chosen by it."""
+    from stretch.sensitivity.source import plannable, sensitivity_of
+
+    if not plannable(config) or not images.held_back:
+        return None
+    with phase("sensitivity"):
+        return sensitivity_of(network.captured, profile, config, images.fitted, images.held_back, budget_s)
 
 
 def _given(module: Any, shape: tuple[int, ...] | None) -> "LoadedModel":
@@ -256,15 +294,14 @@ def _build(
     result: Branched,
     captured: "Captured",
     controls: bool,
-    images: str | Path | None,
-    image_count: int,
+    images: "Images | None",
     minutes: float | None,
     phase: "Phase",
     progress: Progress,
 ) -> None:
     """Fill in the networks of a plan."""
     from stretch.api.present import fingerprint
-    from stretch.stages.build import build_control, compare_on, divide_images, refined
+    from stretch.stages.build import build_control, compare_on, refined
     from stretch.transform import build
     from stretch.transform.calibrate import calibrate
 
@@ -273,14 +310,14 @@ def _build(
         if controls:
             result.sequential = build_control(captured, result.plan)
     if images is not None:
+        result.images = images
         with phase("calibrate"):
-            found = result.images = divide_images(Path(images), captured, image_count, result.preprocessing)
-            result.calibration = calibrate(result.model, captured, found.fitted)
+            result.calibration = calibrate(result.model, captured, images.fitted)
         if minutes is not None:
             with phase("refine"):
-                result.refinement = refined(result.model, captured, found.fitted, minutes, progress)
+                result.refinement = refined(result.model, captured, images.fitted, minutes, progress)
         with phase("compare"):
-            compared, warnings = compare_on(result.model, captured, found.held_back)
+            compared, warnings = compare_on(result.model, captured, images.held_back)
             result.agreement = compared.agreement if compared else None
             result.warnings += warnings
     result.built = fingerprint(result.model)

@@ -53,7 +53,7 @@ from stretch.cli.interrupt import GRACE_S
 PARTS = frozenset({"complete", "failures", "interrupt", "options", "output", "pictures"})
 
 #: Verbs that `stretch --help` lists first, in the order in which they are used; others follow by name.
-FIRST = ("branch", "train", "extract", "export", "run", "evaluate", "predict", "explain", "verify", "tune", "devices", "models")
+FIRST = ("branch", "search", "train", "extract", "export", "run", "evaluate", "predict", "explain", "verify", "tune", "devices", "models")
 
 
 def find_verbs() -> tuple[str, ...]:

@@ -62,12 +62,16 @@ def branch(
         list[str] | None,
         typer.Option("--map", help="Where a processor runs for that, as dsp=dsp (its simulator) or gpu=opencl; on the CPU by default."),
     ] = None,
-    min_agreement: Annotated[
-        float | None, typer.Option(help="Share of other images of the folder in which it must see the original's class, such as 0.95.")
-    ] = None,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Let stages that change most stay as they are until --min-agreement holds.")
+        bool,
+        typer.Option(
+            "--repair", help="Divide segments exactly, and let stages that change most stay as they are, until --min-agreement holds."
+        ),
     ] = False,
+    budget: Annotated[
+        float,
+        typer.Option(help="Minutes of measuring what single segments lose, which --min-agreement is planned with.", min=0.05, max=1e4),
+    ] = 5.0,
     pictures: PictureRequest,
     controls: Annotated[bool, typer.Option("--controls/--no-controls", help="Write the sequential controls into the bundle.")] = True,
     export: Annotated[bool, typer.Option("--export/--no-export", help="Write the bundle.")] = True,
@@ -96,8 +100,8 @@ def branch(
             refine=refine,
             run_images=run_images,
             mapping=parse_mapping(mapping or []),
-            min_agreement=min_agreement,
             repair=repair,
+            budget_minutes=budget,
             preprocessing=asked,
             controls=controls,
             dry_run=dry_run,

@@ -8,7 +8,7 @@ from predictors.errors import InfeasibleError, TightRule, UnknownNameError, Usag
 from predictors.graph import OpGraph
 from predictors.joins import DEFAULT, JoinKind, joins_that
 from stretch.planning.config import PlanConfig
-from stretch.planning.cost.accuracy import AccuracyPredictor
+from stretch.planning.cost.accuracy import AccuracySource
 from stretch.planning.cost.branch import Costs
 from stretch.planning.network.segments import Segment
 from stretch.planning.search.banded import with_exact_kinds, without_stretched
@@ -46,7 +46,7 @@ def macs_range(graph: OpGraph, config: PlanConfig) -> tuple[int, int]:
 
 
 def choose(
-    graph: OpGraph, config: PlanConfig, costs: Costs, stages: Sequence[Segment], accuracy_predictor: AccuracyPredictor | None = None
+    graph: OpGraph, config: PlanConfig, costs: Costs, stages: Sequence[Segment], accuracy_source: AccuracySource | None = None
 ) -> Choice:
     """The fastest design within the constraints, or the most accurate one where that is the objective.
 
@@ -59,17 +59,17 @@ def choose(
         config: The request, checked.
         costs: Costs on the device.
         stages: The segments of the network.
-        accuracy_predictor: Fitted to measured ones, where the request is about it.
+        accuracy_source: What predicts the accuracy of designs, where the request is about it.
 
     Raises:
         InfeasibleError: If there is none; names the tightest rule.
         UsageError: If the request cannot be planned for.
     """
-    _check(config, accuracy_predictor)
+    _check(config, accuracy_source)
     for name in config.keep:
         if name not in (names := [stage.name for stage in stages]):
             raise UnknownNameError.among("stage to keep", name, names)
-    space, n_meet, found = _stretched(graph, config, costs, stages)
+    space, n_meet, found = _stretched(graph, config, costs, stages, merges=accuracy_source is not None and accuracy_source.merges)
     if set(config.planned_kinds) != {"stretch"}:
         space = with_exact_kinds(graph, config, space)
         found = _mixed(graph, config, space, n_meet)
@@ -78,10 +78,10 @@ def choose(
     bounds = Bounds(graph, space, config, macs_range(graph, config), n_meet)
     if config.params is not None:
         found = bounds.within_params(found)
-    if accuracy_predictor is not None and config.min_accuracy is not None:
-        found = bounds.accurate_enough(found, accuracy_predictor)
-    if accuracy_predictor is not None and config.objective == "accuracy":
-        found = bounds.most_accurate(found, accuracy_predictor)
+    if accuracy_source is not None and getattr(config, accuracy_source.option) is not None:
+        found = bounds.accurate_enough(found, accuracy_source)
+    if accuracy_source is not None and config.objective == "accuracy":
+        found = bounds.most_accurate(found, accuracy_source)
     if config.latency_budget is not None and found.ms > config.latency_budget:
         what = Sentence(
             "the fastest design of `{}` on {} takes {} ms, more than {}",
@@ -91,16 +91,34 @@ def choose(
     return Choice(found, space, n_meet)
 
 
-def _stretched(graph: OpGraph, config: PlanConfig, costs: Costs, stages: Sequence[Segment]) -> tuple[DesignSpace, int, SearchResult | None]:
-    """The space of scaled copies with the meeting points its designs must have, and the best of them, where such are asked for."""
+def stretched_space(graph: OpGraph, config: PlanConfig, costs: Costs, stages: Sequence[Segment], *, merged: bool) -> DesignSpace:
+    """The designs of a request whose segments stay whole or become scaled copies, where it lets them.
+
+    Args:
+        graph: The original network.
+        config: The request, checked.
+        costs: Costs on the device.
+        stages: The segments of the network.
+        merged: Whether stages that follow each other may become one segment.
+    """
     space = _space(config, costs, stages, _join(config))
+    return merge_stages(graph, space) if merged and "stretch" in config.planned_kinds else space
+
+
+def _stretched(
+    graph: OpGraph, config: PlanConfig, costs: Costs, stages: Sequence[Segment], *, merges: bool
+) -> tuple[DesignSpace, int, SearchResult | None]:
+    """The space of scaled copies with the meeting points its designs must have, and the best of them, where such are asked for.
+
+    With `merges` it is known what merged stages lose, so that they need not be kept for the last.
+    """
+    merged = config.merge == "always" or (merges and config.merge == "auto" and not config.meet)
+    space = stretched_space(graph, config, costs, stages, merged=merged)
     if "stretch" not in config.planned_kinds:
         return space, config.n_meet, None
-    if config.merge == "always":
-        space = merge_stages(graph, space)
     found = _search(graph, config, costs, space, config.n_meet)
     # Meeting points that were asked for stay.
-    if found is None and config.merge == "auto" and not config.meet:
+    if found is None and config.merge == "auto" and not config.meet and not merges:
         space = merge_stages(graph, space)
         for n_meet in range(space.most_meetings, config.n_meet - 1, -1):
             found = _search(graph, config, costs, space, n_meet)
@@ -121,13 +139,13 @@ def _mixed(graph: OpGraph, config: PlanConfig, space: DesignSpace, n_meet: int) 
     return min((each for each in found if each is not None), key=lambda each: each.ms, default=None)
 
 
-def _check(config: PlanConfig, accuracy_predictor: AccuracyPredictor | None) -> None:
+def _check(config: PlanConfig, accuracy_source: AccuracySource | None) -> None:
     """Refuse what no search can do.
 
     Raises:
         UsageError: If the request asks for it.
     """
-    if accuracy_predictor is not None and (config.strategy != "exact" or config.widens):
+    if accuracy_source is not None and (config.strategy != "exact" or config.widens):
         raise UsageError(
             f"accuracy is planned for by the exact search and joins other than {_widening()} only",
             Sentence("leave out {} and {}", Mention("strategy"), Mention("join")),

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -13,6 +13,9 @@ from predictors.joins import DEFAULT, join_of, joins_that
 from stretch.planning.constraints import all_constraints
 from stretch.planning.options import Option, Positive, Range, Ratio
 from stretch.planning.sentences import Mention, Sentence
+
+if TYPE_CHECKING:
+    from stretch.planning.cost.accuracy import AccuracySource
 
 #: Search strategies: the files of their folder.
 STRATEGIES = tuple(sorted(module.name for module in iter_modules([str(Path(__file__).parent / "strategies")])))
@@ -117,12 +120,20 @@ OWN = (
         "accuracy",
         str,
         "",
-        "Accuracy predictor, the accuracy.json of `stretch extract --rank`.",
-        "File of an accuracy predictor (`stretch.planning.cost.accuracy`).",
+        "What predicts accuracy: the accuracy.json of `stretch extract --rank`, or the sensitivity.json of `stretch search --images`.",
+        "File of what predicts accuracy: of an accuracy predictor, or of a measured sensitivity (`stretch.planning.cost`).",
         file=True,
     ),
     Option(
         "min_accuracy", Ratio | None, None, "Predicted top-1, at least; needs --accuracy.", "Predicted top-1, at least; needs `accuracy`."
+    ),
+    Option(
+        "min_agreement",
+        Ratio | None,
+        None,
+        "Share of images in which it must see the original's class, such as 0.95: designs are chosen by a prediction of it, and what is built is measured.",
+        "Share of images in which the design must be predicted to see the original's class; needs a measured sensitivity: images to "
+        "measure it on, or `accuracy`.",
     ),
     Option(
         "precision",
@@ -138,7 +149,7 @@ OWN = (
 #: The order of help and docs; options of further constraints follow by name.
 FIRST = (
     "processors", "alpha", "beta", "balance", "min_depth", "min_width", "macs", "segment_macs", "params", "n_meet", "meet",
-    "merge", "keep", "kinds", "lossless", "join", "strategy", "objective", "accuracy", "min_accuracy", "precision", "peak_memory", "latency_budget",
+    "merge", "keep", "kinds", "lossless", "join", "strategy", "objective", "accuracy", "min_accuracy", "min_agreement", "precision", "peak_memory", "latency_budget",
 )  # fmt: skip
 
 
@@ -225,15 +236,45 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
             if bounds is not None and bounds[0] > bounds[1]:
                 raise UsageError(f"the {what} range {bounds[0]:g}:{bounds[1]:g} is empty", "write the smaller ratio first")
         self._check_kinds()
-        about_accuracy = self.objective == "accuracy" or self.min_accuracy is not None
-        if about_accuracy and not self.accuracy:
+        about = self._about_accuracy
+        if about in ("min_accuracy", "objective") and not self.accuracy:
             hint = Sentence("give {}, made by `stretch extract --rank`", Mention("accuracy", "FILE"))
             raise UsageError("planning for accuracy needs a predictor", hint)
-        if self.params is not None and about_accuracy:
-            hint = Sentence("leave out {} or {}", Mention("params"), Mention("min_accuracy"))
+        if self.params is not None and about is not None:
+            hint = Sentence("leave out {} or {}", Mention("params"), Mention(about))
             raise UsageError("parameters and accuracy cannot be bounded at once", hint)
         if self.objective == "accuracy" and self.latency_budget is None:
             raise UsageError("the objective `accuracy` needs a bound on latency", Sentence("give {}, ms", Mention("latency_budget")))
+
+    @property
+    def _about_accuracy(self) -> str | None:
+        """The option by which the request is about accuracy; None if it is not."""
+        for name in ("min_accuracy", "min_agreement"):
+            if getattr(self, name) is not None:
+                return name
+        return "objective" if self.objective == "accuracy" else None
+
+    def check_source(self, source: "AccuracySource | None") -> None:
+        """Refuse a request about accuracy that nothing predicts, or that something else predicts.
+
+        Args:
+            source: What predicts it; None for nothing.
+
+        Raises:
+            UsageError: If so.
+        """
+        about = self._about_accuracy
+        if about is None:
+            return
+        if source is None:
+            hint = Sentence("give {} to measure the sensitivity on, or {}", Mention("images", "DIR"), Mention("accuracy", "FILE"))
+            raise UsageError("planning for agreement needs a measured sensitivity", hint)
+        if about != "objective" and about != source.option:
+            other = "agreement with the original" if source.option == "min_agreement" else "top-1"
+            raise UsageError(
+                Sentence("{} cannot be planned for: the accuracy predictor is one of {}", Mention(about), other),
+                Sentence("ask for {}", Mention(source.option)),
+            )
 
     def _check_kinds(self) -> None:
         """Refuse kinds of segments that there are not, or that another option rules out."""

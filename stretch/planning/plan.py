@@ -12,7 +12,8 @@ from predictors.graph import OpGraph
 from predictors.predictor import LatencyPredictor
 from stretch.planning.choose import Choice, choose, macs_range
 from stretch.planning.config import PlanConfig
-from stretch.planning.cost.accuracy import AccuracyPredictor, load_accuracy
+from stretch.planning.cost.accuracy import AccuracySource
+from stretch.planning.cost.accuracy_file import load_accuracy
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.makespan import ideal_split_ms, timeline
 from stretch.planning.design.branch_design import BranchDesign
@@ -29,13 +30,16 @@ from stretch.planning.unused import unused_processors
 from stretch.planning.warnings import warnings_of
 
 
-def plan(graph: OpGraph, device: DeviceProfile, config: PlanConfig | None = None) -> PlanResult:
+def plan(
+    graph: OpGraph, device: DeviceProfile, config: PlanConfig | None = None, accuracy_source: AccuracySource | None = None
+) -> PlanResult:
     """The fastest design that meets the constraints, and its controls.
 
     Args:
         graph: The original network.
         device: The device's profile.
         config: What is asked for; defaults if None.
+        accuracy_source: What predicts the accuracy of designs; the file that `config` names if None.
 
     Raises:
         UsageError: If the request makes no sense.
@@ -43,7 +47,7 @@ def plan(graph: OpGraph, device: DeviceProfile, config: PlanConfig | None = None
             rule and the nearest value with a design.
         UnknownNameError: If a processor or meeting point does not exist.
     """
-    asked = _Asked.of(graph, device, config or PlanConfig())
+    asked = Asked.of(graph, device, config or PlanConfig(), accuracy_source)
     asked, choice, instead = _choice(asked)
     found = choice.found
     design = BranchDesign(graph.name, device.id, without_seams(graph, asked.stages, found.segments(asked.costs)))
@@ -53,14 +57,14 @@ def plan(graph: OpGraph, device: DeviceProfile, config: PlanConfig | None = None
     return replace(result, unused=unused, warnings=(*instead, *result.warnings, *(each.sentence for each in unused)))
 
 
-def _choice(asked: "_Asked") -> tuple["_Asked", Choice, tuple[Sentence, ...]]:
+def _choice(asked: "Asked") -> tuple["Asked", Choice, tuple[Sentence, ...]]:
     """The best design, and what to say of it: an exact one where no rule that was asked for rules out the stretched ones.
 
     Raises:
         InfeasibleError: If there is neither.
     """
     try:
-        return asked, choose(asked.graph, asked.config, asked.costs, asked.stages, asked.accuracy_predictor), ()
+        return asked, choose(asked.graph, asked.config, asked.costs, asked.stages, asked.accuracy_source), ()
     except InfeasibleError as error:
         usual = PlanConfig()
         own = any(rule.value != getattr(usual, rule.rule) for rule in error.rules)
@@ -76,7 +80,13 @@ def _choice(asked: "_Asked") -> tuple["_Asked", Choice, tuple[Sentence, ...]]:
         return exact, choice, (said,)
 
 
-def evaluate(graph: OpGraph, device: DeviceProfile, design: BranchDesign, config: PlanConfig | None = None) -> PlanResult:
+def evaluate(
+    graph: OpGraph,
+    device: DeviceProfile,
+    design: BranchDesign,
+    config: PlanConfig | None = None,
+    accuracy_source: AccuracySource | None = None,
+) -> PlanResult:
     """The prediction and controls of a design made elsewhere, such as by hand.
 
     Constraints are not enforced: what the design breaks stands in `warnings`.
@@ -86,6 +96,7 @@ def evaluate(graph: OpGraph, device: DeviceProfile, design: BranchDesign, config
         device: The device's profile.
         design: A complete design.
         config: Precisions, floors and ranges for the controls; defaults if None.
+        accuracy_source: As of `plan`.
 
     Raises:
         StretchError: If the design does not fit the network.
@@ -96,11 +107,11 @@ def evaluate(graph: OpGraph, device: DeviceProfile, design: BranchDesign, config
         # A design may keep to one processor; its controls are then found among all of them.
         several = len({device.processor(p).family for p in design.processors}) > 1
         request = msgspec.structs.replace(request, processors=design.processors if several else tuple(device.processors))
-    return _compare(_Asked.of(graph, device, request), design, _Search())
+    return _compare(Asked.of(graph, device, request, accuracy_source), design, _Search())
 
 
 @dataclass(frozen=True)
-class _Asked:
+class Asked:
     """A request with what it is answered from.
 
     Args:
@@ -109,7 +120,7 @@ class _Asked:
         config: The request, checked.
         stages: The network's segments between its own meeting points, or those asked for.
         costs: On the device, in the planned precisions.
-        accuracy_predictor: Fitted to measured ones, where the request names one.
+        accuracy_source: What predicts the accuracy of designs, where the request has one.
     """
 
     graph: OpGraph
@@ -117,14 +128,27 @@ class _Asked:
     config: PlanConfig
     stages: tuple[Segment, ...]
     costs: Costs
-    accuracy_predictor: AccuracyPredictor | None
+    accuracy_source: AccuracySource | None
+
+    @property
+    def macs(self) -> tuple[int, int]:
+        """Fewest and most multiply-accumulates of a design."""
+        return macs_range(self.graph, self.config)
 
     @classmethod
-    def of(cls, graph: OpGraph, device: DeviceProfile, config: PlanConfig) -> "_Asked":
+    def of(cls, graph: OpGraph, device: DeviceProfile, config: PlanConfig, accuracy_source: AccuracySource | None = None) -> "Asked":
+        """A request, checked.
+
+        Raises:
+            UsageError: If it makes no sense.
+            StretchError: If a file that it names cannot be read.
+        """
         checked = config.checked(device)
-        accuracy_predictor = load_accuracy(Path(checked.accuracy), graph.name) if checked.accuracy else None
+        if accuracy_source is None and checked.accuracy:
+            accuracy_source = load_accuracy(Path(checked.accuracy), graph.name)
+        checked.check_source(accuracy_source)
         costs = Costs(LatencyPredictor(device), checked.precision)
-        return cls(graph, device, checked, tuple(split_segments(graph, checked.meet or None)), costs, accuracy_predictor)
+        return cls(graph, device, checked, tuple(split_segments(graph, checked.meet or None)), costs, accuracy_source)
 
 
 @dataclass(frozen=True)
@@ -137,10 +161,10 @@ class _Search:
     space_log10: float | None = None
 
 
-def _compare(asked: _Asked, design: BranchDesign, search: _Search) -> PlanResult:
+def _compare(asked: Asked, design: BranchDesign, search: _Search) -> PlanResult:
     """A design beside its controls."""
-    graph, config, costs, accuracy_predictor = asked.graph, asked.config, asked.costs, asked.accuracy_predictor
-    low, high = macs_range(graph, config)
+    graph, config, costs, accuracy_source = asked.graph, asked.config, asked.costs, asked.accuracy_source
+    low, high = asked.macs
     result = PlanResult(
         graph,
         costs.predictor,
@@ -157,6 +181,6 @@ def _compare(asked: _Asked, design: BranchDesign, search: _Search) -> PlanResult
         search.gap,
         search.evaluated,
         search.space_log10,
-        accuracy_predictor.answer(graph, design) if accuracy_predictor is not None else None,
+        accuracy_source.answer(graph, design) if accuracy_source is not None else None,
     )
     return replace(result, warnings=warnings_of(result, low, high))

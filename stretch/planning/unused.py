@@ -58,7 +58,8 @@ def unused_processors(graph: OpGraph, config: PlanConfig, choice: Choice, used: 
     """
     idle = [name for name in config.processors if name not in used]
     # Other searches choose from other designs: theirs cannot be compared with the fastest of these.
-    comparable = config.strategy == "exact" and not config.widens and config.params is None and config.objective == "latency"
+    free = config.params is None and config.min_accuracy is None and config.min_agreement is None and config.objective == "latency"
+    comparable = config.strategy == "exact" and not config.widens and free
     return tuple(
         Unused(name, _fastest_with(graph, config, choice, name) if comparable else None, choice.found.ms, _rule(choice.space, name))
         for name in idle

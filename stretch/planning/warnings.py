@@ -47,7 +47,8 @@ def warnings_of(result: PlanResult, low: int, high: int) -> tuple[str, ...]:
         )
     merged = [result.stages_of(row.segment) for row in result.run.segments if len(row.branches) > 1 and not join_of(row.design.join).exact]
     names = [f"{stages[0].name} to {stages[-1].name}" for stages in merged if len(stages) > 1]
-    if names:
+    known = result.accuracy is not None and result.accuracy.basis == "sensitivity"
+    if names and not known:
         warnings.append(
             f"stages are merged ({', '.join(names)}), so branches meet less often: fewer meeting points lower the accuracy "
             "(paper 003, table 3), by how much is known less well than for branches that meet after every stage"

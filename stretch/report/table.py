@@ -249,9 +249,12 @@ def _share(ratio: float | None) -> str:
 
 
 def _accuracy(accuracy: PredictedAccuracy) -> str:
-    return (
-        f"{accuracy.top1:.2%} ({accuracy.source} from subnets, rank correlation {accuracy.rank_correlation:.2f}, error {accuracy.rmse:.2%})"
-    )
+    ranked = "" if accuracy.rank_correlation is None else f", rank correlation {accuracy.rank_correlation:.2f}"
+    if accuracy.agreement is not None:
+        between = f" ({accuracy.low:.1%} to {accuracy.high:.1%})" if accuracy.low is not None and accuracy.low != accuracy.high else ""
+        return f"the original's class in {accuracy.agreement:.1%}{between} ({accuracy.source} from single segments{ranked})"
+    error = "" if accuracy.rmse is None else f", error {accuracy.rmse:.2%}"
+    return f"{accuracy.top1:.2%} ({accuracy.source} from subnets{ranked}{error})"
 
 
 def _search(predicted: Predicted) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 from predictors.devices import DeviceProfile
 from predictors.graph import OpGraph
 from stretch.planning.config import PlanConfig
+from stretch.planning.cost.accuracy import AccuracySource
 from stretch.planning.design.branch_design import BranchDesign, DesignDraft, load_draft
 from stretch.planning.design.resolve import resolve_design
 from stretch.planning.design.widths import aligns
@@ -30,7 +31,11 @@ def read_design(design: Path | DesignDraft, graph: OpGraph, profile: DeviceProfi
 
 
 def decide_design(
-    graph: OpGraph, profile: DeviceProfile, config: PlanConfig | None = None, design: Path | DesignDraft | None = None
+    graph: OpGraph,
+    profile: DeviceProfile,
+    config: PlanConfig | None = None,
+    design: Path | DesignDraft | None = None,
+    accuracy_source: AccuracySource | None = None,
 ) -> PlanResult:
     """The design to build, with its prediction and what it is compared with.
 
@@ -39,11 +44,12 @@ def decide_design(
         profile: Of the device.
         config: Constraints of the search; with a design, precisions and floors of the controls.
         design: A design to take instead of searching for one.
+        accuracy_source: What predicts the accuracy of designs; the file that `config` names if None.
 
     Raises:
         InfeasibleError: If no design meets the constraints.
         StretchError: Or one of its kinds, as `read_design` and `plan` raise them.
     """
     if design is None:
-        return plan(graph, profile, config)
-    return evaluate(graph, profile, read_design(design, graph, profile), config)
+        return plan(graph, profile, config, accuracy_source)
+    return evaluate(graph, profile, read_design(design, graph, profile), config, accuracy_source)

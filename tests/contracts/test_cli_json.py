@@ -26,6 +26,10 @@ KEYS = {
         ),
         "weights.": "source",
     },
+    "search": {
+        "": "model device pareto designs best_single_ms sequential_same_macs_ms evaluated space_log10 seconds sensitivity source warnings",
+        "designs[]": "name predicted_ms speedup macs_ratio n_meet exact branches accuracy optimal design file",
+    },
     "train": {"": "run checkpoint metrics", "metrics.": "accuracy best_accuracy agreement best_agreement loss epochs"},
     "extract": {"": "checkpoint accuracy agreement", "accuracy.": "supernet extracted", "agreement.": "value low high error images bundle"},
     "export": {"": "files checks"},
@@ -72,6 +76,7 @@ def words(verb, bundle):
     """A command line of each verb."""
     return {
         "branch": ("tiny_resnet", "--device", "pixel6", "--weights", "none", *LOOSE, "--out", bundle.parent / "again"),
+        "search": ("tiny_resnet", "--device", "pixel6", "--processors", "cpu,gpu", *LOOSE, "--top", 3),
         "train": (bundle.parent / "network.toml", "--out", bundle.parent / "train", "--set", "train.epochs=1"),
         "extract": (bundle.parent / "run", "--no-export"),
         "export": (bundle, "--precision", "cpu=int8", "--out", bundle.parent / "int8"),

@@ -1,33 +1,30 @@
-"""Predicted accuracy of a design, as a sum over its segments.
+"""Predicted accuracy of a design, whatever it is predicted from.
 
-The predictor is linear in a few features of each branched segment, so that it adds up as
-latency does and the exact search can weigh the two. `stretch.train.rank` fits it to subnets
-of a trained supernet, which is what its rank correlation is about: how well it orders subnets
-it has not seen, not networks trained alone.
+A source gives every way to run a segment a loss. Losses add up over the segments of a design,
+as latency does, so that the exact search can weigh the two; what they say of a whole design,
+in top-1 or in agreement with the original, is the source's to tell. There are two:
+`AccuracyPredictor`, fitted by `stretch.train.rank` to subnets of a trained supernet, and
+`stretch.planning.cost.sensitivity.Sensitivity`, fitted to what the original itself loses on images.
 """
 
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, Protocol
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from predictors.errors import StretchError, UsageError
-from predictors.files import read_bytes
+from predictors.errors import UsageError
 from predictors.graph import OpGraph
 from predictors.joins import join_of
+from stretch.planning.cost.features import changed_segments, way_features
 from stretch.planning.cost.ways import Ways
 from stretch.planning.design.branch_design import BranchDesign
-from stretch.planning.design.scale import design_segments, scaled_branches
 from stretch.planning.sentences import Mention, Sentence
 
 Floats = NDArray[np.float64]
 
 SCHEMA = 1
-#: Larger files are not ours.
-MAX_BYTES = 1 << 20
-#: Of a branched segment, each zero for the original: see `features`.
+#: What `AccuracyPredictor` sees of a branched segment, each zero for the original; depth enters through the multiply-accumulates.
 FEATURES = ("log_macs", "log_mean_width", "log_widest")
 
 
@@ -35,18 +32,67 @@ class PredictedAccuracy(msgspec.Struct, frozen=True, kw_only=True):
     """Predicted accuracy of a design, with what is known of the predictor.
 
     Args:
-        top1: The accuracy.
-        rank_correlation: Of predicted with measured accuracies of networks that the predictor was not fitted to.
-        p_value: How likely so large a correlation is by chance.
-        rmse: Error of the predictor.
+        top1: Top-1 accuracy; None where agreement is predicted.
+        agreement: Share of images with the same best class as the original; None where top-1 is predicted.
+        low: Lower end of the 95 % interval; None where that is not known.
+        high: Upper end.
+        rank_correlation: Of predicted with measured numbers of networks that the predictor was not fitted to; None for too few.
+        p_value: How likely so large a correlation is by chance; None where that is not known.
+        rmse: Error of the predictor; None where that is not known.
+        basis: ``supernet`` for subnets of one, ``sensitivity`` for segments replaced one by one.
+        images: Images that the predictor's numbers were measured on; None where that is not known.
         source: Always ``predicted``.
     """
 
-    top1: float
-    rank_correlation: float
-    p_value: float
-    rmse: float
+    top1: float | None = None
+    agreement: float | None = None
+    low: float | None = None
+    high: float | None = None
+    rank_correlation: float | None = None
+    p_value: float | None = None
+    rmse: float | None = None
+    basis: Literal["supernet", "sensitivity"]
+    images: int | None = None
     source: str = "predicted"
+
+
+class AccuracySource(Protocol):
+    """What tells how accurate a design is without building it."""
+
+    @property
+    def model(self) -> str:
+        """Name of the network."""
+        ...
+
+    @property
+    def option(self) -> str:
+        """The planner's option that bounds what it predicts."""
+        ...
+
+    @property
+    def merges(self) -> bool:
+        """Whether it knows what merged stages lose."""
+        ...
+
+    def losses(self, options: Ways) -> Floats:
+        """What each option of a segment adds to the loss of a design, (n,)."""
+        ...
+
+    def value(self, loss: float) -> float:
+        """Accuracy of a design of such a loss."""
+        ...
+
+    def most_loss(self, value: float) -> float:
+        """The largest loss at which a design is that accurate."""
+        ...
+
+    def told(self, loss: float) -> PredictedAccuracy:
+        """Accuracy of a design of such a loss as plain data."""
+        ...
+
+    def answer(self, graph: OpGraph, design: BranchDesign) -> PredictedAccuracy:
+        """Accuracy of a design as plain data."""
+        ...
 
 
 class AccuracyPredictor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -72,11 +118,37 @@ class AccuracyPredictor(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     rmse: float
     schema: int = SCHEMA
 
-    def answer(self, graph: OpGraph, design: BranchDesign) -> PredictedAccuracy:
-        """Accuracy of a design as plain data."""
+    @property
+    def option(self) -> str:
+        """The planner's option that bounds what it predicts."""
+        return "min_accuracy"
+
+    @property
+    def merges(self) -> bool:
+        """Whether it knows what merged stages lose: designs of a supernet share its stages."""
+        return False
+
+    def value(self, loss: float) -> float:
+        """Top-1 of a design of such a loss."""
+        return self.base - loss
+
+    def most_loss(self, value: float) -> float:
+        """The largest loss at which a design has such a top-1."""
+        return self.base - value
+
+    def told(self, loss: float) -> PredictedAccuracy:
+        """Top-1 of a design of such a loss as plain data."""
         return PredictedAccuracy(
-            top1=self.predict(graph, design), rank_correlation=self.rank_correlation, p_value=self.p_value, rmse=self.rmse
+            top1=self.value(loss), rank_correlation=self.rank_correlation, p_value=self.p_value, rmse=self.rmse, basis="supernet"
         )
+
+    def answer(self, graph: OpGraph, design: BranchDesign) -> PredictedAccuracy:
+        """Top-1 of a design as plain data.
+
+        Raises:
+            UsageError: As `predict`.
+        """
+        return self.told(self.base - self.predict(graph, design))
 
     def predict(self, graph: OpGraph, design: BranchDesign) -> float:
         """Top-1 of a design.
@@ -91,8 +163,8 @@ class AccuracyPredictor(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         rows = segment_features(graph, design)
         return self.base + sum(float(np.dot(self._of(name), row)) for name, row in rows.items())
 
-    def gains(self, options: Ways) -> Floats:
-        """What each option adds to the accuracy; zero for a segment that stays whole or is divided exactly.
+    def losses(self, options: Ways) -> Floats:
+        """What each option takes from the accuracy; zero for a segment that stays whole or is divided exactly.
 
         Args:
             options: Ways to run one segment, n of them.
@@ -102,10 +174,7 @@ class AccuracyPredictor(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         """
         if not options.branched or options.exact:
             return np.zeros(len(options.macs))
-        segment = options.segment
-        grid = np.indices([len(c) for c in options.candidates]).reshape(len(options.candidates), -1)
-        widths = np.stack([np.array([b.width for b in c])[g] for c, g in zip(options.candidates, grid, strict=True)]) / segment.width
-        found: Floats = features(widths, options.macs / segment.graph.macs) @ self._of(segment.name)
+        found: Floats = -way_features(options, FEATURES) @ self._of(options.segment.name)
         return found
 
     def _of(self, segment: str) -> Floats:
@@ -117,61 +186,7 @@ class AccuracyPredictor(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         return np.array(self.weights[segment])
 
 
-def features(widths: Floats, macs: Floats) -> Floats:
-    """What the predictor sees of one segment; depth enters through the multiply-accumulates.
-
-    Args:
-        widths: Width ratios, (branches, n).
-        macs: Multiply-accumulates over the original segment's, (n,).
-
-    Returns:
-        (n, len(FEATURES)): logarithms of the multiply-accumulates, of the geometric mean of the
-        branches' widths and of the largest; zeros for a copy of the original.
-    """
-    return np.stack([np.log(macs), np.log(widths).mean(0), np.log(widths).max(0)], axis=1)
-
-
 def segment_features(graph: OpGraph, design: BranchDesign) -> dict[str, Floats]:
     """The features of every branched segment of a design, by name."""
-    found: dict[str, Floats] = {}
-    for part, segment, scaled in zip(design.segments, design_segments(graph, design), scaled_branches(graph, design), strict=True):
-        if len(part.branches) > 1 and not join_of(part.join).exact:
-            widths = np.array([[b.width / segment.width] for b in part.branches])
-            found[part.name] = features(widths, np.array([sum(b.graph.macs for b in scaled) / segment.graph.macs]))[0]
-    return found
-
-
-def save_accuracy(path: Path, predictor: AccuracyPredictor) -> None:
-    """Write a predictor as JSON, whole or not at all."""
-    partial = path.with_name(f".{path.name}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(msgspec.json.format(msgspec.json.encode(predictor), indent=1) + b"\n")
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise StretchError(f"cannot write {path}: {error.strerror}") from error
-
-
-def load_accuracy(path: Path, model: str) -> AccuracyPredictor:
-    """Read a predictor.
-
-    Args:
-        path: The file.
-        model: Name of the network it must be about.
-
-    Raises:
-        StretchError: If it cannot be read, is none, or is about another network.
-    """
-    try:
-        content = read_bytes(path, "accuracy predictor", MAX_BYTES, "give the accuracy.json that `stretch extract` wrote")
-        found = msgspec.json.decode(content, type=AccuracyPredictor)
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise StretchError(f"{path} is no accuracy predictor: {error}", "give the accuracy.json that `stretch extract` wrote") from error
-    if found.schema != SCHEMA:
-        raise StretchError(f"{path} has schema {found.schema}, this nn-stretch reads {SCHEMA}", "fit it anew with `stretch extract --rank`")
-    if found.model != model:
-        raise StretchError(f"{path} is about `{found.model}`, not `{model}`", "fit one with a supernet of this network")
-    if not np.isfinite([found.base, *(w for row in found.weights.values() for w in row)]).all():
-        raise StretchError(f"{path} has weights that are no numbers", "fit it anew with `stretch extract --rank`")
-    return found
+    branched = {part.name for part in design.segments if not part.whole and not join_of(part.join).exact}
+    return {segment.name: row for segment, row in changed_segments(graph, design, FEATURES) if segment.name in branched}

@@ -1,14 +1,14 @@
-"""Bounds that the exact search does not know: it is run at prices until its designs keep them."""
+"""Bounds on whole designs: on accuracy, which the exact search keeps, and on parameters, for which it is run at prices until its designs keep them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import ceil, floor
 
-from predictors.errors import TightRule, UsageError
+from predictors.errors import InfeasibleError, TightRule, UsageError
 from predictors.graph import OpGraph
-from stretch.planning.config import PlanConfig
-from stretch.planning.cost.accuracy import AccuracyPredictor
-from stretch.planning.search.exact import Toll, search_exact
+from stretch.planning.config import KINDS, PlanConfig
+from stretch.planning.cost.accuracy import AccuracySource
+from stretch.planning.search.exact import Toll, Within, search_exact, search_least_loss
 from stretch.planning.search.refusal import refusal
 from stretch.planning.search.result import SearchResult
 from stretch.planning.search.space import DesignSpace
@@ -22,8 +22,8 @@ ROUNDS = 14
 class Bounds:
     """Bounds on the designs of one space.
 
-    The designs found lie on the lower convex hull of latency and what is bounded, so that a
-    better one may exist between two prices: results are not called optimal.
+    Designs within a range of parameters lie on the lower convex hull of latency and parameters, so
+    that a better one may exist between two prices: those are not called optimal.
 
     Args:
         graph: The original network.
@@ -74,50 +74,49 @@ class Bounds:
         what = f"no design of `{self.graph.name}` has between {first:g} and {last:g} of its parameters"
         raise refusal(what, [TightRule("params", self.config.params, bounds)])
 
-    def accurate_enough(self, fastest: SearchResult, accuracy_predictor: AccuracyPredictor) -> SearchResult:
-        """The fastest design found whose predicted accuracy reaches the floor.
+    def accurate_enough(self, fastest: SearchResult, accuracy_source: AccuracySource) -> SearchResult:
+        """The fastest design whose predicted accuracy reaches the floor.
 
         Args:
             fastest: The fastest design without the floor.
-            accuracy_predictor: Fitted to measured ones.
+            accuracy_source: What predicts it.
 
         Raises:
-            InfeasibleError: If none was found; names the highest accuracy with one.
+            InfeasibleError: If there is none; names the highest accuracy with one.
         """
-        wanted = self.config.min_accuracy
-        assert wanted is not None
-
-        def accuracy(found: SearchResult) -> float:
-            return accuracy_of(found, accuracy_predictor)
-
-        if accuracy(fastest) >= wanted:
+        wanted: float = getattr(self.config, accuracy_source.option)
+        losses, most = accuracy_source.losses, accuracy_source.most_loss(wanted)
+        if loss_of(fastest, accuracy_source) <= most:
             return fastest
-        seen = self._explore(self._accuracy_toll(accuracy_predictor), fastest.ms, lambda found: accuracy(found) >= wanted)
-        inside = [found for found in seen if accuracy(found) >= wanted]
-        if inside:
-            return _bounded(min(inside, key=lambda r: r.ms), fastest)
-        best = max(accuracy(found) for found in [fastest, *seen])
-        what = f"no design of `{self.graph.name}` is predicted to reach {wanted:g} top-1"
-        raise refusal(what, [TightRule("min_accuracy", wanted, floor(best * 10000) / 10000)])
+        found = search_exact(self.space, *self.macs, self.n_meet, within=Within(losses, most))
+        if found is not None:
+            return found
+        best = search_least_loss(self.space, *self.macs, self.n_meet, losses)
+        value = accuracy_source.value(loss_of(fastest if best is None else best, accuracy_source))
+        raise self._unreached(accuracy_source.option, wanted, value)
 
-    def most_accurate(self, fastest: SearchResult, accuracy_predictor: AccuracyPredictor) -> SearchResult:
-        """The design of the highest predicted accuracy found within the latency budget.
+    def most_accurate(self, fastest: SearchResult, accuracy_source: AccuracySource) -> SearchResult:
+        """The design of the highest predicted accuracy within the latency budget.
 
         Args:
-            fastest: The fastest design; returned if it alone keeps the budget, or nothing does.
-            accuracy_predictor: Fitted to measured ones.
+            fastest: The fastest design; returned if it does not keep the budget.
+            accuracy_source: What predicts the accuracy.
         """
         budget = self.config.latency_budget
         assert budget is not None
         if fastest.ms > budget:
             return fastest
-        seen = self._explore(self._accuracy_toll(accuracy_predictor), fastest.ms, lambda found: found.ms > budget)
-        inside = [fastest, *(found for found in seen if found.ms <= budget)]
-        return _bounded(max(inside, key=lambda r: (accuracy_of(r, accuracy_predictor), -r.ms)), fastest)
+        found = search_least_loss(self.space, *self.macs, self.n_meet, accuracy_source.losses, budget)
+        return found if found is not None and loss_of(found, accuracy_source) < loss_of(fastest, accuracy_source) else fastest
 
-    @staticmethod
-    def _accuracy_toll(accuracy_predictor: AccuracyPredictor) -> Callable[[float], Toll]:
-        return lambda price: lambda options: -price * accuracy_predictor.gains(options)
+    def _unreached(self, option: str, wanted: float, best: float) -> InfeasibleError:
+        what = "to reach {:g} top-1" if option == "min_accuracy" else "to see the original's class in {:.1%} of images"
+        rule = TightRule(option, wanted, floor(best * 10000) / 10000)
+        found = refusal(f"no design of `{self.graph.name}` is predicted {what.format(wanted)}", [rule])
+        if not any(KINDS[kind] for kind in self.config.planned_kinds):
+            mixed = Mention("kinds", tuple(KINDS))
+            found.hint = Sentence("{}; what is divided exactly, with {}, loses nothing", found.hint or "", mixed)
+        return found
 
     def _explore(self, toll: Callable[[float], Toll], unit: float, far: Callable[[SearchResult], bool]) -> list[SearchResult]:
         """Designs at prices that are doubled until a design has come far enough, then narrowed to where it first does."""
@@ -136,9 +135,9 @@ class Bounds:
         return seen
 
 
-def accuracy_of(found: SearchResult, accuracy_predictor: AccuracyPredictor) -> float:
-    """Predicted accuracy of a design that was searched for."""
-    return accuracy_predictor.base + sum(float(accuracy_predictor.gains(options)[index]) for options, index in found.picks)
+def loss_of(found: SearchResult, accuracy_source: AccuracySource) -> float:
+    """What a design that was searched for is predicted to lose."""
+    return sum(float(accuracy_source.losses(options)[index]) for options, index in found.picks)
 
 
 def _bounded(found: SearchResult, fastest: SearchResult) -> SearchResult:

@@ -41,6 +41,7 @@ class Layer:
         macs: Multiply-accumulates.
         ms: Time.
         option: The caller's number for it.
+        loss: What is bounded beside multiply-accumulates (`stretch.planning.search.bounded`); None where nothing is.
     """
 
     source: Ints
@@ -48,10 +49,12 @@ class Layer:
     macs: Ints
     ms: Floats
     option: Ints
+    loss: Floats | None = None
 
     def take(self, keep: NDArray[np.bool_] | Ints) -> "Layer":
         """The layer with some of its options."""
-        return Layer(self.source[keep], self.target[keep], self.macs[keep], self.ms[keep], self.option[keep])
+        loss = None if self.loss is None else self.loss[keep]
+        return Layer(self.source[keep], self.target[keep], self.macs[keep], self.ms[keep], self.option[keep], loss)
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,7 @@ def shortest_path(layers: Sequence[Layer], states: int, start: int, final_ms: Fl
     layers = [undominated(layer.take(np.isfinite(layer.ms) & (layer.macs <= high))) for layer in layers]
     if any(len(layer.ms) == 0 for layer in layers):
         return None
-    bounds = _Completion(layers, states, final_ms, low, high)
+    bounds = Completion(layers, states, final_ms, low, high)
     lower = float(bounds.of(0, np.array([start]), np.zeros(1, np.int64))[0])
     if not np.isfinite(lower):
         return None
@@ -125,7 +128,7 @@ def shortest_path(layers: Sequence[Layer], states: int, start: int, final_ms: Fl
     limit = best[1] if best else np.inf
     if best and limit <= lower + TIE:
         return Path(best[0], best[2], limit, lower, True)
-    useful = _eliminate(layers, reduced, states, start, final_ms, low, high, limit)
+    useful = eliminate(layers, reduced, states, start, final_ms, low, high, limit)
     found, complete = _search(useful, bounds, start, final_ms, low, high, limit, None)
     best = found if found is not None else best
     if best is None:
@@ -133,8 +136,16 @@ def shortest_path(layers: Sequence[Layer], states: int, start: int, final_ms: Fl
     return Path(best[0], best[2], best[1], best[1] if complete else lower, complete)
 
 
-class _Completion:
-    """Lower bound on the time from a state and a number of multiply-accumulates to the end."""
+class Completion:
+    """Lower bound on the time from a state and a number of multiply-accumulates to the end.
+
+    Args:
+        layers: One per segment, in order.
+        states: Number of states.
+        final_ms: Time to finish from each state.
+        low: Fewest multiply-accumulates.
+        high: Most multiply-accumulates.
+    """
 
     def __init__(self, layers: Sequence[Layer], states: int, final_ms: Floats, low: int, high: int) -> None:
         self.width = max(1, high // BUCKETS)
@@ -191,7 +202,7 @@ def _best_per_bucket(layer: Layer, width: int) -> Layer:
 
 
 def _search(
-    layers: Sequence[Layer], bounds: _Completion, start: int, final_ms: Floats, low: int, high: int, limit: float, beam: int | None
+    layers: Sequence[Layer], bounds: Completion, start: int, final_ms: Floats, low: int, high: int, limit: float, beam: int | None
 ) -> tuple[tuple[tuple[int, ...], float, int] | None, bool]:
     """Best path that is faster than `limit`, and whether nothing was left out."""
     labels = _Labels(np.array([start]), np.zeros(1, np.int64), np.zeros(1))
@@ -247,7 +258,7 @@ def _merge(labels: _Labels, layer: Layer, parents: Ints, edges: Ints) -> _Labels
     return _Labels(state[keep], macs[keep], ms[keep], parents[keep], edges[keep])
 
 
-def _eliminate(
+def eliminate(
     layers: Sequence[Layer], reduced: Sequence[Layer], states: int, start: int, final_ms: Floats, low: int, high: int, limit: float
 ) -> list[Layer]:
     """Layers without the options that no path faster than `limit` can use (Lagrangian bound).

@@ -2,12 +2,17 @@
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 torch = pytest.importorskip("torch")
 
 from predictors.errors import InfeasibleError, UsageError  # noqa: E402 - torch may be missing
 from scheduler.bundle.load import load_bundle  # noqa: E402
 from stretch.api import branch  # noqa: E402
+from stretch.planning.cost.accuracy_file import save_accuracy  # noqa: E402
+from stretch.sensitivity.source import sensitivity_of  # noqa: E402
+from stretch.stages.build import divide_images  # noqa: E402
+from stretch.stages.network import read_network  # noqa: E402
 from tests.predictors.specified import specified  # noqa: E402
 from tests.stretch.api.test_main_job import LOOSE  # noqa: E402
 
@@ -24,11 +29,19 @@ def images(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def measured(images):
+    """What a tiny network loses segment by segment."""
+    network = read_network("tiny_resnet", weights="none")
+    found = divide_images(images, network.captured, 48)
+    return sensitivity_of(network.captured, specified("pixel6"), LOOSE, found.fitted, found.held_back, 3.0)
+
+
 @pytest.mark.parametrize(
     ("asked", "why"),
     [
         ({"min_agreement": 0.9}, "measured on images, and there are none"),
-        ({"min_agreement": 1.2, "images": "there"}, "no share of images"),
+        ({"min_agreement": 1.2, "images": "there"}, "out of range"),
         ({"min_agreement": 0.9, "images": "there", "dry_run": True}, "dry run"),
         ({"repair": True, "images": "there"}, "nothing to repair"),
         ({"run_images": -1, "images": "there"}, "no number of images"),
@@ -44,29 +57,45 @@ def test_requests_that_cannot_be_measured_are_refused_before_any_work(images, tm
         branch("tiny_resnet", "pixel6", weights="none", **{key: there[key] if value == "there" else value for key, value in asked.items()})
 
 
-def test_network_that_agrees_too_seldom_is_refused_and_nothing_is_written(images, tmp_path):
+def test_agreement_that_no_design_is_predicted_to_reach_is_refused_with_the_nearest_one(images, tmp_path):
+    request = {"config": LOOSE, "weights": "none", "images": images, "image_count": 48}
+    with pytest.raises(InfeasibleError, match="is predicted to see the original's class in 100") as caught:
+        branch("tiny_resnet", specified("pixel6"), out=tmp_path / "b", min_agreement=1.0, budget_minutes=0.05, **request)
+    assert caught.value.exit_code == 4
+    assert 0 < caught.value.rules[0].nearest < 1
+    assert "kinds" in caught.value.hint
+    assert not (tmp_path / "b").exists()
+
+
+def test_network_that_agrees_less_often_than_predicted_is_refused_and_nothing_is_written(images, tmp_path, measured):
+    hopeful = tmp_path / "hopeful.json"
+    save_accuracy(hopeful, replace(measured, curve=(50.0, measured.curve[1])))
+    request = {"config": LOOSE, "weights": "none", "images": images, "image_count": 48, "accuracy": str(hopeful)}
     with pytest.raises(InfeasibleError, match="sees the original's class in") as caught:
-        branch(
-            "tiny_resnet",
-            specified("pixel6"),
-            out=tmp_path / "b",
-            config=LOOSE,
-            weights="none",
-            images=images,
-            image_count=48,
-            min_agreement=1.0,
-        )
+        branch("tiny_resnet", specified("pixel6"), out=tmp_path / "b", min_agreement=1.0 - 1e-6, **request)
     assert caught.value.exit_code == 4
     assert "repair" in caught.value.hint
     assert not (tmp_path / "b").exists()
 
 
+def test_design_is_chosen_by_the_agreement_that_is_asked_for(images, tmp_path, measured):
+    file = tmp_path / "sensitivity.json"
+    save_accuracy(file, measured)
+    request = {"config": LOOSE, "weights": "none", "accuracy": str(file), "dry_run": True, "kinds": ("stretch", "rows")}
+    free = branch("tiny_resnet", specified("pixel6"), **request)
+    assert free.plan.accuracy.basis == "sensitivity"
+    asked = (1 + free.plan.accuracy.agreement) / 2
+    found = branch("tiny_resnet", specified("pixel6"), min_agreement=asked, **request)
+    assert found.plan.accuracy.agreement >= asked
+    assert found.plan.run.makespan_ms >= free.plan.run.makespan_ms
+
+
 def test_repaired_network_agrees_and_its_bundle_says_how_often(images, tmp_path):
     request = {"config": LOOSE, "weights": "none", "images": images, "image_count": 48}
     before = branch("tiny_resnet", specified("pixel6"), **request)
-    result = branch("tiny_resnet", specified("pixel6"), out=tmp_path / "b", min_agreement=1.0, repair=True, **request)
+    result = branch("tiny_resnet", specified("pixel6"), out=tmp_path / "b", min_agreement=1.0, repair=True, budget_minutes=0.05, **request)
     assert before.agreement.value < result.agreement.value == 1.0
-    assert result.plan.config.keep
+    assert result.plan.config.keep or result.plan.exact
     kept = [s for s in result.plan.answer().segments if s.name in result.plan.config.keep]
     assert all(s.kind != "stretch" for s in kept)
     assert load_bundle(tmp_path / "b").manifest.agreement == result.agreement

@@ -87,6 +87,6 @@ def test_reader_that_stops_early_gets_no_traceback():
 
 
 def test_verbs_come_in_the_order_in_which_they_are_used_and_helpers_are_none():
-    assert VERBS[:5] == ("branch", "train", "extract", "export", "run")
+    assert VERBS[:6] == ("branch", "search", "train", "extract", "export", "run")
     assert VERBS[-3:] == ("env", "fit", "profile")
     assert not PARTS & set(VERBS)

@@ -17,6 +17,6 @@ def test_ranking_has_the_predictors_figures_without_its_weights():
 
 def test_keys_are_those_that_programs_read():
     assert TrainAnswer.__struct_fields__ == ("run", "checkpoint", "metrics", "warnings")
-    assert ExtractAnswer.__struct_fields__ == ("checkpoint", "accuracy", "bundle", "checks", "ranking", "warnings")
+    assert ExtractAnswer.__struct_fields__ == ("checkpoint", "accuracy", "agreement", "bundle", "checks", "ranking", "warnings")
     assert ExtractedAccuracy.__struct_fields__ == ("supernet", "extracted", "source")
     assert RankingAnswer.__struct_fields__ == ("file", "designs", "rank_correlation", "p_value", "rmse", "source")

@@ -2,12 +2,20 @@ import pytest
 
 from predictors.errors import InfeasibleError
 from stretch.planning.config import PlanConfig
-from stretch.planning.search.bounds import Bounds, accuracy_of
+from stretch.planning.search.bounds import Bounds, loss_of
 from stretch.planning.search.exact import search_exact
+from tests.stretch.planning.cost.measured import GRAPH as MEASURED
+from tests.stretch.planning.cost.measured import made, merged_space
 from tests.stretch.planning.cost.test_accuracy import predictor
 from tests.stretch.planning.spaces import make_space, small_resnet
 
 GRAPH = small_resnet()
+
+
+def accuracy_of(found, own):
+    return own.value(loss_of(found, own))
+
+
 MACS = (round(0.9 * GRAPH.macs), round(1.1 * GRAPH.macs))
 
 
@@ -25,8 +33,8 @@ def test_accuracy_floor_is_reached_at_a_price_in_latency():
     assert accuracy_of(found, own) >= floor
     assert found.ms >= fastest.ms
     assert MACS[0] <= found.macs <= MACS[1]
-    assert found.optimal is False
-    assert found.gap == pytest.approx(found.ms / fastest.ms - 1)
+    assert found.optimal
+    assert found.gap == 0
 
 
 def test_floor_that_the_fastest_design_meets_changes_nothing():
@@ -70,3 +78,17 @@ def test_parameters_are_brought_into_range():
     found = made.within_params(fastest)
     assert found.params <= ratio * 0.97 * GRAPH.params
     assert found.ms >= fastest.ms
+
+
+def test_agreement_beyond_reach_names_the_highest_there_is_and_that_exact_segments_lose_nothing():
+    own = made()
+    space = merged_space()
+    low, high = round(0.9 * space.segments[0].graph.macs), round(1.1 * sum(s.graph.macs for s in space.segments))
+    fastest = search_exact(space, low, high, 1)
+    bounds = Bounds(MEASURED, space, PlanConfig(min_agreement=0.9999), (low, high), 1)
+    with pytest.raises(InfeasibleError, match="to see the original's class in 100") as caught:
+        bounds.accurate_enough(fastest, own)
+    nearest = caught.value.rules[0].nearest
+    assert (caught.value.rules[0].rule, "kinds" in caught.value.hint) == ("min_agreement", True)
+    found = Bounds(MEASURED, space, PlanConfig(min_agreement=nearest), (low, high), 1).accurate_enough(fastest, own)
+    assert own.value(loss_of(found, own)) >= nearest

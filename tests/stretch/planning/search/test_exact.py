@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from stretch.planning.cost.makespan import timeline
-from stretch.planning.search.exact import search_exact
+from stretch.planning.search.exact import Within, search_exact, search_least_loss
 from stretch.planning.strategies.grid import search as search_grid
 from tests.predictors.networks import small_resnet
 from tests.stretch.planning.spaces import as_design, make_space
@@ -99,3 +99,44 @@ def test_design_that_has_to_use_a_processor_is_the_fastest_of_those_that_do(proc
         found = search_exact(space, low, high, 1, using=name)
         assert found.ms == pytest.approx(min(forced))
         assert any(name in options.processors for options, _ in found.picks)
+
+
+def losses(options):
+    """What is narrow or shallow loses."""
+    return (
+        0.1 * (options.segment.graph.macs * 1.5 - options.macs) / options.segment.graph.macs
+        if options.branched
+        else np.zeros(len(options.macs))
+    )
+
+
+def every_design(space, low, high):
+    """Time and loss of every design in the range."""
+    found = []
+    for picks in product(*[[(o, i) for o in options for i in range(len(o.macs))] for options in space.options]):
+        holder, ms = space.costs.host, 0.0
+        for options, index in picks:
+            at = space.holders.index(holder)
+            ms += options.ms[at, index] if options.allowed[at, index] else np.inf
+            holder = options.holder(space.costs.host)
+        if np.isfinite(ms) and low <= sum(int(o.macs[i]) for o, i in picks) <= high and any(o.branched for o, _ in picks):
+            found.append((ms + space.leaving_ms(holder), sum(float(losses(o)[i]) for o, i in picks)))
+    return np.array(found)
+
+
+def test_search_within_a_loss_and_for_the_least_loss_equal_brute_force():
+    space = make_space(GRAPH, min_width=0.85)
+    low, high = round(0.9 * GRAPH.macs), round(1.6 * GRAPH.macs)
+    every = every_design(space, low, high)
+    for most in np.quantile(every[:, 1], [0.0, 0.1, 0.5, 0.9]):
+        found = search_exact(space, low, high, 1, within=Within(losses, float(most)))
+        assert found.optimal
+        assert found.ms == pytest.approx(every[every[:, 1] <= most + 1e-9, 0].min())
+    for budget in np.quantile(every[:, 0], [0.0, 0.2, 0.7]):
+        found = search_least_loss(space, low, high, 1, losses, float(budget))
+        assert sum(float(losses(o)[i]) for o, i in found.picks) == pytest.approx(every[every[:, 0] <= budget + 1e-9, 1].min())
+        assert found.ms <= budget + 1e-9
+    free = search_least_loss(space, low, high, 1, losses)
+    assert sum(float(losses(o)[i]) for o, i in free.picks) == pytest.approx(every[:, 1].min())
+    assert search_least_loss(space, low, high, 1, losses, float(every[:, 0].min()) * 0.99) is None
+    assert search_exact(space, low, high, 1, within=Within(losses, float(every[:, 1].min()) - 1e-3)) is None

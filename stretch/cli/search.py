@@ -1,0 +1,201 @@
+"""`stretch search`: the front of designs from what computes what the original computes to what is fastest."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from predictors.errors import StretchError, UnknownNameError, UsageError
+from stretch.cli.options import planner_options
+from stretch.cli.output import Output, verb
+from stretch.cli.pictures import PictureRequest, picture_options
+from stretch.cli.predict import parse_input
+from stretch.planning.config import PlanConfig
+
+if TYPE_CHECKING:
+    from predictors.devices import DeviceProfile
+    from scheduler.progress import Progress
+    from stretch.planning.cost.accuracy import AccuracySource
+    from stretch.planning.front_answer import FrontAnswer
+    from stretch.stages.network import Network
+
+#: What may be weighed against latency.
+AGAINST = ("agreement", "accuracy", "macs")
+
+
+@verb
+@picture_options
+@planner_options
+def search(
+    out: Output,
+    *,
+    model: Annotated[str, typer.Argument(help="Name of `stretch models`, package.module:factory, or file.py:factory.")],
+    device: Annotated[str, typer.Option(help="Profile of `stretch devices`, or the path of one.")],
+    pareto: Annotated[
+        str | None,
+        typer.Option(
+            help="What is weighed: latency,agreement (the default with images or a measured sensitivity), latency,accuracy (with the "
+            "predictor of a supernet) or latency,macs."
+        ),
+    ] = None,
+    top: Annotated[int, typer.Option(help="Designs, at most.", min=2, max=100)] = 10,
+    request: PlanConfig,
+    images: Annotated[
+        Path | None, typer.Option(help="Folder of unlabelled images (pictures or .npy) to measure on what single segments lose.")
+    ] = None,
+    image_count: Annotated[int, typer.Option(help="Images to calibrate segments with, at most.", min=16)] = 96,
+    budget: Annotated[float, typer.Option(help="Minutes of measuring; what has begun is finished.", min=0.05, max=1e4)] = 5.0,
+    pictures: PictureRequest,
+    input_size: Annotated[str | None, typer.Option("--input", help="Input size, such as 3x224x224.")] = None,
+    weights: Annotated[str, typer.Option(help="default (trained, where they can be had), none (random), or a file.")] = "default",
+    seed: Annotated[int, typer.Option(help="Seed of random weights.")] = 0,
+    folder: Annotated[
+        Path | None, typer.Option("--out", help="New folder for a design file of each design, and for what was measured.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Draw the front, to this .svg or .png file.")] = None,
+    trust_code: Annotated[bool, typer.Option("--trust-code", help="Allow file.py:factory to execute that file.")] = False,
+) -> None:
+    """Search the front of designs: for each loss of agreement the fastest one, none of which is built."""
+    from msgspec.structs import replace
+
+    from predictors.devices import load_device
+
+    against = _against(pareto)
+    _check(request, against, images, folder, plot)
+    profile, shape = load_device(device), parse_input(input_size)
+    from stretch.cli.train import import_torch
+
+    import_torch()
+    from stretch.planning.front_answer import front_answer
+    from stretch.planning.pareto import front
+    from stretch.report.front import draw_front, print_front
+    from stretch.stages.network import read_network
+
+    seconds: dict[str, float] = {}
+    with out.progress("searching") as progress:
+        progress("capturing")
+        network = read_network(model, shape, weights="none" if images is None else weights, seed=seed, trust_code=trust_code)
+        source = _source(network, profile, request, images, (image_count, budget * 60), pictures, progress, seconds)
+        weighed = against or ("macs" if source is None else "agreement" if source.option == "min_agreement" else "accuracy")
+        began = time.perf_counter()
+        progress("designs")
+        found = front(network.graph, profile, request, weighed, top, source)
+        seconds["search"] = round(time.perf_counter() - began, 3)
+        answer = front_answer(found, seconds)
+    if source is None:
+        out.warn("how often these designs agree with the original is not known: give --images DIR, or --accuracy FILE")
+    for warning in network.loaded.warnings if images is not None else ():
+        out.warn(warning)
+    if folder is not None:
+        answer = _save(answer, folder, source if images is not None else None)
+    if plot is not None:
+        draw_front(answer, plot)
+    answer = replace(answer, warnings=out.warnings)
+    out.emit(answer, lambda console: print_front(console, answer))
+
+
+def _against(pareto: str | None) -> str | None:
+    """What is weighed against latency; None where that is not said.
+
+    Raises:
+        UsageError: If it is not latency and one other.
+        UnknownNameError: If there is no such thing to weigh.
+    """
+    if pareto is None:
+        return None
+    names = [name.strip() for name in pareto.split(",")]
+    for name in names:
+        if name not in ("latency", *AGAINST):
+            raise UnknownNameError.among("objective", name, ("latency", *AGAINST))
+    others = [name for name in names if name != "latency"]
+    if len(names) != 2 or len(others) != 1:
+        raise UsageError(f"--pareto {pareto} does not weigh latency against one other", "write it as --pareto latency,agreement")
+    return others[0]
+
+
+def _check(request: PlanConfig, against: str | None, images: Path | None, folder: Path | None, plot: Path | None) -> None:
+    """Refuse what cannot be answered or written, before any work is done for it."""
+    from stretch.cli.predict import check_picture
+
+    if images is not None and request.accuracy:
+        raise UsageError("--images and --accuracy both say what designs are weighed by", "give one of the two")
+    if images is not None and against not in (None, "agreement"):
+        raise UsageError(f"images say nothing of latency,{against}", "leave out --images, or ask for --pareto latency,agreement")
+    if against in ("agreement", "accuracy") and images is None and not request.accuracy:
+        what = "--images DIR or --accuracy FILE" if against == "agreement" else "--accuracy FILE"
+        raise UsageError(f"nothing predicts the {against} of designs", f"give {what}, or ask for --pareto latency,macs")
+    for name in ("min_accuracy", "min_agreement", "latency_budget"):
+        if getattr(request, name) is not None:
+            raise UsageError(f"a front is not bounded by --{name.replace('_', '-')}", "take the design that keeps it from the front")
+    if images is not None and not images.is_dir():
+        raise StretchError(f"there is no folder {images} with images", "give a folder of pictures or .npy arrays with --images")
+    if folder is not None and (folder.is_file() or (folder.is_dir() and any(folder.iterdir()))):
+        raise UsageError(f"--out {folder} is no new or empty folder", "give another one")
+    if plot is not None:
+        check_picture(plot, [])
+
+
+def _source(
+    network: "Network",
+    profile: "DeviceProfile",
+    request: PlanConfig,
+    images: Path | None,
+    limits: tuple[int, float],
+    pictures: PictureRequest,
+    progress: "Progress",
+    seconds: dict[str, float],
+) -> "AccuracySource | None":
+    """What predicts the accuracy of designs; None if nothing does."""
+    if request.accuracy:
+        from stretch.planning.cost.accuracy_file import load_accuracy
+
+        return load_accuracy(Path(request.accuracy), network.graph.name)
+    if images is None:
+        return None
+    from scheduler.bundle.preprocessing import asked_preprocessing
+    from stretch.sensitivity.source import plannable, sensitivity_of
+    from stretch.stages.build import divide_images
+
+    if not plannable(request):
+        raise UsageError(
+            "images say nothing of designs that all compute what the original computes, nor of other searches and of joins that widen the trunk",
+            "leave out --images",
+        )
+    count, budget_s = limits
+    preprocessing = asked_preprocessing(network.loaded.preprocessing, pictures.values() or None, network.graph.input.shape)
+    progress("reading images")
+    found = divide_images(images, network.captured, count, preprocessing)
+    if not found.held_back:
+        raise StretchError(f"{images} has too few images to hold any back", "give at least some dozens")
+    source = sensitivity_of(network.captured, profile, request, found.fitted, found.held_back, budget_s, progress)
+    seconds["sensitivity"] = source.on.seconds
+    return source
+
+
+def _save(answer: "FrontAnswer", folder: Path, source: "AccuracySource | None") -> "FrontAnswer":
+    """Write a design file for each design, and what was measured.
+
+    Raises:
+        StretchError: If the folder cannot be written.
+    """
+    from msgspec.structs import replace
+
+    from stretch.planning.cost.accuracy_file import save_accuracy
+    from stretch.planning.cost.sensitivity import Sensitivity
+    from stretch.planning.design.branch_design import design_to_toml
+
+    rows = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for row in answer.designs:
+            file = folder / f"design_{row.name}.toml"
+            file.write_text(design_to_toml(row.design))
+            rows.append(replace(row, file=str(file)))
+    except OSError as error:
+        raise StretchError(f"cannot write to {folder}: {error.strerror}", "choose a writable folder with --out") from error
+    file = None
+    if isinstance(source, Sensitivity):
+        file = folder / "sensitivity.json"
+        save_accuracy(file, source)
+    return replace(answer, designs=rows, sensitivity_file=str(file) if file else None)

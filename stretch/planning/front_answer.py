@@ -1,0 +1,164 @@
+"""What a front tells, as plain data: JSON, the terminal's table and the picture all read this struct, whose fields are the JSON's keys."""
+
+from typing import Any
+
+import msgspec
+
+from stretch.planning.answer import plain
+from stretch.planning.cost.accuracy import PredictedAccuracy
+from stretch.planning.cost.makespan import timeline
+from stretch.planning.cost.sensitivity import MeasuredOn, Sensitivity
+from stretch.planning.design.branch_design import BranchDesign, SegmentDesign
+from stretch.planning.pareto import Front, FrontDesign
+from stretch.planning.search.controls import best_single, sequential_same_macs
+from stretch.planning.search.rules import Rules
+
+
+class FrontDesignAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """One design of a front.
+
+    Args:
+        name: By which the table and the files call it.
+        predicted_ms: Its makespan.
+        speedup: Best single processor over the makespan.
+        speedup_over_sequential: The sequential model of the same multiply-accumulates over the makespan; None where there is none.
+        macs: Multiply-accumulates, those that are repeated included.
+        macs_ratio: Over the original's.
+        params: Learned numbers.
+        n_meet: Meeting points.
+        exact: Whether it computes exactly what the original computes.
+        branches: What becomes of each segment that branches, in words.
+        accuracy: What is predicted of its accuracy; None where nothing predicts it.
+        optimal: Whether no design within the constraints is faster and loses as little.
+        design: The design, as a design file has it.
+        file: Its design file, where it was written.
+    """
+
+    name: str
+    predicted_ms: float
+    speedup: float
+    speedup_over_sequential: float | None
+    macs: int
+    macs_ratio: float
+    params: int
+    n_meet: int
+    exact: bool
+    branches: list[str]
+    accuracy: PredictedAccuracy | None
+    optimal: bool
+    design: BranchDesign
+    file: str | None = None
+
+
+class FrontAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A front and what stands beside it.
+
+    Args:
+        model: The network.
+        device: The device.
+        processors: That branches may use.
+        pareto: What is weighed.
+        designs: From the slowest, which loses least, to the fastest.
+        best_single_ms: The original on the best single processor.
+        best_single_processor: Which.
+        best_single_precision: In which precision.
+        sequential_same_macs_ms: The sequential model scaled to multiply-accumulates in the range that was asked for; None where there is none.
+        sequential_same_macs_processor: Where.
+        sequential_same_macs_ratio: Its multiply-accumulates over the original's.
+        evaluated: Ways whose cost was computed.
+        space_log10: Decimal logarithm of the number of designs.
+        seconds: Wall time by what it went into.
+        sensitivity: On what sensitivity was measured, where designs were weighed by it.
+        sensitivity_file: Where it was written.
+        source: Where the numbers come from.
+        warnings: What a person should know.
+    """
+
+    model: str
+    device: str
+    processors: list[str]
+    pareto: list[str]
+    designs: list[FrontDesignAnswer]
+    best_single_ms: float
+    best_single_processor: str
+    best_single_precision: str
+    sequential_same_macs_ms: float | None
+    sequential_same_macs_processor: str | None
+    sequential_same_macs_ratio: float | None
+    evaluated: int
+    space_log10: float
+    seconds: dict[str, float]
+    sensitivity: MeasuredOn | None
+    sensitivity_file: str | None = None
+    source: str = "predicted"
+    warnings: list[str] = []
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `stretch search --json` prints."""
+        return plain(self)
+
+
+def front_answer(front: Front, seconds: dict[str, float]) -> FrontAnswer:
+    """A front beside its controls.
+
+    Args:
+        front: The front.
+        seconds: Wall time so far, by what it went into.
+    """
+    asked, config = front.asked, front.asked.config
+    single = best_single(asked.graph, asked.costs, config.processors)
+    sequential = sequential_same_macs(asked.graph, asked.stages, asked.costs, config.processors, Rules.of(config), asked.macs)
+    rows = [
+        _row(f"{number:02}", front, each, single.ms, None if sequential is None else sequential.single.ms)
+        for number, each in enumerate(front.designs, 1)
+    ]
+    source = asked.accuracy_source
+    return FrontAnswer(
+        model=asked.graph.name,
+        device=asked.device.id,
+        processors=list(config.processors),
+        pareto=["latency", front.against],
+        designs=rows,
+        best_single_ms=single.ms,
+        best_single_processor=single.processor,
+        best_single_precision=single.precision,
+        sequential_same_macs_ms=sequential.single.ms if sequential else None,
+        sequential_same_macs_processor=sequential.single.processor if sequential else None,
+        sequential_same_macs_ratio=sequential.macs / asked.graph.macs if sequential else None,
+        evaluated=front.evaluated,
+        space_log10=front.space_log10,
+        seconds=seconds,
+        sensitivity=source.on if isinstance(source, Sensitivity) else None,
+    )
+
+
+def _row(name: str, front: Front, found: FrontDesign, single_ms: float, sequential_ms: float | None) -> FrontDesignAnswer:
+    asked, source = front.asked, front.asked.accuracy_source
+    run = timeline(asked.graph, found.design, asked.costs)
+    return FrontDesignAnswer(
+        name=name,
+        predicted_ms=run.makespan_ms,
+        speedup=single_ms / run.makespan_ms,
+        speedup_over_sequential=None if sequential_ms is None else sequential_ms / run.makespan_ms,
+        macs=run.macs,
+        macs_ratio=run.macs / asked.graph.macs,
+        params=run.params,
+        n_meet=found.n_meet,
+        exact=found.exact,
+        branches=[_words(part) for part in found.design.segments if not part.whole],
+        accuracy=None if source is None or found.loss is None else source.told(found.loss),
+        optimal=found.optimal,
+        design=found.design,
+    )
+
+
+def _words(part: SegmentDesign) -> str:
+    """A branched segment in a few words."""
+
+    def share(branch: Any) -> str:
+        for what in ("rows", "channels", "paths"):
+            if (span := getattr(branch, what)) is not None:
+                return f"{what} {span[0]}:{span[1]}"
+        return "" if branch.ends is not None else f"{branch.depth}×{branch.width}"
+
+    return f"{part.name}: " + " | ".join(f"{branch.processor} {share(branch)}".rstrip() for branch in part.branches)

@@ -1,0 +1,132 @@
+"""A front for people: a table on the terminal, and a picture."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from predictors.errors import StretchError
+from predictors.install import install_line
+from stretch.planning.cost.accuracy import PredictedAccuracy
+from stretch.planning.front_answer import FrontAnswer, FrontDesignAnswer
+from stretch.report.fit import Fitting, column, plain_table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+#: What the vertical axis and the last column show, by what latency is weighed against.
+TITLES = {"agreement": "agreement", "accuracy": "top-1", "macs": "MACs"}
+
+
+def value_of(row: FrontDesignAnswer, against: str) -> float:
+    """What latency was weighed against, of one design."""
+    if against == "macs" or row.accuracy is None:
+        return row.macs_ratio
+    found = row.accuracy.agreement if against == "agreement" else row.accuracy.top1
+    assert found is not None
+    return found
+
+
+def front_table(answer: FrontAnswer) -> Fitting:
+    """A row for each design, in fewer columns where the terminal is narrow."""
+    return Fitting([lambda: _table(answer, wide=True), lambda: _table(answer, wide=False)])
+
+
+def _table(answer: FrontAnswer, *, wide: bool) -> "Table":
+    table = plain_table()
+    column(table, "design")
+    for title in ("predicted ms", "speed-up", *(("over sequential",) if wide else ()), "MACs", "meets"):
+        column(table, title, right=True)
+    if answer.pareto[1] != "macs":
+        column(table, TITLES[answer.pareto[1]])
+    column(table, "branches", fold=True)
+    for row in answer.designs:
+        cells = [row.name, f"{row.predicted_ms:.2f}", f"{row.speedup:.2f}"]
+        if wide:
+            cells.append("none" if row.speedup_over_sequential is None else f"{row.speedup_over_sequential:.2f}")
+        cells += [f"{row.macs_ratio:.3f}", str(row.n_meet)]
+        if answer.pareto[1] != "macs":
+            cells.append(_accuracy(row.accuracy))
+        words = "; ".join(row.branches) or "none: one processor at a time"
+        table.add_row(*cells, f"exact, {words}" if row.exact and row.branches else words)
+    return table
+
+
+def _accuracy(found: PredictedAccuracy | None) -> str:
+    if found is None:
+        return "not known"
+    if found.agreement is None:
+        return f"{found.top1:.2%}"
+    if found.low is None or found.high is None or found.low == found.high:
+        return f"{found.agreement:.1%}"
+    return f"{found.agreement:.1%} ({found.low:.1%} to {found.high:.1%})"
+
+
+def print_front(console: "Console", answer: FrontAnswer) -> None:
+    """Print the table, the controls, and what it is made from."""
+    console.print(front_table(answer))
+    console.print()
+    precision = f" in {answer.best_single_precision}" if answer.best_single_precision else ""
+    console.print(f"best single processor: {answer.best_single_ms:.2f} ms on {answer.best_single_processor}{precision}")
+    if answer.sequential_same_macs_ms is not None:
+        console.print(
+            f"sequential network of {answer.sequential_same_macs_ratio:.3f} of the MACs: {answer.sequential_same_macs_ms:.2f} ms "
+            f"on {answer.sequential_same_macs_processor}, to be trained"
+        )
+    console.print(f"10^{answer.space_log10:.1f} designs, {answer.evaluated} ways costed")
+    if answer.sensitivity is not None:
+        on = answer.sensitivity
+        console.print(
+            f"agreement predicted from single segments, calibrated on {on.images} images and compared on {on.held_back} others "
+            f"in {on.seconds:.0f} s" + ("" if on.complete else " (not all: more time is more certainty)")
+        )
+
+
+def draw_front(answer: FrontAnswer, out: Path) -> None:
+    """Draw each design at its predicted time and what that is weighed against, with its interval.
+
+    Args:
+        answer: The front.
+        out: ``.svg`` or ``.png`` file.
+
+    Raises:
+        StretchError: If matplotlib is missing or the file cannot be written.
+    """
+    try:
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise StretchError("pictures of fronts need matplotlib", install_line("plot")) from error
+    against = answer.pareto[1]
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.subplots()
+    times = [row.predicted_ms for row in answer.designs]
+    values = [value_of(row, against) for row in answer.designs]
+    known = [(row.accuracy.low, row.accuracy.high) if row.accuracy else (None, None) for row in answer.designs]
+    low, high = ([value if end is None else end for value, end in zip(values, ends, strict=True)] for ends in zip(*known, strict=True))
+    axes.step(times, values, where="post", color="#bbbbbb", zorder=1)
+    if against != "macs":
+        axes.vlines(times, low, high, color="#1f5fa8", zorder=2)
+    for exact, colour, label in ((True, "#1a1a1a", "computes what the original computes"), (False, "#1f5fa8", "stretched")):
+        some = [i for i, row in enumerate(answer.designs) if row.exact == exact]
+        if some:
+            axes.scatter([times[i] for i in some], [values[i] for i in some], color=colour, label=label, zorder=3)
+    axes.axvline(answer.best_single_ms, color="#b3541e", linestyle="--", label=f"best single processor ({answer.best_single_processor})")
+    if answer.sequential_same_macs_ms is not None:
+        axes.axvline(answer.sequential_same_macs_ms, color="#b3541e", linestyle=":", label="sequential network, same MACs")
+    for row, x, y in zip(answer.designs, times, values, strict=True):
+        axes.annotate(row.name, (x, y), textcoords="offset points", xytext=(5, 5), fontsize="small")
+    words = {
+        "agreement": "predicted share of images in the original's class",
+        "accuracy": "predicted top-1",
+        "macs": "MACs over the original's",
+    }
+    axes.set(xlabel="predicted ms", ylabel=words[against])
+    axes.set_title(f"{answer.model} on {', '.join(answer.processors)} of {answer.device}")
+    axes.legend(fontsize="small")
+    axes.grid(visible=True, alpha=0.2)
+    try:
+        # Without a date and with fixed names of elements, the same front gives the same file.
+        with mpl.rc_context({"svg.hashsalt": "front"}):
+            figure.savefig(out, **({"metadata": {"Date": None}} if out.suffix == ".svg" else {}))
+    except OSError as error:
+        raise StretchError(f"cannot write {out}: {error.strerror}") from error

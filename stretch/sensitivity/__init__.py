@@ -1,0 +1,1 @@
+"""Measured sensitivity: what a network's answers lose where one of its segments alone is replaced."""

@@ -1,0 +1,91 @@
+"""`stretch search`: a front, its files, and what is refused."""
+
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from tests.predictors.specified import kept
+from tests.stretch.cli.commands import call
+
+pytestmark = pytest.mark.torch
+
+TINY = ("search", "tiny_resnet", "--device", kept("pixel6"), "--processors", "cpu,gpu", "--alpha", 5, "--beta", 5)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    rng = np.random.default_rng(0)
+    some = rng.standard_normal((32, 3, 32, 32)) * rng.uniform(0.2, 20, (32, 1, 1, 1)) + rng.standard_normal((32, 3, 1, 1)) * 5
+    folder = tmp_path_factory.mktemp("images")
+    np.save(folder / "some.npy", some.astype(np.float32))
+    return folder
+
+
+def test_without_images_macs_are_weighed_and_it_is_said_that_agreement_is_not_known(capsys):
+    result = call(capsys, *TINY, "--macs", "0.7:1.1", "--top", 4, "--json")
+    found = json.loads(result.out)
+    assert result.code == 0
+    assert found["pareto"] == ["latency", "macs"]
+    assert 1 <= len(found["designs"]) <= 4
+    assert all(row["accuracy"] is None for row in found["designs"])
+    assert any("is not known" in warning for warning in found["warnings"])
+    assert "is not known" in result.err
+
+
+@pytest.mark.slow
+def test_front_by_images_is_saved_as_designs_that_branch_takes_and_a_sensitivity_that_is_read_again(capsys, images, tmp_path):
+    out = tmp_path / "front"
+    words = (*TINY, "--kinds", "stretch,rows", "--weights", "none")
+    result = call(capsys, *words, "--images", images, "--budget", 0.05, "--out", out, "--plot", tmp_path / "front.svg", "--json")
+    found = json.loads(result.out)
+    assert result.code == 0
+    assert found["pareto"] == ["latency", "agreement"]
+    assert found["designs"][0]["accuracy"]["agreement"] == 1
+    assert sorted(each.name for each in out.iterdir()) == [*(f"design_{row['name']}.toml" for row in found["designs"]), "sensitivity.json"]
+    assert "<svg" in (tmp_path / "front.svg").read_text()
+    last = found["designs"][-1]
+    branched = call(
+        capsys, "branch", "tiny_resnet", "--device", kept("pixel6"), "--weights", "none", "--design", last["file"],
+        "--accuracy", out / "sensitivity.json", "--dry-run", "--json",
+    )  # fmt: skip
+    planned = json.loads(branched.out)
+    assert planned["predicted"]["makespan_ms"] == pytest.approx(last["predicted_ms"])
+    assert planned["accuracy"]["agreement"] == pytest.approx(last["accuracy"]["agreement"])
+    again = json.loads(call(capsys, *words, "--accuracy", found["sensitivity_file"], "--json").out)
+    assert [row["predicted_ms"] for row in again["designs"]] == pytest.approx([row["predicted_ms"] for row in found["designs"]])
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "why"),
+    [
+        (("--pareto", "latency,beauty"), 3, "unknown objective `beauty`"),
+        (("--pareto", "agreement"), 2, "--pareto agreement does not weigh latency against one other"),
+        (("--pareto", "latency,agreement"), 2, "nothing predicts the agreement of designs"),
+        (("--pareto", "latency,accuracy"), 2, "nothing predicts the accuracy of designs"),
+        (("--images", "no/such"), 1, "there is no folder no/such with images"),
+        (("--images", ".", "--accuracy", "a.json"), 2, "--images and --accuracy both say what designs are weighed by"),
+        (("--images", ".", "--pareto", "latency,macs"), 2, "images say nothing of latency,macs"),
+        (("--accuracy", "no/such.json"), 1, "cannot read the accuracy predictor no/such.json"),
+        (("--latency-budget", 5), 2, "a front is not bounded by --latency-budget"),
+        (("--min-agreement", 0.9), 2, "a front is not bounded by --min-agreement"),
+        (("--plot", "front.pdf"), 2, "--plot front.pdf is neither an .svg nor a .png file"),
+        (("--images", ".", "--lossless"), 2, "images say nothing of designs that all compute what the original computes"),
+        (("--strategy", "grid"), 2, "fronts are searched by the exact search"),
+        (("--macs", "0.1:0.11"), 4, "no design of `tiny_resnet` meets the constraints"),
+    ],
+)
+def test_what_cannot_be_answered_is_refused_in_a_sentence(capsys, words, code, why):
+    result = call(capsys, *TINY, *words)
+    assert result.code == code
+    assert why in result.message
+
+
+def test_folder_with_files_is_not_written_to(capsys, tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    result = call(capsys, *TINY, "--out", tmp_path)
+    assert result.code == 2
+    assert "is no new or empty folder" in result.message
+    assert [each.name for each in tmp_path.iterdir()] == ["mine.txt"]

@@ -1,0 +1,53 @@
+"""Measurements of a network that nobody has, whose losses are known."""
+
+import numpy as np
+
+from stretch.planning.cost.features import way_features
+from stretch.planning.cost.sensitivity import SEEN, ChangedSegment, Measured, MeasuredOn
+from stretch.planning.cost.sensitivity_fit import RECOVERY, fit
+from stretch.planning.search.merging import merge_stages
+from stretch.planning.search.sampling import trials
+from tests.stretch.planning.spaces import make_space, small_resnet
+
+GRAPH = small_resnet(96)
+ON = MeasuredOn(
+    weights="w", images=64, held_back=200, pictures="p", device="mi9", processors=("cpu", "gpu"), version="0", date="2026-01-01",
+    seconds=1.0, complete=True,
+)  # fmt: skip
+#: What the logarithm of a loss has of the depth of the deepest branch and of the multiply-accumulates.
+DEEPEST, MACS = -2.0, -1.0
+
+
+def merged_space(**changes):
+    return merge_stages(GRAPH, make_space(GRAPH, **changes))
+
+
+def true_loss(stages, row):
+    seen = dict(zip(SEEN, row, strict=True))
+    mean = np.mean([0.3 * int(name[1:]) for name in stages])
+    return float(np.exp(-2 + mean + 0.5 * np.log(len(stages)) + DEEPEST * seen["log_deepest"] + MACS * seen["log_macs"]))
+
+
+def agreement(loss):
+    return float(1 / (1 + np.exp(-(1.0 - 1.2 * np.log(loss)))))
+
+
+def alone(space, each=4, noise=0.0, seed=0):
+    """One segment changed at a time."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for trial in trials(space, each):
+        row = tuple(map(float, way_features(trial.ways, SEEN)[trial.index]))
+        loss = true_loss(trial.stages(space), row) * np.exp(noise * rng.standard_normal())
+        changed = ChangedSegment(stages=trial.stages(space), features=row)
+        found.append(Measured(segments=(changed,), error=float(1 - np.exp(-loss)), agreement=agreement(loss)))
+    return found
+
+
+def made(space=None, **changes):
+    """A sensitivity that is fitted to such measurements."""
+    space = space or merged_space()
+    return fit(GRAPH.name, "project", space.segments, alone(space, **changes), [], ON)
+
+
+__all__ = ["GRAPH", "ON", "RECOVERY", "agreement", "alone", "made", "merged_space", "true_loss"]
