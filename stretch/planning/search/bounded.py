@@ -12,9 +12,21 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stretch.planning.search.layers import BEAM, MAX_LABELS, TIE, Completion, Floats, Ints, Layer, Path, eliminate, shortest_path
+from stretch.planning.search.layers import (
+    BEAM,
+    CHUNK,
+    MAX_LABELS,
+    TIE,
+    Completion,
+    Floats,
+    Ints,
+    Layer,
+    Path,
+    eliminate,
+    options_to,
+    shortest_path,
+)
 
-_CHUNK = 4_000_000
 #: Steps of a golden section, for a price of the loss and within it for one of the multiply-accumulates.
 STEPS = 18
 GOLDEN = (5**0.5 - 1) / 2
@@ -253,7 +265,7 @@ def _search(
     for i, layer in enumerate(layers):
         parts: list[_Labels] = []
         count = 0
-        step = max(1, _CHUNK // max(1, len(layer.ms)))
+        step = max(1, CHUNK // max(1, len(layer.ms)))
         by_bound = np.argsort(labels.ms + price * labels.loss + priced.of(i, labels.state, labels.macs), kind="stable")
         for begin in range(0, len(by_bound), step):
             chunk = by_bound[begin : begin + step]
@@ -281,11 +293,7 @@ def _search(
     winner = int(np.argmin(finish))
     if not np.isfinite(finish[winner]):
         return None, complete
-    options, at = [], winner
-    for i in range(len(layers), 0, -1):
-        options.append(int(layers[i - 1].option[history[i].edge[at]]))
-        at = int(history[i].parent[at])
-    return (tuple(reversed(options)), float(finish[winner]), int(labels.macs[winner])), complete
+    return (options_to(layers, history, winner), float(finish[winner]), int(labels.macs[winner])), complete
 
 
 def _merged(parts: Sequence[_Labels]) -> _Labels:

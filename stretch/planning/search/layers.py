@@ -16,6 +16,7 @@ answer states its gap.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,8 @@ from numpy.typing import NDArray
 BUCKETS = 2000
 BEAM = 400
 MAX_LABELS = 400_000
-_CHUNK = 4_000_000
+#: Pairs of a label and an option that are looked at together.
+CHUNK = 4_000_000
 #: Times that differ by less, in ms, are equal: sums in another order differ so.
 TIE = 1e-9
 
@@ -211,7 +213,7 @@ def _search(
     for i, layer in enumerate(layers):
         parts: list[tuple[Ints, Ints]] = []
         count = 0
-        step = max(1, _CHUNK // max(1, len(layer.ms)))
+        step = max(1, CHUNK // max(1, len(layer.ms)))
         by_bound = np.argsort(labels.ms + bounds.of(i, labels.state, labels.macs), kind="stable")
         for begin in range(0, len(by_bound), step):
             chunk = by_bound[begin : begin + step]
@@ -241,11 +243,34 @@ def _search(
     winner = int(np.argmin(finish))
     if not np.isfinite(finish[winner]):
         return None, complete
-    options, at = [], winner
-    for i in range(len(layers), 0, -1):
-        options.append(int(layers[i - 1].option[history[i].edge[at]]))
-        at = int(history[i].parent[at])
-    return (tuple(reversed(options)), float(finish[winner]), int(labels.macs[winner])), complete
+    return (options_to(layers, history, winner), float(finish[winner]), int(labels.macs[winner])), complete
+
+
+class Labelled(Protocol):
+    """Paths to one layer, however they are told apart."""
+
+    @property
+    def parent(self) -> Ints:
+        """Of each, the number of the path before it that it goes on from."""
+
+    @property
+    def edge(self) -> Ints:
+        """Of each, the number of the option that it took."""
+
+
+def options_to(layers: Sequence[Layer], history: Sequence[Labelled], at: int) -> tuple[int, ...]:
+    """The option of each layer on one of the last paths.
+
+    Args:
+        layers: The layers.
+        history: Paths at the start and behind each layer.
+        at: Number of the path among the last ones.
+    """
+    options = []
+    for layer, labels in zip(reversed(layers), reversed(history), strict=False):
+        options.append(int(layer.option[labels.edge[at]]))
+        at = int(labels.parent[at])
+    return tuple(reversed(options))
 
 
 def _merge(labels: _Labels, layer: Layer, parents: Ints, edges: Ints) -> _Labels:
