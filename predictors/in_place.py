@@ -3,17 +3,51 @@
 Backends whose tensors are blocks of channels can do so where a part begins and ends with a block.
 """
 
-from collections.abc import Collection
-from typing import cast
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple, cast
 
 from predictors.graph import Op, OpGraph
 
 
+class Place(NamedTuple):
+    """Where a tensor is written.
+
+    Args:
+        whole: Name of the tensor that it is a part of.
+        first: Its first channel there.
+    """
+
+    whole: str
+    first: int
+
+
+def places(
+    wholes: Iterable[tuple[str, Sequence[str]]], channels: Mapping[str, int], written: Collection[str], lanes: int
+) -> dict[str, Place]:
+    """Tensors that the kernels which compute them write straight into a larger one.
+
+    A kernel writes its result nowhere else: of several tensors that it is a part of, the first has it.
+
+    Args:
+        wholes: Names of tensors and, in order, of those that lie side by side in each.
+        channels: Of the parts.
+        written: Tensors that kernels write, and that may lie elsewhere than by themselves.
+        lanes: Channels in a block.
+    """
+    found: dict[str, Place] = {}
+    for whole, parts in wholes:
+        first = 0
+        for name in parts:
+            # Padding of a part that ends within a block would overwrite the next part's first lanes.
+            aligned = first % lanes == 0 and (channels[name] % lanes == 0 or name == parts[-1])
+            if aligned and name in written and name not in found and parts.count(name) == 1:
+                found[name] = Place(whole, first)
+            first += channels[name]
+    return found
+
+
 def copied_parts(graph: OpGraph, placed: Collection[str], unwritten: Collection[str], lanes: int) -> dict[str, list[str]]:
     """For each operator that puts tensors side by side the inputs that it has to copy.
-
-    A part is written in place by the kernel that computes it, which writes it
-    nowhere else: of several operators that read a tensor, the first has it.
 
     Args:
         graph: The network; `placed` operators join the second axis.
@@ -21,24 +55,12 @@ def copied_parts(graph: OpGraph, placed: Collection[str], unwritten: Collection[
         unwritten: Kinds whose results are given or lie in other tensors.
         lanes: Channels in a block.
     """
-    taken: set[str] = set()
-    found: dict[str, list[str]] = {}
-    for op in graph.ops:
-        if op.kind not in placed:
-            continue
-        found[op.name], first = [], 0
-        for name in op.inputs:
-            part = graph.by_name[name]
-            channels = part.shape[1]
-            # Padding of a part that ends within a block would overwrite the next part.
-            aligned = first % lanes == 0 and (channels % lanes == 0 or name == op.inputs[-1])
-            written = bool(part.inputs) and part.kind not in placed and part.kind not in unwritten
-            if aligned and written and name not in taken and name not in graph.outputs and op.inputs.count(name) == 1:
-                taken.add(name)
-            else:
-                found[op.name].append(name)
-            first += channels
-    return found
+    wholes = {op.name: op.inputs for op in graph.ops if op.kind in placed}
+    channels = {name: graph.by_name[name].shape[1] for parts in wholes.values() for name in parts}
+    others = [op for op in graph.ops if op.kind not in placed and op.kind not in unwritten]
+    written = {op.name for op in others if op.inputs and op.name not in graph.outputs}
+    found = places(wholes.items(), channels, written, lanes)
+    return {whole: [name for name in parts if name not in found or found[name].whole != whole] for whole, parts in wholes.items()}
 
 
 def is_view(op: Op, viewed: Collection[str], lanes: int) -> bool:

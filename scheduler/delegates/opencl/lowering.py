@@ -6,6 +6,7 @@ from math import prod
 
 import numpy as np
 
+from predictors.in_place import Place, places
 from scheduler.delegates.base import Array, UnableError
 from scheduler.delegates.opencl.device import Traits
 from scheduler.delegates.opencl.graph import Graph
@@ -140,29 +141,21 @@ class Lowering:
 Mover = Callable[[Lowering, View, View, str], Launch]
 
 
-def concat_slices(graph: Graph, blocking: Blocking) -> dict[str, tuple[str, int]]:
+def concat_slices(graph: Graph, blocking: Blocking) -> dict[str, Place]:
     """Tensors that can be written straight into a concatenation of channels: the result's name and the first channel.
 
     A part must start at a block and be written by a node of this graph, which
     writes it nowhere else; of several concatenations of a tensor, the first has it.
     """
-    found: dict[str, tuple[str, int]] = {}
-    written = {
-        node.output for node in graph.nodes if node.op not in ("Slice", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Concat")
-    }
-    for node in graph.nodes:
-        if node.op != "Concat" or len(graph.shapes[node.output]) != 4 or node.attrs["axis"] % 4 != 1:
-            continue
-        first = 0
-        for name in node.inputs:
-            channels = image_shape(graph.shapes[name])[1]
-            # Padding of a part that ends within a block would overwrite the next part's first lanes.
-            aligned = first % blocking.lanes == 0 and (channels % blocking.lanes == 0 or name == node.inputs[-1])
-            own = name in written and name not in found and name not in graph.outputs and node.inputs.count(name) == 1
-            if aligned and own:
-                found[name] = (node.output, first)
-            first += channels
-    return found
+    views = ("Slice", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Concat")
+    written = {node.output for node in graph.nodes if node.op not in views} - set(graph.outputs)
+    joined = [
+        (node.output, node.inputs)
+        for node in graph.nodes
+        if node.op == "Concat" and len(graph.shapes[node.output]) == 4 and node.attrs["axis"] % 4 == 1
+    ]
+    channels = {name: image_shape(graph.shapes[name])[1] for _, parts in joined for name in parts}
+    return places(joined, channels, written, blocking.lanes)
 
 
 def as_float(values: Array) -> Array:
