@@ -26,8 +26,8 @@ class SegmentAgreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     error: _Error | None
 
 
-class BundleAgreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A bundle's subgraphs in the precisions planned for the device's processors, run by delegates, beside the original in fp32.
+class AgreementFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Two networks beside each other on images.
 
     Args:
         value: Share of images with the same best class; None where outputs are no classes.
@@ -36,9 +36,6 @@ class BundleAgreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
         top5_overlap: Share of the five best classes that both have; None with five classes or fewer.
         error: Root of the squared error of the outputs over the root of the original's square.
         images: Images it was measured on.
-        precisions: What the subgraphs of each processor computed in, sorted.
-        delegates: What computed them where this was measured, by processor.
-        source: Always ``measured``.
     """
 
     value: _Share | None
@@ -47,33 +44,32 @@ class BundleAgreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     top5_overlap: _Share | None
     error: _Error
     images: _Images
+
+
+class BundleAgreement(AgreementFigures, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A bundle's subgraphs in the precisions planned for the device's processors, run by delegates, beside the original in fp32.
+
+    Args:
+        precisions: What the subgraphs of each processor computed in, sorted.
+        delegates: What computed them where this was measured, by processor.
+        source: Always ``measured``.
+    """
+
     precisions: dict[str, tuple[Precision, ...]]
     delegates: dict[str, str]
     source: Literal["measured"] = "measured"
 
 
-class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Agreement(AgreementFigures, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A branched network beside its original on images.
 
     Args:
-        value: Share of images with the same best class; None where outputs are no classes.
-        low: Lower end of its 95 % interval (Wilson's).
-        high: Upper end.
-        top5_overlap: Share of the five best classes that both have; None with five classes or fewer.
-        error: Root of the squared error of the outputs over the root of the original's square.
-        images: Images it was measured on.
         precision: What both computed in.
         source: Always ``measured``.
         segments: Each segment that is not the original's, alone.
         bundle: The same of the files as they are planned to run; None where that was not measured.
     """
 
-    value: _Share | None
-    low: _Share | None
-    high: _Share | None
-    top5_overlap: _Share | None
-    error: _Error
-    images: _Images
     precision: Literal["fp32"] = "fp32"
     source: Literal["measured"] = "measured"
     segments: tuple[SegmentAgreement, ...] = ()
