@@ -119,19 +119,7 @@ class GraphStep(TrainingStep):
     """The same step captured once as a CUDA graph and replayed: one launch instead of thousands."""
 
     _WARM = 3
-
-    def __init__(
-        self,
-        model: nn.Module,
-        config: TrainConfig,
-        prepare: Prepare,
-        teacher: nn.Module | None,
-        device: torch.device,
-        *,
-        labelled: bool = True,
-    ) -> None:
-        super().__init__(model, config, prepare, teacher, device, labelled=labelled)
-        self._graph: torch.cuda.CUDAGraph | None = None
+    _graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Train on one batch of the size of the first; returns its mean loss, valid until the next step."""
