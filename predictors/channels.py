@@ -110,6 +110,20 @@ class Groups:
         self.frozen[gb] = self.frozen[gb] or self.frozen[ga]
         return True
 
+    def tie(self, pieces: Sequence[Piece], units: int) -> bool:
+        """Make pieces of any sizes one group of this many units; False if they cannot have as many."""
+        if any(self.size(piece) % units or self.units[self.find(piece)[0]] % units for piece in pieces):
+            return False
+        for piece in pieces:
+            self.coarsen(self.find(piece)[0], units)
+        first = self.find(pieces[0])[0]
+        for piece in pieces[1:]:
+            group = self.find(piece)[0]
+            if group != first:
+                self._parent[group], self._factor[group] = first, 1
+                self.frozen[first] = self.frozen[first] or self.frozen[group]
+        return True
+
     def freeze(self, pieces: Pieces) -> None:
         """Let every group of some pieces keep all its units."""
         for piece in pieces:

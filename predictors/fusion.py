@@ -5,8 +5,8 @@ become one kernel, operators for which nothing is launched, and the conditions
 under which a backend chooses one of several implementations.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
 from pathlib import Path
@@ -20,6 +20,7 @@ from predictors.idioms import IDIOMS, Recognised, recognise
 from predictors.in_place import copied_parts, is_view
 from predictors.kinds import Work
 from predictors.operators import kind_of, kinds
+from predictors.rewrites.grouped import GROUPED, is_grouped
 from predictors.shapes import Shape
 
 RULE_FOLDER = Path(__file__).parent / "fusion_rules"
@@ -78,7 +79,6 @@ class Implementation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             work: What the kernel computes.
             shape: Its result, batch and channels first.
         """
-        tiles = prod(-(-size // self.tile) for size in shape[2:])
         return (
             work.kind in self.kinds
             and self.taps in (None, work.taps)
@@ -86,7 +86,7 @@ class Implementation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             and (self.max_pixels is None or work.pixels <= self.max_pixels)
             and work.in_channels >= self.min_in_channels
             and work.out_channels >= self.min_out_channels
-            and tiles >= self.min_tiles
+            and prod(-(-size // self.tile) for size in shape[2:]) >= self.min_tiles
         )
 
 
@@ -170,12 +170,14 @@ class Kernel:
         ops: Names of the operators it computes.
         cost: What its time depends on.
         macs: Multiply-accumulates.
+        elsewhere: Whether the CPU computes it, since the processor does not.
     """
 
     name: str
     ops: tuple[str, ...]
     cost: KernelCost
     macs: int
+    elsewhere: bool = False
 
 
 @cache
@@ -211,11 +213,16 @@ class Fuser:
 
     Args:
         rules: The backend's rules.
+        lacking: Kinds that the processor does not compute, `GROUPED` among them: each is a kernel of its own, computed elsewhere.
     """
 
-    def __init__(self, rules: FusionRules) -> None:
-        self.rules = rules
+    def __init__(self, rules: FusionRules, lacking: Collection[str] = ()) -> None:
+        self.rules, self._lacking = rules, frozenset(lacking)
         self._free, self._placed, self._viewed = rules.kinds(rules.free), rules.kinds(rules.placed), rules.kinds(rules.viewed)
+        self._choices: dict[str, list[Implementation]] = {}
+        for choice in rules.implementations:
+            for kind in choice.kinds:
+                self._choices.setdefault(kind, []).append(choice)
         self._chains: dict[str, tuple[tuple[frozenset[str], ...], frozenset[str]]] = {}
         for rule in reversed(rules.rules):
             steps, links = tuple(rules.kinds(step) for step in rule.then), rules.kinds(rule.links)
@@ -231,6 +238,9 @@ class Fuser:
             if op.name in done:
                 continue
             done.add(op.name)
+            if self._lacks(seen.graph, op):
+                kernels.append(replace(_kernel(seen, [op], [op.name], self._choices), elsewhere=True))
+                continue
             if op.kind in self._free or is_view(op, self._viewed, self.rules.lanes):
                 continue
             if op.name in copied:
@@ -238,17 +248,20 @@ class Fuser:
                 continue
             chain, members = [op], [op.name]
             steps, links = self._chains.get(op.kind, ((), frozenset()))
+            path = self._only_reader(seen.graph, op)
             for step in steps:
-                self._follow(seen.graph, step, chain, members, done)
-            while self._follow(seen.graph, links, chain, members, done):
-                pass
-            kernels.append(_kernel(seen, chain, members, self.rules.implementations))
+                if self._follow(seen.graph, path, step, chain, members, done):
+                    path = self._only_reader(seen.graph, chain[-1])
+            while self._follow(seen.graph, path, links, chain, members, done):
+                path = self._only_reader(seen.graph, chain[-1])
+            kernels.append(_kernel(seen, chain, members, self._choices))
         return kernels
 
-    def _follow(self, graph: OpGraph, kinds: frozenset[str], chain: list[Op], members: list[str], done: set[str]) -> bool:
-        """Take the operator that follows a chain if it is of one of the kinds; whether it was taken."""
-        path = self._only_reader(graph, chain[-1])
-        if not path or path[-1].kind not in kinds:
+    def _follow(
+        self, graph: OpGraph, path: Sequence[Op], kinds: frozenset[str], chain: list[Op], members: list[str], done: set[str]
+    ) -> bool:
+        """Take the operator that follows a chain, at the end of a path, if it is of one of the kinds; whether it was taken."""
+        if not path or path[-1].kind not in kinds or self._lacks(graph, path[-1]):
             return False
         following, names = path[-1], [op.name for op in path]
         # What another kernel has yet to compute, or repeats along the image, cannot be read while the chain is written.
@@ -258,6 +271,10 @@ class Fuser:
         members += names
         done.update(names)
         return True
+
+    def _lacks(self, graph: OpGraph, op: Op) -> bool:
+        """Whether the processor does not compute an operator."""
+        return op.kind in self._lacking or (GROUPED in self._lacking and is_grouped(graph, op))
 
     def _ready(self, graph: OpGraph, op: Op, done: set[str]) -> bool:
         """Whether all that an operator reads is computed, free operators on the way left out."""
@@ -283,35 +300,6 @@ class Fuser:
         return []
 
 
-class _Facts(NamedTuple):
-    """What an operator adds to its kernel: learned numbers that are not folded, products, and what it computes if it is the main one."""
-
-    weights: int
-    macs: int
-    work: Work
-
-
-#: Facts of operators by all that they depend on: networks repeat themselves, and so do designs.
-_known_facts: dict[tuple[object, ...], _Facts] = {}
-
-#: Operators whose facts are kept.
-_MOST_FACTS = 1 << 16
-
-
-def _facts(graph: OpGraph, op: Op) -> _Facts:
-    shapes = graph.input_shapes(op)
-    key = (op.kind, op.shape, *shapes, *op.attrs.items())
-    known = _known_facts.get(key)
-    if known is None:
-        kind = kind_of(op.kind)
-        weights = 0 if kind.folds else sum(map(prod, kind.weights(shapes, op.attrs).values()))
-        known = _Facts(weights, kind.macs(shapes, op.attrs, op.shape), kind.work(shapes, op.attrs, op.shape))
-        if len(_known_facts) >= _MOST_FACTS:
-            _known_facts.clear()
-        _known_facts[key] = known
-    return known
-
-
 def fuse(graph: OpGraph, backend: str) -> list[Kernel]:
     """Kernels that `backend` launches for `graph`.
 
@@ -324,22 +312,21 @@ def fuse(graph: OpGraph, backend: str) -> list[Kernel]:
 def _copy(seen: Recognised, op: Op, parts: Sequence[str]) -> Kernel:
     """The kernel that copies some of the tensors which `op` puts side by side."""
     moved = sum(prod(seen.graph.by_name[name].shape) for name in parts)
-    work = _facts(seen.graph, op).work
+    work = seen.graph.op_facts(op).work
     return Kernel(op.name, seen.names(op.name), KernelCost(*work[:-1], moved, moved, 0, work.stride, op.kind), 0)
 
 
-def _kernel(seen: Recognised, chain: list[Op], members: list[str], implementations: tuple[Implementation, ...]) -> Kernel:
+def _kernel(seen: Recognised, chain: list[Op], members: list[str], choices: Mapping[str, Sequence[Implementation]]) -> Kernel:
     graph = seen.graph
     # A convolution may follow a pad or precede element-wise steps: it is the main operator.
     main = next((op for op in chain if not kind_of(op.kind).weightless), chain[0])
-    inside = set(members)
-    outside = {name for op in chain for name in op.inputs if name not in inside}
-    reads = sum(prod(graph.by_name[name].shape) for name in outside)
+    outside = {name for op in chain for name in op.inputs}.difference(members)
+    reads = sum([prod(graph.by_name[name].shape) for name in outside])
     # Weights that are folded into the convolution are so before it runs.
-    facts = [_facts(graph, op) for op in chain]
-    weights, macs = sum(each.weights for each in facts), sum(each.macs for each in facts)
-    work = next(each.work for op, each in zip(chain, facts, strict=True) if op is main)
+    facts = [graph.op_facts(op) for op in chain]
+    weights, macs = sum([each.weights for each in facts]), sum([each.macs for each in facts])
+    work = graph.op_facts(main).work
     operator = "" if work.kind in _NAMED_BY_KIND else str(main.attrs.get("variant", main.kind))
-    variant = next((each.name for each in implementations if each.takes(work, main.shape)), operator)
+    variant = next((each.name for each in choices.get(work.kind, ()) if each.takes(work, main.shape)), operator)
     cost = KernelCost(*work[:-1], reads, prod(chain[-1].shape), weights, work.stride, variant)
-    return Kernel(main.name, tuple(name for member in members for name in seen.names(member)), cost, macs)
+    return Kernel(main.name, tuple([name for member in members for name in seen.names(member)]), cost, macs)

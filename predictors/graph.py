@@ -1,19 +1,45 @@
 """The OpGraph: a torch-free graph of operators, the paper's G_seq (section 4.1)."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
+from typing import NamedTuple
 
 import msgspec
 
 from predictors.channels import Seen
 from predictors.errors import StretchError
+from predictors.kinds import Work
 from predictors.operators import kind_of
 from predictors.rows import Band, Rows, height
 from predictors.shapes import Attr, Shape
 from predictors.slices import Channels, Slice, width
 
 MAX_OPS = 100_000
+
+
+class Facts(NamedTuple):
+    """What follows from an operator's kind, attributes and shapes.
+
+    Args:
+        params: Learned numbers; batch-norm statistics are not counted.
+        weights: Numbers that its kernel reads beside its inputs; none where runtimes fold them into the operator before.
+        macs: Multiply-accumulates.
+        work: What it computes, if it is the main operator of its kernel.
+    """
+
+    params: int
+    weights: int
+    macs: int
+    work: Work
+
+
+#: Facts of operators by all that they depend on: networks repeat themselves, and so do designs.
+_known_facts: dict[tuple[object, ...], Facts] = {}
+
+#: Operators whose facts are kept.
+_MOST_FACTS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -72,22 +98,24 @@ class OpGraph:
         for op in ops:
             if op.name in shapes:
                 raise StretchError(f"operator `{op.name}` of `{name}` is there twice")
-            missing = [i for i in op.inputs if i not in shapes]
-            if missing:
-                raise StretchError(f"operator `{op.name}` of `{name}` reads `{missing[0]}`, which no earlier operator writes")
+            try:
+                read = [shapes[i] for i in op.inputs]
+            except KeyError as error:
+                raise StretchError(f"operator `{op.name}` of `{name}` reads `{error.args[0]}`, which no earlier operator writes") from error
             kind = kind_of(op.kind)
             if len(op.inputs) < kind.min_inputs:
                 raise StretchError(f"operator `{op.name}` ({op.kind}) needs {kind.min_inputs} inputs, it has {len(op.inputs)}")
             try:
-                shape = kind.shape([shapes[i] for i in op.inputs], op.attrs)
+                shape = kind.shape(read, op.attrs)
             except (KeyError, IndexError, ZeroDivisionError, TypeError) as error:
                 raise StretchError(f"operator `{op.name}` ({op.kind}) lacks or has a wrong attribute: {error}") from error
             except ValueError as error:
                 raise StretchError(f"operator `{op.name}` ({op.kind}) does not fit its input: {error}") from error
-            if any(n <= 0 for n in shape):
+            if min(shape, default=1) <= 0:
                 raise StretchError(f"operator `{op.name}` ({op.kind}) has the empty output shape {shape}")
             shapes[op.name] = shape
-            done.append(Op(op.name, op.kind, tuple(op.inputs), dict(op.attrs), shape, dict(op.tags)))
+            same = op.shape == shape and isinstance(op.inputs, tuple)
+            done.append(op if same else Op(op.name, op.kind, tuple(op.inputs), op.attrs, shape, op.tags))
         results = (outputs,) if isinstance(outputs, str) else tuple(outputs)
         for output in results:
             if output not in shapes:
@@ -151,6 +179,24 @@ class OpGraph:
         """Shape of each weight of one operator, by name (``weight``, ``bias``, ``running_mean`` …)."""
         return kind_of(op.kind).weights(self.input_shapes(op), op.attrs)
 
+    def op_facts(self, op: Op) -> Facts:
+        """Facts of one operator; those of equal operators are computed once."""
+        found = self._facts.get(op.name)
+        if found is None:
+            shapes = self.input_shapes(op)
+            key = (op.kind, op.shape, *shapes, *op.attrs.items())
+            found = _known_facts.get(key)
+            if found is None:
+                if len(_known_facts) >= _MOST_FACTS:
+                    _known_facts.clear()
+                found = _known_facts[key] = _facts(op, shapes)
+            self._facts[op.name] = found
+        return found
+
+    @cached_property
+    def _facts(self) -> dict[str, Facts]:
+        return {}
+
     def op_rows(self, op: Op, start: int, stop: int) -> Band:
         """What computes rows `start` up to `stop` of one operator's output: the rows it reads of each input, and how.
 
@@ -208,6 +254,14 @@ class OpGraph:
         if graph != raw:
             raise StretchError(f"`{raw.name}` states shapes that its operators do not have")
         return graph
+
+
+def _facts(op: Op, shapes: Sequence[Shape]) -> Facts:
+    kind = kind_of(op.kind)
+    sizes = {name: prod(shape) for name, shape in kind.weights(shapes, op.attrs).items()}
+    params = sum(size for name, size in sizes.items() if not name.startswith("running_"))
+    weights = 0 if kind.folds else sum(sizes.values())
+    return Facts(params, weights, kind.macs(shapes, op.attrs, op.shape), kind.work(shapes, op.attrs, op.shape))
 
 
 def _size(shape: Shape) -> int:

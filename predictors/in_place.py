@@ -56,6 +56,8 @@ def copied_parts(graph: OpGraph, placed: Collection[str], unwritten: Collection[
         lanes: Channels in a block.
     """
     wholes = {op.name: op.inputs for op in graph.ops if op.kind in placed}
+    if not wholes:
+        return {}
     channels = {name: graph.by_name[name].shape[1] for parts in wholes.values() for name in parts}
     others = [op for op in graph.ops if op.kind not in placed and op.kind not in unwritten]
     written = {op.name for op in others if op.inputs and op.name not in graph.outputs}

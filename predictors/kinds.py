@@ -114,8 +114,7 @@ class Kind:
         nodes: ONNX operators that compute it and no other kind from its inputs alone, element by element: the
             check of bundles takes their shape from this kind.
         traits: What it is to fusion rules: `UNLAUNCHED`, `RECTIFIER`, `POINTWISE`.
-        stated: Its attributes state its shape and cost and not what it computes, so that it can only be predicted:
-            it has no form in torch or in files.
+        stated: Its attributes state its shape, channels included, so that nothing of it can be scaled.
     """
 
     shape: Callable[[Sequence[Shape], Attrs], Shape] = same_shape

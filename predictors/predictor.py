@@ -1,7 +1,7 @@
 """Latency of a graph on a processor: kernels by the backend's fusion rules, then the sum of their times."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from math import prod
 from typing import NamedTuple
@@ -9,12 +9,17 @@ from typing import NamedTuple
 from predictors.communication import LinkModel
 from predictors.contention import contended_ms
 from predictors.devices import DeviceProfile, Precision, Processor, load_device
+from predictors.errors import StretchError
+from predictors.faults import nearest
 from predictors.fits.prior import Prior
 from predictors.fusion import Fuser, Kernel, KernelCost, load_rules
 from predictors.graph import OpGraph
+from predictors.host import HOST, is_host
 from predictors.joins import meeting_of
+from predictors.kinds import kinds
 from predictors.models.base import ORIGINS, KernelModel, KernelTime, Origin
 from predictors.models.roofline import RooflinePredictor
+from predictors.rewrites.grouped import GROUPED
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,11 @@ class LatencyPredictor:
         self.device = device
         self.links = LinkModel(device)
         self._models: dict[tuple[str, str | None], KernelModel] = {}
-        self._fusers: dict[str, Fuser] = {}
+        self._fusers: dict[tuple[str, tuple[str, ...]], Fuser] = {}
+        #: The graph whose kernels were asked for last, by backend: controls put one on every core set in every precision.
+        self._fused: dict[tuple[str, tuple[str, ...]], tuple[OpGraph, list[Kernel]]] = {}
+        #: Times by cost, of kernels that the processor computes and of those that the CPU computes for it.
+        self._known: dict[tuple[str, str | None], tuple[dict[KernelCost, KernelsTime], dict[KernelCost, KernelsTime]]] = {}
 
     def predict(self, graph: OpGraph, processor: str, precision: str | None = None) -> Estimate:
         """Latency of `graph` on `processor`, without communication.
@@ -106,7 +115,7 @@ class LatencyPredictor:
         model, on = self._model(processor, precision), self.device.processor(processor)
         at = on.check_precision(precision)
         launched = self.kernels(graph, processor)
-        times = model.times([kernel.cost for kernel in launched])
+        times = self._times(launched, processor, precision)
         ms = sum(time.ms for time in times) + model.fixed_ms
         low, high = model.interval()
         kernels = tuple(KernelEstimate(kernel, time) for kernel, time in zip(launched, times, strict=True))
@@ -115,24 +124,52 @@ class LatencyPredictor:
 
     def kernels(self, graph: OpGraph, processor: str) -> list[Kernel]:
         """Kernels the processor's backend launches for `graph`."""
-        backend = self.device.processor(processor).profile.backend
-        if backend not in self._fusers:
-            self._fusers[backend] = Fuser(load_rules(backend))
-        return self._fusers[backend].fuse(graph)
+        profile = self.device.processor(processor).profile
+        key = (profile.backend, profile.unsupported)
+        if key not in self._fusers:
+            check_unsupported(self.device.id, processor, profile.unsupported)
+            self._fusers[key] = Fuser(load_rules(profile.backend), profile.unsupported)
+        last = self._fused.get(key)
+        if last is None or last[0] is not graph:
+            last = self._fused[key] = graph, self._fusers[key].fuse(graph)
+        return last[1]
 
     def kernels_time(self, kernels: Sequence[Kernel], processor: str, precision: str | None = None) -> KernelsTime:
-        """Time of kernels that `kernels` gave.
+        """Time of kernels that `kernels` gave, one after the other."""
+        times = self.each_kernels_time(kernels, processor, precision)
+        return KernelsTime(sum(time.ms for time in times), sum(time.contended_ms for time in times))
+
+    def each_kernels_time(self, kernels: Sequence[Kernel], processor: str, precision: str | None = None) -> list[KernelsTime]:
+        """Time of each of the kernels.
 
         Kernels that are new are timed together, and a call with many takes
         little longer than one with few.
         """
-        times = self._model(processor, precision).times([kernel.cost for kernel in kernels])
-        profile = self.device.processor(processor).profile
-        return KernelsTime(sum(time.ms for time in times), sum(contended_ms(time, profile) for time in times))
+        known = self._known.setdefault((processor, precision), ({}, {}))
+        new = [kernel for kernel in kernels if kernel.cost not in known[kernel.elsewhere]]
+        if new:
+            profile = self.device.processor(processor).profile
+            for kernel, time in zip(new, self._times(new, processor, precision), strict=True):
+                known[kernel.elsewhere][kernel.cost] = KernelsTime(time.ms, contended_ms(time, profile))
+        return [known[kernel.elsewhere][kernel.cost] for kernel in kernels]
 
     def kernel_ms(self, kernel: Kernel, processor: str, precision: str | None = None) -> float:
         """Time of one kernel, ms."""
-        return self._model(processor, precision).times([kernel.cost])[0].ms
+        return self._times([kernel], processor, precision)[0].ms
+
+    def _times(self, kernels: Sequence[Kernel], processor: str, precision: str | None) -> list[KernelTime]:
+        """Time of each kernel; one that the CPU computes waits for its tensors, there and back."""
+        times = self._model(processor, precision).times([kernel.cost for kernel in kernels])
+        away = [i for i, kernel in enumerate(kernels) if kernel.elsewhere]
+        if not away:
+            return times
+        at = self.device.processor(processor).check_precision(precision)
+        theirs = self._model(HOST, None).times([kernels[i].cost for i in away])
+        for i, time in zip(away, theirs, strict=True):
+            cost = kernels[i].cost
+            moved = self.links.ms(processor, HOST, cost.reads, at) + self.links.ms(HOST, processor, cost.writes, at)
+            times[i] = replace(time, ms=time.ms + moved, launch_ms=time.launch_ms + moved)
+        return times
 
     def join_ms(self, kind: str, shape: tuple[int, ...], branches: int, host: str, precision: str | None = None) -> float:
         """Time in which the host joins branch outputs, ms.
@@ -179,6 +216,20 @@ class LatencyPredictor:
         from predictors.models.related import RelatedModel
 
         return RelatedModel.of(prior, processor, _relative)
+
+
+def check_unsupported(device: str, processor: str, names: Iterable[str]) -> None:
+    """Refuse a profile whose list of operators that a processor does not compute cannot be.
+
+    Raises:
+        StretchError: If one is no kind of operator, or the processor is the CPU, which computes what others do not.
+    """
+    for name in names:
+        where = f"processor `{processor}` of {device} lists `{name}` as unsupported"
+        if name not in kinds and name != GROUPED:
+            raise StretchError(f"{where}, which is no kind of operator", nearest(name, (*kinds, GROUPED)))
+        if is_host(processor):
+            raise StretchError(f"{where}, and the CPU computes what others do not", "leave its `unsupported` out")
 
 
 def origin_of(processor: Processor, precision: str) -> Origin:

@@ -1,8 +1,9 @@
-"""A dictionary of named things whose lookup error names the closest match."""
+"""Named things that folders of modules add: with lookup errors that name the closest match, or as plain tables of rules."""
 
 from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from pkgutil import iter_modules
+from types import ModuleType
 from typing import Generic, TypeVar
 
 from predictors.errors import StretchError, UnknownNameError
@@ -59,8 +60,21 @@ class Registry(Generic[T]):
         return iter(self.names())
 
 
-def import_modules(package: str, path: Iterable[str]) -> None:
-    """Import every module in the folder of a package, so that what they register is known.
+class Rules(dict[str, T]):
+    """A table of rules by the name of what they are for, which the modules of a package fill."""
+
+    def add(self, *names: str) -> Callable[[T], T]:
+        """Decorator for the rule of these names."""
+
+        def register(rule: T) -> T:
+            self.update(dict.fromkeys(names, rule))
+            return rule
+
+        return register
+
+
+def import_modules(package: str, path: Iterable[str]) -> list[ModuleType]:
+    """Import every module in the folder of a package, so that what they register is known; gives them by name.
 
     Modules in folders below are left to them.
 
@@ -68,5 +82,4 @@ def import_modules(package: str, path: Iterable[str]) -> None:
         package: Name of the package, `__name__` in its ``__init__.py``.
         path: Its folders, `__path__` there.
     """
-    for module in iter_modules(path):
-        import_module(f"{package}.{module.name}")
+    return [import_module(f"{package}.{module.name}") for module in iter_modules(path)]

@@ -66,6 +66,18 @@ def width(shape: Shape) -> int:
     return shape[1] if len(shape) > 1 else 1
 
 
+def weight_rows(channels: Channels, width: int, count: int) -> Channels:
+    """Rows of a weight for some output channels: it has one for each of them, or one for several, such as those of a head.
+
+    Args:
+        channels: Whole groups of those that share a row.
+        width: Output channels of the whole operator.
+        count: Rows of the weight of the whole operator.
+    """
+    per = width // count
+    return Channels(channels.start // per, -(-channels.stop // per))
+
+
 def every(shape: Shape) -> Channels:
     """All channels of a tensor."""
     return Channels(0, width(shape))

@@ -114,6 +114,8 @@ class ProcessorProfile(_Part, frozen=True):
             (bias, re-quantisation, store), as a number of multiply-accumulates.
         contention: Factor on the time of kernels that compute, while another processor works.
         relatives: Backends of other kinds of processors whose fits say something of this one, where none of its own kind was ever fitted.
+        rewrites: What branches that are scaled have instead of operators that it lacks or is slow at (`predictors.rewrite`).
+        unsupported: Kinds of operators that its runtime does not compute: the CPU does, and tensors go there and back.
         idle_w: Power while it waits for other processors, W; None where not known, and then not counted.
         contention_memory: The same for kernels that move memory; `contention` if None (`predictors.contention`).
         uncertainty: Relative half-width of the 90 % interval around a prediction without a fit.
@@ -137,6 +139,8 @@ class ProcessorProfile(_Part, frozen=True):
     contention_memory: Factor | None = None
     idle_w: NotNegative | None = None
     relatives: tuple[str, ...] = ()
+    rewrites: tuple[str, ...] = ()
+    unsupported: tuple[str, ...] = ()
 
 
 class LinkProfile(_Part, frozen=True):

@@ -23,7 +23,7 @@ from predictors.fits.prior import LeftOut, Prior, Relative
 from predictors.fitting.nnls import rounded
 from predictors.fusion import Fuser, KernelCost, load_rules
 from predictors.measurements.networks import Measurements
-from predictors.models.base import KernelTime
+from predictors.models.base import Times
 from predictors.models.fitted import FittedModel
 from predictors.models.related import Ratios
 
@@ -53,13 +53,13 @@ class Chip:
     name: Relative
     processor: Processor
     measured: Mapping[str, float]
-    times: Mapping[str, Sequence[KernelTime]]
+    times: Mapping[str, Times]
     fixed_ms: float
 
     def on(self, other: Processor, precision: str) -> dict[str, float]:
         """What its fit says of each network on another processor, ms."""
         ratios = Ratios.between(self.processor, other, precision)
-        return {name: sum(ratios.of(time).ms for time in times) + self.fixed_ms for name, times in self.times.items()}
+        return {name: sum(ratios.of(times).ms.tolist()) + self.fixed_ms for name, times in self.times.items()}
 
 
 def fit_priors(
@@ -179,7 +179,7 @@ class _Pool:
             model = FittedModel(fit, relative)
             tables = [table for table in self._measurements if table.source.title in fit.source]
             networks = {network: costs for table in tables for network, costs in self._networks(relative.profile.backend, table).items()}
-            times = {network: model.times(costs) for network, costs in networks.items()}
+            times = {network: Times.of(model.times(costs)) for network, costs in networks.items()}
             self._chips[name] = Chip(name, relative, self._measured(name, fit), times, model.fixed_ms)
         return self._chips[name]
 

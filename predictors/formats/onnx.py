@@ -5,12 +5,12 @@ used in a way that its family does not have, becomes an opaque operator of the s
 ONNX's own shape inference gives it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from predictors.errors import StretchError
+from predictors.errors import StretchError, UsageError
 from predictors.files import read_bytes
 from predictors.formats.onnx_nodes import RULES, Node, Step, opaque, sized
 from predictors.graph import Op, OpGraph
@@ -24,54 +24,80 @@ MAX_BYTES = (1 << 31) - 1
 _CONSTANTS = frozenset({"Constant", "ConstantOfShape", "Shape", "Range"})
 
 
-def read_onnx(path: str | Path, input_shape: Sequence[int] | None = None) -> OpGraph:
+#: The shape of an input, or of several in their order or by their names.
+Asked = Sequence[int] | Sequence[Sequence[int]] | Mapping[str, Sequence[int]]
+
+
+def read_onnx(path: str | Path, input_shape: Asked | None = None) -> OpGraph:
     """The operator graph of an ONNX network.
 
     Args:
         path: Of the file.
-        input_shape: Of its first input, batch first; what the file states if None, with a batch of 1 where it leaves that open.
+        input_shape: Of its first input, batch first, or of several in their order or by their names; what the file states
+            where none is given, with a batch of 1 where it leaves that open.
 
     Raises:
+        UsageError: If there is a shape for an input that it does not have.
         StretchError: If the file cannot be read, is no ONNX model, leaves its input's size open and none is
             given, or states shapes that do not fit each other.
     """
     path = Path(path)
-    model = _load(path)
+    model = decode(path)
     graph = model.graph
     stored = {each.name: tuple(each.dims) for each in graph.initializer}
     inputs = [each for each in graph.input if each.name not in stored]
     if not inputs:
         raise StretchError(f"{path} has no input")
-    _settle(path, inputs, input_shape)
+    _settle(path, inputs, _by_name(path, [each.name for each in inputs], input_shape))
     shapes = _infer(path, model)
     return _Lowering(path, graph, stored, shapes).graph(inputs)
 
 
-def _load(path: Path) -> Any:
+def decode(path: Path) -> Any:
+    """The `onnx.ModelProto` of a file of any exporter; weights in other files stay there.
+
+    Raises:
+        StretchError: If it is too large, cannot be read or decoded, or computes nothing.
+    """
     import onnx
 
     content = read_bytes(path, "model", MAX_BYTES)
     try:
         model = onnx.load_model_from_string(content)
+    # What protobuf raises for a damaged file differs between its versions.
     except Exception as error:
         raise StretchError(f"{path} is no ONNX model: it cannot be decoded", "export it again") from error
-    if not model.graph.node:
-        raise StretchError(f"{path} is no ONNX model: it has no operators", "export it again")
+    if not model.graph.node or not model.graph.output:
+        raise StretchError(f"{path} is no ONNX model: it has no operators or no output", "export it again")
     return model
 
 
-def _settle(path: Path, inputs: list[Any], given: Sequence[int] | None) -> None:
+def _by_name(path: Path, names: Sequence[str], given: Asked | None) -> dict[str, Sequence[int]]:
+    """The shapes that are given, by the names of inputs."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        shapes: list[Any] = list(given) if given and not hasattr(given[0], "__index__") else [given]
+        given = dict(zip([*names, *(f"number {i + 1}" for i in range(len(names), len(shapes)))], shapes, strict=False))
+    unknown = next((name for name in given if name not in names), None)
+    if unknown is not None:
+        raise UsageError(f"{path} has no input `{unknown}`", f"it has {', '.join(f'`{name}`' for name in names[:8])}")
+    return dict(given)
+
+
+def _settle(path: Path, inputs: list[Any], given: Mapping[str, Sequence[int]]) -> None:
     """Give every input a size in numbers."""
-    for index, each in enumerate(inputs):
+    for each in inputs:
         dims = each.type.tensor_type.shape.dim
         sizes = [dim.dim_value for dim in dims]
-        if index == 0 and given is not None:
-            if len(given) != len(sizes):
+        if each.name in given:
+            asked = given[each.name]
+            if len(asked) != len(sizes):
                 raise StretchError(
-                    f"the input `{each.name}` of {path} has {len(sizes)} axes, a shape of {len(given)} is given",
+                    f"the input `{each.name}` of {path} has {len(sizes)} axes, a shape of {len(asked)} is given",
                     "give the shape that it has",
                 )
-            sizes = list(given)
+            sizes = list(asked)
         elif sizes and not sizes[0]:
             sizes[0] = 1
         if not sizes or any(size < 1 for size in sizes):
@@ -112,11 +138,8 @@ class _Lowering:
 
     def graph(self, inputs: list[Any]) -> OpGraph:
         """The operator graph; of several outputs one operator that reads them all."""
-        first, *others = inputs
-        self._append("input", "input", (), {"shape": self._shapes[first.name]}, first.name)
-        for each in others:
-            # A graph has one input: another is a tensor that nothing is launched for.
-            self._append(each.name, "view", ("input",), {"shape": self._shapes[each.name]}, each.name)
+        for index, each in enumerate(inputs):
+            self._append(each.name if index else "input", "input", (), {"shape": self._shapes[each.name]}, each.name)
         for node in self._graph.node:
             self._lower(node)
         ends = list(dict.fromkeys(self._maker[each.name] for each in self._graph.output if each.name in self._maker))

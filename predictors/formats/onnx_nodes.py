@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from predictors.registry import Rules
 from predictors.shapes import Attr, Shape
 
 #: Kind and attributes of one operator.
@@ -13,7 +14,9 @@ Step = tuple[str, dict[str, Any]]
 #: The operators of a node; ValueError where its family does not have it.
 Rule = Callable[["Node"], list[Step]]
 
-RULES: dict[str, Rule] = {}
+RULES: Rules[Rule] = Rules()
+
+_add = RULES.add
 
 _MOVES = frozenset({"Transpose", "Slice", "Split", "Gather", "Pad", "Expand", "Tile", "Concat", "DepthToSpace", "SpaceToDepth", "Resize"})
 _REDUCES = ("Reduce", "Global", "Arg")
@@ -70,14 +73,6 @@ class Node:
         """Two numbers of an attribute."""
         first, second = self.attrs.get(name, (usual, usual))
         return int(first), int(second)
-
-
-def _add(*names: str) -> Callable[[Rule], Rule]:
-    def register(rule: Rule) -> Rule:
-        RULES.update(dict.fromkeys(names, rule))
-        return rule
-
-    return register
 
 
 def sized(node: Node) -> Step:

@@ -2,9 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from predictors.fusion import KernelCost
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
 
 #: Which model a time is from: fitted to measurements, from fits of other devices, or analytic.
 Origin = Literal["fit", "relatives", "roofline"]
@@ -36,6 +42,27 @@ class KernelTime:
         """What takes most of the time: ``launch``, ``compute`` or ``memory``."""
         parts = {"launch": self.launch_ms, "compute": self.compute_ms, "memory": self.memory_ms}
         return max(parts, key=lambda name: parts[name])
+
+
+class Times(NamedTuple):
+    """Times of many kernels: of each an entry in every array, ms, as `KernelTime` has them."""
+
+    ms: "Floats"
+    launch_ms: "Floats"
+    compute_ms: "Floats"
+    memory_ms: "Floats"
+
+    @classmethod
+    def of(cls, times: Sequence[KernelTime]) -> "Times":
+        """From times one by one."""
+        import numpy as np
+
+        return cls(*np.array([(each.ms, each.launch_ms, each.compute_ms, each.memory_ms) for each in times]).reshape(-1, 4).T)
+
+    def kernels(self, origin: Origin) -> list[KernelTime]:
+        """One by one, all from the same model."""
+        columns = (column.tolist() for column in self)
+        return [KernelTime(ms, launch, compute, memory, origin) for ms, launch, compute, memory in zip(*columns, strict=True)]
 
 
 class KernelModel(Protocol):

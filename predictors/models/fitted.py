@@ -10,12 +10,12 @@ from predictors.devices import ITEM_BYTES, Processor
 from predictors.errors import StretchError
 from predictors.fits.fit import Fit, KernelGroup
 from predictors.fusion import KernelCost
-from predictors.models.base import KernelTime
+from predictors.models.base import KernelTime, Times
 from predictors.models.roofline import RooflinePredictor
 from predictors.models.terms import Grain, Part, terms
 from predictors.models.trees import TreeModel
 
-Times = NDArray[np.float64]
+Floats = NDArray[np.float64]
 
 _PARTS: tuple[Part, ...] = ("launch", "compute", "memory")
 
@@ -77,18 +77,32 @@ class FittedModel:
 
     def times(self, costs: Sequence[KernelCost]) -> list[KernelTime]:
         """Time of each kernel; equal kernels are computed once, new ones together."""
-        new: dict[str | None, list[KernelCost]] = {}
-        for cost in dict.fromkeys(cost for cost in costs if cost not in self._times):
-            new.setdefault(group_name(cost, self.fit.groups), []).append(cost)
-        for name, some in new.items():
-            found = [self.roofline.time(cost) for cost in some] if name is None else self._fitted(name, some)
+        new = list(dict.fromkeys(cost for cost in costs if cost not in self._times))
+        for name, at in self._grouped(new).items():
+            some = [new[i] for i in at]
+            found = [self.roofline.time(cost) for cost in some] if name is None else self._fitted(name, some).kernels("fit")
             self._times.update(zip(some, found, strict=True))
         return [self._times[cost] for cost in costs]
 
-    def _fitted(self, group: str, costs: list[KernelCost]) -> list[KernelTime]:
+    def columns(self, costs: Sequence[KernelCost]) -> Times:
+        """Times of kernels as arrays; none of them is remembered."""
+        table = np.empty((len(Times._fields), len(costs)))
+        for name, at in self._grouped(costs).items():
+            some = [costs[i] for i in at]
+            table[:, at] = Times.of([self.roofline.time(cost) for cost in some]) if name is None else self._fitted(name, some)
+        return Times(*table)
+
+    def _grouped(self, costs: Sequence[KernelCost]) -> dict[str | None, list[int]]:
+        """Numbers of the kernels by the group that times them."""
+        found: dict[str | None, list[int]] = {}
+        for number, cost in enumerate(costs):
+            found.setdefault(group_name(cost, self.fit.groups), []).append(number)
+        return found
+
+    def _fitted(self, group: str, costs: list[KernelCost]) -> Times:
         """Times of kernels of one group, what an inference adds to each included."""
         table = columns(costs)
-        parts: dict[Part, Times] = {part: np.zeros(len(costs)) for part in _PARTS}
+        parts: dict[Part, Floats] = {part: np.zeros(len(costs)) for part in _PARTS}
         for term, ms in self._terms[group]:
             parts[term.part] += ms * term.units(table, self._grain)
         correction = self.fit.correction
@@ -99,13 +113,9 @@ class FittedModel:
         raised = np.maximum(total, floor)
         compute = parts["compute"] * factor + (raised - total)
         weights = correction.per_weight_ms * np.asarray(table.weights)
-        return [
-            KernelTime(
-                correction.scale * float(raised[i]) + correction.per_kernel_ms + float(weights[i]),
-                correction.scale * float(parts["launch"][i] * factor[i]) + correction.per_kernel_ms,
-                correction.scale * float(compute[i]),
-                correction.scale * float(parts["memory"][i] * factor[i]) + float(weights[i]),
-                "fit",
-            )
-            for i in range(len(costs))
-        ]
+        return Times(
+            correction.scale * raised + correction.per_kernel_ms + weights,
+            correction.scale * (parts["launch"] * factor) + correction.per_kernel_ms,
+            correction.scale * compute,
+            correction.scale * (parts["memory"] * factor) + weights,
+        )

@@ -9,11 +9,13 @@ relatives' times of it.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from predictors.devices import DeviceProfile, Precision, Processor
 from predictors.errors import StretchError
 from predictors.fits.prior import Prior
 from predictors.fusion import KernelCost
-from predictors.models.base import KernelModel, KernelTime
+from predictors.models.base import KernelTime, Times
 from predictors.models.fitted import FittedModel
 
 
@@ -37,13 +39,13 @@ class Ratios:
         peaks = [cores.peak_gops[at].value * cores.scaling.value for cores in (one, other)]
         return cls(peaks[0] / peaks[1], one.bandwidth_gbs.value / other.bandwidth_gbs.value)
 
-    def of(self, time: KernelTime) -> KernelTime:
-        """A kernel's time, scaled."""
-        compute, memory = self.compute * time.compute_ms, self.memory * time.memory_ms
-        work = time.compute_ms + time.memory_ms
+    def of(self, times: Times) -> Times:
+        """Kernels' times, scaled."""
+        compute, memory = self.compute * times.compute_ms, self.memory * times.memory_ms
+        work = times.compute_ms + times.memory_ms
         # Of a roofline only the longer part counts: its time is scaled as its parts are on average.
-        rest = (time.ms - time.launch_ms) * ((compute + memory) / work if work else 1.0)
-        return KernelTime(time.launch_ms + rest, time.launch_ms, compute, memory, "relatives")
+        factor = np.divide(compute + memory, work, out=np.ones_like(work), where=work != 0)
+        return Times(times.launch_ms + (times.ms - times.launch_ms) * factor, times.launch_ms, compute, memory)
 
 
 class RelatedModel:
@@ -51,10 +53,10 @@ class RelatedModel:
 
     Args:
         prior: The prior.
-        relatives: Kernel model of each relative, and how the processor compares with it.
+        relatives: Fit of each relative, and how the processor compares with it.
     """
 
-    def __init__(self, prior: Prior, relatives: Sequence[tuple[KernelModel, Ratios]]) -> None:
+    def __init__(self, prior: Prior, relatives: Sequence[tuple[FittedModel, Ratios]]) -> None:
         self.prior = prior
         self._relatives = relatives
         self._times: dict[KernelCost, KernelTime] = {}
@@ -71,7 +73,7 @@ class RelatedModel:
         Raises:
             StretchError: If a relative's profile or fit is gone.
         """
-        relatives: list[tuple[KernelModel, Ratios]] = []
+        relatives: list[tuple[FittedModel, Ratios]] = []
         for each in prior.relatives:
             relative = load(each.device).processor(f"{each.processor}[{each.core_set}]")
             fit = relative.fits.get(each.precision)
@@ -97,12 +99,8 @@ class RelatedModel:
         """Time of each kernel; equal kernels are computed once."""
         new = list(dict.fromkeys(cost for cost in costs if cost not in self._times))
         if new:
-            scaled = [[ratios.of(time) for time in model.times(new)] for model, ratios in self._relatives]
-            self._times.update(zip(new, map(self._average, zip(*scaled, strict=True)), strict=True))
+            factor = self.prior.scale / len(self._relatives)
+            scaled = [ratios.of(model.columns(new)) for model, ratios in self._relatives]
+            mean = Times(*(factor * sum(column) for column in zip(*scaled, strict=True)))
+            self._times.update(zip(new, mean.kernels("relatives"), strict=True))
         return [self._times[cost] for cost in costs]
-
-    def _average(self, times: Sequence[KernelTime]) -> KernelTime:
-        factor = self.prior.scale / len(times)
-        parts = ((each.ms, each.launch_ms, each.compute_ms, each.memory_ms) for each in times)
-        ms, launch, compute, memory = (factor * sum(column) for column in zip(*parts, strict=True))
-        return KernelTime(ms, launch, compute, memory, "relatives")

@@ -1,4 +1,4 @@
-"""Sums and products: of tensors, with a number, and with a learned number per channel."""
+"""Sums, products and quotients: of tensors, with a number, and with a learned number per channel."""
 
 from collections.abc import Sequence
 
@@ -29,7 +29,7 @@ def _offsets(ins: Sequence[Shape], attrs: Attrs) -> dict[str, Shape]:
     return {"bias": (ins[0][1],)}
 
 
-for name in ("add", "mul"):
+for name in ("add", "mul", "div"):
     kinds.register(name)(Kind(_broadcast, channels=tied, rows=same_rows, slices=same_slice, min_inputs=2))
 for name, weights, shifts in (
     ("add_scalar", no_weights, True),

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from predictors.channels import same_channels
+from predictors.channels import Groups, Narrowed, Pieces, Seen, freeze_all, same_channels
 from predictors.kinds import Kind, kinds
 from predictors.rows import same_rows
-from predictors.shapes import Attrs, Shape
-from predictors.slices import Additive, same_slice
+from predictors.shapes import Attrs, Shape, integer
+from predictors.slices import Additive, Channels, Slice, all_channels, same_slice
 
 
 def _affine(ins: Sequence[Shape], attrs: Attrs) -> dict[str, Shape]:
@@ -17,6 +17,37 @@ def _affine(ins: Sequence[Shape], attrs: Attrs) -> dict[str, Shape]:
 def _with_statistics(ins: Sequence[Shape], attrs: Attrs) -> dict[str, Shape]:
     c = (ins[0][1],)
     return _affine(ins, attrs) | {"running_mean": c, "running_var": c}
+
+
+def _grouped_shape(ins: Sequence[Shape], attrs: Attrs) -> Shape:
+    groups = integer(attrs, "groups")
+    if groups < 1 or ins[0][1] % groups:
+        raise ValueError(f"{groups} groups do not divide {ins[0][1]} channels")
+    return ins[0]
+
+
+def _grouped_channels(groups: Groups, seen: Seen, ins: Sequence[Pieces]) -> Pieces:
+    """One group has as many channels as there are; of several, each keeps its own."""
+    count = integer(seen.attrs, "groups")
+    if count > 1 and (len(ins[0]) != 1 or not groups.tie(ins[0], count)):
+        return freeze_all(groups, seen, ins)
+    return ins[0]
+
+
+def _grouped_scaled(attrs: Attrs, narrowed: Narrowed) -> Attrs:
+    count = integer(attrs, "groups")
+    return attrs if count == 1 else {**attrs, "groups": narrowed.after * count // narrowed.before}
+
+
+def _grouped_slices(seen: Seen, wanted: Channels) -> Slice:
+    """Whole groups."""
+    count = integer(seen.attrs, "groups")
+    if count == 1:
+        return all_channels(seen, wanted)
+    per = seen.shape[1] // count
+    first, behind = wanted.start // per, -(-wanted.stop // per)
+    part = Channels(first * per, behind * per)
+    return Slice((part,), part, {**seen.attrs, "groups": behind - first})
 
 
 kinds.register("batch_norm")(
@@ -32,5 +63,8 @@ kinds.register("batch_norm")(
 )
 # Every output channel of those below depends on all channels of its pixel.
 kinds.register("layer_norm")(Kind(weights=_affine, channels=same_channels, rows=same_rows))
+kinds.register("group_norm")(
+    Kind(_grouped_shape, weights=_affine, channels=_grouped_channels, slices=_grouped_slices, scaled=_grouped_scaled)
+)
 for name in ("softmax", "log_softmax"):
     kinds.register(name)(Kind(rows=same_rows))

@@ -1,6 +1,8 @@
-"""Operators that no family describes: what they give and what computing it takes are stated, what they compute is not.
+"""Operators that no family describes: what they give and what computing it takes are stated.
 
-They are for predictions. Nothing scales them, exports them or runs them.
+Nothing scales them. One that a network was captured with also states the calls of
+torch that compute it (`CALLS`), so that it runs and is exported; one without them is
+for predictions.
 """
 
 from collections.abc import Sequence
@@ -12,6 +14,11 @@ from predictors.shapes import Attrs, Shape, integer, ints
 
 #: Kernel kinds whose time is that of products.
 PRODUCTS = frozenset({"conv1x1", "conv", "depthwise", "grouped", "linear", "matmul"})
+
+#: Attribute: the calls of torch that compute an operator, as `stretch.operators.calls` writes them.
+CALLS = "calls"
+#: Attributes ``constant_0``, ``constant_1``, …: shapes of the tensors that those calls read beside the operator's inputs.
+CONSTANT = "constant_"
 
 #: No count of an operator is beyond this.
 _MOST = 1 << 48
@@ -43,7 +50,14 @@ def _macs(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> int:
     return prod(integer(attrs, key) for key in ("in_channels", "out_channels", "groups", "taps", "pixels"))
 
 
+def constants(attrs: Attrs) -> dict[str, Shape]:
+    """Shape of each tensor that an operator's calls read beside its inputs, by name."""
+    return {key: ints(attrs, key) for key in attrs if key.startswith(CONSTANT)}
+
+
 def _weights(ins: Sequence[Shape], attrs: Attrs) -> dict[str, Shape]:
+    if CALLS in attrs:
+        return constants(attrs)
     weights = integer(attrs, "weights")
     return {"weight": (weights,)} if weights else {}
 

@@ -1,0 +1,86 @@
+"""Attention: pixels of a row look at each other, head by head.
+
+Heads are channels that follow each other, the same number for each head. What is
+looked at together is a row: an image of one row for attention over all tokens, a
+row for each window for attention within windows.
+"""
+
+from collections.abc import Sequence
+
+from predictors.channels import Groups, Narrowed, Pieces, Seen, freeze_all
+from predictors.kinds import Kind, Work, kinds
+from predictors.shapes import Attrs, Shape, integer, ints, number, rank4
+from predictors.slices import Channels, Slice
+
+#: Weights that are added to the scores, for all heads or for each: what is learned, and what is not.
+ADDED = ("bias", "mask")
+
+
+def _shape(ins: Sequence[Shape], attrs: Attrs) -> Shape:
+    if len(ins) != 3:
+        raise ValueError(f"it needs queries, keys and values, it reads {len(ins)} tensors")
+    query, key, value = map(rank4, ins)
+    heads = integer(attrs, "heads")
+    number(attrs, "scale")
+    if heads < 1 or query[1] % heads or value[1] % heads or query[1] != key[1]:
+        raise ValueError(f"{heads} heads do not divide queries {query}, keys {key} and values {value}")
+    if (query[0], query[2]) != (key[0], key[2]) or (key[0], *key[2:]) != (value[0], *value[2:]):
+        raise ValueError(f"its queries {query}, keys {key} and values {value} differ in more than channels")
+    if integer(attrs, "keys") != key[3]:
+        raise ValueError(f"it states {attrs['keys']} keys, it reads {key[3]}")
+    for each in ADDED:
+        if each in attrs:
+            sizes = ints(attrs, each)
+            if len(sizes) != 4 or any(size not in (1, most) for size, most in zip(sizes, (heads, *query[2:], key[3]), strict=True)):
+                raise ValueError(f"its {each} {sizes} does not fit {heads} heads and scores of {query[2]}×{query[3]}×{key[3]}")
+    return (query[0], value[1], *query[2:])
+
+
+def _weights(ins: Sequence[Shape], attrs: Attrs) -> dict[str, Shape]:
+    return {each: ints(attrs, each) for each in ADDED if each in attrs}
+
+
+def _macs(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> int:
+    query, key, value = ins
+    return query[0] * query[2] * query[3] * key[3] * (query[1] + value[1])
+
+
+def _work(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> Work:
+    """Its two products, as two of the second one's size."""
+    query, key, value = ins
+    heads = integer(attrs, "heads")
+    seen = max(1, key[3] * (query[1] + value[1]) // (2 * value[1]))
+    return Work("matmul", seen, value[1] // heads, heads * query[2], 2, query[0] * query[3])
+
+
+def _channels(groups: Groups, seen: Seen, ins: Sequence[Pieces]) -> Pieces:
+    """A unit is a head, of queries, keys and values alike."""
+    if any(len(pieces) != 1 for pieces in ins):
+        return freeze_all(groups, seen, ins)
+    heads = integer(seen.attrs, "heads")
+    if not groups.tie([pieces[0] for pieces in ins], heads):
+        return freeze_all(groups, seen, ins)
+    return ins[2]
+
+
+def _of_heads(attrs: Attrs, heads: int) -> Attrs:
+    """The same with another number of heads; what is added has a row for each, or one for all."""
+    was = integer(attrs, "heads")
+    added = {each: (heads, *ints(attrs, each)[1:]) for each in ADDED if each in attrs and ints(attrs, each)[0] == was > 1}
+    return {**attrs, "heads": heads, **added}
+
+
+def _scaled(attrs: Attrs, narrowed: Narrowed) -> Attrs:
+    return _of_heads(attrs, narrowed.after * integer(attrs, "heads") // narrowed.before)
+
+
+def _slices(seen: Seen, wanted: Channels) -> Slice:
+    """Whole heads."""
+    heads = integer(seen.attrs, "heads")
+    written = seen.shape[1] // heads
+    first, behind = wanted.start // written, -(-wanted.stop // written)
+    reads = tuple(Channels(first * (shape[1] // heads), behind * (shape[1] // heads)) for shape in seen.inputs)
+    return Slice(reads, Channels(first * written, behind * written), _of_heads(seen.attrs, behind - first))
+
+
+kinds.register("attention")(Kind(_shape, _macs, _weights, channels=_channels, slices=_slices, work=_work, scaled=_scaled, min_inputs=3))

@@ -1,0 +1,31 @@
+"""Activations that another one takes the place of."""
+
+from dataclasses import replace
+
+from predictors.graph import OpGraph
+from predictors.rewrite import Rewrite, rewrites
+
+#: Smooth or costly ones, and what comes near them with a few instructions, the nearest first.
+INSTEAD = {
+    "silu": ("hard_swish", "relu6", "relu"),
+    "hard_swish": ("relu6", "relu"),
+    "gelu": ("hard_swish", "relu6", "relu"),
+    "mish": ("hard_swish", "relu6", "relu"),
+    "elu": ("relu",),
+    "sigmoid": ("hard_sigmoid",),
+}
+
+
+def _other(kind: str, by: str) -> Rewrite:
+    def rewrite(graph: OpGraph) -> OpGraph:
+        if not any(op.kind == kind for op in graph.ops):
+            return graph
+        ops = (replace(op, kind=by, attrs={}) if op.kind == kind else op for op in graph.ops)
+        return OpGraph(graph.name, tuple(ops), graph.outputs)
+
+    return rewrite
+
+
+for _kind, _others in INSTEAD.items():
+    for _by in _others:
+        rewrites.register(f"{_kind}={_by}")(_other(_kind, _by))
