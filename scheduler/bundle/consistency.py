@@ -62,7 +62,10 @@ def graph_problems(manifest: Manifest) -> Iterator[str]:
 
 
 def _end_problems(manifest: Manifest) -> Iterator[str]:
-    """The model and each subgraph read and write something, and nothing twice."""
+    """The model and each subgraph read and write something, and nothing twice; results have a name each."""
+    names = manifest.results
+    if names and (len(set(names)) != len(manifest.outputs) or len(names) != len(manifest.outputs) or not all(names)):
+        yield f"its {len(manifest.outputs)} outputs are called {', '.join(name or 'nothing' for name in names[:8])}"
     ends = [("the model", manifest.inputs, manifest.outputs)] + [(f"`{s.name}`", s.inputs, s.outputs) for s in manifest.subgraphs]
     for who, *pair in ends:
         for verb, names in zip(("reads", "writes"), pair, strict=True):

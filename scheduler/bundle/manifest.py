@@ -1,5 +1,6 @@
 """Schema of a bundle's `bundle.json`: what `stretch` writes and `scheduler` reads."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -30,7 +31,7 @@ class Tensor(_Part, frozen=True):
         producer: Subgraph or join that writes it; ``input`` for an input of the model.
         consumers: Subgraphs and joins that read it; ``output`` if it is a result.
         dtype: Element type.
-        layout: Axis order.
+        layout: Axis order; ``plain`` for what is neither images nor vectors, such as tokens.
         scale: Quantisation scale, or None.
         zero_point: Quantisation zero point, or None.
     """
@@ -40,7 +41,7 @@ class Tensor(_Part, frozen=True):
     producer: str
     consumers: tuple[str, ...]
     dtype: Literal["float32", "float16", "int8", "uint8"] = "float32"
-    layout: Literal["NCHW", "NHWC", "PHWC4", "NC"] = "NCHW"
+    layout: Literal["NCHW", "NHWC", "PHWC4", "NC", "plain"] = "NCHW"
     scale: float | None = None
     zero_point: int | None = None
 
@@ -203,6 +204,8 @@ class Manifest(_Part, frozen=True):
         tflite: TFLite file with a signature for each subgraph and join, if there is one.
         aot: Copies of that file whose int8 signatures of the DSP are code for named chips, by chip.
         agreement: With the original on images, as the bundle was made; None where that was not measured.
+        results: What the outputs are called for those who run the model, in their order, such as the keys of what the original
+            returns; empty where they are called like their tensors.
     """
 
     schema: int
@@ -229,6 +232,11 @@ class Manifest(_Part, frozen=True):
     tflite: str | None = None
     aot: dict[str, str] = {}
     agreement: Agreement | None = None
+    results: tuple[str, ...] = ()
+
+    def named(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
+        """The outputs among some tensors by name, as those who run the model get them."""
+        return {result: tensors[name] for name, result in zip(self.outputs, self.results or self.outputs, strict=True)}
 
     @property
     def input(self) -> str:

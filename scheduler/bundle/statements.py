@@ -37,6 +37,7 @@ class _Branch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     paths: tuple[Annotated[int, msgspec.Meta(ge=0, le=1 << 24)], _Count] | None = None
     channels: tuple[Annotated[int, msgspec.Meta(ge=0, le=1 << 24)], _Count] | None = None
     ends: Annotated[tuple[_Name, ...], msgspec.Meta(min_length=1)] | None = None
+    rewrites: tuple[_Name, ...] = ()
 
 
 class _StatedSegment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,6 +50,13 @@ class _StatedSegment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     join: JoinKind
 
 
+class _StatedSide(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A part beside the trunk."""
+
+    name: _Name
+    processor: _Name
+
+
 class _Design(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A complete design."""
 
@@ -56,6 +64,7 @@ class _Design(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     device: _Name
     segments: tuple[_StatedSegment, ...]
     version: Literal[1]
+    sides: tuple[_StatedSide, ...] = ()
 
 
 def statement_problems(manifest: Manifest) -> Iterator[str]:
@@ -82,13 +91,18 @@ def _design_problems(manifest: Manifest) -> Iterator[str]:
     except (msgspec.ValidationError, RecursionError) as error:
         yield f"`design` is not a design: {error}"
         return
-    planned = list(dict.fromkeys(entry.segment for entry in manifest.subgraphs))
+    beside = [side.name for side in design.sides]
+    planned = list(dict.fromkeys(entry.segment for entry in manifest.subgraphs if entry.segment not in beside))
     stated = [segment.name for segment in design.segments]
-    if stated != planned:
+    if stated != planned or set(stated) & set(beside) or len(set(beside)) < len(beside):
         yield f"`design` has the segments {_listed(stated)}, the subgraphs are of {_listed(planned)}"
         return
     for segment in design.segments:
         yield from _segment_problems(segment, manifest)
+    for side in design.sides:
+        found = [entry.name for entry in manifest.subgraphs if entry.segment == side.name]
+        if found != [f"{side.name}.{side.processor}"]:
+            yield f"`design` has `{side.name}` on {side.processor} beside the trunk, its subgraphs are {_listed(found) or 'none'}"
 
 
 def _segment_problems(segment: _StatedSegment, manifest: Manifest) -> Iterator[str]:

@@ -76,7 +76,7 @@ def judge(session: Session, x: Values) -> Judgement:
             if not error <= TOLERANCE[precision]:
                 raise _blame(session, sub, name, tensors, _words(error, precision), precision)
             worst, compared = max(worst, error), compared + 1
-    output, final = ({name: found[name] for name in manifest.outputs} for found in (tensors, expected))
+    output, final = (manifest.named(found) for found in (tensors, expected))
     check_output(session, plain(output), plain(final))
     worst = max(worst, *(_error(output[name], final[name], precision) for name in final))
     measure = "largest" if precision == "fp32" else "rms"
@@ -92,8 +92,9 @@ def check_output(session: Session, output: Values, expected: Values) -> None:
     """
     manifest = session.bundle.manifest
     precision = max((sub.precision for sub in manifest.subgraphs), key=_PRECISIONS.index)
-    got, right = (as_arrays(values, manifest.outputs) for values in (output, expected))
-    for name in manifest.outputs:
+    names = manifest.results or manifest.outputs
+    got, right = (as_arrays(values, names) for values in (output, expected))
+    for name in names:
         error = _error(got[name], right[name], precision)
         if not error <= TOLERANCE[precision]:
             what = "the output" if len(right) == 1 else f"the output `{name}`"

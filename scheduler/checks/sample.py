@@ -10,6 +10,7 @@ import numpy as np
 from predictors.errors import StretchError
 from scheduler.delegates.base import Array
 from scheduler.runtime.inputs import Values
+from scheduler.runtime.sequential import relative
 
 #: Key of a manifest's `checks`.
 KEY = "sample"
@@ -61,8 +62,7 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         now, then = np.array(_spread(output)), np.array(self.values)
         if now.shape != then.shape:
             return f"was written with {len(then)} numbers of its output, {len(now)} are kept of {output.size}"
-        largest = float(np.abs(then).max(initial=0.0)) or 1.0
-        difference = float(np.abs(now - then).max(initial=0.0)) / largest
+        difference = relative(now, then) if then.size else 0.0
         if difference <= TOLERANCE:
             return None
         return f"differs by {difference:.2g} of the largest number from what it gave when the bundle was written, {TOLERANCE:g} is allowed"

@@ -15,7 +15,7 @@ from scheduler.delegates import LiteRtDelegate
 from scheduler.delegates.base import Array
 from scheduler.formats.int8_edges import edges
 from scheduler.formats.onnx import open_onnx
-from scheduler.runtime.inputs import Values, plain
+from scheduler.runtime.inputs import Values, as_arrays, plain
 from scheduler.runtime.sequential import Sequential, max_error
 from scheduler.runtime.session import Session
 
@@ -73,7 +73,7 @@ def verify_bundle(path: Path) -> Verification:
         for entry in bundle.manifest.subgraphs:
             if entry.precision == "int8":
                 edges(open_onnx(bundle.file(entry.file)).proto)
-        expected = Sequential(bundle.file(bundle.manifest.whole)).run(x)
+        expected = plain(bundle.manifest.named(as_arrays(Sequential(bundle.file(bundle.manifest.whole)).run(x), bundle.manifest.outputs)))
         found = [_compared(bundle, x, expected, "the subgraphs", None)]
         if bundle.manifest.tflite is not None:
             check_belongs(load_tflite(bundle.file(bundle.manifest.tflite)), bundle.manifest)

@@ -20,7 +20,7 @@ from predictors.errors import StretchError
 Tables = Mapping[str, Mapping[str, tuple[int, str]]]
 Unions = Mapping[str, Mapping[int, str]]
 
-SCALARS = {"bool": "?", "i8": "b", "u8": "B", "i32": "i", "u32": "I", "i64": "q", "f32": "f"}
+SCALARS = {"bool": "?", "i8": "b", "u8": "B", "i32": "i", "u32": "I", "i64": "q", "u64": "Q", "f32": "f"}
 
 #: Parts of a file, so that one which names the same parts over and over ends.
 MAX_PARTS = 500_000
@@ -45,17 +45,21 @@ class Flatbuffer:
         self._root = root
         self._identifier = identifier
 
-    def decode(self, data: bytes | memoryview) -> dict[str, Any]:
+    def decode(self, data: bytes | memoryview, *, others: bool = False) -> dict[str, Any]:
         """The root table; fields that are not there are left out.
 
         Numbers in a row come back as arrays that share the memory of `data`.
+
+        Args:
+            data: The file.
+            others: Whether it may have fields that the schema does not name; they are not read.
 
         Raises:
             StretchError: If the file is damaged or holds what the schema does not have.
         """
         if bytes(data[4:8]) != self._identifier:
             raise StretchError("it does not begin like one")
-        return _Reader(self._tables, self._unions, memoryview(data)).root(self._root)
+        return _Reader(self._tables, self._unions, memoryview(data), others).root(self._root)
 
     def encode(self, value: Mapping[str, Any]) -> bytearray:
         """A file with `value` as its root table; fields that are left out have their default."""
@@ -66,10 +70,11 @@ class Flatbuffer:
 
 
 class _Reader:
-    def __init__(self, tables: Tables, unions: Unions, data: memoryview) -> None:
+    def __init__(self, tables: Tables, unions: Unions, data: memoryview, others: bool) -> None:
         self._tables = tables
         self._unions = unions
         self._data = data
+        self._others = others
         self._left = MAX_PARTS
 
     def root(self, name: str) -> dict[str, Any]:
@@ -97,7 +102,7 @@ class _Reader:
             raise StretchError(f"a {name} in it has no proper index")
         slots = [self._number("H", index + place) for place in range(4, size, 2)]
         known = {slot for slot, _ in fields.values()}
-        if any(offset and slot not in known for slot, offset in enumerate(slots)):
+        if not self._others and any(offset and slot not in known for slot, offset in enumerate(slots)):
             raise StretchError(f"a {name} in it has a field that nn-stretch does not write")
         found: dict[str, Any] = {}
         # the number that chooses a union's table comes before the union
@@ -106,8 +111,14 @@ class _Reader:
                 continue
             if slots[slot] + struct.calcsize(SCALARS.get(kind, "I")) > length:
                 raise StretchError(f"`{field}` of a {name} in it lies outside of its table")
-            found[field] = self._field(name, kind, at + slots[slot], found)
+            if self._named(kind, found):
+                found[field] = self._field(name, kind, at + slots[slot], found)
         return found
+
+    def _named(self, kind: str, found: Mapping[str, Any]) -> bool:
+        """Whether a field is to be read: not if it is a table of a union that may be any, and the schema does not name it."""
+        chooser, _, union = kind.partition("?")
+        return not (union and self._others) or found.get(chooser, 0) in self._unions[union]
 
     def _field(self, name: str, kind: str, at: int, found: Mapping[str, Any]) -> Any:
         if kind in SCALARS:

@@ -9,7 +9,7 @@ import numpy as np
 from scheduler.cores import available_cores
 from scheduler.measure.interval import ratio_interval
 from scheduler.measure.turns import play_round
-from scheduler.runtime.inputs import Values
+from scheduler.runtime.inputs import Values, as_arrays, plain
 from scheduler.runtime.sequential import Sequential, max_error
 from scheduler.runtime.session import Session
 from scheduler.runtime.trace import Trace
@@ -121,7 +121,7 @@ def benchmark(session: Session, x: Values, effort: Effort | None = None, step: C
     cores = used_cores(session)
     output = session.run(x)
     whole = Sequential(bundle.file(bundle.manifest.whole), cores)
-    error = max_error(output, whole.run(x)) if session.computes else None
+    error = max_error(output, plain(bundle.manifest.named(as_arrays(whole.run(x), bundle.manifest.outputs)))) if session.computes else None
     rounds = _Rounds(session, x, {f"same net as one graph, {_threads(cores)}": whole.time} | _controls(session, x, cores))
     for number in range(effort.warmup):
         rounds.play(number)

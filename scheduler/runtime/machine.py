@@ -2,7 +2,7 @@
 
 A driver reports events and carries out the instructions it gets back, in their
 order. Three drive it: `scheduler.runtime.executor` one inference at a time,
-`scheduler.runtime.pipeline` several in flight, `scheduler.simulate.predicted`
+`scheduler.runtime.pipeline` several in flight, `scheduler.simulate.clock`
 under a clock that is only a number.
 
 With a calling thread, the transitions are, tried from top to bottom after each event:

@@ -7,7 +7,7 @@ woken for nothing, and none waits for another at a meeting point.
 
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import replace
@@ -62,6 +62,7 @@ class Pipeline(Driver[_Lane]):
         code: The subgraphs, compiled for their placements.
         limit_s: Seconds that one call of a delegate may take.
         recorder: Writes down what the state machine is told and answers; None for nobody.
+        named: Gives the outputs, by the names of their tensors, the names that callers know.
 
     Raises:
         StretchError: If a subgraph does not fit its tensors.
@@ -75,9 +76,10 @@ class Pipeline(Driver[_Lane]):
         code: Code,
         limit_s: float = TIME_LIMIT_S,
         recorder: Recorder | None = None,
+        named: Callable[[Mapping[str, Array]], Mapping[str, Array]] = dict,
     ) -> None:
         super().__init__(plan, [_Lane(buffers) for buffers in lanes], code, recorder)
-        self._limit_s = limit_s
+        self._limit_s, self._named = limit_s, named
         self._free = deque(range(len(lanes)))
         placements = {name: self._fitted(place) for name, place in placements.items()}
         self._changed = threading.Condition()
@@ -284,7 +286,7 @@ class Pipeline(Driver[_Lane]):
             raised.__cause__ = error
             output: Values | None = None
         else:
-            output = plain({name: lane.buffers.arrays[name].copy() for name in self.plan.outputs})
+            output = plain(self._named({name: lane.buffers.arrays[name].copy() for name in self.plan.outputs}))
         with self._changed:
             self._free.append(end.lane)
             if self._closed and not self._machine.in_flight:

@@ -170,7 +170,7 @@ class Session:
             for name, value in given.items():
                 np.copyto(arrays[name], value)
             self._trace = executor.run(keep)
-            return {name: arrays[name].copy() for name in self.plan.outputs}
+            return self.bundle.manifest.named({name: arrays[name].copy() for name in self.plan.outputs})
 
     def submit(self, x: Any) -> Future[Any]:
         """Start one inference beside those in flight, which share the processors with it.
@@ -197,7 +197,9 @@ class Session:
             check_inputs(given, executor.buffers.arrays)
             if self._pipeline is None:
                 lanes = [self._buffers() for _ in range(self._in_flight)]
-                self._pipeline = Pipeline(self.plan, executor.places, lanes, self._code, self._time_limit, self._recorder)
+                self._pipeline = Pipeline(
+                    self.plan, executor.places, lanes, self._code, self._time_limit, self._recorder, self.bundle.manifest.named
+                )
                 # A session that was never closed must not leave its threads behind.
                 weakref.finalize(self, Pipeline.stop, self._pipeline)
             # Under the lock: `run` must not meet it in a subgraph that only one of them may use.

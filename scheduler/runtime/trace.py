@@ -13,7 +13,7 @@ class Span:
         name: Subgraph or join, or what is converted or moved for it.
         processor: Processor of the device it was planned for.
         queue: Where it ran on this machine.
-        kind: What it was.
+        kind: What it was; a load is what others take of a processor where a run is simulated.
         start_ns: When it started, on the clock of `time.perf_counter_ns`.
         end_ns: When it ended.
     """
@@ -21,7 +21,7 @@ class Span:
     name: str
     processor: str
     queue: str
-    kind: Literal["subgraph", "join", "conversion"]
+    kind: Literal["subgraph", "join", "conversion", "load"]
     start_ns: int
     end_ns: int
 

@@ -49,7 +49,7 @@ class Transitions(Generic[A]):
         """
         return self._nodes.setdefault(machine.key(), Node(machine))
 
-    def learn(self, node: Node[A], event: Event, name: str | None) -> tuple[A, Node[A]]:
+    def learn(self, node: Node[A], event: Event, name: Hashable | None) -> tuple[A, Node[A]]:
         """Work out the answer to an event that `node.answers` does not have.
 
         Args:

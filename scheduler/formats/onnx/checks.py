@@ -11,13 +11,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from predictors.errors import StretchError
-from scheduler.formats.onnx.shapes import RULES, Cost, Node, Shape, need
+from scheduler.formats.onnx.shapes import RULES
+from scheduler.formats.onnx.shapes.node import (
+    MAX_RANK,
+    MAX_RESULTS,
+    TYPE_NAMES,
+    Cost,
+    Node,
+    Shape,
+    Tensor,
+    need,
+)
+from scheduler.formats.onnx.shapes.refused import reason
+from scheduler.formats.onnx.weights import EXTERNAL, TYPES, stored_tensor
 
-#: Multiply-accumulates of one file: seven times the largest EfficientNet.
-MAX_WORK = 1 << 38
+#: Multiply-accumulates of one file: twice those of a ViT-H/14 of 518 × 518 pixels.
+MAX_WORK = 1 << 41
 
 #: Elements alive at one time, weights left out: half a gigabyte of reals.
 MAX_ALIVE = 1 << 27
@@ -25,23 +35,12 @@ MAX_ALIVE = 1 << 27
 #: Operators and weights of one file.
 MAX_PARTS = 20_000
 
-#: Constants of at most this many elements may be sizes, and are looked into.
-SHORT = 16
-
-#: Element types of weights: bytes of one, and the field that holds them where they are no raw bytes.
-TYPES = {
-    1: (4, "float_data"),
-    2: (1, "int32_data"),
-    3: (1, "int32_data"),
-    6: (4, "int32_data"),
-    7: (8, "int64_data"),
-    10: (2, "int32_data"),
-}
-
 #: Types of attributes that are numbers and words: FLOAT, INT, STRING, FLOATS, INTS.
 PLAIN = (1, 2, 3, 6, 7)
 
-_EXTERNAL = 1
+#: Operators with an attribute that is a tensor, and the type of such attributes.
+_STORING, _TENSOR = ("Constant", "ConstantOfShape"), 4
+
 _AGAIN = "write the bundle again with `stretch branch`"
 
 
@@ -66,14 +65,14 @@ def check_onnx(proto: Any, model: Path) -> Demand:
         model: Its file, for messages and for the sizes of weights beside it.
 
     Raises:
-        StretchError: If it holds an operator that `stretch` does not write, a
+        StretchError: If it holds an operator that no bundle has, a
             graph inside an operator, weights that are not what they state, shapes
             that do not fit together, or would take too much work or memory.
     """
     try:
         return _check(proto, model)
     except StretchError as error:
-        raise StretchError(f"{model} cannot be run: {error.message}", _AGAIN) from error
+        raise StretchError(f"{model} cannot be run: {error.message}", error.hint or _AGAIN) from error
 
 
 def tensor_shapes(proto: Any, model: Path) -> dict[str, Shape]:
@@ -89,28 +88,35 @@ def tensor_shapes(proto: Any, model: Path) -> dict[str, Shape]:
     try:
         inputs, weights, costs = _worked_out(proto, model)
     except StretchError as error:
-        raise StretchError(f"{model} cannot be read: {error.message}", _AGAIN) from error
-    return inputs | weights | {name: cost.shape for name, cost in costs.items()}
+        raise StretchError(f"{model} cannot be read: {error.message}", error.hint or _AGAIN) from error
+    return {name: each.shape for name, each in (inputs | weights | _results(proto.graph, costs)).items()}
 
 
 def _check(proto: Any, model: Path) -> Demand:
     graph = proto.graph
     inputs, _, costs = _worked_out(proto, model)
-    known = inputs | {name: cost.shape for name, cost in costs.items()}
+    computed = inputs | _results(graph, costs)
+    known = {name: each.shape for name, each in computed.items()}
     for value in graph.output:
         need(value.name in known, f"nothing writes its output `{value.name}`")
-        need(
-            known[value.name] == _stated(value), f"it states {list(_stated(value))} for `{value.name}` and makes {list(known[value.name])}"
-        )
+        stated, made = _stated(value), computed[value.name]
+        need(made.shape == stated.shape, f"it states {list(stated.shape)} for `{value.name}` and makes {list(made.shape)}")
+        need(made.type == stated.type, f"it states {TYPE_NAMES[stated.type]} for `{value.name}` and makes {TYPE_NAMES[made.type]}")
     _check_statistics(graph)
-    work, alive = sum(cost.work for cost in costs.values()), _most_alive(graph, known)
+    work, alive = sum(cost.work for cost in costs), _most_alive(graph, known)
     need(work <= MAX_WORK, f"it takes {work:.1e} multiply-accumulates, {MAX_WORK:.1e} are allowed")
     need(alive <= MAX_ALIVE, f"it keeps {alive:.1e} elements at one time, {MAX_ALIVE:.1e} are allowed")
     return Demand(work, alive)
 
 
-def _worked_out(proto: Any, model: Path) -> tuple[dict[str, Shape], dict[str, Shape], dict[str, Cost]]:
-    """Shapes of the inputs and of the weights, and what each operator makes, by the name of its result."""
+def _results(graph: Any, costs: list[Cost]) -> dict[str, Tensor]:
+    """What the operators write, by name."""
+    pairs = (zip(node.output, cost.results, strict=True) for node, cost in zip(graph.node, costs, strict=True))
+    return {name: tensor for each in pairs for name, tensor in each if name}
+
+
+def _worked_out(proto: Any, model: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], list[Cost]]:
+    """The inputs and the weights by name, and what each operator makes."""
     graph = proto.graph
     need(not proto.functions and not proto.training_info, "it defines functions or training steps")
     need(not graph.sparse_initializer, "it has sparse weights")
@@ -119,10 +125,9 @@ def _worked_out(proto: Any, model: Path) -> tuple[dict[str, Shape], dict[str, Sh
     for what, names in (("weights", [t.name for t in graph.initializer]), ("inputs", [v.name for v in graph.input])):
         _check_unique(what, names)
     _check_unique("outputs", [value.name for value in graph.output])
-    shapes = {tensor.name: _weight(tensor, model) for tensor in graph.initializer}
-    inputs = {value.name: _stated(value) for value in graph.input if value.name not in shapes}
-    values = {tensor.name: _short(tensor) for tensor in graph.initializer if math.prod(tensor.dims) <= SHORT}
-    return inputs, shapes, _costs(graph, shapes | inputs, values)
+    weights = {tensor.name: stored_tensor(tensor, model) for tensor in graph.initializer}
+    inputs = {value.name: _stated(value) for value in graph.input if value.name not in weights}
+    return inputs, weights, _costs(graph, weights | inputs, model)
 
 
 def _check_unique(what: str, names: list[str]) -> None:
@@ -130,92 +135,63 @@ def _check_unique(what: str, names: list[str]) -> None:
     need(twice is None, f"two of its {what} are called `{twice}`")
 
 
-def _stated(value: Any) -> Shape:
-    dims = value.type.tensor_type.shape.dim
+def _stated(value: Any) -> Tensor:
+    """What an input or output is said to be."""
+    type, dims = value.type.tensor_type.elem_type, value.type.tensor_type.shape.dim
+    need(type in TYPES, f"`{value.name}` has element type {type}, which nn-stretch does not write")
+    need(len(dims) <= MAX_RANK, f"`{value.name}` has {len(dims)} axes")
     need(all(d.dim_value > 0 for d in dims), f"`{value.name}` has no fixed shape")
     shape = tuple(d.dim_value for d in dims)
     need(math.prod(shape) <= MAX_ALIVE, f"`{value.name}` has the shape {list(shape)}")
-    return shape
+    return Tensor(shape, type)
 
 
-def _weight(tensor: Any, model: Path) -> Shape:
-    """Shape of a weight whose bytes are as many as it says."""
-    need(tensor.data_type in TYPES, f"weight `{tensor.name}` has element type {tensor.data_type}, which nn-stretch does not write")
-    need(all(n >= 0 for n in tensor.dims), f"weight `{tensor.name}` has the shape {list(tensor.dims)}")
-    width, field = TYPES[tensor.data_type]
-    wanted = math.prod(tensor.dims) * width
-    if tensor.data_location == _EXTERNAL:
-        has = _external_bytes(tensor, model)
-    elif tensor.HasField("raw_data"):
-        has = len(tensor.raw_data)
-    else:
-        has = len(getattr(tensor, field)) * width
-    need(has == wanted, f"weight `{tensor.name}` has {has} bytes, its shape {list(tensor.dims)} needs {wanted}")
-    return tuple(tensor.dims)
-
-
-def _external_bytes(tensor: Any, model: Path) -> int:
-    """Bytes of a weight in a file of its own, which must reach that far."""
-    said = {entry.key: entry.value for entry in tensor.external_data}
-    offset, length = said.get("offset", "0"), said.get("length", "0")
-    digits = all(text.isascii() and text.isdigit() and len(text) < 19 for text in (offset, length))
-    need(digits, f"weight `{tensor.name}` does not say where it lies in its file")
-    file = model.parent / said.get("location", "")
-    try:
-        size = file.stat().st_size
-    except (OSError, ValueError) as error:
-        raise StretchError(f"the file of weight `{tensor.name}` cannot be read") from error
-    need(int(offset) + int(length) <= size, f"weight `{tensor.name}` lies beyond the end of its file")
-    return int(length) if "length" in said else size - int(offset)
-
-
-def _short(tensor: Any) -> list[float]:
-    """The numbers of a short weight inside the file; none for one outside."""
-    import onnx.numpy_helper
-
-    if tensor.data_location == _EXTERNAL:
-        return []
-    found = onnx.numpy_helper.to_array(tensor).ravel()
-    need(bool(np.isfinite(found).all()), f"weight `{tensor.name}` contains NaN or infinity")
-    return [float(n) if found.dtype.kind == "f" else int(n) for n in found]
-
-
-def _costs(graph: Any, shapes: dict[str, Shape], values: Mapping[str, list[float]]) -> dict[str, Cost]:
-    """What each operator makes, by the name of its result; `shapes` are those of inputs and weights."""
-    shapes = dict(shapes)
-    costs: dict[str, Cost] = {}
+def _costs(graph: Any, known: Mapping[str, Tensor], model: Path) -> list[Cost]:
+    """What each operator makes; `known` are the inputs and the weights."""
+    tensors = dict(known)
+    costs = []
     for i, node in enumerate(graph.node):
         name = node.name or f"{node.op_type}_{i}"
         try:
-            result = _result(node, shapes)
-            costs[result] = _cost(node, shapes, values)
+            _check_node(node, tensors)
+            cost = _cost(node, tensors, model)
         except StretchError as error:
-            raise StretchError(f"operator `{name}` ({node.op_type}): {error.message}") from error
-        shapes[result] = costs[result].shape
+            raise StretchError(f"operator `{name}` ({node.op_type}): {error.message}", error.hint) from error
+        tensors |= {name: tensor for name, tensor in zip(node.output, cost.results, strict=True) if name}
+        costs.append(cost)
     return costs
 
 
-def _result(node: Any, there: Mapping[str, Shape]) -> str:
-    """The one tensor that an operator writes."""
-    need(node.op_type in RULES and node.domain in ("", "ai.onnx"), "nn-stretch does not write this operator")
-    need(len(node.output) == 1 and bool(node.output[0]), f"it has {len(node.output)} results, one is allowed")
-    need(node.output[0] not in there, f"`{node.output[0]}` is written twice")
-    return str(node.output[0])
-
-
-def _cost(node: Any, there: Mapping[str, Shape], values: Mapping[str, list[float]]) -> Cost:
-    import onnx.helper
-
+def _check_node(node: Any, there: Mapping[str, Tensor]) -> None:
+    """Refuse a node that no rule knows, that reads what is not there, or writes what is."""
+    need(node.domain in ("", "ai.onnx"), f"no bundle holds operators of the domain `{node.domain[:60]}`; write it with ONNX's own")
+    need(node.op_type in RULES, reason(node.op_type))
+    written = [name for name in node.output if name]
+    need(0 < len(node.output) <= MAX_RESULTS and bool(node.output[0]), f"it has {len(node.output)} results")
+    twice = next((name for name in written if name in there or written.count(name) > 1), None)
+    need(twice is None, f"`{twice}` is written twice")
     for name in node.input:
         need(not name or name in there, f"it reads `{name}`, which nothing writes before it")
-    for attribute in node.attribute:
-        need(attribute.type in PLAIN and not attribute.ref_attr_name, f"its attribute `{attribute.name}` is no number or word")
-    attrs = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+
+
+def _cost(node: Any, there: Mapping[str, Tensor], model: Path) -> Cost:
+    attrs = {each.name: _attribute(each, node.op_type in _STORING, model) for each in node.attribute}
     need(len(attrs) == len(node.attribute), "it has an attribute twice")
-    constants = {i: values[name] for i, name in enumerate(node.input) if name in values}
-    cost = RULES[node.op_type](Node(tuple(there[name] if name else None for name in node.input), attrs, constants))
-    need(all(n > 0 for n in cost.shape) and math.prod(cost.shape) <= MAX_ALIVE, f"it makes a tensor of {list(cost.shape)}")
+    cost = RULES[node.op_type](Node(tuple(there[name] if name else None for name in node.input), attrs, len(node.output)))
+    need(len(cost.results) == len(node.output), f"it has {len(node.output)} results, {len(cost.results)} are allowed")
+    for made in cost.results:
+        fits = len(made.shape) <= MAX_RANK and all(n > 0 for n in made.shape) and made.size <= MAX_ALIVE
+        need(fits, f"it makes a tensor of {str(list(made.shape))[:200]}")
     return cost
+
+
+def _attribute(attribute: Any, stores: bool, model: Path) -> Any:
+    """The value of an attribute: a number, a word, a list, or the tensor of an operator that stores one."""
+    import onnx.helper
+
+    plain = attribute.type in PLAIN or (stores and attribute.type == _TENSOR)
+    need(plain and not attribute.ref_attr_name, f"its attribute `{attribute.name}` is no number or word")
+    return stored_tensor(attribute.t, model) if attribute.type == _TENSOR else onnx.helper.get_attribute_value(attribute)
 
 
 def _check_statistics(graph: Any) -> None:
@@ -224,24 +200,23 @@ def _check_statistics(graph: Any) -> None:
 
     variances = {node.input[4] for node in graph.node if node.op_type == "BatchNormalization"}
     for tensor in graph.initializer:
-        if tensor.name in variances and tensor.data_location != _EXTERNAL:
+        if tensor.name in variances and tensor.data_location != EXTERNAL:
             found = onnx.numpy_helper.to_array(tensor)
             need(bool((found >= 0).all()), f"variance `{tensor.name}` of a batch norm is negative or no number")
 
 
 def _most_alive(graph: Any, shapes: Mapping[str, Shape]) -> int:
     """Most elements that have been written and will still be read, at any operator."""
-    last = {name: i for i, node in enumerate(graph.node) for name in node.input if name in shapes}
+    sizes = {name: math.prod(shape) for name, shape in shapes.items()}
+    last = {name: i for i, node in enumerate(graph.node) for name in (*node.output, *node.input) if name in sizes}
     last |= {value.name: len(graph.node) for value in graph.output}
     ends: dict[int, list[str]] = {}
     for name, i in last.items():
         ends.setdefault(i, []).append(name)
-    written = {node.output[0] for node in graph.node}
-    alive = most = sum(math.prod(shape) for name, shape in shapes.items() if name not in written)
+    written = {name for node in graph.node for name in node.output}
+    alive = most = sum(size for name, size in sizes.items() if name not in written)
     for i, node in enumerate(graph.node):
-        alive += math.prod(shapes[node.output[0]])
+        alive += sum(sizes[name] for name in node.output if name)
         most = max(most, alive)
-        alive -= sum(math.prod(shapes[name]) for name in ends.get(i, []))
-        if node.output[0] not in last:
-            alive -= math.prod(shapes[node.output[0]])
+        alive -= sum(sizes[name] for name in ends.get(i, []))
     return most

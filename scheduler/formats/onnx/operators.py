@@ -18,6 +18,7 @@ from predictors.graph import Op, OpGraph
 from predictors.shapes import Attr, Attrs, Shape
 from scheduler.formats.onnx.checks import tensor_shapes
 from scheduler.formats.onnx.file import graph_shapes
+from scheduler.formats.onnx.shapes.node import REALS
 
 #: Carry the scales of an int8 subgraph, or stand at the edges of an fp16 one.
 QUANTISERS = ("QuantizeLinear", "DequantizeLinear", "Cast")
@@ -106,7 +107,8 @@ def operators(proto: Any) -> Iterator[Parts]:
         StretchError: If a node belongs to no operator.
     """
     weights = {tensor.name for tensor in proto.graph.initializer}
-    made_by = {node.output[0]: node for node in proto.graph.node if not _quantises(node)}
+    made_by = {name: node for node in proto.graph.node if not _quantises(node) for name in node.output if name}
+    place = {node.output[0]: i for i, node in enumerate(proto.graph.node)}
     names = _Names(proto)
     inner: set[str] = set()
     for node in proto.graph.node:
@@ -114,12 +116,12 @@ def operators(proto: Any) -> Iterator[Parts]:
             continue
         kind = stated(node)
         if kind is None:
-            inner.add(node.output[0])
+            inner.update(name for name in node.output if name)
             continue
-        nodes = _nodes(node, made_by, inner, names)
+        nodes = sorted(_nodes(node, made_by, inner, names), key=lambda each: place[each.output[0]])
         read = [names.real(name) for each in nodes for name in each.input if name]
         tensors = [name for name in read if name not in weights and name not in inner]
-        inside = {each.output[0] for each in nodes}
+        inside = {name for each in nodes for name in each.output}
         inner -= inside
         # What an operator of several nodes reads, more than one of them may read.
         inputs = tuple(dict.fromkeys(tensors)) if len(nodes) > 1 else tuple(tensors)
@@ -151,18 +153,21 @@ class _Names:
 
 
 def _quantises(node: Any) -> bool:
-    return node.op_type in QUANTISERS and not node.domain
+    """Whether a node only changes the precision of reals; a cast to another type, or one that is an operator, does more."""
+    if node.op_type not in QUANTISERS or node.domain or any(entry.key == KIND for entry in node.metadata_props):
+        return False
+    return node.op_type != "Cast" or any(each.name == "to" and each.i in REALS for each in node.attribute)
 
 
 def _nodes(last: Any, made_by: Mapping[str, Any], inner: set[str], names: _Names) -> list[Any]:
-    """The node and those before it that belong to no other operator, in order."""
+    """The node and those before it that belong to no other operator."""
     found, waiting = [last], list(last.input)
     while waiting:
         name = names.real(waiting.pop())
         if name in inner and all(made_by[name] is not node for node in found):
             found.append(made_by[name])
             waiting += made_by[name].input
-    return found[::-1]
+    return found
 
 
 def _check(graph: OpGraph, part: Parts, shapes: Mapping[str, Shape]) -> None:

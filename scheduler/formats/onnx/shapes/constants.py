@@ -1,0 +1,68 @@
+"""Tensors that are known before the network runs: stored in the file, counted, or told by a shape."""
+
+import math
+from collections.abc import Mapping
+
+from scheduler.formats.onnx.shapes.node import INDICES, INT64, MAX_RANK, Cost, Node, Rule, Tensor, need
+
+#: Constants of at most this many elements may be sizes, and are looked into.
+SHORT = 16
+
+#: Attributes of Constant that hold numbers, with whether they are lists and whether they are reals.
+_STORED = {"value_float": (False, True), "value_floats": (True, True), "value_int": (False, False), "value_ints": (True, False)}
+
+
+def short(tensor: Tensor) -> Tensor:
+    """The tensor, whose values are forgotten if they are too many to be sizes."""
+    return tensor if tensor.size <= SHORT else Tensor(tensor.shape, tensor.type)
+
+
+def _constant(node: Node) -> Cost:
+    need(len(node.attrs) == 1 and not node.inputs, "it has no single value")
+    [(name, value)] = node.attrs.items()
+    if isinstance(value, Tensor):
+        return Cost((value,), value.size)
+    need(name in _STORED, f"it has its value as `{name}`")
+    many, real = _STORED[name]
+    values = tuple(value) if many else (value,)
+    return Cost((short(Tensor((len(values),) if many else (), 1 if real else INT64, values)),), len(values))
+
+
+def _shape(node: Node) -> Cost:
+    x, rank = node.shape(0), len(node.shape(0))
+    kept = x[node.whole("start", 0) : node.whole("end", rank)]
+    need(rank <= MAX_RANK, f"its input has {rank} axes")
+    return Cost((Tensor((len(kept),), INT64, tuple(kept)),), rank)
+
+
+def _size(node: Node) -> Cost:
+    return Cost((Tensor((), INT64, (node.tensor(0).size,)),), 1)
+
+
+def _filled(node: Node) -> Cost:
+    sizes, value = node.numbers(0), node.attrs.get("value", Tensor((1,), values=(0.0,)))
+    need(isinstance(value, Tensor) and value.size == 1 and len(sizes) <= MAX_RANK, "its value is no single number")
+    need(all(n > 0 for n in sizes), f"it makes {sizes}")
+    size = math.prod(sizes)
+    values = None if value.values is None or size > SHORT else value.values * size
+    return Cost((Tensor(tuple(sizes), value.type, values),), size)
+
+
+def _range(node: Node) -> Cost:
+    start, limit, step = (node.tensor(i, INDICES) for i in range(3))
+    need(start.type == limit.type == step.type, "its bounds differ in their element types")
+    first, last, by = (node.number(i) for i in range(3))
+    need(by != 0, "its step is 0")
+    counted = range(first, last, by)
+    # `len` of a range overflows where its bounds are far apart.
+    count = max(0, -(-(last - first) // by))
+    return Cost((Tensor((count,), start.type, tuple(counted) if count <= SHORT else None),), count)
+
+
+RULES: Mapping[str, Rule] = {
+    "Constant": _constant,
+    "ConstantOfShape": _filled,
+    "Range": _range,
+    "Shape": _shape,
+    "Size": _size,
+}

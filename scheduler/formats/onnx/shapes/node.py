@@ -1,0 +1,220 @@
+"""What the rule of an operator sees of a node, and what it answers."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from predictors.errors import StretchError
+
+_T = TypeVar("_T")
+
+Shape = tuple[int, ...]
+
+#: Strides, dilations and padding are at most this.
+MAX_STEP = 1 << 12
+
+#: Axes of one tensor.
+MAX_RANK = 12
+
+#: Tensors that one operator writes.
+MAX_RESULTS = 256
+
+#: Element types, as ONNX numbers them.
+FLOAT, UINT8, INT8, INT32, INT64, BOOL, FLOAT16 = 1, 2, 3, 6, 7, 9, 10
+
+TYPE_NAMES = {FLOAT: "float", UINT8: "uint8", INT8: "int8", INT32: "int32", INT64: "int64", BOOL: "bool", FLOAT16: "float16"}
+
+REALS = frozenset({FLOAT, FLOAT16})
+BYTES = frozenset({UINT8, INT8})
+INDICES = frozenset({INT32, INT64})
+NUMBERS = REALS | BYTES | INDICES
+ANY = NUMBERS | {BOOL}
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """What is known of a tensor before anything is computed.
+
+    Args:
+        shape: Its sizes, each axis from the first; 0 only for constants without elements.
+        type: Its element type, one of `ANY`.
+        values: Its elements in order, where it is a short constant.
+    """
+
+    shape: Shape
+    type: int = FLOAT
+    values: tuple[float, ...] | None = None
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return math.prod(self.shape)
+
+    def reshaped(self, shape: Sequence[int]) -> "Tensor":
+        """The same elements in another shape."""
+        return Tensor(tuple(shape), self.type, self.values)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What an operator makes.
+
+    Args:
+        results: The tensors that it writes, in order.
+        work: Multiply-accumulates, or operations on single elements.
+    """
+
+    results: tuple[Tensor, ...]
+    work: int
+
+    @property
+    def shape(self) -> Shape:
+        """Of the first result."""
+        return self.results[0].shape
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operator with what its result depends on.
+
+    Args:
+        inputs: What it reads; None for one that is left out.
+        attrs: Its attributes.
+        results: How many tensors it writes.
+    """
+
+    inputs: tuple[Tensor | None, ...]
+    attrs: Mapping[str, Any]
+    results: int = 1
+
+    def optional(self, i: int) -> Tensor | None:
+        """Input `i`, or None if it is left out."""
+        return self.inputs[i] if i < len(self.inputs) else None
+
+    def tensor(self, i: int, types: frozenset[int] = ANY) -> Tensor:
+        """Input `i`, which must be there and have one of these element types."""
+        found = there(self.optional(i), f"it has no input {i}")
+        need(found.type in types, f"its input {i} is of type {TYPE_NAMES[found.type]}")
+        return found
+
+    def tensors(self, types: frozenset[int] = ANY) -> list[Tensor]:
+        """All inputs, which must be of one element type, and one of these."""
+        found = [self.tensor(i, types) for i in range(len(self.inputs))]
+        need(bool(found), "it has no inputs")
+        need(len({each.type for each in found}) == 1, "its inputs differ in their element types")
+        return found
+
+    def shape(self, i: int) -> Shape:
+        """Shape of input `i`, which must be there."""
+        return self.tensor(i).shape
+
+    def numbers(self, i: int) -> list[int]:
+        """Whole numbers of input `i`, which must be a short constant."""
+        found = self.tensor(i)
+        values = there(found.values, f"its input {i} is no short constant")
+        need(found.type in INDICES and len(found.shape) <= 1, f"its input {i} is no list of whole numbers")
+        return [int(n) for n in values]
+
+    def number(self, i: int) -> int:
+        """The one whole number of input `i`."""
+        found = self.numbers(i)
+        need(len(found) == 1, f"its input {i} has {len(found)} numbers, one is needed")
+        return found[0]
+
+    def listed(self, name: str, i: int) -> list[int] | None:
+        """Whole numbers that are an attribute, or input `i` in later opsets; None where both are left out."""
+        if self.optional(i) is not None:
+            return self.numbers(i)
+        if name not in self.attrs:
+            return None
+        found = self.attrs[name]
+        need(isinstance(found, list | tuple) and all(isinstance(n, int) for n in found), f"its {name} is no list of whole numbers")
+        return list(found)
+
+    def ints(self, name: str, default: Sequence[int], least: int) -> tuple[int, ...]:
+        """A list of whole numbers among the attributes, as long as `default`, each within `least` and `MAX_STEP`."""
+        found = self.attrs.get(name, default)
+        listed = isinstance(found, Sequence) and not isinstance(found, bytes)
+        need(listed and len(found) == len(default), f"its {name} is {str(found)[:60]}")
+        need(all(isinstance(n, int) and least <= n <= MAX_STEP for n in found), f"its {name} is {list(found)}")
+        return tuple(found)
+
+    def whole(self, name: str, default: int) -> int:
+        """A whole number among the attributes."""
+        found = self.attrs.get(name, default)
+        need(isinstance(found, int), f"its {name} is no whole number")
+        return int(found)
+
+    def word(self, name: str, default: str) -> str:
+        """A word among the attributes."""
+        found = self.attrs.get(name, default.encode())
+        need(isinstance(found, bytes), f"its {name} is no word")
+        return bytes(found).decode(errors="replace")
+
+    def axis(self, name: str, default: int, rank: int) -> int:
+        """An axis among the attributes, counted from the first."""
+        return counted(self.whole(name, default), rank, name)
+
+
+Rule = Callable[[Node], Cost]
+
+
+def need(holds: bool, problem: str) -> None:
+    """Raise StretchError with `problem` unless it `holds`."""
+    if not holds:
+        raise StretchError(problem)
+
+
+def there(value: _T | None, problem: str) -> _T:
+    """The value, which must not be None."""
+    if value is None:
+        raise StretchError(problem)
+    return value
+
+
+def gives(shape: Iterable[int], work: int, type: int = FLOAT) -> Cost:
+    """The cost of an operator with one result."""
+    return Cost((Tensor(tuple(shape), type),), work)
+
+
+def like(tensor: Tensor, work: int = 1) -> Cost:
+    """The cost of an operator whose result is like a tensor, with so many operations for each element."""
+    return gives(tensor.shape, work * tensor.size, tensor.type)
+
+
+def moved(tensor: Tensor, shape: Sequence[int]) -> Cost:
+    """The cost of the same elements in another shape."""
+    return Cost((tensor.reshaped(shape),), tensor.size)
+
+
+def counted(axis: int, rank: int, name: str = "axis") -> int:
+    """An axis counted from the first, where it may be counted from the last.
+
+    Raises:
+        StretchError: If there is no such axis.
+    """
+    need(-rank <= axis < rank, f"its {name} is {axis}, there are {rank} axes")
+    return axis % rank
+
+
+def distinct(axes: Iterable[int], rank: int) -> list[int]:
+    """Axes counted from the first, none of which may be there twice."""
+    found = [counted(axis, rank, "axes") for axis in axes]
+    need(len(set(found)) == len(found), f"its axes {found} are there twice")
+    return found
+
+
+def broadcast(shapes: Sequence[Shape]) -> Shape:
+    """The shape that tensors of several shapes have together, as numpy has it.
+
+    Raises:
+        StretchError: If two of them do not go together.
+    """
+    made: list[int] = []
+    need(bool(shapes), "it has no inputs")
+    for i in range(1, max(map(len, shapes)) + 1):
+        sizes = {shape[-i] for shape in shapes if i <= len(shape)} - {1}
+        need(len(sizes) <= 1, f"its inputs of shapes {', '.join(str(list(s)) for s in shapes)} do not go together")
+        made.append(sizes.pop() if sizes else 1)
+    return tuple(reversed(made))

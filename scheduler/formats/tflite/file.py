@@ -1,0 +1,247 @@
+"""A TFLite file of any converter, read without trust: tensors, stored numbers and operators, every index of which leads somewhere."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from predictors.errors import StretchError
+from predictors.files import read_bytes
+from scheduler.formats.tflite.operators import ANY_TFLITE, DEFAULTS, NAMES
+from scheduler.formats.tflite_checks import MAX_ELEMENTS
+from scheduler.formats.tflite_schema import VERSION
+
+#: Offsets of the format have 31 bits.
+MAX_BYTES = (1 << 31) - 1
+
+#: Element types by number; those of other numbers are kept by their number.
+TYPES: dict[int, str] = {
+    0: "float32",
+    1: "float16",
+    2: "int32",
+    3: "uint8",
+    4: "int64",
+    6: "bool",
+    7: "int16",
+    9: "int8",
+    10: "float64",
+    15: "uint32",
+    16: "uint16",
+    17: "int4",
+}
+
+#: Types whose numbers may stand for reals.
+ROUNDED = ("int4", "int8", "uint8", "int16", "int32", "int64")
+
+_AGAIN = "convert it again"
+
+
+@dataclass(frozen=True)
+class Quantisation:
+    """What whole numbers stand for: real = scale · (number − zero point).
+
+    Args:
+        scales: One, or one for each place along an axis.
+        zero_points: As many.
+        axis: That axis.
+    """
+
+    scales: NDArray[np.float32]
+    zero_points: NDArray[np.int64]
+    axis: int
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor of a network.
+
+    Args:
+        name: Its name, which another may have too.
+        shape: Its shape; an open size is 1.
+        kind: Its element type, by numpy's name.
+        stored: Its numbers as the file stores them; None if the network computes it.
+        quantisation: What they stand for, if they are rounded reals.
+        opened: Axes whose size the file leaves open.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    kind: str
+    stored: NDArray[Any] | None = None
+    quantisation: Quantisation | None = None
+    opened: tuple[int, ...] = ()
+
+    @property
+    def reals(self) -> NDArray[Any] | None:
+        """What the stored numbers stand for, in single precision if they are of reals."""
+        if self.stored is None or self.quantisation is None:
+            return self.stored.astype(np.float32) if self.stored is not None and self.kind in ("float16", "float64") else self.stored
+        along = [1] * len(self.shape)
+        if len(self.quantisation.scales) > 1:
+            along[self.quantisation.axis] = -1
+        scale, zero = (each.astype(np.float64).reshape(along) for each in (self.quantisation.scales, self.quantisation.zero_points))
+        found: NDArray[Any] = (scale * (self.stored.astype(np.float64) - zero)).astype(np.float32)
+        return found.reshape(self.shape)
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator.
+
+    Args:
+        code: Its name in the schema; that of a custom operator is its own.
+        settings: Its settings by name; those that are left out are zero.
+        inputs: Numbers of the tensors that it reads; None for one that is left out.
+        outputs: Numbers of those that it writes.
+    """
+
+    code: str
+    settings: Mapping[str, Any]
+    inputs: tuple[int | None, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Network:
+    """The one network of a file.
+
+    Args:
+        path: The file.
+        tensors: By number.
+        operators: In order.
+        inputs: Numbers of the tensors that it reads.
+        outputs: Numbers of those that it gives.
+    """
+
+    path: Path
+    tensors: Sequence[Tensor]
+    operators: Sequence[Operator] = field(default_factory=list)
+    inputs: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
+
+
+def open_tflite(path: Path) -> Network:
+    """Read a file.
+
+    Raises:
+        StretchError: If it cannot be read, is damaged, or holds what is no single network.
+    """
+    content = read_bytes(path, "model", MAX_BYTES)
+    try:
+        return _network(path, ANY_TFLITE.decode(content, others=True), content)
+    except StretchError as error:
+        raise StretchError(f"{path} is no TFLite file that can be read: {error.message}", error.hint or _AGAIN) from error
+
+
+def _need(holds: bool, problem: str, hint: str | None = None) -> None:
+    if not holds:
+        raise StretchError(problem, hint)
+
+
+def _network(path: Path, model: Mapping[str, Any], content: bytes) -> Network:
+    _need(model.get("version") == VERSION, f"its version is {model.get('version')}, not {VERSION}")
+    graphs = model.get("subgraphs", [])
+    _need(len(graphs) == 1, f"it has {len(graphs)} subgraphs, one is taken", "convert the function that computes the network alone")
+    graph, buffers = graphs[0], model.get("buffers", [])
+    tensors = [_tensor(tensor, buffers, content) for tensor in graph.get("tensors", [])]
+    known = _known(tensors)
+    _need(known <= MAX_BYTES, f"it has {known / 1e9:.1f} GB of stored numbers")
+    codes = [_code(code) for code in model.get("operator_codes", [])]
+    operators = [_operator(operator, codes, len(tensors)) for operator in graph.get("operators", [])]
+    _need(bool(operators), "it has no operators")
+    inputs, outputs = (_indices(graph.get(key, ()), len(tensors), key) for key in ("inputs", "outputs"))
+    there = {i for i, tensor in enumerate(tensors) if tensor.stored is not None} | set(inputs)
+    _need(all(tensors[i].stored is None for i in inputs), "its inputs are stored")
+    for operator in operators:
+        lacking = next((i for i in operator.inputs if i is not None and i not in there), None)
+        _need(lacking is None, f"{operator.code} reads `{tensors[lacking or 0].name[:80]}`, which nothing writes before it")
+        twice = next((i for i in operator.outputs if i in there), None)
+        _need(twice is None, f"`{tensors[twice or 0].name[:80]}` is written twice")
+        there |= set(operator.outputs)
+    _need(all(i in there for i in outputs), "it has outputs that nothing writes")
+    return Network(path, tensors, operators, inputs, outputs)
+
+
+def _known(tensors: Sequence[Tensor]) -> int:
+    """Bytes of the stored numbers in single precision: many tensors may name one buffer."""
+    return sum(4 * tensor.stored.size for tensor in tensors if tensor.stored is not None)
+
+
+def _code(code: Mapping[str, Any]) -> str:
+    """An operator's name; files of old have its number in another field."""
+    number = max(int(code.get("builtin_code", 0)), int(code.get("deprecated_builtin_code", 0)))
+    name = NAMES.get(number, f"operator {number}")
+    return str(code.get("custom_code", ""))[:60] or name if name == "CUSTOM" else name
+
+
+def _indices(found: Any, tensors: int, what: str) -> tuple[int, ...]:
+    numbers = tuple(int(i) for i in found)
+    _need(all(0 <= i < tensors for i in numbers), f"it has {what} that are no tensors")
+    return numbers
+
+
+def _operator(operator: Mapping[str, Any], codes: Sequence[str], tensors: int) -> Operator:
+    index = int(operator.get("opcode_index", 0))
+    _need(index < len(codes), "it has an operator without a code")
+    reads = tuple(None if i == -1 else int(i) for i in operator.get("inputs", ()))
+    _indices([i for i in reads if i is not None], tensors, f"inputs of {codes[index]}")
+    writes = _indices(operator.get("outputs", ()), tensors, f"outputs of {codes[index]}")
+    return Operator(codes[index], {**DEFAULTS, **operator.get("builtin_options", {})}, reads, writes)
+
+
+def _tensor(tensor: Mapping[str, Any], buffers: Sequence[Mapping[str, Any]], content: bytes) -> Tensor:
+    name, kind = tensor.get("name", ""), TYPES.get(tensor.get("type", 0), f"type {tensor.get('type')}")
+    shape = tuple(int(n) for n in tensor.get("shape", ()))
+    signature = [int(n) for n in tensor.get("shape_signature", ())]
+    opened = tuple(i for i, n in enumerate(signature) if n < 0) if len(signature) == len(shape) else ()
+    shape = tuple(1 if i in opened and n < 1 else n for i, n in enumerate(shape))
+    elements = math.prod(shape)
+    _need(len(shape) <= 8 and min((*shape, 0)) >= 0 and elements <= MAX_ELEMENTS, f"tensor `{name[:80]}` has the shape {list(shape[:8])}")
+    index = int(tensor.get("buffer", 0))
+    _need(index < len(buffers), f"the buffer of tensor `{name[:80]}` is not there")
+    data = _content(buffers[index], content, name)
+    _need(not tensor.get("external_buffer"), f"tensor `{name[:80]}` lies in another file", "convert it with weights inside")
+    if data is None:
+        return Tensor(name, shape, kind, None, _quantisation(tensor, name, shape, kind), opened)
+    _need("sparsity" not in tensor, f"tensor `{name[:80]}` is sparse", "convert it with dense weights")
+    stored = _stored(data, name, shape, kind)
+    return Tensor(name, shape, kind, stored, _quantisation(tensor, name, shape, kind))
+
+
+def _content(buffer: Mapping[str, Any], content: bytes, name: str) -> NDArray[np.uint8] | None:
+    """The bytes of a buffer, in it or, in large files, behind everything else; None if it has none."""
+    offset, size = int(buffer.get("offset", 0)), int(buffer.get("size", 0))
+    if offset > 1 and size:
+        _need(offset + size <= len(content), f"tensor `{name[:80]}` lies beyond the end of the file")
+        return np.frombuffer(content, np.uint8, size, offset)
+    found: NDArray[np.uint8] | None = buffer.get("data")
+    return found if found is not None and len(found) else None
+
+
+def _stored(data: NDArray[np.uint8], name: str, shape: tuple[int, ...], kind: str) -> NDArray[Any]:
+    elements = math.prod(shape)
+    if kind == "int4":
+        _need(len(data) == -(-elements // 2), f"tensor `{name[:80]}` has {len(data)} bytes, its shape needs {-(-elements // 2)}")
+        halves = np.stack([data & 15, data >> 4], axis=1).reshape(-1)[:elements].astype(np.int8)
+        return np.where(halves > 7, halves - 16, halves).astype(np.int8).reshape(shape)
+    _need(kind in TYPES.values(), f"tensor `{name[:80]}` has element {kind}, which no network computes with")
+    wanted = elements * np.dtype(kind).itemsize
+    _need(len(data) == wanted, f"tensor `{name[:80]}` has {len(data)} bytes, its shape needs {wanted}")
+    return data.view(np.dtype(kind).newbyteorder("<")).reshape(shape)
+
+
+def _quantisation(tensor: Mapping[str, Any], name: str, shape: tuple[int, ...], kind: str) -> Quantisation | None:
+    found = tensor.get("quantization", {})
+    scales = np.asarray(found.get("scale", ()), np.float32)
+    if not len(scales) or kind not in ROUNDED:
+        return None
+    zeros = np.asarray(found.get("zero_point", np.zeros(len(scales))), np.int64)
+    axis = int(found.get("quantized_dimension", 0))
+    fits = len(scales) == 1 or (0 <= axis < len(shape) and len(scales) == shape[axis])
+    _need(fits and len(zeros) in (1, len(scales)), f"tensor `{name[:80]}` has {len(scales)} scales and {len(zeros)} zero points")
+    _need(bool(np.isfinite(scales).all() and (scales > 0).all()), f"tensor `{name[:80]}` has a scale that is none")
+    return Quantisation(scales, np.broadcast_to(zeros, scales.shape), axis)

@@ -1,0 +1,72 @@
+"""What goes on around a bundle while it is simulated."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import isfinite
+
+import numpy as np
+
+from predictors.errors import UsageError
+from scheduler.simulate.arrivals import Arrivals
+from scheduler.simulate.load import Load
+
+#: Inferences at once, as `stretch run --in-flight` has it.
+MOST_IN_FLIGHT = 64
+
+#: Inferences of one simulation: their times fit into memory.
+MOST_RUNS = 1_000_000
+
+#: Standard deviation of a time's logarithm; at this one a time in twenty is over five times the predicted one.
+MOST_JITTER = 1.0
+
+#: Random numbers are drawn for so many inferences at a time.
+_CHUNK = 256
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What is run, and what disturbs it.
+
+    Args:
+        runs: Inferences.
+        in_flight: How many of them there may be at once.
+        arrivals: When they are asked for; None for each as soon as there is a lane for it.
+        loads: What else takes a share of the processors.
+        jitter: Standard deviation of the logarithm of each subgraph's computing time, in each inference anew.
+        seed: Of everything random.
+        traced: Inferences of which the spans are kept, the first ones.
+
+    Raises:
+        UsageError: If a number is out of its range.
+    """
+
+    runs: int = 1
+    in_flight: int = 1
+    arrivals: Arrivals | None = None
+    loads: tuple[Load, ...] = ()
+    jitter: float = 0.0
+    seed: int = 0
+    traced: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        if not 1 <= self.runs <= MOST_RUNS:
+            raise UsageError(f"{self.runs} inferences cannot be simulated", f"from 1 to {MOST_RUNS} can")
+        if not 1 <= self.in_flight <= MOST_IN_FLIGHT:
+            raise UsageError(f"{self.in_flight} inferences cannot be in flight", f"from 1 to {MOST_IN_FLIGHT} can")
+        if not (isfinite(self.jitter) and 0 <= self.jitter <= MOST_JITTER):
+            raise UsageError(f"a jitter of {self.jitter:g} makes no sense", f"it is from 0 to {MOST_JITTER:g}; 0.05 is about 5 % of a time")
+        if self.seed < 0:
+            raise UsageError(f"{self.seed} is no seed", "a seed is 0 or a positive whole number")
+
+    def factors(self, subgraphs: int) -> Iterator[list[float] | None]:
+        """Of each inference in turn the factors on its subgraphs' times, in the order of the plan; None where nothing jitters.
+
+        They depend on the seed and the number of the inference alone: whatever disturbs a run, its jitter is the same.
+        """
+        rng = np.random.default_rng([self.seed, 0])
+        while True:
+            if self.jitter:
+                yield from rng.lognormal(0.0, self.jitter, (_CHUNK, subgraphs)).tolist()
+            else:
+                yield None

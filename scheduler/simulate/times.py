@@ -1,0 +1,152 @@
+"""What each step of a bundle takes on its device: exchanges, computing and joins, as the bundle's plan states them or its device's profile predicts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+import msgspec
+
+from predictors.devices import DeviceProfile
+from predictors.host import is_host
+from predictors.predictor import LatencyPredictor
+from scheduler.bundle.load import Bundle
+from scheduler.bundle.manifest import Manifest, SubgraphEntry
+from scheduler.bundle.rows import cut_shape
+from scheduler.formats.onnx import open_onnx
+from scheduler.placement.place import Placement, place_subgraphs
+from scheduler.placement.processors import device_dispatch, host_of
+
+#: What goes on in a part of a step: a tensor is handed over, a subgraph computed, its output taken back, branches joined.
+Doing = Literal["in", "subgraph", "out", "join"]
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """What a step takes, alone but for the other branches of its segment.
+
+    Args:
+        processor: Processor of the device that is occupied.
+        parts: What it does one after the other, and how long each takes, ms; at least one.
+        beside: Factor on its computing while another inference computes on another processor.
+    """
+
+    processor: str
+    parts: tuple[tuple[Doing, float], ...]
+    beside: float = 1.0
+
+
+def device_placements(manifest: Manifest, device: DeviceProfile) -> dict[str, Placement]:
+    """Where each subgraph runs on the device: a queue for each processor.
+
+    Raises:
+        UnknownNameError: If the device lacks a processor of the bundle.
+    """
+    used = dict.fromkeys(entry.processor for entry in manifest.subgraphs)
+    return place_subgraphs(manifest.subgraphs, {processor: _on_device(processor, device) for processor in used})
+
+
+def step_times(manifest: Manifest, device: DeviceProfile, beside: Mapping[str, float] | None = None) -> dict[str, StepTime]:
+    """The time of each step of a bundle all of whose subgraphs have a predicted time.
+
+    A subgraph takes its predicted time, times its predicted contention where its
+    segment has several branches; before it the tensors it reads are handed to its
+    processor, and after it what the host joins is taken back.
+
+    Args:
+        manifest: The bundle's description.
+        device: The device it was planned for.
+        beside: Factor of each subgraph beside other inferences (`beside_factors`).
+
+    Raises:
+        ValueError: If a subgraph has no predicted time.
+    """
+    predictor = LatencyPredictor(device)
+    found = {}
+    for entry in manifest.subgraphs:
+        parts = tuple((doing, ms) for doing, ms in _parts(manifest, entry, predictor) if ms)
+        found[entry.name] = StepTime(entry.processor, parts or (("subgraph", 0.0),), (beside or {}).get(entry.name, 1.0))
+    for join in manifest.joins:
+        found[join.name] = StepTime(join.processor, (("join", _join_ms(manifest, join.name, predictor)),))
+    return found
+
+
+def with_times(bundle: Bundle, device: DeviceProfile) -> Manifest:
+    """The bundle's description with a time for each subgraph: the plan's, or where it has none, that of the file by the profile.
+
+    Raises:
+        UnknownNameError: If the device lacks a processor of the bundle.
+        StretchError: If a file has an operator that nn-stretch does not write.
+    """
+    entries = []
+    for entry in bundle.manifest.subgraphs:
+        if entry.predicted_ms is None:
+            ms, slower = _by_profile(bundle, entry, device)
+            entry = msgspec.structs.replace(entry, predicted_ms=ms, contention=slower)
+        entries.append(entry)
+    return msgspec.structs.replace(bundle.manifest, subgraphs=tuple(entries))
+
+
+def beside_factors(bundle: Bundle, device: DeviceProfile) -> dict[str, float]:
+    """By the profile, what each subgraph that is its whole segment takes longer beside another inference.
+
+    A branch is not among them: its plan has it beside others all the time already.
+
+    Raises:
+        UnknownNameError: If the device lacks a processor of the bundle.
+        StretchError: If a file has an operator that nn-stretch does not write.
+    """
+    entries = bundle.manifest.subgraphs
+    return {entry.name: _by_profile(bundle, entry, device)[1] for entry in entries if _branches(bundle.manifest, entry) == 1}
+
+
+def _on_device(processor: str, device: DeviceProfile) -> Placement:
+    backend = device.processor(processor).profile.backend
+    return Placement(processor, backend, (), processor, device_dispatch(processor), False, "predicted")
+
+
+def _branches(manifest: Manifest, entry: SubgraphEntry) -> int:
+    return sum(1 for other in manifest.subgraphs if other.segment == entry.segment)
+
+
+def _by_profile(bundle: Bundle, entry: SubgraphEntry, device: DeviceProfile) -> tuple[float, float]:
+    """Time of a subgraph's file, ms, and the factor on it while other processors compute."""
+    processor = device.processor(entry.processor)
+    precision = entry.planned_precision if entry.planned_precision in processor.precisions else processor.default_precision
+    estimate = LatencyPredictor(device).predict(open_onnx(bundle.file(entry.file)).graph, entry.processor, precision)
+    return estimate.computing_ms, estimate.contended_ms / estimate.computing_ms if estimate.computing_ms else 1.0
+
+
+def _join_ms(manifest: Manifest, name: str, predictor: LatencyPredictor) -> float:
+    join = next(join for join in manifest.joins if join.name == name)
+    shape = next(tensor.shape for tensor in manifest.tensors if tensor.name == join.output)
+    precision = next((sub.planned_precision for sub in manifest.subgraphs if sub.processor == join.processor), None)
+    return predictor.join_ms(join.kind, shape, len(join.inputs), join.processor, precision)
+
+
+def _parts(manifest: Manifest, entry: SubgraphEntry, predictor: LatencyPredictor) -> tuple[tuple[Doing, float], ...]:
+    """Transfers in, computation and transfers out of a subgraph, ms."""
+    if entry.predicted_ms is None:
+        raise ValueError(f"`{entry.name}` has no predicted time")
+    links = predictor.links
+    tensors = {tensor.name: tensor for tensor in manifest.tensors}
+    by_name = {sub.name: sub for sub in manifest.subgraphs}
+    host = host_of(manifest)
+    arriving = leaving = 0.0
+    for name in entry.inputs:
+        producer = by_name.get(tensors[name].producer)
+        holder = producer.processor if producer is not None else host
+        shape = cut_shape(tensors[name].shape, entry.rows.get(name), tensors[name].layout)
+        arriving += links.ms(holder, entry.processor, prod(shape), _crossing(entry, producer))
+    for name in entry.outputs:
+        if any(reader not in by_name for reader in tensors[name].consumers):
+            leaving += links.ms(entry.processor, host, prod(tensors[name].shape), entry.planned_precision)
+    slower = entry.contention if _branches(manifest, entry) > 1 else 1.0
+    return (("in", arriving), ("subgraph", entry.predicted_ms * slower), ("out", leaving))
+
+
+def _crossing(entry: SubgraphEntry, producer: SubgraphEntry | None) -> str:
+    """Precision of a tensor that a subgraph reads while it crosses: that of the processor that is not the CPU."""
+    if is_host(entry.processor) and producer is not None:
+        return producer.planned_precision
+    return entry.planned_precision
