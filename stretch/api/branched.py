@@ -135,6 +135,9 @@ class Branched:
             return self.agreement
         from stretch.stages.build import run_on
 
+        if len(bundle.manifest.outputs) > 1:
+            self.warnings.append("the bundle's files were not run on images: that is done for networks of one output")
+            return self.agreement
         found, said = run_on(bundle, self.original, self.images, self.run_images, self.mapping, progress=progress)
         self.warnings += [each for each in said if each not in self.warnings]
         return replace(self.agreement, bundle=found)

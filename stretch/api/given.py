@@ -2,9 +2,10 @@
 
 import contextlib
 import copy
+import gc
 import operator
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 
 from predictors.errors import StretchError, UsageError
 from stretch.capture.hooks import check_hooks, hooks_of
+from stretch.capture.inputs import Inputs, InputShapes
 
 
 @contextlib.contextmanager
@@ -29,30 +31,53 @@ def random_state_kept() -> Iterator[None]:
         torch.cuda.set_rng_state_all(cuda)
 
 
-def full_shape(shape: Sequence[int]) -> tuple[int, ...]:
-    """The shape of an input, batch (1) first, of a shape with or without the batch.
+@contextlib.contextmanager
+def kept_uncollected() -> Iterator[None]:
+    """Keep what there is already from the garbage collector, which would look through torch's modules each time that many objects are made.
+
+    Where the caller keeps objects from it himself, nothing is changed.
+    """
+    if gc.get_freeze_count():
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def full_shape(shape: InputShapes) -> InputShapes:
+    """The shape of an input with the batch first, of a shape with or without it; shapes of several inputs as they are.
 
     Raises:
-        UsageError: If it is neither channels, height, width nor 1 and those.
+        UsageError: If it is neither channels, height, width nor a batch and those.
     """
+    if isinstance(shape, Mapping):
+        return shape
     try:
-        sizes = tuple(operator.index(size) for size in shape)
+        parts = list(shape)
+        if parts and not any(hasattr(each, "__index__") for each in parts):
+            return [tuple(map(operator.index, each)) for each in parts]  # type: ignore[arg-type]
+        sizes = tuple(map(operator.index, parts))  # type: ignore[arg-type]
     except TypeError:
         sizes = ()
+    # three numbers are one image
     full = (1, *sizes) if len(sizes) == 3 else sizes
-    if len(full) != 4 or full[0] != 1 or min(full) < 1:
+    if len(full) != 4 or min(full) < 1:
         raise UsageError(
-            f"input_shape {shape!r} is no shape of one image", "give channels, height and width, such as (3, 224, 224) or (1, 3, 224, 224)"
+            f"input_shape {shape!r} is no shape of one image",
+            "give channels, height and width, such as (3, 224, 224), the batch before them, as (4, 3, 224, 224), or a shape for each input by name",
         )
     return full
 
 
-def own_copy(module: nn.Module, shape: Sequence[int]) -> nn.Module:
+def own_copy(module: nn.Module, shape: InputShapes | Inputs) -> nn.Module:
     """A copy to work with, on the CPU, in float32, in evaluation mode and without hooks.
 
     Args:
         module: Any network; stays as it is.
-        shape: Of its input, to see whether hooks have a part in what it computes.
+        shape: Of its inputs, to see whether hooks have a part in what it computes.
 
     Raises:
         StretchError: If it has no weights yet, or complex ones, cannot be copied, or a hook changes its output.

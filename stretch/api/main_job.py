@@ -1,7 +1,7 @@
 """From a model and a device to a branched network and, if asked, a bundle."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from scheduler.bundle.preprocessing import Preprocessing
     from stretch.capture import Captured
+    from stretch.capture.inputs import InputShapes
     from stretch.models.load import LoadedModel
     from stretch.planning.cost.sensitivity import Sensitivity
     from stretch.stages.build import Images
@@ -42,7 +43,7 @@ def branch(
     out: str | Path | None = None,
     config: PlanConfig | None = None,
     design: str | Path | DesignDraft | None = None,
-    input_shape: Sequence[int] | None = None,
+    input_shape: "InputShapes | None" = None,
     weights: str | Path = "default",
     seed: int = 0,
     images: str | Path | None = None,
@@ -62,12 +63,13 @@ def branch(
     """Stretch a network into branches for a device and, if asked, write a bundle; a module and the global random numbers stay as they are.
 
     Args:
-        model: A name of `stretch models`, ``package.module:factory``, or a module, in any mode, on any device and in any floating-point type.
+        model: A name of `stretch models`, ``package.module:factory``, the path of an ONNX file, or a module, in any mode, on any device and in any floating-point type.
         device: Profile id, path of a profile, or a profile.
         out: Folder of the bundle; an earlier bundle there is replaced. None: no bundle.
         config: Constraints of the search; with a design, precisions and floors of the controls.
         design: A design, or the path of one, to build instead of searching for one.
-        input_shape: Channels, height, width, with or without the batch (1) before them; the model's usual one by default.
+        input_shape: Channels, height, width, with or without the batch before them; of several inputs, or of one that is no image, a shape
+            each, batch first, in their order or by the names of the forward's arguments; the model's usual one by default.
         weights: ``default``, ``none`` (random) or a file; ignored for a module.
         seed: Of random weights.
         images: Folder of unlabelled images: every layer and join is fitted to what the original computes on some of them, and
@@ -103,6 +105,11 @@ def branch(
     with _torch(phase):
         network = _read(model, input_shape, phase, weights=str(weights), seed=seed, trust_code=trust_code)
         read = _preprocessing(network, preprocessing)
+        if refine is not None and len(network.graph.outputs) > 1:
+            raise UsageError(
+                f"networks of one output are refined, `{network.graph.name}` has {len(network.graph.outputs)}",
+                Sentence("leave out {}", Mention("refine")),
+            )
         found = None if images is None or dry_run else _images(network, images, image_count, read, phase)
         source = None
         if least is not None and draft is None and found is not None and not request.accuracy:
@@ -178,16 +185,16 @@ def _check_target(out: str | Path | None) -> None:
 
 @contextmanager
 def _torch(phase: "Phase") -> Iterator[None]:
-    """Load torch, and keep its random numbers and all others as the caller has them."""
+    """Load torch, and keep its random numbers and all others as the caller has them, and its objects from the garbage collector."""
     with phase("import torch"):
         _import_torch()
-    from stretch.api.given import random_state_kept
+    from stretch.api.given import kept_uncollected, random_state_kept
 
-    with random_state_kept():
+    with random_state_kept(), kept_uncollected():
         yield
 
 
-def _read(model: "str | nn.Module", input_shape: Sequence[int] | None, phase: "Phase", **options: Any) -> "Network":
+def _read(model: "str | nn.Module", input_shape: "InputShapes | None", phase: "Phase", **options: Any) -> "Network":
     """The network of a name or a module; `options` are those of `read_network`."""
     from stretch.api.given import full_shape
     from stretch.stages.network import read_network
@@ -236,6 +243,11 @@ def _planned(
     with phase("plan"):
         planned = decide_design(network.graph, profile, config, draft, source)
         result = Branched(planned, loaded.weights_source, loaded.weights_detail, list(loaded.warnings), seconds, preprocessing=read)
+    result.warnings += network.captured.warnings
+    if network.captured.refusal:
+        result.warnings.append(
+            f"{network.captured.refusal}: the network was captured by torch.export, as it computes an input of this size"
+        )
     if not calibrated and planned.changes_network:
         result.warnings.append(UNKNOWN_ACCURACY)
     return result
@@ -245,7 +257,7 @@ def _preprocessing(network: "Network", asked: "Preprocessing | Mapping[str, Any]
     """What pictures go through."""
     from scheduler.bundle.preprocessing import asked_preprocessing
 
-    return asked_preprocessing(network.loaded.preprocessing, asked, network.graph.input.shape)
+    return asked_preprocessing(network.loaded.preprocessing, asked, network.graph.inputs[0].shape)
 
 
 def _images(network: "Network", folder: str | Path, count: int, read: "Preprocessing", phase: "Phase") -> "Images":
@@ -268,7 +280,7 @@ def _sensitivity(
         return sensitivity_of(network.captured, profile, config, images.fitted, images.held_back, budget_s)
 
 
-def _given(module: Any, shape: tuple[int, ...] | None) -> "LoadedModel":
+def _given(module: Any, shape: "InputShapes | None") -> "LoadedModel":
     """A caller's module as a loaded one, without touching it.
 
     Raises:
@@ -301,9 +313,11 @@ def _build(
 ) -> None:
     """Fill in the networks of a plan."""
     from stretch.api.present import fingerprint
-    from stretch.stages.build import build_control, compare_on, refined
+    from stretch.stages.build import build_control, compare_on
+    from stretch.stages.refine import refine_and_compare
     from stretch.transform import build
     from stretch.transform.calibrate import calibrate
+    from stretch.transform.refine import Refinement
 
     with phase("transform"):
         result.original, result.model = captured, build(captured, result.plan.design)
@@ -311,13 +325,16 @@ def _build(
             result.sequential = build_control(captured, result.plan)
     if images is not None:
         result.images = images
+        result.warnings += images.warnings
         with phase("calibrate"):
             result.calibration = calibrate(result.model, captured, images.fitted)
         if minutes is not None:
             with phase("refine"):
-                result.refinement = refined(result.model, captured, images.fitted, minutes, progress)
-        with phase("compare"):
-            compared, warnings = compare_on(result.model, captured, images.held_back)
-            result.agreement = compared.agreement if compared else None
-            result.warnings += warnings
+                outcome = refine_and_compare(result.model, captured, images, Refinement(minutes), progress=progress)
+            result.refinement, compared, warnings = outcome.refinement, outcome.after, outcome.warnings
+        else:
+            with phase("compare"):
+                compared, warnings = compare_on(result.model, captured, images.held_back)
+        result.agreement = compared.agreement if compared else None
+        result.warnings += warnings
     result.built = fingerprint(result.model)

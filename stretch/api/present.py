@@ -8,6 +8,7 @@ from torch import nn
 from predictors.errors import StretchError
 from predictors.graph import OpGraph
 from stretch.api.given import own_copy
+from stretch.capture.inputs import Inputs
 from stretch.transform.model import BranchedModel, op_weights
 
 
@@ -26,7 +27,7 @@ def as_it_is(model: nn.Module, graph: OpGraph) -> BranchedModel:
             f"the network is {type(model).__name__}, no longer the BranchedModel that was built", "leave `model` as it was made"
         )
     _check_layers(model, graph)
-    copied = own_copy(model, graph.input.shape)
+    copied = own_copy(model, Inputs({op.name: op.shape for op in graph.inputs}))
     assert isinstance(copied, BranchedModel)
     for key, tensor in copied.state_dict().items():
         if not tensor.isfinite().all():

@@ -1,5 +1,6 @@
-"""Any convolutional network to an operator graph."""
+"""Any network to an operator graph."""
 
-from stretch.capture.trace import Captured, capture
+from stretch.capture.capture import capture
+from stretch.capture.captured import Captured
 
 __all__ = ["Captured", "capture"]

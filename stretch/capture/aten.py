@@ -1,6 +1,7 @@
 """An exported network to operators, ATen node by ATen node."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -13,6 +14,7 @@ from predictors.operators import kind_of
 from predictors.shapes import Shape
 from stretch.capture.aten_call import AtenCall, Step, Value
 from stretch.capture.aten_rules import RULES, opaque_node
+from stretch.capture.results import check_read, reachable
 
 
 class AtenLowering:
@@ -21,67 +23,83 @@ class AtenLowering:
     Args:
         exported: ATen operators; shapes are in ``meta["val"]`` of its nodes.
         name: Name of the network.
+
+    Attributes:
+        weights: Per operator, its weights by name, where they are looked at.
     """
 
     def __init__(self, exported: fx.Graph, name: str) -> None:
         self._exported, self._name = exported, name
+        self._named = {node.name: node for node in exported.nodes}
         self._values: dict[fx.Node, Value | tuple[Value, ...]] = {}
+        #: Operator of each node that is returned.
+        self._returned: dict[str, str | None] = {}
         #: Nodes that others stand for, since they were changed in place.
         self._moved: dict[fx.Node, fx.Node] = {}
         self._ops: dict[str, Op] = {}
+        self.weights: dict[str, dict[str, torch.Tensor]] = {}
         self._views: dict[tuple[str, Shape], str] = {}
 
-    def graph(self, given: str, returned: Sequence[str]) -> OpGraph:
+    def graph(self, given: Mapping[str, str], returned: Sequence[str]) -> OpGraph:
         """The operator graph.
 
         Args:
-            given: Name of the node that is the network's input.
+            given: Names of the nodes that are the network's inputs, and what the inputs are called.
             returned: Names of those that are its outputs.
 
         Raises:
-            StretchError: If a shape depends on values, or nothing depends on the input.
+            StretchError: If a shape depends on values, or nothing depends on the inputs.
         """
         for node in self._exported.nodes:
             if node.op == "placeholder":
                 self._values[node] = self._placeholder(node, given)
             elif node.op == "get_attr":
-                self._values[node] = Value("", self._shape(node, node.meta.get("val")))
+                self._values[node] = self._given_beside(node)
             elif node.op == "call_function":
                 self._lower(node)
         return self._finish(returned)
 
-    def _placeholder(self, node: fx.Node, given: str) -> Value:
-        shape = self._shape(node, node.meta.get("val"))
-        if node.name != given:
-            return Value("", shape)
-        self._ops["input"] = Op("input", "input", attrs={"shape": shape}, shape=shape)
-        return Value("input", shape)
+    def _placeholder(self, node: fx.Node, given: Mapping[str, str]) -> Value:
+        if node.name not in given:
+            return self._given_beside(node)
+        shape, name = self._shape(node, node.meta.get("val")), given[node.name]
+        self._ops[name] = Op(name, "input", attrs={"shape": shape}, shape=shape)
+        return Value(name, shape, dtype=node.meta["val"].dtype)
+
+    def _given_beside(self, node: fx.Node) -> Value:
+        """A parameter, a buffer or a constant."""
+        return Value("", self._shape(node, node.meta.get("val")))
 
     def _finish(self, returned: Sequence[str]) -> OpGraph:
-        """The operators that lead to the outputs; of several outputs one operator that reads them all."""
-        by_name = {node.name: node for node in self._exported.nodes}
-        outputs = [self._values.get(self._source(by_name[each])) for each in returned]
-        ends = [self.reading(value) for value in outputs if isinstance(value, Value) and value.op]
+        """The operators that lead to the outputs."""
+        inputs = [op.name for op in self._ops.values() if op.kind == "input"]
+        ends = list(dict.fromkeys(name for name in map(self.result, returned) if name is not None))
         if not ends:
             raise StretchError(f"`{self._name}` returns nothing that depends on its input", "give a network that reads its input")
-        last = ends[0]
-        if len(set(ends)) > 1:
-            last = self._free_name("outputs")
-            shape = self._ops[ends[0]].shape
-            self._ops[last] = Op(last, "view", tuple(dict.fromkeys(ends)), {"shape": shape}, shape)
-        if last == "input":
+        outputs = [name for name in ends if name not in inputs]
+        if not outputs:
             raise StretchError(f"`{self._name}` returns its input: it has no operator", "give a network with layers")
-        needed = {last}
-        for op in reversed(self._ops.values()):
-            if op.name in needed:
-                needed.update(op.inputs)
-        return OpGraph.build(self._name, [op for op in self._ops.values() if op.name in needed or op.kind == "input"], last)
+        graph = OpGraph.build(self._name, self._kept(outputs), outputs)
+        check_read(graph)
+        return graph
+
+    def _kept(self, outputs: Sequence[str]) -> list[Op]:
+        """Operators that lead to outputs."""
+        return reachable(list(self._ops.values()), outputs)
+
+    def result(self, node: str) -> str | None:
+        """The operator, or the input, whose tensor a node's is; None of one that depends on weights alone."""
+        if node not in self._returned:
+            value = self._values.get(self._source(self._named[node]))
+            self._returned[node] = self.reading(value) if isinstance(value, Value) and value.op else None
+        return self._returned[node]
 
     def _lower(self, node: fx.Node) -> None:
         """The operators of a call; in place of one that no rule takes, an opaque one."""
         if "getitem" in str(node.target) and isinstance(node.args[0], fx.Node):
             parts = self._values.get(node.args[0])
-            if isinstance(parts, tuple) and isinstance(node.args[1], int):
+            # what nobody reads may be missing
+            if isinstance(parts, tuple) and isinstance(node.args[1], int) and node.args[1] < len(parts):
                 self._values[node] = self._part(node, parts[node.args[1]])
             return
         found = node.meta.get("val")
@@ -90,15 +108,20 @@ class AtenLowering:
             return
         shapes = [self._shape(node, each) for each in results]
         call = AtenCall(node, self._given(node), shapes)
-        if not call.tensors:
-            # It depends on weights alone, and is computed before the network runs.
-            made: list[Value] = [Value("", shape) for shape in shapes]
-            self._values[node] = tuple(made) if isinstance(found, tuple | list) else made[0]
+        several = isinstance(found, tuple | list)
+        if all(0 in shape for shape in shapes):
+            made: Value | tuple[Value, ...] = tuple(map(_empty, shapes)) if several else _empty(call.out)
         else:
-            self._values[node] = self._apply(call, isinstance(found, tuple | list))
+            made = self._apply(call, several) if call.tensors else self._constant(call, several)
+        self._values[node] = _typed(made, results)
         schema = getattr(node.target, "_schema", None)
         if schema is not None and schema.is_mutable and node.args and isinstance(node.args[0], fx.Node):
             self._moved[self._source(node.args[0])] = node
+
+    def _constant(self, call: AtenCall, several: bool) -> Value | tuple[Value, ...]:
+        """What depends on weights alone, and is computed before the network runs."""
+        made = tuple(Value("", shape) for shape in call.shapes)
+        return made if several else made[0]
 
     def _apply(self, call: AtenCall, several: bool) -> Value | tuple[Value, ...]:
         rule = RULES.get(call.operator)
@@ -121,16 +144,19 @@ class AtenLowering:
 
     def _part(self, node: fx.Node, part: Value) -> Value:
         """One of several results; a piece of a tensor is copied out of it."""
+        if 0 in part.shape:
+            return _empty(part.shape)
         if part.piece is None:
             return part
         value = self._emit(AtenCall(node, {}, [part.shape]), [part.piece])
         if value is None:
             raise StretchError(f"cannot capture node `{node.name}` of `{self._name}`: a piece of shape {part.shape} does not fit")
-        return value
+        return replace(value, dtype=part.dtype)
 
     def _emit(self, call: AtenCall, steps: Sequence[Step]) -> Value | None:
         """Operators in a chain: each but the first reads, before what it states, the one before; None if one does not fit."""
         emitted: list[Op] = []
+        weights: dict[str, dict[str, torch.Tensor]] = {}
         last = ""
         for step in steps:
             reads = [*([last] if last else []), *[self.reading(value) for value in step.reads]]
@@ -141,9 +167,11 @@ class AtenLowering:
                 return None
             last = self._operator_name(call.node, {op.name for op in emitted})
             emitted.append(Op(last, step.kind, tuple(reads), step.attrs, shape))
+            weights[last] = dict(step.weights)
         if not emitted or prod(emitted[-1].shape) != prod(call.shapes[0]):
             return None
         self._ops |= {op.name: op for op in emitted}
+        self.weights |= {name: own for name, own in weights.items() if own}
         return Value(last, call.shapes[0], base=emitted[-1].shape)
 
     def reading(self, value: Value) -> str:
@@ -167,7 +195,9 @@ class AtenLowering:
             for i, argument in enumerate(schema.arguments):
                 default = argument.default_value if argument.has_default_value() else None
                 named[argument.name] = node.args[i] if i < len(node.args) else node.kwargs.get(argument.name, default)
-        return {key: fx.node.map_aggregate(each, self._known) for key, each in named.items()}
+        known = {key: fx.node.map_aggregate(each, self._known) for key, each in named.items()}
+        # joined to others, a tensor without elements adds nothing
+        return {key: _not_empty(each) if isinstance(each, list) else each for key, each in known.items()}
 
     def _known(self, each: Any) -> Any:
         return self._values.get(self._source(each)) if isinstance(each, fx.Node) else each
@@ -202,3 +232,20 @@ class AtenLowering:
         while name in self._ops or name in more:
             name, number = f"{wanted}_{number}", number + 1
         return name
+
+
+def _empty(shape: Shape) -> Value:
+    """A tensor without elements, which no operator need compute."""
+    return Value("", shape, tensor=torch.empty(shape))
+
+
+def _not_empty(each: list[Any]) -> list[Any]:
+    """A list without tensors that have no elements, unless there are no others."""
+    return [value for value in each if not (isinstance(value, Value) and 0 in value.shape)] or each
+
+
+def _typed(made: Value | tuple[Value, ...], results: Sequence[torch.Tensor]) -> Value | tuple[Value, ...]:
+    """Values with the types of their elements."""
+    if isinstance(made, Value):
+        return replace(made, dtype=results[0].dtype)
+    return tuple(replace(each, dtype=result.dtype) for each, result in zip(made, results, strict=False))

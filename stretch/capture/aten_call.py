@@ -1,13 +1,15 @@
 """A call of an ATen operator as rules see it, and what they make of it."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
+import torch
 from torch import fx
 
 from predictors.shapes import Attr, Shape
+from stretch.capture.factors import Axes
 
 
 @dataclass(frozen=True)
@@ -19,16 +21,24 @@ class Value:
         shape: As it is seen.
         base: As its operator gives it, with the same elements.
         piece: What cuts it out of another tensor where it is used.
+        dtype: Of its elements, where it is known.
+        tensor: The tensor itself, where it depends on weights alone and they are looked at.
+        learned: Whether that is a parameter, or computed from one.
+        axes: What its axes run over in the operator's feature map, where its elements are not in the operator's order.
     """
 
     op: str
     shape: Shape
     base: Shape = ()
     piece: "Step | None" = None
+    dtype: torch.dtype | None = None
+    tensor: torch.Tensor | None = field(default=None, compare=False, repr=False)
+    learned: bool = False
+    axes: Axes | None = None
 
     def seen(self, shape: Shape) -> "Value":
         """The same elements in another shape."""
-        return Value(self.op, shape, self.base or self.shape)
+        return replace(self, shape=shape, base=self.base or self.shape)
 
 
 @dataclass(frozen=True)
@@ -39,11 +49,13 @@ class Step:
         kind: Its kind.
         attrs: What the kind needs.
         reads: The tensors that it reads; each operator but the first also reads, before them, the one before it.
+        weights: Its weights by name, where they are looked at.
     """
 
     kind: str
     attrs: Mapping[str, Attr]
     reads: tuple[Value, ...] = ()
+    weights: Mapping[str, torch.Tensor] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True)

@@ -1,24 +1,18 @@
 """ATen operators that see, select or order the elements of a tensor: views where no runtime moves anything, else copies."""
 
 from math import prod
-from typing import Any
 
 from torch import fx
 
+from predictors.registry import Rules
 from predictors.shapes import Attr, Shape
 from stretch.capture.aten_call import AtenCall, AtenRule, Made, Step, Value
 from stretch.capture.aten_opaque import over_elements
 
 #: By name of the ATen operator without its overload.
-MOVES: dict[str, AtenRule] = {}
+MOVES: Rules[AtenRule] = Rules()
 
-
-def _add(*names: str) -> Any:
-    def register(rule: AtenRule) -> AtenRule:
-        MOVES.update(dict.fromkeys(names, rule))
-        return rule
-
-    return register
+_add = MOVES.add
 
 
 def _copy(x: Value, shape: Shape, variant: str, weights: int = 0) -> list[Step]:

@@ -1,8 +1,8 @@
 """What ATen operators become: operators of known kinds where they fit, views, or opaque operators."""
 
 from math import prod
-from typing import Any
 
+from predictors.registry import Rules
 from predictors.shapes import Attr, Shape
 from stretch.capture.aten_call import AtenCall, AtenRule, Made, Step, Value
 from stretch.capture.aten_moves import MOVES
@@ -13,15 +13,9 @@ from stretch.operators.settings import Refusal, pair, pooling_window, window_pad
 __all__ = ["RULES", "opaque_node"]
 
 #: By name of the ATen operator without its overload.
-RULES: dict[str, AtenRule] = dict(MOVES)
+RULES: Rules[AtenRule] = Rules(MOVES)
 
-
-def _add(*names: str) -> Any:
-    def register(rule: AtenRule) -> AtenRule:
-        RULES.update(dict.fromkeys(names, rule))
-        return rule
-
-    return register
+_add = RULES.add
 
 
 def _padding(call: AtenCall, kernel: Shape, dilation: tuple[int, int]) -> tuple[int, int, int, int]:

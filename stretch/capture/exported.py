@@ -5,53 +5,96 @@ weights nor time matter, and records torch's own operators (ATen), whatever
 Python did in between.
 """
 
+import contextlib
+import io
+import logging
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 import torch
 from torch import fx, nn
+from torch.export.graph_signature import OutputKind, TensorArgument
 
 from predictors.errors import StretchError, UsageError
 from predictors.graph import OpGraph
 from stretch.capture.aten import AtenLowering
-from stretch.capture.trace import evaluating
+from stretch.capture.inlined import inline
+from stretch.capture.inputs import Inputs, InputShapes
+from stretch.capture.trace import check_input, evaluating
 
 
-def capture_exported(module: nn.Module, input_shape: Sequence[int] = (1, 3, 224, 224), name: str | None = None) -> OpGraph:
+def capture_exported(module: nn.Module, input_shape: InputShapes | Inputs = (1, 3, 224, 224), name: str | None = None) -> OpGraph:
     """The operator graph of a network for predictions, by `torch.export`.
 
     Args:
-        module: With one tensor in; it is left in the mode it was in, and its weights are not looked at.
-        input_shape: Batch, channels, height, width.
+        module: A network of tensors; it is left in the mode it was in, and its weights are not looked at.
+        input_shape: As of `stretch.capture.capture`.
         name: Name of the network; its class by default.
 
     Raises:
-        UsageError: If the network rejects an input of this shape.
+        UsageError: If the network rejects inputs of these shapes.
         StretchError: If torch cannot export it, or its shapes depend on values.
     """
-    name = name or type(module).__name__
+    name, given = name or type(module).__name__, Inputs.of(input_shape, module)
     with evaluating(module):
-        program = _export(module, tuple(input_shape), name)
-    inputs, outputs = program.graph_signature.user_inputs, program.graph_signature.user_outputs
-    if len(inputs) != 1:
+        program = export(module, given, name)
+    outputs = [each for each in returned_nodes(program) if each is not None]
+    return AtenLowering(program.graph, name).graph(inputs_of(program, given, name), outputs)
+
+
+def inputs_of(program: torch.export.ExportedProgram, given: Inputs, name: str) -> dict[str, str]:
+    """Names of the nodes that stand for the inputs, and what the inputs are called.
+
+    Raises:
+        StretchError: If there are others than those that are given.
+    """
+    nodes = program.graph_signature.user_inputs
+    if len(nodes) != len(given.shapes):
         raise StretchError(
-            f"`{name}` needs exactly one input tensor, its forward takes {len(inputs)}", "wrap it in a module with one input"
+            f"`{name}` needs exactly one input tensor, its forward takes {len(nodes)}",
+            "give each of its inputs a shape, as a mapping from their names or with --input NAME=SHAPE",
         )
-    return AtenLowering(program.graph, name).graph(str(inputs[0]), [str(each) for each in outputs if isinstance(each, str)])
+    return dict(zip(map(str, nodes), given.shapes, strict=True))
 
 
-def _export(module: nn.Module, shape: tuple[int, ...], name: str) -> torch.export.ExportedProgram:
+def returned_nodes(program: torch.export.ExportedProgram) -> list[str | None]:
+    """Names of the nodes that are returned, in order; None in place of what is no tensor."""
+    user = [spec.arg for spec in program.graph_signature.output_specs if spec.kind == OutputKind.USER_OUTPUT]
+    return [arg.name if isinstance(arg, TensorArgument) else None for arg in user]
+
+
+def export(module: nn.Module, given: Inputs, name: str) -> torch.export.ExportedProgram:
+    """A network in evaluation mode as ATen operators that change nothing in place through views.
+
+    Raises:
+        UsageError: If the network rejects inputs of these shapes.
+        StretchError: If torch cannot export it.
+    """
     first = next(iter(module.parameters()), None)
-    x = torch.zeros(shape, device=first.device if first is not None else "cpu")
+    device = first.device if first is not None else "cpu"
+    args, kwargs = given.arguments([torch.zeros(shape, device=device) for shape in given.shapes.values()])
     # What torch and networks warn of while they are traced concerns neither cost nor the person who asks for it.
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _unlogged():
         warnings.simplefilter("ignore")
         try:
             with torch.no_grad():
-                program = torch.export.export(module, (x,), strict=False)
+                program = torch.export.export(module, args, kwargs, strict=False)
+            inline(program)
             return _functional(program)
         except Exception as error:
-            raise _refused(module, x, name, error) from error
+            raise _refused(module, given, device, name, error) from error
+
+
+@contextlib.contextmanager
+def _unlogged() -> Iterator[None]:
+    """Without what torch logs and prints of a network that it cannot export, whole programs among it: the error says it."""
+    kept = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logging.disable(kept)
 
 
 def _functional(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
@@ -70,16 +113,14 @@ def _writes_into_view(node: fx.Node) -> bool:
     return views or schema.name in ("aten::copy_", "aten::index_put_")
 
 
-def _refused(module: nn.Module, x: torch.Tensor, name: str, error: Exception) -> StretchError:
-    """What to say of a network that cannot be exported: whether the input is to blame, or the network."""
+def _refused(module: nn.Module, given: Inputs, device: torch.device | str, name: str, error: Exception) -> StretchError:
+    """What to say of a network that cannot be exported: whether its inputs are to blame, or the network."""
     said = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    try:
-        with torch.no_grad():
-            module(x)
-    except Exception as own:
-        reason = (str(own).strip().splitlines() or [type(own).__name__])[0]
-        size = "×".join(map(str, x.shape))
-        return UsageError(f"`{name}` rejects an input of {size}: {reason}", "choose another size with --input, such as 3x224x224")
+    if str(device) != "meta":
+        try:
+            check_input(module, given, name, device)
+        except UsageError as rejected:
+            return rejected
     return StretchError(
         f"`{name}` cannot be exported by torch.export: {said}",
         "its forward must not branch on tensor values; give a factory of the part without that as `module:factory`",

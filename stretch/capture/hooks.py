@@ -1,13 +1,14 @@
 """Hooks of a network: functions that torch calls beside a module's own code, and that no operator stands for."""
 
 import contextlib
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from predictors.errors import StretchError
+from stretch.capture.inputs import Inputs, InputShapes
+from stretch.capture.structure import tensors
 
 #: Where `nn.Module` keeps its hooks.
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -18,12 +19,12 @@ def hooks_of(module: nn.Module) -> list[dict[int, Any]]:
     return [getattr(part, kind) for part in module.modules() for kind in _HOOKS if getattr(part, kind)]
 
 
-def check_hooks(module: nn.Module, shape: Sequence[int], name: str) -> None:
+def check_hooks(module: nn.Module, shapes: InputShapes | Inputs, name: str) -> None:
     """Refuse a network whose hooks do more than look.
 
     Args:
         module: In evaluation mode; its hooks are called once, and stay.
-        shape: Of its input.
+        shapes: Of its inputs.
         name: Its name, for the error.
 
     Raises:
@@ -32,22 +33,24 @@ def check_hooks(module: nn.Module, shape: Sequence[int], name: str) -> None:
     hooked = [(hooks, dict(hooks)) for hooks in hooks_of(module)]
     if not hooked:
         return
-    before = _output(module, shape)
+    given = Inputs.of(shapes, module)
+    before = _output(module, given)
     try:
         for hooks, _ in hooked:
             hooks.clear()
-        after = _output(module, shape)
+        after = _output(module, given)
     finally:
         for hooks, kept in hooked:
             hooks.update(kept)
-    if before is not None and after is not None and not torch.allclose(before, after, equal_nan=True):
+    if before is None or after is None:
+        return
+    same = len(before) == len(after) and all(torch.allclose(a, b, equal_nan=True) for a, b in zip(before, after, strict=True))
+    if not same:
         raise StretchError(f"a hook of `{name}` changes its output", "write what the hook does into forward, and remove it")
 
 
-def _output(module: nn.Module, shape: Sequence[int]) -> torch.Tensor | None:
-    """What it gives for one input; None if that is no tensor, or it fails, which capturing it says in full."""
-    x = torch.randn(tuple(shape), generator=torch.Generator().manual_seed(0))
+def _output(module: nn.Module, given: Inputs) -> list[torch.Tensor] | None:
+    """The tensors it gives for one input; None if it fails, which capturing it says in full."""
     with torch.no_grad(), contextlib.suppress(Exception):
-        found = module(x)
-        return found if isinstance(found, torch.Tensor) else None
+        return tensors(given.call(module, given.random()))
     return None

@@ -8,8 +8,11 @@ from torch import fx, nn
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from predictors.shapes import Attr
+from stretch.capture.inputs import ONLY
 from stretch.capture.lowest import folded
-from stretch.capture.values import Values
+from stretch.capture.results import check_read, outputs_of, reachable, relabelled
+from stretch.capture.structure import Returned
+from stretch.capture.values import Values, assembles
 from stretch.capture.views import ANY_ORDER, View, see
 from stretch.operators.capturing import FUNCTIONS, LAST_FUNCTIONS, METHODS, Call, Own, defined_on_last, lower_module
 from stretch.operators.settings import Refusal
@@ -26,13 +29,17 @@ class Lowering:
         traced: The network as `torch.fx` sees it.
         values: What one run of it showed.
         name: Its name.
+        named: Whether inputs are called like the forward's arguments.
 
     Attributes:
         weights: Per operator, its weights by name, once `graph` was called.
+        returned: What the network returns, likewise.
     """
 
-    def __init__(self, traced: fx.GraphModule, values: Values, name: str) -> None:
-        self._traced, self._values, self._name = traced, values, name
+    returned: Returned
+
+    def __init__(self, traced: fx.GraphModule, values: Values, name: str, *, named: bool = False) -> None:
+        self._traced, self._values, self._name, self._named = traced, values, name, named
         self._views: dict[fx.Node, View] = {}
         self._used: set[str] = set()
         self._ops: list[Op] = []
@@ -44,46 +51,43 @@ class Lowering:
         Raises:
             StretchError: If a node is not supported; names it and the reason.
         """
-        output: fx.Node | None = None
         for node in self._traced.graph.nodes:
-            if node.op == "output":
-                result = node.args[0]
-                if isinstance(result, fx.Node) and result in self._values.parameters:
-                    raise StretchError(
-                        f"`{self._name}` returns something that does not depend on its input", "give a network that reads its input"
-                    )
-                if not isinstance(result, fx.Node) or result not in self._views or self._views[result].form == "parts":
-                    raise StretchError(
-                        f"`{self._name}` returns {type(result).__name__.lower().removeprefix('immutable_')}, not one tensor",
-                        "wrap it in a module that returns one tensor",
-                    )
-                output = result
-            elif node.op == "placeholder":
+            if node.op == "placeholder":
                 if node in self._values.shapes:
-                    self._used.add("input")
+                    name = str(node.target) if self._named else ONLY
+                    self._used.add(name)
                     shape = self._values.shapes[node]
-                    self._ops.append(Op("input", "input", attrs={"shape": shape}))
-                    self._views[node] = View("input", shape)
-            else:
+                    self._ops.append(Op(name, "input", attrs={"shape": shape}))
+                    self._views[node] = View(name, shape)
+            elif node.op != "output":
                 self._lower_node(node)
-        if output is None:
-            raise StretchError(f"`{self._name}` returns nothing")
-        try:
-            last = self._views[self._values.source(output, output)].plain()
-        except Refusal as error:
-            raise StretchError(f"`{self._name}` cannot be captured: its output is not as an operator computes it ({error})") from error
-        if last == "input":
-            raise StretchError(f"`{self._name}` returns its input: it has no operator", "give a network with layers")
+        outputs = self._outputs()
         try:
             ops = folded(self._ops)
         except Refusal as error:
             raise StretchError(f"`{self._name}` cannot be captured: {error}") from error
-        graph = OpGraph.build(self._name, _reachable(ops, last), last)
+        graph = OpGraph.build(self._name, reachable(ops, outputs), outputs)
         self._check_shapes(graph)
+        check_read(graph)
         return graph
 
+    def _outputs(self) -> list[str]:
+        """Names of the operators that the network returns; notes what it returns."""
+        try:
+            self.returned = relabelled(self._values.returned, self._values.given_back, self._result)
+        except Refusal as error:
+            raise StretchError(f"`{self._name}` cannot be captured: its output is not as an operator computes it ({error})") from error
+        return outputs_of(self.returned, [op.name for op in self._ops if op.kind == "input"], self._name)
+
+    def _result(self, tensor: torch.Tensor) -> str | None:
+        """The operator that computes a tensor of the output; None where it does not depend on the input."""
+        writer = self._values.writer(tensor)
+        if writer in self._values.parameters:
+            return None
+        return self._views[writer].plain()
+
     def _lower_node(self, node: fx.Node) -> None:
-        if node in self._values.parameters or node in self._values.constants:
+        if node in self._values.parameters or node in self._values.constants or assembles(node):
             return
         try:
             self._views[node] = self._lower_module(node) if node.op == "call_module" else self._lower_call(node)
@@ -241,12 +245,3 @@ def _unique(wanted: str, otherwise: str, used: set[str]) -> str:
 
 def _target_name(target: Any) -> str:
     return target if isinstance(target, str) else getattr(target, "__name__", str(target))
-
-
-def _reachable(ops: list[Op], output: str) -> list[Op]:
-    """`ops` without those that do not lead to the output."""
-    needed = {output}
-    for op in reversed(ops):
-        if op.name in needed:
-            needed.update(op.inputs)
-    return [op for op in ops if op.name in needed or op.kind == "input"]

@@ -12,8 +12,12 @@ import torch
 from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from stretch.capture.inputs import ONLY, Inputs
 from stretch.capture.values import InPlaceProxy
 from stretch.operators.capturing import lowers
+
+#: How the names begin under which fx puts a graph's constants into the root.
+_CONSTANTS = "_tensor_constant"
 
 #: Folders whose code is not that of the network.
 _OTHERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
@@ -22,6 +26,11 @@ _OTHERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
 class Tracer(fx.Tracer):
     """Traces through everything except modules that lower to operators as they are."""
 
+    def trace(self, root: Any, concrete_args: dict[str, Any] | None = None) -> fx.Graph:
+        """The graph of a module, which is afterwards what it was before."""
+        with _unchanged(root):
+            return super().trace(root, concrete_args)
+
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Whether a module is one node."""
         return lowers(m) or super().is_leaf_module(m, module_qualified_name)
@@ -29,6 +38,30 @@ class Tracer(fx.Tracer):
     def proxy(self, node: fx.Node) -> fx.Proxy:
         """What stands for a node's result while the network runs."""
         return InPlaceProxy(node, self)
+
+
+@contextlib.contextmanager
+def _unchanged(root: nn.Module) -> Iterator[None]:
+    """What modules keep for later calls, such as tables of positions, is put back: what a trace computes has no data."""
+    before = [(module, {key: (value, _copied(value)) for key, value in vars(module).items()}) for module in root.modules()]
+    try:
+        yield
+    finally:
+        for module, kept in before:
+            for key in [key for key in vars(module) if key not in kept and not key.startswith(_CONSTANTS)]:
+                del vars(module)[key]
+            for key, (value, was) in kept.items():
+                vars(module)[key] = value
+                if type(value) is dict:
+                    value.clear()
+                    value.update(was)
+                elif type(value) is list:
+                    value[:] = was
+
+
+def _copied(value: Any) -> Any:
+    """A copy of a plain container, or the value itself."""
+    return value.copy() if type(value) in (dict, list) else value
 
 
 class ShapedProxy(InPlaceProxy):
@@ -73,18 +106,18 @@ class ShapedProxy(InPlaceProxy):
 
 
 class ShapedTracer(Tracer):
-    """Traces with the shapes that an input of one shape gives.
+    """Traces with the shapes that inputs of some shapes give.
 
     Every node is computed on tensors without data as soon as it is recorded.
 
     Args:
-        shape: Of the input.
+        given: Shapes of the inputs.
     """
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
+    def __init__(self, given: Inputs) -> None:
         super().__init__(autowrap_functions=(), param_shapes_constant=True)
         self._mode = FakeTensorMode(allow_non_fake_inputs=True)
-        self._shape = shape
+        self._given = given
         self._computing = False
         #: Results without data, by node; a node that cannot be computed so has none.
         self.values: dict[fx.Node, Any] = {}
@@ -116,7 +149,7 @@ class ShapedTracer(Tracer):
             with self._mode, torch.no_grad():
                 match node.op:
                     case "placeholder":
-                        return torch.empty(self._shape)
+                        return torch.empty(self._given.shapes[str(node.target) if self._given.named else ONLY])
                     case "get_attr":
                         return functools.reduce(getattr, str(node.target).split("."), self.root)
                     case "call_module":

@@ -1,5 +1,6 @@
 """One run of a traced network: shapes, constants, and which operator a changed tensor comes from."""
 
+import dataclasses
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from stretch.capture.structure import tensors
 from stretch.operators.settings import Refusal
 
 
@@ -37,6 +39,12 @@ class InPlaceProxy(fx.Proxy):
         return self.tracer.create_proxy("call_function", function, (self, other), {})
 
 
+def assembles(node: fx.Node) -> bool:
+    """Whether a node only puts tensors into a container: a named tuple, or a dataclass."""
+    target = node.target
+    return isinstance(target, type) and (hasattr(target, "_fields") or dataclasses.is_dataclass(target))
+
+
 class Values(fx.Interpreter):
     """Runs the traced graph once and keeps what lowering needs.
 
@@ -46,6 +54,8 @@ class Values(fx.Interpreter):
         parts: Values of nodes that are several tensors.
         parameters: Tensors that do not depend on the input: parameters,
             buffers, and what is computed of them alone.
+        given_back: What it returned.
+        returned: What the network itself returned for the same inputs.
     """
 
     def __init__(self, module: fx.GraphModule) -> None:
@@ -54,6 +64,8 @@ class Values(fx.Interpreter):
         self.constants: dict[fx.Node, Any] = {}
         self.parts: dict[fx.Node, tuple[torch.Tensor, ...]] = {}
         self.parameters: dict[fx.Node, torch.Tensor] = {}
+        self.given_back: Any = None
+        self.returned: Any = None
         self._versions: dict[fx.Node, int] = {}
         self._latest: dict[int, tuple[fx.Node, int]] = {}
         self._moved: dict[tuple[fx.Node, fx.Node], fx.Node | None] = {}
@@ -70,7 +82,9 @@ class Values(fx.Interpreter):
             source in self.parameters or source in self.constants for source in n.all_input_nodes
         )
         value = super().run_node(n)
-        if isinstance(value, torch.Tensor):
+        if n.op == "output":
+            self.given_back = value
+        elif isinstance(value, torch.Tensor):
             self.shapes[n] = tuple(value.shape)
             self._versions[n] = value._version
             self._latest[id(value)] = (n, value._version)
@@ -80,7 +94,23 @@ class Values(fx.Interpreter):
             self.parts[n] = tuple(value)
         else:
             self.constants[n] = value
+        if not isinstance(value, torch.Tensor) and n.op != "output" and not assembles(n):
+            # a tensor that has no node of its own is not taken for an earlier one that lay at the same place
+            self._latest |= {id(part): (n, part._version) for part in tensors(value)}
         return value
+
+    def writer(self, tensor: torch.Tensor) -> fx.Node:
+        """The node whose result a tensor of the output is.
+
+        Raises:
+            Refusal: If it was changed through a view of it, or is one of several results that no node takes.
+        """
+        writer, version = self._latest[id(tensor)]
+        if version != tensor._version:
+            raise Refusal(f"it returns `{writer.name}`, which was changed in place through a view of it")
+        if writer not in self.shapes:
+            raise Refusal(f"it returns one of several results of `{writer.name}`")
+        return writer
 
     def source(self, reader: fx.Node, read: fx.Node) -> fx.Node:
         """The node whose result `reader` sees where it reads `read`.

@@ -50,10 +50,27 @@ from stretch.cli.failures import guard
 from stretch.cli.interrupt import GRACE_S
 
 #: Modules of this folder that verbs are made with.
-PARTS = frozenset({"complete", "failures", "interrupt", "options", "output", "pictures"})
+PARTS = frozenset({"complete", "failures", "inputs", "interrupt", "options", "output", "pictures"})
 
 #: Verbs that `stretch --help` lists first, in the order in which they are used; others follow by name.
-FIRST = ("branch", "search", "train", "extract", "export", "run", "evaluate", "predict", "explain", "verify", "tune", "devices", "models")
+FIRST = (
+    "branch",
+    "search",
+    "train",
+    "extract",
+    "export",
+    "run",
+    "simulate",
+    "evaluate",
+    "refine",
+    "emit",
+    "predict",
+    "explain",
+    "verify",
+    "tune",
+    "devices",
+    "models",
+)
 
 
 def find_verbs() -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from predictors.errors import UsageError
+from stretch.cli.inputs import InputSizes, read_inputs
 from stretch.cli.interrupt import WRITER_GRACE_S
 from stretch.cli.options import planner_options
 from stretch.cli.output import Output, verb
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PHASES = 16
 
 #: What a refinement adds to that.
-REFINING = 22
+REFINING = 23
 
 #: Seconds after Ctrl-C in which it leaves nothing half-written.
 GRACE_S = WRITER_GRACE_S
@@ -36,12 +36,14 @@ GRACE_S = WRITER_GRACE_S
 def branch(
     out: Output,
     *,
-    model: Annotated[str, typer.Argument(help="Name of `stretch models`, package.module:factory, or file.py:factory.")],
+    model: Annotated[
+        str, typer.Argument(help="Name of `stretch models`, package.module:factory, file.py:factory, or an .onnx, .pt2 or .tflite file.")
+    ],
     device: Annotated[str, typer.Option(help="Profile of `stretch devices`, or the path of one.")],
     folder: Annotated[Path | None, typer.Option("--out", help="Folder of the bundle; runs/MODEL_DEVICE by default.")] = None,
     design: Annotated[Path | None, typer.Option(help="Build this design (TOML) instead of searching for one.")] = None,
     request: PlanConfig,
-    input_size: Annotated[str | None, typer.Option("--input", help="Input size, such as 3x224x224.")] = None,
+    input_size: InputSizes = None,
     weights: Annotated[str, typer.Option(help="default (trained, where they can be had), none (random), or a file.")] = "default",
     seed: Annotated[int, typer.Option(help="Seed of random weights.")] = 0,
     images: Annotated[
@@ -83,7 +85,7 @@ def branch(
     from stretch.api import branch as make
 
     target = (folder or Path("runs") / _folder_name(model, device)) if export and not dry_run else None
-    shape = _input_shape(input_size) if input_size is not None else None
+    shape = read_inputs(input_size)
     asked = pictures.values() or None
     with out.progress("branching", total=PHASES if refine is None else PHASES + REFINING) as progress:
         result = make(
@@ -147,16 +149,6 @@ def _tell(out: Output, result: "Branched") -> None:
             console.print(f"bundle written; run it with: stretch run {answer.bundle}", soft_wrap=True)
 
     out.emit(answer, human)
-
-
-def _input_shape(text: str) -> tuple[int, ...]:
-    try:
-        shape = tuple(int(part) for part in re.split("[x,×]", text))
-    except ValueError:
-        shape = ()
-    if len(shape) != 3 or min(shape) < 1:
-        raise UsageError(f"--input {text} is no input size", "write channels, height and width as --input 3x224x224")
-    return (1, *shape)
 
 
 def _folder_name(model: str, device: str) -> str:

@@ -69,6 +69,8 @@ def _outputs(bundle: "Bundle") -> int:
     """How many classes the network tells apart."""
     from predictors.errors import StretchError
 
+    # one that has several of either is told so
+    _ = bundle.manifest.input, bundle.manifest.output
     shape = bundle.manifest.model.output_shape
     if len(shape) != 2 or shape[0] != 1 or bundle.manifest.model.input_shape[0] != 1:
         raise StretchError(

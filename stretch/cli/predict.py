@@ -8,12 +8,14 @@ import typer
 
 from predictors.errors import UsageError
 from predictors.models.base import ORIGINS, Origin
+from stretch.cli.inputs import InputSizes, read_inputs
 from stretch.cli.output import Output, verb
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from predictors.devices import DeviceProfile
+    from stretch.capture.inputs import InputShapes
     from stretch.stages.predict import Prediction, PredictionTable
 
 
@@ -23,7 +25,7 @@ def predict(
     model: Annotated[
         str,
         typer.Argument(
-            help="A name of `stretch models`, a wildcard pattern such as 'resnet*', package.module:factory, file.py:factory or an .onnx file."
+            help="A name of `stretch models`, a wildcard pattern such as 'resnet*', package.module:factory, file.py:factory or an .onnx, .pt2 or .tflite file."
         ),
     ],
     device: Annotated[
@@ -35,12 +37,12 @@ def predict(
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Draw the kernels of one processor under its roofline, to this .svg or .png file.")
     ] = None,
-    input_size: Annotated[str | None, typer.Option("--input", help="Channels, height and width, as 3x224x224.")] = None,
+    input_size: InputSizes = None,
     trust_code: Annotated[bool, typer.Option("--trust-code", help="Allow file.py:factory to be executed.")] = False,
 ) -> None:
     """Predict the latency of a model, or of many, per processor and per kernel."""
     # Names are checked before torch is imported, so that a misspelt one is told at once.
-    shape = parse_input(input_size)
+    shape = read_inputs(input_size)
     profiles = _profiles(device)
     if len(profiles) > 1 or _is_pattern(model):
         if kernels or plot is not None:
@@ -64,9 +66,7 @@ def predict(
     graph = network.graph
     if network.refusal is not None:
         opaque = sum(op.kind == "opaque" for op in graph.ops)
-        out.warn(
-            f"{network.refusal}: it is predicted from torch.export, {opaque} of its {len(graph.ops)} operators by their sizes alone, and cannot be branched"
-        )
+        out.warn(f"{network.refusal}: it is predicted from torch.export, {opaque} of its {len(graph.ops)} operators by their sizes alone")
     found = predict_latency(model, graph, profile, names, precision, kernels=kernels, warnings=out.warnings)
     _warn(out, found)
     if plot is not None:
@@ -112,7 +112,7 @@ def _predict_many(
     pattern: str,
     places: "list[tuple[DeviceProfile, list[str]]]",
     precision: str | None,
-    shape: tuple[int, ...] | None,
+    shape: "InputShapes | None",
 ) -> None:
     """Every model of a pattern on every processor, a row each."""
     from predictors.errors import StretchError, UnknownNameError
@@ -171,21 +171,6 @@ def _warn(out: Output, found: "Prediction") -> None:
             out.warn(
                 f"{row.by_roofline} of {row.kernel_count} kernels on {name} are like none that was measured: they are timed by the roofline"
             )
-
-
-def parse_input(text: str | None) -> tuple[int, int, int, int] | None:
-    """Batch 1 and the shape written as ``3x224x224``; None for None.
-
-    Raises:
-        UsageError: If it is not three positive numbers.
-    """
-    if text is None:
-        return None
-    parts = text.lower().split("x")
-    if len(parts) != 3 or not all(part.isascii() and part.isdigit() and 0 < int(part) < 1 << 16 for part in parts):
-        raise UsageError(f"the input shape `{text}` is not channels, height and width", "write it as 3x224x224")
-    channels, height, width = map(int, parts)
-    return (1, channels, height, width)
 
 
 def _show(console: "Console", found: "Prediction", kernels: bool) -> None:

@@ -1,16 +1,17 @@
 """`stretch search`: the front of designs from what computes what the original computes to what is fastest."""
 
 import time
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from predictors.errors import StretchError, UnknownNameError, UsageError
+from stretch.cli.inputs import InputSizes, read_inputs
 from stretch.cli.options import planner_options
 from stretch.cli.output import Output, verb
 from stretch.cli.pictures import PictureRequest, picture_options
-from stretch.cli.predict import parse_input
 from stretch.planning.config import PlanConfig
 
 if TYPE_CHECKING:
@@ -30,7 +31,9 @@ AGAINST = ("agreement", "accuracy", "macs")
 def search(
     out: Output,
     *,
-    model: Annotated[str, typer.Argument(help="Name of `stretch models`, package.module:factory, or file.py:factory.")],
+    model: Annotated[
+        str, typer.Argument(help="Name of `stretch models`, package.module:factory, file.py:factory, or an .onnx, .pt2 or .tflite file.")
+    ],
     device: Annotated[str, typer.Option(help="Profile of `stretch devices`, or the path of one.")],
     pareto: Annotated[
         str | None,
@@ -47,7 +50,7 @@ def search(
     image_count: Annotated[int, typer.Option(help="Images to calibrate segments with, at most.", min=16)] = 96,
     budget: Annotated[float, typer.Option(help="Minutes of measuring; what has begun is finished.", min=0.05, max=1e4)] = 5.0,
     pictures: PictureRequest,
-    input_size: Annotated[str | None, typer.Option("--input", help="Input size, such as 3x224x224.")] = None,
+    input_size: InputSizes = None,
     weights: Annotated[str, typer.Option(help="default (trained, where they can be had), none (random), or a file.")] = "default",
     seed: Annotated[int, typer.Option(help="Seed of random weights.")] = 0,
     folder: Annotated[
@@ -63,7 +66,7 @@ def search(
 
     against = _against(pareto)
     _check(request, against, images, folder, plot)
-    profile, shape = load_device(device), parse_input(input_size)
+    profile, shape = load_device(device), read_inputs(input_size)
     from stretch.cli.train import import_torch
 
     import_torch()
@@ -166,6 +169,8 @@ def _source(
     preprocessing = asked_preprocessing(network.loaded.preprocessing, pictures.values() or None, network.graph.input.shape)
     progress("reading images")
     found = divide_images(images, network.captured, count, preprocessing)
+    for each in found.warnings:
+        warnings.warn(each, stacklevel=1)  # which `verb` tells as its own
     if not found.held_back:
         raise StretchError(f"{images} has too few images to hold any back", "give at least some dozens")
     source = sensitivity_of(network.captured, profile, request, found.fitted, found.held_back, budget_s, progress)

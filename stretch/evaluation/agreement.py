@@ -1,6 +1,6 @@
 """A branched network beside its original on images that nothing was fitted to: whole, and segment by segment."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -76,6 +76,8 @@ class _Counts:
 def compare(model: BranchedModel, captured: Captured, images: Sequence[torch.Tensor]) -> Compared:
     """Compare a branched network with its original on images that nothing was fitted to.
 
+    Of several results their errors are compared, and no classes.
+
     Args:
         model: The branched network; its mode is kept.
         captured: The original.
@@ -94,7 +96,10 @@ def compare(model: BranchedModel, captured: Captured, images: Sequence[torch.Ten
     counts = _Counts(alone={name: _Sums() for name, fits in changed.items() if fits})
     try:
         for batch in images:
-            _count(counts, batch.to(device), names, theirs, ours)
+            if len(captured.graph.outputs) > 1 or model.sides:
+                _count_results(counts, batch.to(device), original, model)
+            else:
+                _count(counts, batch.to(device), names, theirs, ours)
     finally:
         model.train(training)
     return _compared(counts, changed)
@@ -140,6 +145,36 @@ def _count(counts: _Counts, batch: torch.Tensor, names: Sequence[str], theirs: S
         for stage in (ours[number], *theirs[number + 1 :]):
             value = stage(value)
         counts.alone[name].add(value, there[-1])
+
+
+def _count_results(counts: _Counts, batch: torch.Tensor, original: BranchedModel, model: BranchedModel) -> None:
+    """Count a batch of networks with several results: their errors alone, since no one of them is the class.
+
+    Each result counts alike, however large its numbers are.
+    """
+    names = original.original_outputs
+    there = _results(original.values([batch]), names, "the original")
+    counts.images += len(batch)
+    _add_errors(counts.whole, _results(model.values([batch]), names, "the branched network"), there)
+    for name, sums in counts.alone.items():
+        _add_errors(sums, _results(original.values([batch], {name: model.segment(name)}), names, "the branched network"), there)
+
+
+def _results(values: Mapping[str, torch.Tensor], names: Sequence[str], what: str) -> list[torch.Tensor]:
+    found = [values[name] for name in names]
+    if not all(torch.isfinite(each).all() for each in found):
+        raise StretchError(f"an output of {what} contains NaN or infinity for some of the images", "check its weights")
+    return found
+
+
+def _add_errors(sums: _Sums, outputs: Sequence[torch.Tensor], originals: Sequence[torch.Tensor]) -> None:
+    """Add squared errors, each relative to the square of the original's result."""
+    for output, original in zip(outputs, originals, strict=True):
+        square = float(original.double().square().sum())
+        wrong = float((output.double() - original.double()).square().sum())
+        images = len(output)
+        sums.wrong += images * (wrong / square if square else float(wrong > 0))
+        sums.total += images
 
 
 def _compared(counts: _Counts, changed: Iterable[str]) -> Compared:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -19,11 +19,14 @@ from stretch.capture import Captured
 from stretch.export.channels import statements
 from stretch.export.checks import check_export
 from stretch.export.lowering import stated_ranges
-from stretch.export.onnx import Arrays, save_onnx, to_numpy, to_onnx
+from stretch.export.onnx import Arrays, passed_on, save_onnx, to_numpy, to_onnx
 from stretch.export.staging import file_entry, staged, write_manifest
 from stretch.export.subgraph import entry_rows, subgraph_names, subgraph_of
 from stretch.planning.design.scale import host_processor
 from stretch.transform.model import BranchedModel, op_weights
+
+#: Layouts of tensors by their number of axes; of those with others none is known.
+LAYOUTS: dict[int, Literal["NCHW", "NC"]] = {4: "NCHW", 2: "NC"}
 
 
 @dataclass(frozen=True)
@@ -149,7 +152,8 @@ def _write_graphs(
         for name, (graph, arrays) in _controls(original, sequential).items():
             written.controls[name] = f"controls/{name}.onnx"
             written.control_macs[name] = graph.macs
-            _write(folder, written.controls[name], graph, arrays, {"stretch.control": name}, written.files)
+            own = {"stretch.control": name} | (passed_on(graph) if name == "original" else {})
+            _write(folder, written.controls[name], graph, arrays, own, written.files)
     return written
 
 
@@ -180,8 +184,8 @@ def _manifest(original: Captured, model: BranchedModel, facts: BundleFacts, vers
         calibrated=facts.calibrated,
         weights=WeightsInfo(facts.weights_source, facts.weights_detail),
         design=msgspec.to_builtins(model.design),
-        inputs=(graph.input.name,),
-        outputs=(graph.output,),
+        inputs=tuple(op.name for op in graph.inputs),
+        outputs=graph.outputs,
         tensors=_tensors(graph, subgraphs, joins),
         subgraphs=subgraphs,
         joins=joins,
@@ -194,6 +198,7 @@ def _manifest(original: Captured, model: BranchedModel, facts: BundleFacts, vers
         files=written.files,
         little_cores=facts.little_cores,
         agreement=facts.agreement,
+        results=() if original.returned.plain else original.returned.keys(original.graph.outputs),
     )
 
 
@@ -229,28 +234,33 @@ def _join_entries(model: BranchedModel) -> tuple[JoinEntry, ...]:
 
 def _tensors(graph: OpGraph, subgraphs: Sequence[SubgraphEntry], joins: Sequence[JoinEntry]) -> tuple[Tensor, ...]:
     """Every tensor that crosses subgraphs, with who writes and who reads it."""
-    writers = {graph.input.name: "input"} | {name: s.name for s in subgraphs for name in s.outputs} | {j.output: j.name for j in joins}
+    writers = (
+        {op.name: "input" for op in graph.inputs}
+        | {name: s.name for s in subgraphs for name in s.outputs}
+        | {j.output: j.name for j in joins}
+    )
     tensors = []
     for tensor, producer in writers.items():
         readers = (
             [s.name for s in subgraphs if tensor in s.inputs]
             + [j.name for j in joins if tensor in j.inputs]
-            + ["output"] * (tensor == graph.output)
+            + ["output"] * (tensor in graph.outputs)
         )
         shape = graph.by_name[tensor].shape
-        tensors.append(Tensor(tensor, shape, producer, tuple(readers), layout="NCHW" if len(shape) == 4 else "NC"))
+        tensors.append(Tensor(tensor, shape, producer, tuple(readers), layout=LAYOUTS.get(len(shape), "plain")))
     return tuple(tensors)
 
 
 def _model_info(original: Captured, graph: OpGraph, params: int, facts: BundleFacts) -> ModelInfo:
+    first = graph.inputs[0].shape
     return ModelInfo(
         graph.name,
-        graph.input.shape,
-        graph.by_name[graph.output].shape,
+        first,
+        graph.by_name[graph.outputs[0]].shape,
         graph.macs,
         params,
         original.graph.macs,
         original.graph.params,
         # of colour pictures; a network may read something else
-        facts.preprocessing if len(graph.input.shape) == 4 and graph.input.shape[1] == 3 else None,
+        facts.preprocessing if len(graph.inputs) == 1 and len(first) == 4 and first[1] == 3 else None,
     )

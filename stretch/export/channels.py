@@ -17,7 +17,7 @@ from onnx import numpy_helper
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from predictors.joins import JoinKind, join_of
-from predictors.slices import width
+from predictors.shapes import Shape
 from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import Manifest, SubgraphEntry
 from scheduler.formats.onnx import OnnxFile
@@ -91,7 +91,7 @@ def whole_of(bundle: Bundle, branch: SubgraphEntry) -> onnx.ModelProto:
                 raise StretchError(
                     f"{bundle.file(sub.file)} states the unknown operator `{name}`", "write the bundle again with `stretch branch`"
                 )
-            _fill(weights.setdefault(name, {}), stored.get(_prefix(sub) + name, {}), part, width(segment.by_name[name].shape))
+            _fill(weights.setdefault(name, {}), stored.get(_prefix(sub) + name, {}), part, segment.op_weights(segment.by_name[name]))
     names = {op.name: branch.input if op.kind == "input" else _prefix(branch) + op.name for op in segment.ops}
     ops = [Op(names[op.name], op.kind, tuple(names[each] for each in op.inputs), op.attrs) for op in segment.ops]
     renamed = {names[name]: own for name, own in weights.items()}
@@ -172,9 +172,13 @@ def _stated(model: onnx.ModelProto, key: str, kind: Any, bundle: Bundle, sub: Su
         ) from error
 
 
-def _fill(whole: dict[str, Any], own: Mapping[str, Any], part: Taken, channels: int) -> None:
+def _fill(whole: dict[str, Any], own: Mapping[str, Any], part: Taken, shapes: Mapping[str, Shape]) -> None:
     """Put a branch's rows of an operator's weights where they belong."""
     for key, value in own.items():
+        if key not in shapes:
+            # of a norm without factors a file has ones and zeros
+            continue
         if key not in whole:
-            whole[key] = np.zeros((channels, *value.shape[1:]), value.dtype)
-        whole[key][part.channels.start : part.channels.stop] = value
+            whole[key] = np.zeros((shapes[key][0], *value.shape[1:]), value.dtype)
+        rows = part.rows(len(whole[key]))
+        whole[key][rows.start : rows.stop] = value

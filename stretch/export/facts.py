@@ -34,7 +34,8 @@ def bundle_facts(
             f"{row.design.name}.{name}": (b.ms, b.contention)
             for row in planned.run.segments
             for name, b in zip(row.design.names, row.branches, strict=True)
-        },
+        }
+        | {f"{side.name}.{side.time.scale.processor}": (side.time.ms, 1.0) for side in planned.run.sides},
         planned.config.precision,
         lambda piece: _alternatives(piece, profile, planned.config),
         profile.little_cores.value if profile.little_cores else (),

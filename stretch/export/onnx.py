@@ -1,22 +1,27 @@
 """An operator graph and its weights to ONNX, node by node."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import onnx
+import torch
+from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from predictors.operators import kind_of
+from predictors.operators.opaque import CALLS, CONSTANT
 from scheduler.formats.onnx import OnnxFile, state
-from stretch.formats.onnx import Arrays, OnnxWriter
+from scheduler.formats.onnx.operators import operators
+from stretch.formats.onnx import OPSET, Arrays, OnnxWriter
+from stretch.opaque.calls import calls_of
+from stretch.opaque.snippets import prepare
 from stretch.operators.forms import forms
 from stretch.planning.design.bands import PADDING_TAG
 
-#: HardSwish needs 14, Gelu 20; what newer ones add we do not use.
-OPSET = 20
 IR_VERSION = 10
 
 #: Node attributes a scheduler reads (paper 003, section 3: meeting point and processor).
@@ -24,6 +29,12 @@ NODE_TAGS = {"stretch.meeting_point": "meeting_point", "stretch.processor": "pro
 
 #: Node attribute of a band: padding (top, left, bottom, right) of the operator in the whole segment, where it is another.
 WHOLE_PADDING = "stretch.whole_padding"
+
+#: Property of the original's file: operators that compute nothing and left no node, each with the tensor that it passes on.
+PASSED_ON = "stretch.passed_on"
+
+#: Kinds whose nodes read other reals beside the stored weights: what is stored is found by its name.
+_NAMED = frozenset({"opaque", "attention", "group_norm"})
 
 #: Serialised ONNX cannot exceed 2 GB; above this the weights go to a file of their own.
 EXTERNAL_ABOVE = 1 << 30
@@ -47,6 +58,8 @@ def to_onnx(graph: OpGraph, weights: Arrays, properties: Mapping[str, str] | Non
         outputs like the output operators.
     """
     writer = OnnxWriter(weights)
+    opaque = [op for op in graph.ops if op.kind == "opaque"]
+    prepare((calls_of(op.attrs), op.shape) for op in opaque)
     name_of: dict[str, str] = {}
     for op in graph.ops:
         if op.kind == "input":
@@ -76,8 +89,22 @@ def to_onnx(graph: OpGraph, weights: Arrays, properties: Mapping[str, str] | Non
         initializer=writer.initialisers,
     )
     model = helper.make_model(proto, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="nn-stretch", ir_version=IR_VERSION)
+    _order_reads(model, opaque)
     helper.set_model_props(model, dict(properties or {}))
     return model
+
+
+def _order_reads(model: onnx.ModelProto, opaque: Sequence[Op]) -> None:
+    """Let operators of several nodes state their calls with what they read in the order in which it is found in the file."""
+    several = {op.name: op for op in opaque if len(op.inputs) > 1}
+    if not several:
+        return
+    last = {node.output[0]: node for node in model.graph.node}
+    for part in operators(model):
+        op = several.get(part.op.name)
+        if op is not None and part.op.inputs != op.inputs and set(part.op.inputs) == set(op.inputs):
+            order = [op.inputs.index(name) for name in part.op.inputs]
+            state(last[op.name], op.kind, {**op.attrs, CALLS: calls_of(op.attrs).reading(order).text()})
 
 
 def _write(writer: OnnxWriter, op: Op, ins: list[str]) -> None:
@@ -103,8 +130,35 @@ def save_onnx(model: onnx.ModelProto, path: Path) -> list[Path]:
 
 
 def to_numpy(weights: Mapping[str, Mapping[str, Any]]) -> Arrays:
-    """Torch tensors as float32 arrays that share their memory where they can."""
-    return {name: {key: tensor.detach().cpu().float().numpy() for key, tensor in own.items()} for name, own in weights.items()}
+    """Torch tensors as arrays that share their memory where they can, real ones as float32."""
+    return {name: {key: _array(tensor.detach().cpu()) for key, tensor in own.items()} for name, own in weights.items()}
+
+
+def _array(tensor: torch.Tensor) -> NDArray[Any]:
+    array: NDArray[Any] = (tensor.float() if tensor.is_floating_point() else tensor).numpy()
+    return array
+
+
+def passed_on(graph: OpGraph) -> dict[str, str]:
+    """What a graph's file states of its operators that leave no node (`PASSED_ON`); nothing if there are none."""
+    found: dict[str, str] = {}
+    for op in graph.ops:
+        if op.kind != "input" and kind_of(op.kind).identity and op.name not in graph.outputs:
+            found[op.name] = found.get(op.inputs[0], op.inputs[0])
+    return {PASSED_ON: msgspec.json.encode(found).decode()} if found else {}
+
+
+def read_passed_on(model: onnx.ModelProto) -> dict[str, str]:
+    """Operators that left no node in a file, with the tensor that each passes on.
+
+    Raises:
+        StretchError: If what the file states is no such list.
+    """
+    text = next((entry.value for entry in model.metadata_props if entry.key == PASSED_ON), "{}")
+    try:
+        return msgspec.json.decode(text, type=dict[str, str])
+    except msgspec.MsgspecError as error:
+        raise StretchError(f"a file's property {PASSED_ON} is damaged: {error}", "write the bundle again with `stretch branch`") from error
 
 
 def weights_of(file: OnnxFile) -> dict[str, dict[str, Any]]:
@@ -112,8 +166,13 @@ def weights_of(file: OnnxFile) -> dict[str, dict[str, Any]]:
     constants = file.initialisers
     found: dict[str, dict[str, Any]] = {}
     for part in file.operators:
-        keys = forms.get(part.op.kind).stored
-        own = {key: numpy_helper.to_array(constants[name]) for key, name in zip(keys, part.weights, strict=False)}
+        stored = forms.get(part.op.kind).stored
+        keys: Iterable[tuple[str, str]] = zip(stored, part.weights, strict=False)
+        if part.op.kind in _NAMED:
+            # beside what is stored stand numbers that only the nodes need
+            named = [(name.rpartition(".")[2], name) for name in part.weights]
+            keys = [(key, name) for key, name in named if key in stored or key.startswith(CONSTANT)]
+        own = {key: numpy_helper.to_array(constants[name]) for key, name in keys}
         if own:
             found[part.op.name] = own
     return found

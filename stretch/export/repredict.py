@@ -19,6 +19,7 @@ from scheduler.runtime.trace import Trace
 from scheduler.simulate.predicted import predicted_trace
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.compare import NO_CLEAR_WINNER, Branch, PredictedRun, certainty, recommend, single_run
+from stretch.planning.cost.deciding import deciding
 from stretch.planning.cost.makespan import ideal_split_ms
 from stretch.planning.network.segments import split_segments
 from stretch.planning.search.controls import Single, best_single
@@ -128,6 +129,7 @@ def _figures(
         **_shares(manifest, makespan, estimates),
         "comparisons": msgspec.to_builtins(recommendation.rivals),
         **msgspec.to_builtins(certainty(recommendation, branched, runs.get(names["original"]) if original else None)),
+        **msgspec.to_builtins(deciding(branched, runs, told, names["original"] if original else None)),
         "energy_mj": EnergyModel(device).plan_mj(_busy(manifest, estimates), makespan),
         "best_single_energy_mj": EnergyModel(device).plan_mj({original.processor: original.ms}, original.ms) if original else None,
         "told": told,

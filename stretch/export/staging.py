@@ -56,7 +56,7 @@ def staged(out: Path) -> Iterator[Path]:
     """
     check_target(out)
     out = Path(os.path.abspath(out))
-    _sweep(out)
+    sweep(out)
     try:
         staging = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
         with in_use(staging) as number:
@@ -186,8 +186,15 @@ def _swap(staging: Path, out: Path) -> None:
         _retire(old)
 
 
-def _sweep(out: Path) -> None:
-    """Remove what killed runs for the same folder left beside it; folders in use and those of others stay."""
+def sweep(out: Path) -> None:
+    """Remove what earlier runs for the same folder left beside it, killed ones and bundles that somebody still read.
+
+    Folders in use and those of others stay.
+
+    Args:
+        out: Folder of a bundle.
+    """
+    out = Path(os.path.abspath(out))
     ours = re.compile(rf"\.{re.escape(out.name)}\.[a-z0-9_]{{8}}(\.old)?")
     for entry in os.scandir(out.parent):
         if ours.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):

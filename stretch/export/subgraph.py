@@ -16,7 +16,7 @@ def subgraph_of(graph: OpGraph, name: str) -> OpGraph:
     cut = entry_rows(graph, name)
     ops = [op for op in graph.ops if op.tags.get("subgraph") == name and op is not cut]
     inside = {op.name for op in ops}
-    outputs = [op.name for op in ops if op.name == graph.output or any(r not in inside for r in graph.consumers[op.name])]
+    outputs = [op.name for op in ops if op.name in graph.outputs or any(r not in inside for r in graph.consumers[op.name])]
     if cut:
         source = cut.inputs[0]
         entries = [Op(source, "input", attrs={"shape": cut.shape})]

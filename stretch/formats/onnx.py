@@ -1,17 +1,22 @@
 """Nodes and initialisers of one ONNX graph, collected."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
 
 from predictors.graph import Op
 
-#: Float32 arrays by operator and key.
-Arrays = Mapping[str, Mapping[str, NDArray[np.float32]]]
+# Operators know how they are written, and are known long before anything is: onnx is imported by then.
+if TYPE_CHECKING:
+    import onnx
+
+#: HardSwish needs 14, Gelu 20; what newer ones add we do not use.
+OPSET = 20
+
+#: Arrays by operator and key; those of families are float32.
+Arrays = Mapping[str, Mapping[str, NDArray[Any]]]
 
 
 class OnnxWriter:
@@ -29,6 +34,7 @@ class OnnxWriter:
         self.weights = weights
         self.nodes: list[onnx.NodeProto] = []
         self.initialisers: list[onnx.TensorProto] = []
+        self._named: set[str] = set()
 
     def weight(self, op: Op, key: str, fill: float | None = None) -> str:
         """Name of an operator's weight, now an initialiser.
@@ -49,6 +55,14 @@ class OnnxWriter:
         values = np.asarray(self.weights[op.name][key], np.float32).reshape(-1, *[1] * (len(op.shape) - 2))
         return self.constant(f"{op.name}.{key}", np.ascontiguousarray(values))
 
+    def typed(self, op: Op, key: str, dtype: str) -> str:
+        """Name of a weight in the type that its operator's calls read."""
+        from onnx import numpy_helper
+
+        value = np.ascontiguousarray(self.weights[op.name][key]).astype(dtype).reshape(np.shape(self.weights[op.name][key]))
+        self.initialisers.append(numpy_helper.from_array(value, f"{op.name}.{key}"))
+        return self.initialisers[-1].name
+
     def number(self, op: Op, key: str, value: float) -> str:
         """Name of a single real number, called after the operator."""
         return self.constant(f"{op.name}.{key}", np.array(value, np.float32))
@@ -59,6 +73,8 @@ class OnnxWriter:
 
     def constant(self, name: str, value: NDArray[Any]) -> str:
         """Add an initialiser of int64 or float32; gives its name."""
+        from onnx import TensorProto, helper
+
         dtype = TensorProto.INT64 if value.dtype == np.int64 else TensorProto.FLOAT
         self.initialisers.append(helper.make_tensor(name, dtype, value.shape, value.tobytes(), raw=True))
         return name
@@ -73,5 +89,34 @@ class OnnxWriter:
             output: Of its result; the operator's own if None.
             attributes: Of the node.
         """
-        suffix = "" if output is None else f".{kind.lower()}"
-        self.nodes.append(helper.make_node(kind, list(inputs), [output or op.name], name=op.name + suffix, **attributes))
+        from onnx import helper
+
+        name = op.name if output is None else f"{op.name}.{kind.lower()}"
+        if name in self._named:
+            name = output or op.name
+        self._named.add(name)
+        self.nodes.append(helper.make_node(kind, list(inputs), [output or op.name], name=name, **attributes))
+
+    def graft(self, op: Op, nodes: "Iterable[onnx.NodeProto]", constants: "Iterable[onnx.TensorProto]", names: Mapping[str, str]) -> None:
+        """Add nodes that another exporter wrote for an operator.
+
+        Args:
+            op: The operator.
+            nodes: In order; the last one writes its result.
+            constants: Initialisers that they read.
+            names: What tensors are called here; every other tensor gets a name within the operator's.
+        """
+        from onnx import TensorProto, helper
+
+        def name(tensor: str) -> str:
+            return names.get(tensor, f"{op.name}.{tensor}") if tensor else ""
+
+        for tensor in constants:
+            own = TensorProto()
+            own.CopyFrom(tensor)
+            own.name = name(tensor.name)
+            self.initialisers.append(own)
+        for number, node in enumerate(nodes):
+            made = helper.make_node(node.op_type, map(name, node.input), map(name, node.output), f"{op.name}.{number}")
+            made.attribute.extend(node.attribute)
+            self.nodes.append(made)

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 #: Entry points of families of other packages.
 GROUP = "nn_stretch.families"
 
-#: Families of this package: a file each, with a class registered under the
-#: file's name. A name is looked for in this order; timm, slow to import, is last.
-OWN = ("torchvision", "tiny", "cifar", "timm")
+#: Families of this package, a file each with a class registered under the file's name, and the prefix of their names.
+#: A name is looked for in this order, those that take long to import last.
+OWN = {"tiny": "", "cifar": "", "torchvision": "", "segmentation": "", "detection": "", "timm": "timm:"}
 
 
 class Family(Protocol):
@@ -69,14 +69,19 @@ class Family(Protocol):
 families: Registry[type[Family]] = Registry("model family")
 
 
-def each_family() -> Iterator[tuple[str, Family]]:
+def each_family(wanted: str | None = None) -> Iterator[tuple[str, Family]]:
     """Name and family, each imported when it is its turn; those of other packages come last.
 
     Other packages offer theirs by the entry point ``nn_stretch.families``.
+
+    Args:
+        wanted: A model's name; families of this package whose names are never written so are left out. None for all.
     """
-    for name in OWN:
-        importlib.import_module(f"stretch.models.{name}")
-        yield name, families.get(name)()
+    for name, prefix in OWN.items():
+        # a name without a prefix has no colon
+        if wanted is None or (wanted.startswith(prefix) if prefix else ":" not in wanted):
+            importlib.import_module(f"stretch.models.{name}")
+            yield name, families.get(name)()
     load_plugins(GROUP)
     for name in families:
         if name not in OWN:
@@ -96,7 +101,7 @@ def model_names(pattern: str = "*") -> list[tuple[str, str]]:
 
 def find_family(name: str) -> tuple[Family, str] | None:
     """The family that builds `name` and the name without its prefix, or None."""
-    for key, family in each_family():
+    for key, family in each_family(name):
         prefix, names = _names(key, family)
         if name.startswith(prefix) and name.removeprefix(prefix) in names:
             return family, name.removeprefix(prefix)

@@ -4,7 +4,7 @@ import ast
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,12 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from stretch.capture.inputs import InputShapes
+
 USUAL_INPUT = (1, 3, 224, 224)
+
+#: Files that are models, by how their names end: ONNX of any exporter, archives of torch.export, TFLite of any converter.
+FILES = (".onnx", ".pt2", ".tflite")
 
 
 @dataclass(frozen=True)
@@ -30,7 +35,7 @@ class LoadedModel:
     Args:
         module: In evaluation mode.
         name: As it was asked for.
-        input_shape: Of its usual input, batch 1 first.
+        input_shape: Of its usual input, batch 1 first; of several inputs a shape each, by name or in order.
         weights_source: ``default`` (trained), ``random``, ``file``, or
             ``given`` (whatever a factory returned).
         weights_detail: Which weights, or why they are random.
@@ -40,24 +45,27 @@ class LoadedModel:
 
     module: "nn.Module"
     name: str
-    input_shape: tuple[int, ...]
+    input_shape: "InputShapes"
     weights_source: str
     weights_detail: str = ""
     preprocessing: Preprocessing = IMAGENET
     warnings: list[str] = field(default_factory=list)
 
 
-def load_model(name: str, *, weights: str = "default", seed: int = 0, trust_code: bool = False) -> LoadedModel:
+def load_model(
+    name: str, *, weights: str = "default", seed: int = 0, trust_code: bool = False, input_shape: "InputShapes | None" = None
+) -> LoadedModel:
     """Build a model and give it weights.
 
     Args:
         name: A name of `model_names`, ``package.module:factory`` of an
-            installed package, or ``file.py:factory``.
+            installed package, ``file.py:factory``, or a file of `FILES`.
         weights: ``default`` (trained ones where they can be had, else random
             ones with a warning; a factory's own), ``none`` (random), or a
             .safetensors or .pth file.
         seed: Of random weights; equal seeds give equal weights.
         trust_code: Whether ``file.py:factory`` may be executed.
+        input_shape: Of the inputs of a file, batch first, which may leave them open, or of what a factory makes; its own if None.
 
     Raises:
         UnknownNameError: If nothing is called so.
@@ -65,8 +73,6 @@ def load_model(name: str, *, weights: str = "default", seed: int = 0, trust_code
         MissingBackendError: If torch is not installed.
         StretchError: If a factory fails or the weights do not fit.
     """
-    if name.endswith((".onnx", ".pt2")):
-        raise UsageError(f"`{name}`: models are not read from such files", "give a name of `stretch models` or package.module:factory")
     if name.endswith(".py"):
         raise _without_factory(name)
     if importlib.util.find_spec("torch") is None:
@@ -78,24 +84,32 @@ def load_model(name: str, *, weights: str = "default", seed: int = 0, trust_code
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         generator = torch.Generator().manual_seed(seed)
+        if name.endswith(FILES):
+            module = _read(name, input_shape)
+            return _given(name, module, weights, generator, "as the file has them", module.input_shape)
         found = find_family(name)
         if found is not None:
             return _from_family(name, *found, weights, generator)
         # timm's own names have a colon too
         if ":" in name and not name.startswith("timm:"):
-            return _from_factory(name, _factory(name, trust_code), weights, generator)
+            return _from_factory(name, _factory(name, trust_code), weights, generator, input_shape)
     raise UnknownNameError.among("model", name, [known for known, _ in model_names()])
 
 
 def names_code(name: str) -> bool:
     """Whether a model's name is ``file.py:factory`` or ``package.module:factory``: Python code that would be executed."""
     # families may have a colon in their prefix, as timm has
-    return ":" in name and find_family(name) is None and not name.startswith("timm:")
+    return ":" in name and find_family(name) is None and not name.startswith("timm:") and not name.endswith(FILES)
 
 
 def is_file(name: str) -> bool:
-    """Whether a model's name is ``file.py:factory``."""
-    return name.rpartition(":")[0].endswith(".py")
+    """Whether a model's name is ``file.py:factory`` or a file of `FILES`."""
+    return name.endswith(FILES) or name.rpartition(":")[0].endswith(".py")
+
+
+def _read(name: str, input_shape: "InputShapes | None") -> Any:
+    """The network in a file, whose format its name tells; it knows the shapes of its inputs."""
+    return importlib.import_module(f"stretch.models.{name.rpartition('.')[2]}").read_module(name, input_shape)
 
 
 def _from_family(name: str, family: Any, own: str, weights: str, generator: "torch.Generator") -> LoadedModel:
@@ -106,8 +120,8 @@ def _from_family(name: str, family: Any, own: str, weights: str, generator: "tor
     read = stated_preprocessing(module, name) if told is None else told(own)
     if weights not in ("default", "none"):
         _load_file(module, name, Path(weights))
-        return LoadedModel(module, name, shape, "file", weights, read)
-    reason, warnings = "asked for", []
+        return LoadedModel(module, name, shape, "file", weights, read, list(getattr(module, "warnings", [])))
+    reason, warnings = "asked for", list(getattr(module, "warnings", []))
     if weights == "default":
         try:
             trained = family.default_weights(own)
@@ -116,14 +130,16 @@ def _from_family(name: str, family: Any, own: str, weights: str, generator: "tor
         else:
             if trained is not None:
                 _fit(module, name, trained[0], trained[1])
-                return LoadedModel(module, name, shape, "default", trained[1], read)
+                return LoadedModel(module, name, shape, "default", trained[1], read, warnings)
             reason = "nobody published trained ones"
         warnings.append(f"`{name}` has random weights: {reason}")
     _settle(module, name, shape, generator)
     return LoadedModel(module, name, shape, "random", reason, read, warnings)
 
 
-def _from_factory(name: str, factory: Callable[[], Any], weights: str, generator: "torch.Generator") -> LoadedModel:
+def _from_factory(
+    name: str, factory: Callable[[], Any], weights: str, generator: "torch.Generator", shape: "InputShapes | None"
+) -> LoadedModel:
     from torch import nn
 
     try:
@@ -132,10 +148,16 @@ def _from_factory(name: str, factory: Callable[[], Any], weights: str, generator
         raise StretchError(f"`{name}` cannot be built: {_first_line(error)}", "the factory is called without arguments") from error
     if not isinstance(module, nn.Module):
         raise StretchError(f"`{name}` returned {type(module).__name__}, not a torch.nn.Module")
-    module.eval()
-    shape, read = _input_shape(module), stated_preprocessing(module, name)
+    return _given(name, module.eval(), weights, generator, "as the factory returned them", shape)
+
+
+def _given(
+    name: str, module: "nn.Module", weights: str, generator: "torch.Generator", detail: str, shape: "InputShapes | None" = None
+) -> LoadedModel:
+    """A module that came with weights of its own; its usual input is what it says itself if no shape is given."""
+    shape, read = _input_shape(module) if shape is None else shape, stated_preprocessing(module, name)
     if weights == "default":
-        return LoadedModel(module, name, shape, "given", "as the factory returned them", read)
+        return LoadedModel(module, name, shape, "given", detail, read, list(getattr(module, "warnings", [])))
     if weights == "none":
         for child in module.modules():
             reset = getattr(child, "reset_parameters", None)
@@ -150,7 +172,7 @@ def _from_factory(name: str, factory: Callable[[], Any], weights: str, generator
 def _factory(name: str, trust_code: bool) -> Callable[[], Any]:
     """The callable that ``module:factory`` or ``file.py:factory`` names."""
     where, _, attribute = name.rpartition(":")
-    if is_file(name):
+    if where.endswith(".py"):
         if not trust_code:
             raise UsageError(f"`{where}` is code that would be executed", "add --trust-code if you trust it")
         module = _execute(Path(where))
@@ -221,17 +243,25 @@ def _import(where: str, name: str) -> Any:
         sys.path[:] = path
 
 
-def _input_shape(module: Any) -> tuple[int, ...]:
-    """What a module says of its input (``input_shape``, or timm's configuration), else the usual one."""
+def _input_shape(module: Any) -> "InputShapes":
+    """What a module says of its inputs (``input_shape``, or timm's configuration), else the usual one."""
     stated = getattr(module, "input_shape", None)
-    if isinstance(stated, tuple | list) and len(stated) == 4 and all(isinstance(n, int) for n in stated):
+    if isinstance(stated, Mapping) and stated and all(map(_is_shape, stated.values())):
+        return {str(name): tuple(shape) for name, shape in stated.items()}
+    if _is_shape(stated):
         return tuple(stated)
+    if isinstance(stated, tuple | list) and stated and all(map(_is_shape, stated)):
+        return [tuple(shape) for shape in stated]
     config = getattr(module, "pretrained_cfg", None) or getattr(module, "default_cfg", None)
     size = config.get("input_size") if isinstance(config, dict) else None
     return (1, *size) if size else USUAL_INPUT
 
 
-def _settle(module: "nn.Module", name: str, shape: tuple[int, ...], generator: "torch.Generator") -> None:
+def _is_shape(stated: Any) -> bool:
+    return isinstance(stated, tuple | list) and len(stated) > 0 and all(isinstance(n, int) for n in stated)
+
+
+def _settle(module: "nn.Module", name: str, shape: "InputShapes", generator: "torch.Generator") -> None:
     from stretch.models.statistics import settle
 
     try:

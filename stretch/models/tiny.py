@@ -5,9 +5,6 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torchvision.models.efficientnet import EfficientNet, MBConvConfig
-from torchvision.models.mobilenetv3 import InvertedResidualConfig, MobileNetV3
-from torchvision.models.regnet import BlockParams, RegNet
 
 from stretch.models.families import families
 from stretch.models.small_resnet import BasicBlock, Bottleneck, SmallResNet
@@ -57,6 +54,9 @@ def tiny_vgg() -> nn.Module:
 
 def tiny_mobilenet() -> nn.Module:
     """MobileNetV3 in small: inverted bottlenecks, squeeze-and-excitation, hard-swish."""
+    # importing torchvision takes longer than all the rest of a small network's way
+    from torchvision.models.mobilenetv3 import InvertedResidualConfig, MobileNetV3
+
     conf = partial(InvertedResidualConfig, dilation=1, width_mult=1.0)
     settings = [
         conf(16, 3, 16, 16, False, "RE", stride=1),
@@ -72,6 +72,8 @@ def tiny_mobilenet() -> nn.Module:
 
 def tiny_efficientnet() -> nn.Module:
     """EfficientNet in small: inverted bottlenecks, squeeze-and-excitation, SiLU, stochastic depth."""
+    from torchvision.models.efficientnet import EfficientNet, MBConvConfig
+
     conf = partial(MBConvConfig, width_mult=1.0, depth_mult=1.0)
     settings = [
         conf(1, 3, 1, 16, 16, 1),
@@ -83,6 +85,8 @@ def tiny_efficientnet() -> nn.Module:
 
 def tiny_regnet() -> nn.Module:
     """RegNetX in small: grouped convolutions, group width 8."""
+    from torchvision.models.regnet import BlockParams, RegNet
+
     params = BlockParams(depths=[3, 3], widths=[32, 64], group_widths=[8, 8], bottleneck_multipliers=[1.0, 1.0], strides=[2, 2])
     return RegNet(params, num_classes=CLASSES, stem_width=16)
 

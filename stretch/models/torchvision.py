@@ -1,6 +1,6 @@
 """torchvision's classifiers."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torchvision.models as tv
 from torch import Tensor, nn
@@ -39,8 +39,13 @@ class TorchvisionFamily:
 
     def build(self, name: str) -> nn.Module:
         """One classifier, initialised from torch's global generator."""
-        # These two warn where the caller leaves their initialisation open.
-        options = {"init_weights": True} if name in ("googlenet", "inception_v3") else {}
+        options: dict[str, Any] = {}
+        if name in ("googlenet", "inception_v3"):
+            # these two warn where the caller leaves their initialisation open
+            options["init_weights"] = True
+        elif name.startswith("vit_"):
+            # their table of positions has the input's size, which the default weights state
+            options["image_size"] = self.input_shape(name)[-1]
         return tv.get_model(name, weights=None, **options)
 
     def input_shape(self, name: str) -> tuple[int, ...]:

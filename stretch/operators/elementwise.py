@@ -13,7 +13,7 @@ from stretch.formats.onnx import OnnxWriter
 from stretch.formats.tflite.builder import Builder, Value
 from stretch.formats.tflite.source import Source
 from stretch.operators.capturing import Call, Chain, FunctionRule, functions, modules, plain_module
-from stretch.operators.forms import Form, Maker, OnnxRule, TfliteRule, forms, onnx_node
+from stretch.operators.forms import Form, Maker, OnnxRule, TfliteRule, forms, no_tflite, onnx_node
 from stretch.operators.settings import Refusal
 
 
@@ -34,6 +34,14 @@ class Mul(nn.Module):
     def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         """Multiply the inputs."""
         return a * b
+
+
+class Div(nn.Module):
+    """Its first input over its second, element by element."""
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        """Divide the inputs."""
+        return a / b
 
 
 class ChannelScale(nn.Module):
@@ -94,6 +102,7 @@ class MulScalar(nn.Module):
 
 modules("Add")(plain_module("add"))
 modules("Mul")(plain_module("mul"))
+modules("Div")(plain_module("div"))
 modules("ChannelScale")(lambda m, shape: [("", "scale", {}, {"weight": m.weight})])
 modules("ChannelShift")(lambda m, shape: [("", "shift", {}, {"bias": m.bias})])
 modules("AddScalar")(lambda m, shape: [("", "add_scalar", {"value": m.value}, {})])
@@ -177,6 +186,7 @@ def _combine(code: str) -> TfliteRule:
 
 forms.register("add")(Form(lambda ins, a: Add(), _add_onnx, _combine("ADD"), pairwise=True, activates=True, any_order=True))
 forms.register("mul")(Form(lambda ins, a: Mul(), onnx_node("Mul"), _combine("MUL"), pairwise=True, activates=True, any_order=True))
+forms.register("div")(Form(lambda ins, a: Div(), onnx_node("Div"), no_tflite))
 
 
 def _with_number(onnx: str, tflite: str) -> tuple[OnnxRule, TfliteRule]:

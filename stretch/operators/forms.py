@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from predictors.errors import StretchError
 from predictors.graph import Op
 from predictors.registry import Registry
 from predictors.shapes import Attrs, Shape
@@ -82,3 +83,15 @@ def bounded(code: str, quant: Quant, **settings: float) -> TfliteRule:
         return made
 
     return lower
+
+
+def no_tflite(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
+    """Refuses an operator that is not written in TFLite.
+
+    Raises:
+        StretchError: Always; names the operator.
+    """
+    raise StretchError(
+        f"operator `{op.name}` ({op.attrs.get('variant', op.kind)}) has no form in TFLite",
+        "keep this subgraph in ONNX, or let another processor have its segment",
+    )

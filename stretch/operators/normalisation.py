@@ -1,5 +1,6 @@
 """Normalisations in torch, ONNX and TFLite."""
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -8,12 +9,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from predictors.graph import Op
-from predictors.shapes import Attr, Attrs, Shape, number
+from predictors.shapes import Attr, Attrs, Shape, integer, number
 from stretch.formats.onnx import OnnxWriter
 from stretch.formats.tflite.builder import UNIT, Builder, Value
 from stretch.formats.tflite.source import Source
 from stretch.operators.capturing import Call, Chain, Lowered, ModuleRule, functions, lower_module, modules
-from stretch.operators.forms import Form, bounded, forms, onnx_node, tflite_op
+from stretch.operators.forms import Form, bounded, forms, no_tflite, onnx_node, tflite_op
 from stretch.operators.settings import Refusal
 
 
@@ -106,6 +107,30 @@ def _layer_norm_function(call: Call, x: Any, normalized_shape: Any, weight: Any 
     return [x], kind, attrs, own
 
 
+@modules("GroupNorm")
+def _group_norm(m: nn.GroupNorm, shape: Shape) -> list[Lowered]:
+    return [("", *_in_groups(m.num_groups, m.weight, m.bias, m.eps))]
+
+
+@functions(F.group_norm)
+def _group_norm_function(call: Call, x: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Chain:
+    return [x], *_in_groups(num_groups, weight, bias, eps)
+
+
+def _in_groups(
+    groups: int, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float
+) -> tuple[str, dict[str, Attr], dict[str, torch.Tensor]]:
+    """Normalisation over pixels and channels of a group: kind, attributes, weights.
+
+    Raises:
+        Refusal: If it has a bias without a weight.
+    """
+    if weight is None and bias is not None:
+        raise Refusal("group normalisation with a bias alone is not supported")
+    own = {} if weight is None else {"weight": weight, "bias": bias if bias is not None else torch.zeros_like(weight)}
+    return "group_norm", {"groups": int(groups), "eps": float(eps), "affine": weight is not None}, own
+
+
 def _check_softmax(shape: Shape, dim: int | None) -> None:
     if (dim is None and len(shape) != 2) or (dim is not None and dim % len(shape) != 1):
         raise Refusal(f"a softmax over dimension {dim} is not supported, only over channels")
@@ -159,6 +184,19 @@ def _onnx_layer_norm(w: OnnxWriter, op: Op, ins: list[str]) -> None:
     w.node("Transpose", op, [f"{op.name}.normed"], perm=[0, rank - 1, *range(1, rank - 1)])
 
 
+def _onnx_group_norm(w: OnnxWriter, op: Op, ins: list[str]) -> None:
+    """Each group is a row, normalised as a layer is, which every delegate computes; then a factor and an offset a channel."""
+    groups = integer(op.attrs, "groups")
+    ones = w.constant(f"{op.name}.ones", np.ones(prod(op.shape[1:]) // groups, np.float32))
+    w.node("Reshape", op, [ins[0], w.indices(op, "rows", [op.shape[0], groups, -1])], output=f"{op.name}.groups")
+    w.node("LayerNormalization", op, [f"{op.name}.groups", ones], output=f"{op.name}.rows_normed", axis=-1, epsilon=number(op.attrs, "eps"))
+    affine = bool(op.attrs["affine"])
+    w.node("Reshape", op, [f"{op.name}.rows_normed", w.indices(op, "sizes", op.shape)], output=f"{op.name}.normed" if affine else None)
+    if affine:
+        w.node("Mul", op, [f"{op.name}.normed", w.per_channel(op, "weight")], output=f"{op.name}.scaled")
+        w.node("Add", op, [f"{op.name}.scaled", w.per_channel(op, "bias")])
+
+
 def _tflite_batch_norm(b: Builder, source: Source, op: Op, ins: list[Value]) -> Value:
     """A batch-norm that no convolution before it takes up: a factor and an offset a channel."""
     own = {key: value.astype(np.float64) for key, value in source.weights[op.name].items()}
@@ -195,6 +233,14 @@ forms.register("layer_norm")(
         _tflite_layer_norm,
         stored=("weight", "bias"),
         int8=False,
+    )
+)
+forms.register("group_norm")(
+    Form(
+        lambda ins, a: nn.GroupNorm(integer(a, "groups"), ins[0][1], number(a, "eps"), bool(a["affine"])),
+        _onnx_group_norm,
+        no_tflite,
+        stored=("weight", "bias"),
     )
 )
 forms.register("softmax")(Form(lambda ins, a: nn.Softmax(dim=1), onnx_node("Softmax", axis=1), bounded("SOFTMAX", UNIT, beta=1.0)))

@@ -7,6 +7,7 @@ import msgspec
 from predictors.joins import JoinKind
 from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.cost.compare import LinkFigure, Rival
+from stretch.planning.cost.deciding import Change
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.network.segments import EntryKind
 
@@ -31,6 +32,7 @@ class BranchAnswer(msgspec.Struct, frozen=True, kw_only=True):
         channels: First channel of the segment's output, or with the join ``partial_sums`` of its hidden tensor, that it computes, and the
             one behind its last; None for all.
         ends: Tensors that it hands on where it is a portion of the segment's operators; None else.
+        rewrites: What it has instead of operators of the original, as ``silu=relu6``.
         macs: Multiply-accumulates, its part of the join included, and of a band of rows those of its halo.
         params: Learned numbers.
         start_ms: When it starts, from the start of its segment.
@@ -52,6 +54,7 @@ class BranchAnswer(msgspec.Struct, frozen=True, kw_only=True):
     paths: list[int] | None
     channels: list[int] | None
     ends: list[str] | None
+    rewrites: list[str]
     macs: int
     params: int
     start_ms: float
@@ -105,6 +108,34 @@ class SegmentAnswer(msgspec.Struct, frozen=True, kw_only=True):
     branches: list[BranchAnswer]
 
 
+class SideAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a network with several inputs or outputs that lies beside its trunk, and runs whole.
+
+    Args:
+        name: ``side1``, ``side2``, …
+        processor: Where it runs.
+        reads: Tensors that it reads.
+        writes: Tensors that it writes.
+        operators: How many it has.
+        macs: Multiply-accumulates.
+        start_ms: When it begins.
+        predicted_ms: Its computation.
+        in_ms: Transfers of what it reads.
+        out_ms: Transfers of what the network returns.
+    """
+
+    name: str
+    processor: str
+    reads: list[str]
+    writes: list[str]
+    operators: int
+    macs: int
+    start_ms: float
+    predicted_ms: float
+    in_ms: float
+    out_ms: float
+
+
 class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     """Times of a design and of its controls, ms; a control that does not exist is None.
 
@@ -127,12 +158,16 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
         communication_ms: Of transfers and joins.
         optimal: Whether no design of the space is faster; None where that was not asked.
         gap: How much faster one might be, as a fraction; None where not known.
+        expected_ms: The mean of the makespan over what its numbers may be.
         makespan_low_ms: Lower end of the 90 % interval around the makespan.
         makespan_high_ms: Upper end.
         probability_faster: That the branched run is faster than each control, and than ``all`` of them.
         told: Controls that are told and not recommended: beside an exact design those that would have to be trained.
         measure_next: The number of the profile that decides most; None if nothing is uncertain.
         links: The design with links of half, the stated and twice the time.
+        changes: The design, and what would be recommended, with other numbers that hang together at half and at twice.
+        crossover: How many times as fast all processors but the best single one would have to be for the same branches to take
+            no longer than that one alone; None if they do already, or never would.
         energy_mj: Energy of its processors while they compute; None if the profile states no power of one.
         best_single_energy_mj: The same of the best single processor.
         source: Where the numbers come from.
@@ -155,12 +190,15 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     communication_ms: float
     optimal: bool | None
     gap: float | None
+    expected_ms: float
     makespan_low_ms: float
     makespan_high_ms: float
     probability_faster: dict[str, float]
     told: list[str]
     measure_next: str | None
     links: tuple[LinkFigure, ...]
+    changes: tuple[Change, ...]
+    crossover: float | None
     energy_mj: float | None
     best_single_energy_mj: float | None
     source: str = "predicted"
@@ -205,6 +243,7 @@ class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
         params_ratio: Over the original's; None where that has none.
         n_meet: Meeting points.
         segments: The segments.
+        sides: The parts beside the trunk of a network with several inputs or outputs.
         design: The design, as a design file has it.
         predicted: Its times and those of its controls.
         accuracy: Predicted accuracy, where a predictor was given.
@@ -232,6 +271,7 @@ class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
     params_ratio: float | None
     n_meet: int
     segments: list[SegmentAnswer]
+    sides: list[SideAnswer]
     design: BranchDesign
     predicted: Predicted
     accuracy: PredictedAccuracy | None

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from predictors.devices import DeviceProfile
-from predictors.errors import UnknownNameError, UsageError
+from predictors.errors import StretchError, UnknownNameError, UsageError
+from predictors.faults import nearest
 from predictors.joins import DEFAULT, join_of, joins_that
+from predictors.rewrites import rewrites
 from stretch.planning.constraints import all_constraints
 from stretch.planning.options import Option, Positive, Range, Ratio
 from stretch.planning.sentences import Mention, Sentence
@@ -143,13 +145,22 @@ OWN = (
         "Precision by processor where it is not the profile's default.",
         example="cpu=int8,gpu=fp16",
     ),
+    Option(
+        "rewrite",
+        tuple[str, ...],
+        (),
+        "What scaled branches have instead of some operators, as gpu:silu=relu6,dsp:squeeze_excite=none; what the profile says by default.",
+        "What scaled branches of a processor have instead of some operators (`predictors.rewrites`), as ``gpu:silu=relu6``; what the "
+        "device's profile says if empty, nothing for ``none``.",
+        example="gpu:silu=relu6",
+    ),
     Option("latency_budget", Positive | None, None, "Predicted makespan, at most, ms."),
 )
 
 #: The order of help and docs; options of further constraints follow by name.
 FIRST = (
     "processors", "alpha", "beta", "balance", "min_depth", "min_width", "macs", "segment_macs", "params", "n_meet", "meet",
-    "merge", "keep", "kinds", "lossless", "join", "strategy", "objective", "accuracy", "min_accuracy", "min_agreement", "precision", "peak_memory", "latency_budget",
+    "merge", "keep", "kinds", "lossless", "join", "rewrite", "strategy", "objective", "accuracy", "min_accuracy", "min_agreement", "precision", "peak_memory", "latency_budget",
 )  # fmt: skip
 
 
@@ -226,8 +237,38 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
         for name in processors:
             processor = device.processor(name)
             precision[name] = processor.check_precision(own.precision.get(name, own.precision.get(processor.family)))
+        own.rewrites_on(processors, device)
         min_width = own.min_width if own.min_width is not None else (0.5 if len(processors) == 2 else 0.375)
         return msgspec.structs.replace(own, processors=processors, precision=precision, min_width=min_width)
+
+    def rewrites_on(self, processors: Sequence[str], device: DeviceProfile) -> dict[str, tuple[str, ...]]:
+        """Rewrites by processor: those asked for, else those of the device's profile.
+
+        Raises:
+            UsageError: If one is not written as it should be, or names a processor that is not among these.
+            UnknownNameError: If there is no such rewrite.
+        """
+        found: dict[str, tuple[str, ...]] = {}
+        if not self.rewrite:
+            for place in processors:
+                found[place] = device.processor(place).profile.rewrites
+                for name in found[place]:
+                    if name not in rewrites:
+                        raise StretchError(
+                            f"processor `{place}` of {device.id} has the unknown rewrite `{name}` in its profile", nearest(name, rewrites)
+                        )
+        for each in self.rewrite if self.rewrite != ("none",) else ():
+            where, colon, name = each.rpartition(":")
+            if not colon:
+                hint = Sentence("write {}, or {}", Mention("rewrite", "gpu:silu=relu6"), Mention("rewrite", "none"))
+                raise UsageError(f"the rewrite `{each}` names no processor", hint)
+            places = [one for one in processors if where in (one, one.partition("[")[0])]
+            if not places:
+                raise UsageError(f"a rewrite is given for `{where}`, which is not among the processors {', '.join(processors)}")
+            rewrites.get(name)
+            for place in places:
+                found[place] = (*found.get(place, ()), name)
+        return found
 
     def _check_together(self) -> None:
         """Refuse values that do not fit each other."""

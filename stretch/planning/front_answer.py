@@ -10,7 +10,7 @@ from stretch.planning.cost.makespan import timeline
 from stretch.planning.cost.sensitivity import MeasuredOn, Sensitivity
 from stretch.planning.design.branch_design import BranchDesign, SegmentDesign
 from stretch.planning.pareto import Front, FrontDesign
-from stretch.planning.search.controls import best_single, sequential_same_macs
+from stretch.planning.search.controls import ranked_singles, sequential_same_macs
 from stretch.planning.search.rules import Rules
 
 
@@ -106,8 +106,8 @@ def front_answer(front: Front, seconds: dict[str, float]) -> FrontAnswer:
         seconds: Wall time so far, by what it went into.
     """
     asked, config = front.asked, front.asked.config
-    single = best_single(asked.graph, asked.costs, config.processors)
-    sequential = sequential_same_macs(asked.graph, asked.stages, asked.costs, config.processors, Rules.of(config), asked.macs)
+    singles = ranked_singles(asked.graph, asked.costs, config.processors)
+    single, sequential = singles[0], sequential_same_macs(asked.graph, asked.stages, asked.costs, singles, Rules.of(config), asked.macs)
     rows = [
         _row(f"{number:02}", front, each, single.ms, None if sequential is None else sequential.single.ms)
         for number, each in enumerate(front.designs, 1)

@@ -14,6 +14,7 @@ from predictors.graph import OpGraph
 from stretch.planning.choose import choose, stretched_space
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import AccuracySource
+from stretch.planning.cost.makespan import timeline
 from stretch.planning.cost.ways import Ways
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.plan import Asked
@@ -21,6 +22,7 @@ from stretch.planning.search.banded import with_exact_kinds, without_stretched
 from stretch.planning.search.bounds import loss_of
 from stretch.planning.search.exact import Within, search_exact, search_least_loss
 from stretch.planning.search.layers import TIE
+from stretch.planning.search.placing_sides import place_sides
 from stretch.planning.search.result import SearchResult
 from stretch.planning.search.seams import without_seams
 from stretch.planning.search.space import DesignSpace
@@ -104,7 +106,7 @@ def front(
     found = search.found(count)
     if not found:
         # the planner's own refusal names the tightest rule
-        choose(graph, replace(checked, min_accuracy=None, min_agreement=None), asked.costs, asked.stages, source)
+        choose(asked.trunk, replace(checked, min_accuracy=None, min_agreement=None), asked.costs, asked.stages, source)
         raise InfeasibleError(f"no design of `{graph.name}` meets the constraints")
     designs = tuple(_designed(asked, each, source) for each in _undominated(found, search.lost))
     return Front(against, designs, asked, space.size_log10, max(each.evaluated for each in found))
@@ -136,8 +138,8 @@ def _space(asked: Asked, source: AccuracySource | None) -> DesignSpace:
     """All designs of a request, merged stages among them wherever what they lose is known or nobody asks."""
     config = asked.config
     free = config.merge == "auto" and not config.meet and (source is None or source.merges)
-    space = stretched_space(asked.graph, config, asked.costs, asked.stages, merged=config.merge == "always" or free)
-    return space if set(config.planned_kinds) == {"stretch"} else with_exact_kinds(asked.graph, config, space)
+    space = stretched_space(asked.trunk, config, asked.costs, asked.stages, merged=config.merge == "always" or free)
+    return space if set(config.planned_kinds) == {"stretch"} else with_exact_kinds(asked.trunk, config, space)
 
 
 @dataclass(frozen=True)
@@ -213,7 +215,8 @@ def _undominated(found: Sequence[SearchResult], lost: Callable[[SearchResult], f
 
 
 def _designed(asked: Asked, found: SearchResult, source: AccuracySource | None) -> FrontDesign:
-    parts = without_seams(asked.graph, asked.stages, found.segments(asked.costs))
-    design = BranchDesign(asked.graph.name, asked.device.id, parts)
+    parts = without_seams(asked.trunk, asked.stages, found.segments(asked.costs))
+    design = place_sides(asked.graph, BranchDesign(asked.graph.name, asked.device.id, parts), asked.costs, asked.config.processors)
+    ms = timeline(asked.graph, design, asked.costs).makespan_ms if design.sides else found.ms
     loss = None if source is None else loss_of(found, source)
-    return FrontDesign(design, found.ms, loss, found.optimal, design.n_meet, all(o.exact or not o.branched for o, _ in found.picks))
+    return FrontDesign(design, ms, loss, found.optimal, design.n_meet, all(o.exact or not o.branched for o, _ in found.picks))

@@ -1,6 +1,8 @@
 """Decide a design: search, controls, recommendation (paper 003, section 4)."""
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import isnan
 from pathlib import Path
 
@@ -19,10 +21,11 @@ from stretch.planning.cost.makespan import ideal_split_ms, timeline
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.scale import scaled_graph
 from stretch.planning.network.segments import Segment, split_segments
+from stretch.planning.network.trunk import trunk_of
 from stretch.planning.result import PlanResult
-from stretch.planning.search.controls import best_single, sequential_same_macs
-from stretch.planning.search.diagnose import NothingBranchesError
+from stretch.planning.search.controls import best_single, ranked_singles, sequential_same_macs
 from stretch.planning.search.operator_split import operator_split
+from stretch.planning.search.placing_sides import place_sides
 from stretch.planning.search.rules import Rules
 from stretch.planning.search.seams import without_seams
 from stretch.planning.sentences import Mention, Sentence
@@ -50,34 +53,40 @@ def plan(
     asked = Asked.of(graph, device, config or PlanConfig(), accuracy_source)
     asked, choice, instead = _choice(asked)
     found = choice.found
-    design = BranchDesign(graph.name, device.id, without_seams(graph, asked.stages, found.segments(asked.costs)))
+    parts = without_seams(asked.trunk, asked.stages, found.segments(asked.costs))
+    design = place_sides(graph, BranchDesign(graph.name, device.id, parts), asked.costs, asked.config.processors)
     search = _Search(found.optimal, None if isnan(found.gap) else found.gap, found.evaluated, choice.space.size_log10)
     result = _compare(asked, design, search)
-    unused = unused_processors(graph, asked.config, choice, design.processors)
+    unused = unused_processors(asked.trunk, asked.config, choice, design.processors)
     return replace(result, unused=unused, warnings=(*instead, *result.warnings, *(each.sentence for each in unused)))
 
 
 def _choice(asked: "Asked") -> tuple["Asked", Choice, tuple[Sentence, ...]]:
-    """The best design, and what to say of it: an exact one where no rule that was asked for rules out the stretched ones.
+    """The best design, and what to say of it: an exact one where no rule that was asked for rules out the stretched ones, else a whole one.
 
     Raises:
-        InfeasibleError: If there is neither.
+        InfeasibleError: If there is none of them.
     """
     try:
-        return asked, choose(asked.graph, asked.config, asked.costs, asked.stages, asked.accuracy_source), ()
+        return asked, choose(asked.trunk, asked.config, asked.costs, asked.stages, asked.accuracy_source), ()
     except InfeasibleError as error:
-        usual = PlanConfig()
-        own = any(rule.value != getattr(usual, rule.rule) for rule in error.rules)
-        asks = asked.config.kinds or asked.config.lossless or asked.config.accuracy or asked.config.widens
-        if own or asks or not (error.rules or isinstance(error, NothingBranchesError)):
-            raise
-        exact = replace(asked, config=msgspec.structs.replace(asked.config, lossless=True))
-        try:
-            choice = choose(exact.graph, exact.config, exact.costs, exact.stages, None)
-        except InfeasibleError:
-            raise error from None
-        said = Sentence("{}: the network is divided exactly instead, as with {}", error.message, Mention("lossless"))
-        return exact, choice, (said,)
+        refused, config = error, asked.config
+    # as a request without a word is completed for these processors
+    usual = PlanConfig(processors=config.processors).checked(asked.device)
+    own = any(rule.value != getattr(usual, rule.rule) for rule in refused.rules)
+    if own or config.kinds or config.lossless or config.accuracy or config.widens or config.strategy != usual.strategy:
+        raise refused
+    exact = msgspec.structs.replace(config, lossless=True)
+    divided = Sentence("{}: the network is divided exactly instead, as with {}", refused.message, Mention("lossless"))
+    instead = [(exact, divided)]
+    if config.n_meet == usual.n_meet:
+        whole = Sentence("{}, not even exactly: the network stays whole", refused.message)
+        instead.append((msgspec.structs.replace(exact, n_meet=0), whole))
+    for request, said in instead:
+        other = replace(asked, config=request)
+        with suppress(InfeasibleError):
+            return other, choose(other.trunk, request, other.costs, other.stages, None), (said,)
+    raise refused
 
 
 def evaluate(
@@ -130,10 +139,15 @@ class Asked:
     costs: Costs
     accuracy_source: AccuracySource | None
 
+    @cached_property
+    def trunk(self) -> OpGraph:
+        """What is searched for a design: the network, or of one with several inputs or outputs its trunk."""
+        return trunk_of(self.graph).graph
+
     @property
     def macs(self) -> tuple[int, int]:
-        """Fewest and most multiply-accumulates of a design."""
-        return macs_range(self.graph, self.config)
+        """Fewest and most multiply-accumulates of a design of the trunk."""
+        return macs_range(self.trunk, self.config)
 
     @classmethod
     def of(cls, graph: OpGraph, device: DeviceProfile, config: PlanConfig, accuracy_source: AccuracySource | None = None) -> "Asked":
@@ -147,7 +161,7 @@ class Asked:
         if accuracy_source is None and checked.accuracy:
             accuracy_source = load_accuracy(Path(checked.accuracy), graph.name)
         checked.check_source(accuracy_source)
-        costs = Costs(LatencyPredictor(device), checked.precision)
+        costs = Costs(LatencyPredictor(device), checked.precision, checked.rewrites_on(checked.processors, device))
         return cls(graph, device, checked, tuple(split_segments(graph, checked.meet or None)), costs, accuracy_source)
 
 
@@ -165,6 +179,8 @@ def _compare(asked: Asked, design: BranchDesign, search: _Search) -> PlanResult:
     """A design beside its controls."""
     graph, config, costs, accuracy_source = asked.graph, asked.config, asked.costs, asked.accuracy_source
     low, high = asked.macs
+    beside = graph.macs - asked.trunk.macs
+    singles = ranked_singles(graph, costs, config.processors)
     result = PlanResult(
         graph,
         costs.predictor,
@@ -172,8 +188,8 @@ def _compare(asked: Asked, design: BranchDesign, search: _Search) -> PlanResult:
         design,
         asked.stages,
         timeline(graph, design, costs),
-        best_single(graph, costs, config.processors),
-        sequential_same_macs(graph, asked.stages, costs, config.processors, Rules.of(config), (low, high)),
+        singles[0],
+        sequential_same_macs(graph, asked.stages, costs, singles, Rules.of(config), (low, high)),
         best_single(scaled_graph(graph, design), costs, config.processors),
         operator_split(graph, asked.stages, costs, config.processors),
         ideal_split_ms(graph, config.processors, costs.predictor, config.precision),
@@ -183,4 +199,4 @@ def _compare(asked: Asked, design: BranchDesign, search: _Search) -> PlanResult:
         search.space_log10,
         accuracy_source.answer(graph, design) if accuracy_source is not None else None,
     )
-    return replace(result, warnings=warnings_of(result, low, high))
+    return replace(result, warnings=warnings_of(result, low + beside, high + beside))

@@ -12,7 +12,8 @@ from predictors.graph import OpGraph
 from predictors.joins import JoinKind, join_of
 from predictors.models.base import Origin
 from predictors.predictor import LatencyPredictor, origin_of
-from stretch.planning.answer import BranchAnswer, PlanAnswer, Predicted, SegmentAnswer, SegmentKind
+from predictors.rewrites import changing
+from stretch.planning.answer import BranchAnswer, PlanAnswer, Predicted, SegmentAnswer, SegmentKind, SideAnswer
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.cost.compare import (
@@ -24,11 +25,13 @@ from stretch.planning.cost.compare import (
     recommend,
     single_run,
 )
-from stretch.planning.cost.makespan import BranchTime, SegmentTime, Timeline
+from stretch.planning.cost.deciding import Deciding, deciding
+from stretch.planning.cost.times import BranchTime, SegmentTime, SideTime, Timeline
 from stretch.planning.cost.uncertain import link
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.scale import scaled_graph
 from stretch.planning.network.segments import Segment
+from stretch.planning.network.trunk import trunk_of
 from stretch.planning.search.controls import Sequential, Single
 from stretch.planning.search.operator_split import OperatorSplit
 from stretch.planning.sentences import Spelling, as_argument, spelled
@@ -101,7 +104,7 @@ class PlanResult:
 
     def stages_of(self, segment: Segment) -> list[Segment]:
         """The stages that lie in a segment; more than one where stages are merged."""
-        position = {op.name: i for i, op in enumerate(self.graph.ops)}
+        position = {op.name: i for i, op in enumerate(trunk_of(self.graph).graph.ops)}
         start, end = position[segment.start], position[segment.end]
         return [s for s in self.stages if start <= position[s.start] and position[s.end] <= end]
 
@@ -140,22 +143,46 @@ class PlanResult:
         """The branched run beside its controls, with the intervals of their ratios."""
         # An exact design needs no training, the sequential network of the same cost does: it is told, not advised.
         untrained = self.config.exact or (self.exact and self.design.n_meet > 0)
-        return recommend(self._run(), self._controls, told=("sequential_same_macs",) if untrained else ())
+        return recommend(self._run, self._controls, told=("sequential_same_macs",) if untrained else ())
 
     @cached_property
     def certainty(self) -> Certainty:
         """How sure the prediction is."""
         single = self._controls[f"single:{self.best_single.processor}"]
-        return certainty(self.recommendation, self._run(), single)
+        return certainty(self.recommendation, self._run, single)
 
+    @cached_property
+    def deciding(self) -> Deciding:
+        """What the recommendation hangs on."""
+        return deciding(self._run, self._controls, self.recommendation.told, f"single:{self.best_single.processor}")
+
+    @cached_property
     def _run(self) -> PredictedRun:
         """The timeline in parts that are uncertain."""
+        if self.run.sides:
+            return self._run_beside()
         segments = [
             [Branch.of(branch.estimate, self.device, branch.links, branch.contention_ms, branch.waits) for branch in row.branches]
             for row in self.run.segments
         ]
         output = {link(far): ms for far, ms in self.run.output.items()}
         return PredictedRun(segments, sum(row.join_ms for row in self.run.segments), output)
+
+    def _run_beside(self) -> PredictedRun:
+        """The timeline of a trunk and its sides: all in one, each waiting for what the schedule has before it."""
+        feeding = {op.name for side in trunk_of(self.graph).before for op in side.ops}
+        sides = [[row.time for row in self.run.sides if (row.graph.outputs[0] in feeding) is first] for first in (True, False)]
+        jobs: list[BranchTime | float] = list(sides[0])
+        for row in self.run.segments:
+            jobs += [*row.branches, *([row.join_ms] if row.join_ms else [])]
+        jobs += sides[1]
+        found = []
+        for job, waits in zip(jobs, self.run.waits, strict=True):
+            if isinstance(job, BranchTime):
+                found.append(Branch.of(job.estimate, self.device, job.links, job.contention_ms, waits))
+            else:
+                found.append(Branch({}, waits, job))
+        return PredictedRun([found])
 
     @cached_property
     def _controls(self) -> dict[str, PredictedRun]:
@@ -174,6 +201,8 @@ class PlanResult:
         for row in self.run.segments:
             for branch in row.branches:
                 busy[branch.scale.processor] = busy.get(branch.scale.processor, 0.0) + branch.ms + branch.contention_ms
+        for side in self.run.sides:
+            busy[side.time.scale.processor] = busy.get(side.time.scale.processor, 0.0) + side.time.ms
         return EnergyModel(self.device).plan_mj(busy, self.run.makespan_ms)
 
     @property
@@ -199,6 +228,7 @@ class PlanResult:
             optimal=self.optimal,
             gap=self.gap,
             **msgspec.structs.asdict(self.certainty),
+            **msgspec.structs.asdict(self.deciding),
             told=sorted(self.recommendation.told),
             energy_mj=self.energy_mj,
             best_single_energy_mj=EnergyModel(self.device).plan_mj({single.processor: single.ms}, single.ms),
@@ -225,6 +255,7 @@ class PlanResult:
             halo_ms=self.run.halo_ms,
             repeated=self.repeated,
             segments=[self._segment(row) for row in self.run.segments],
+            sides=[_side(row) for row in self.run.sides],
             design=self.design,
             predicted=self.predicted,
             accuracy=self.accuracy,
@@ -269,12 +300,29 @@ class PlanResult:
         return self.answer(spelling).to_json()
 
 
+def _side(row: SideTime) -> SideAnswer:
+    return SideAnswer(
+        name=row.name,
+        processor=row.time.scale.processor,
+        reads=[op.name for op in row.graph.inputs],
+        writes=list(row.graph.outputs),
+        operators=sum(op.kind != "input" for op in row.graph.ops),
+        macs=row.graph.macs,
+        start_ms=row.time.start_ms,
+        predicted_ms=row.time.ms,
+        in_ms=row.time.in_ms,
+        out_ms=row.time.out_ms,
+    )
+
+
 def _kind(row: SegmentTime) -> SegmentKind:
     """What became of a segment."""
     join = join_of(row.design.join)
     if join.exact:
         return "rows" if join.bands else "channels" if join.channels else "own"
-    changed = len(row.branches) > 1 or any((b.scale.depth, b.scale.width) != (row.segment.depth, row.segment.width) for b in row.branches)
+    changed = len(row.branches) > 1 or any(
+        changing(b.scale.rewrites) or (b.scale.depth, b.scale.width) != (row.segment.depth, row.segment.width) for b in row.branches
+    )
     return "stretch" if changed else "whole"
 
 
@@ -293,6 +341,7 @@ def _branch(name: str, run: BranchTime, join: JoinKind) -> BranchAnswer:
         paths=None if scale.paths is None else list(scale.paths),
         channels=None if scale.channels is None else list(scale.channels),
         ends=None if scale.ends is None else list(scale.ends),
+        rewrites=list(scale.rewrites),
         macs=run.macs,
         params=run.params,
         start_ms=run.start_ms,

@@ -1,11 +1,19 @@
 """What a person should know of a plan: one sentence each."""
 
+from collections import Counter
+
 from predictors.joins import join_of
 from predictors.predictor import not_measured
+from predictors.rewrites import changing, exact
+from predictors.rewrites.grouped import GROUPED, is_grouped
 from predictors.rows import height
 from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER, Rival
+from stretch.planning.design.scale import scaled_graph
 from stretch.planning.network.parts import mixing
 from stretch.planning.result import PlanResult
+
+#: Kinds of opaque operators that are named.
+MOST_NAMED = 6
 
 
 def _measure(rival: Rival) -> str:
@@ -28,6 +36,58 @@ def _undivided(result: PlanResult) -> str | None:
     return f"blocks around operators that need every row of what they read are not split by rows: {where}"
 
 
+def _opaque(result: PlanResult) -> str | None:
+    """How many operators no family describes, and which; None where there is none."""
+    graph = result.graph
+    names = Counter(str(op.attrs["variant"]) for op in graph.ops if op.kind == "opaque")
+    if not names:
+        return None
+    listed = ", ".join(f"{count} `{name}`" for name, count in names.most_common(MOST_NAMED))
+    more = f" and {len(names) - MOST_NAMED} other kinds" if len(names) > MOST_NAMED else ""
+    return (
+        f"{names.total()} of the {len(graph.ops)} operators are computed by torch's own: {listed}{more}; their channels stay as they are, "
+        "and their times are estimated from their sizes alone"
+    )
+
+
+def _rewritten(result: PlanResult) -> str | None:
+    """Which operators have others in their place, and where; None where none has."""
+    found: dict[str, list[str]] = {}
+    for part in result.design.segments:
+        for branch in part.branches:
+            for name in changing(branch.rewrites):
+                found.setdefault(name, []).append(branch.processor)
+    if not found:
+        return None
+    told = ", ".join(f"{name} on {' and '.join(dict.fromkeys(places))}" for name, places in found.items())
+    return (
+        f"operators of scaled branches have others in their place: {told}; part of the speed-up is theirs, the best single processor runs "
+        "the original's"
+    )
+
+
+def _in_parts(result: PlanResult) -> str | None:
+    """Where operators run in parts that compute the same; None where none does."""
+    branches = [branch for part in result.design.segments for branch in part.branches if set(branch.rewrites) & set(exact)]
+    if not branches:
+        return None
+    where = " and ".join(dict.fromkeys(branch.processor for branch in branches))
+    return f"grouped convolutions on {where} run in parts, a convolution for each group, and compute the same"
+
+
+def _unsupported(result: PlanResult) -> str | None:
+    """Which operators of the network processors leave to the CPU; None where there is none."""
+    there = {op.kind for op in result.graph.ops}
+    named = {name: result.device.processor(name).profile.unsupported for name in result.config.processors}
+    found = {name: [kind for kind in kinds if kind in there] for name, kinds in named.items()}
+    left = scaled_graph(result.graph, result.design) if any(GROUPED in kinds for kinds in named.values()) else None
+    for name, kinds in named.items():
+        if GROUPED in kinds and left is not None and any(is_grouped(left, op) and op.tags.get("processor") == name for op in left.ops):
+            found[name] = [*found[name], GROUPED]
+    told = "; ".join(f"{name} lacks {', '.join(f'`{kind}`' for kind in kinds)}" for name, kinds in found.items() if kinds)
+    return f"{told}: the CPU computes them, and times count the exchange there and back" if told else None
+
+
 def warnings_of(result: PlanResult, low: int, high: int) -> tuple[str, ...]:
     """Warnings for a plan.
 
@@ -37,6 +97,9 @@ def warnings_of(result: PlanResult, low: int, high: int) -> tuple[str, ...]:
         high: Most.
     """
     warnings = []
+    if opaque := _opaque(result):
+        warnings.append(opaque)
+    warnings += [told for told in (_rewritten(result), _in_parts(result), _unsupported(result)) if told]
     guessed = not_measured(result.device.id, ((f"{name} in {precision}", origin) for (name, precision), origin in result.origins.items()))
     if guessed:
         warnings.append(guessed)

@@ -1,5 +1,6 @@
 """Images to calibrate with: a folder of pictures or arrays, or made-up ones for random weights."""
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -140,9 +141,14 @@ def _picture(file: Path, shape: Sequence[int], preprocessing: Preprocessing) -> 
     if channels != 3:
         raise StretchError(f"{file} is a picture, and the model reads {channels} channels", "give .npy arrays with --images")
     try:
-        with Image.open(file) as opened:
-            picture = ImageOps.exif_transpose(opened).convert("RGB")
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        with warnings.catch_warnings():
+            # of pictures half as large as those that are refused
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(file) as opened:
+                picture = _colours(ImageOps.exif_transpose(opened))
+    except Image.DecompressionBombError as error:
+        raise StretchError(f"{file} has more pixels than a photograph", "make it smaller, or remove it from the folder") from error
+    except (OSError, ValueError, SyntaxError) as error:
         raise StretchError(f"{file} is no picture that can be read", "remove it from the folder") from error
     size = preprocessing.scaled(picture.width, picture.height, (width, height))
     picture = picture.resize(size, Image.Resampling[preprocessing.interpolation.upper()])
@@ -151,3 +157,12 @@ def _picture(file: Path, shape: Sequence[int], preprocessing: Preprocessing) -> 
     normal = (pixels - np.array(preprocessing.mean, np.float32)) / np.array(preprocessing.std, np.float32)
     ordered = normal if preprocessing.channels == "rgb" else normal[..., ::-1]
     return np.ascontiguousarray(ordered.transpose(2, 0, 1)[None], np.float32)
+
+
+def _colours(picture: Any) -> Any:
+    """A picture of any mode in red, green and blue; Pillow by itself would cut greys of 16 bits off at 255."""
+    from PIL import Image
+
+    if picture.mode.startswith("I"):
+        picture = Image.fromarray((np.asarray(picture, np.float64) / 257).round().clip(0, 255).astype(np.uint8))
+    return picture.convert("RGB")

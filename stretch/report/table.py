@@ -135,7 +135,7 @@ class Timeline:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The lines."""
-        label = max(len(branch.processor) for _, _, branch in _branches(self._plan))
+        label = max(len(name) for name in _processors(self._plan))
         width = max(_LEAST_BAR, min(BAR_WIDTH, options.max_width - label - 3))
         yield from (Text(line) for line in timeline_bars(self._plan, width))
 
@@ -148,7 +148,7 @@ def timeline_bars(plan: PlanAnswer, width: int = BAR_WIDTH) -> list[str]:
         width: Characters of the whole makespan.
     """
     total = plan.predicted.makespan_ms
-    processors = list(dict.fromkeys(b.processor for s in plan.segments for b in s.branches))
+    processors = _processors(plan)
     rows = {p: ["."] * width for p in processors}
     marks = [" "] * width
     for segment in plan.segments:
@@ -164,11 +164,22 @@ def timeline_bars(plan: PlanAnswer, width: int = BAR_WIDTH) -> list[str]:
                 for at_column in range(round(at / total * width), min(width, round((at + ms) / total * width))):
                     rows[branch.processor][at_column] = kind
                 at += ms
+    for side in plan.sides:
+        at = side.start_ms
+        for kind, ms in (("~", side.in_ms), ("#", side.predicted_ms), ("~", side.out_ms)):
+            for at_column in range(round(at / total * width), min(width, round((at + ms) / total * width))):
+                rows[side.processor][at_column] = kind
+            at += ms
     label = max(len(p) for p in processors)
     lines = [f"{p:<{label}} |{''.join(row)}|" for p, row in rows.items()]
     lines.append(f"{'':<{label}}  {''.join(marks)}".rstrip())
     lines.append(f"{'':<{label}}  # computes  ~ moves data  . waits; the whole is {total:.2f} ms")
     return lines
+
+
+def _processors(plan: PlanAnswer) -> list[str]:
+    """Processors of a plan, in the order of their first use."""
+    return list(dict.fromkeys((*(b.processor for s in plan.segments for b in s.branches), *(side.processor for side in plan.sides))))
 
 
 def _write(row: list[str], at: int, text: str) -> None:
@@ -215,6 +226,8 @@ def figures(plan: PlanAnswer) -> list[tuple[str, str]]:
         *([("energy", _energy(predicted.energy_mj, predicted.best_single_energy_mj))] if predicted.energy_mj else []),
         ("faster than all of these", _probability(predicted)),
         ("recommended", plan.recommended),
+        *([("recommended instead", changed)] if (changed := _changes(plan)) else []),
+        *([("branching pays", f"where all others are {predicted.crossover:.2f} times as fast")] if predicted.crossover else []),
     ]
     return rows
 
@@ -242,6 +255,15 @@ def _links(predicted: Predicted) -> str:
 def _probability(predicted: Predicted) -> str:
     sure = f"with a probability of {predicted.probability_faster['all']:.2f}"
     return sure + (f"; measure next: {predicted.measure_next}" if predicted.measure_next else "")
+
+
+def _changes(plan: PlanAnswer) -> str:
+    """What would be recommended where numbers of the profile are half or twice of what it says, if that is something else."""
+    return "; ".join(
+        f"{row.recommended} with {row.numbers} {'halved' if row.factor < 1 else 'doubled'}"
+        for row in plan.predicted.changes
+        if row.recommended != plan.recommended
+    )
 
 
 def _share(ratio: float | None) -> str:
@@ -276,8 +298,36 @@ def plan_report(plan: PlanAnswer) -> RenderableType:
     summary.add_column()
     for label, value in figures(plan):
         summary.add_row(label, value)
-    parts: Sequence[RenderableType] = (design_table(plan), Text(""), Timeline(plan), Text(""), summary)
+    sides = (Text(""), sides_table(plan)) if plan.sides else ()
+    parts: Sequence[RenderableType] = (design_table(plan), *sides, Text(""), Timeline(plan), Text(""), summary)
     return Group(*parts)
+
+
+def sides_table(plan: PlanAnswer) -> Fitting:
+    """The parts beside the trunk, in fewer columns where the terminal is narrow.
+
+    Args:
+        plan: The planner's answer.
+    """
+    return Fitting([lambda: _sides(plan, tensors=True), lambda: _sides(plan, tensors=False)])
+
+
+def _sides(plan: PlanAnswer, *, tensors: bool) -> Table:
+    table = plain_table()
+    for title in ("beside", "processor", *(("reads", "writes") if tensors else ())):
+        column(table, title)
+    for title in ("operators", "MMACs", "predicted ms"):
+        column(table, title, right=True)
+    for side in plan.sides:
+        where = f"{side.processor} {plan.precision.get(side.processor, '')}".rstrip()
+        named = (_first(side.reads), _first(side.writes)) if tensors else ()
+        table.add_row(side.name, where, *named, str(side.operators), f"{side.macs / 1e6:.1f}", f"{side.predicted_ms:.2f}")
+    return table
+
+
+def _first(names: Sequence[str]) -> str:
+    """The first of some tensors, and how many there are besides."""
+    return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
 def print_plan(console: Console, plan: PlanAnswer) -> None:

@@ -9,6 +9,7 @@ import torch
 from msgspec.structs import replace
 
 from predictors.devices import DeviceProfile
+from predictors.errors import UsageError
 from scheduler.progress import Progress, silent
 from stretch import __version__
 from stretch.capture import Captured
@@ -59,6 +60,11 @@ def sensitivity_of(
         UsageError: If the outputs are no class scores, nothing may be stretched, or the request makes no sense.
         StretchError: If there are too few images.
     """
+    if len(captured.graph.inputs) > 1 or len(captured.graph.outputs) > 1:
+        raise UsageError(
+            f"agreement is planned for networks of one input and one output, and `{captured.graph.name}` has several",
+            "leave the images out to search, or calibrate a design without asking for an agreement",
+        )
     asked = Asked.of(captured.graph, device, replace(config, min_agreement=None, min_accuracy=None, accuracy="", objective="latency"))
     checked = asked.config
     space = stretched_space(captured.graph, checked, asked.costs, asked.stages, merged=checked.merge != "never" and not checked.meet)

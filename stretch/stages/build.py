@@ -1,5 +1,6 @@
-"""Third stage: the branched network and its control, refined if asked, and the images for that and for the comparison with the original."""
+"""Third stage: the branched network and its control, and images to calibrate it with and to compare it with the original on."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,11 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from predictors.errors import StretchError, UsageError
 from scheduler.bundle.agreement import BundleAgreement
 from scheduler.bundle.load import Bundle
 from scheduler.bundle.preprocessing import IMAGENET, Preprocessing
 from scheduler.progress import Progress, silent
 from stretch.capture import Captured
+from stretch.capture.results import pairs
 from stretch.evaluation.agreement import ALIKE, Compared, compare
 from stretch.evaluation.files import SECONDS, measure_files
 from stretch.planning.result import PlanResult
@@ -20,7 +23,6 @@ from stretch.planning.sentences import Mention, Sentence
 from stretch.quantize.images import load_images
 from stretch.transform import BranchedModel, build
 from stretch.transform.calibrate import MIN_IMAGES
-from stretch.transform.refine import Refined, Refinement, refine
 
 #: Images that are computed at a time.
 BATCH = 32
@@ -50,10 +52,19 @@ class Images:
     Args:
         fitted: Batches that calibration looks at, (n, channels, height, width).
         held_back: Batches of others, for comparing; empty where there are too few images.
+        repeated: Images of the folder that were left out because they are the same as others.
     """
 
     fitted: list[torch.Tensor]
     held_back: list[torch.Tensor]
+    repeated: int = 0
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a person should know of them."""
+        if not self.repeated:
+            return []
+        return [f"{self.repeated} of the images are the same as others and were left out: none may be both calibrated with and compared on"]
 
 
 def divide_images(
@@ -61,7 +72,7 @@ def divide_images(
 ) -> Images:
     """Read a folder's images, and hold some back from calibration to compare with.
 
-    Both are spread over the folder. Where it has more images than calibration takes, the others are
+    Of images that are the same one is taken. Both are spread over the folder. Where it has more images than calibration takes, the others are
     held back; where it has not, every fourth one, as long as calibration has enough.
 
     Args:
@@ -72,35 +83,31 @@ def divide_images(
         held_back: Images to hold back, at most.
 
     Raises:
-        StretchError: If there are no images, or they do not fit.
+        UsageError: If the network has several inputs, or reads several images at once.
+        StretchError: If there are no images, too few different ones, or they do not fit.
     """
-    found = load_images(folder, captured.graph.input.shape, count + held_back, preprocessing or IMAGENET)
+    if captured.graph.inputs[0].shape[0] > 1:
+        raise UsageError(
+            f"`{captured.graph.name}` reads a batch of {captured.graph.inputs[0].shape[0]}, and images are looked at one at a time",
+            "leave the batch out, or the images",
+        )
+    if len(captured.graph.inputs) > 1:
+        names = ", ".join(op.name for op in captured.graph.inputs)
+        raise UsageError(f"a folder of images feeds networks of one input, `{captured.graph.name}` has {names}", "leave the images out")
+    taken = load_images(folder, captured.graph.input.shape, count + held_back, preprocessing or IMAGENET)
+    found = list({hashlib.sha256(image.data).digest(): image for image in taken}.values())
+    if len(found) < min(len(taken), MIN_IMAGES):
+        raise StretchError(
+            f"{folder} has {len(taken)} images of which only {len(found)} differ",
+            f"give at least {MIN_IMAGES} different ones, better some hundreds",
+        )
     back = max(len(found) - count, min(len(found) // ONE_OF, held_back, len(found) - MIN_IMAGES), 0)
     chosen = {i * len(found) // back for i in range(back)}
     sets: list[list[torch.Tensor]] = [[], []]
     for i, image in enumerate(found):
         sets[i in chosen].append(torch.from_numpy(image))
     fitted, others = ([torch.cat(some[i : i + BATCH]) for i in range(0, len(some), BATCH)] for some in sets)
-    return Images(fitted, others)
-
-
-def refined(
-    model: BranchedModel, captured: Captured, images: Sequence[torch.Tensor], minutes: float, progress: Progress = silent
-) -> Refined:
-    """Refine a calibrated network for some minutes, on a GPU where there is one; it is back where it was afterwards.
-
-    Args:
-        model: The network.
-        captured: The original.
-        images: Batches that it was calibrated with, (n, channels, height, width).
-        minutes: Wall time.
-        progress: Told now and then how far it is.
-    """
-    place = next(model.parameters()).device
-    try:
-        return refine(model.to("cuda") if torch.cuda.is_available() else model, captured, images, Refinement(minutes), progress)
-    finally:
-        model.to(place)
+    return Images(fitted, others, len(taken) - len(found))
 
 
 def compare_on(model: BranchedModel, captured: Captured, images: Sequence[torch.Tensor]) -> tuple[Compared | None, list[str]]:
@@ -116,7 +123,8 @@ def compare_on(model: BranchedModel, captured: Captured, images: Sequence[torch.
     found = compare(model, captured, images)
     agreement = found.agreement
     if agreement.value is None:
-        return found, ["the outputs are no list of class scores: agreement is told as their error relative to the original's"]
+        what = "the outputs are" if len(captured.graph.outputs) == 1 else "several outputs are"
+        return found, [f"{what} no list of class scores: agreement is told as their error relative to the original's"]
     if found.alike is not None and found.alike >= ALIKE:
         return found, [
             f"the original sees the same class in {found.alike:.0%} of the {agreement.images} images held back: "
@@ -163,7 +171,7 @@ def run_on(
     with torch.no_grad():
         # all at once: one at a time, between runs of the session, torch's threads and the session's get into each other's way
         batches = [torch.from_numpy(np.concatenate(taken[i : i + BATCH])) for i in range(0, len(taken), BATCH)]
-        expected = iter(torch.cat([module(batch) for batch in batches]).numpy())
+        expected = iter(torch.cat([pairs(module(batch), captured.returned)[0][1] for batch in batches]).numpy())
 
     def original(x: Any) -> Any:
         return next(expected)[None]

@@ -4,9 +4,13 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
+from torch import nn
+
 from predictors.errors import StretchError, UsageError
 from predictors.graph import OpGraph
 from stretch.capture import Captured, capture
+from stretch.capture.inputs import InputShapes
+from stretch.capture.trace import capture_traced
 from stretch.models.load import LoadedModel, is_file, load_model
 
 #: What a part of the work is done in, given its name: to tell of it and to time it.
@@ -33,7 +37,7 @@ class Network:
 
 def read_network(
     model: str | Callable[[], LoadedModel],
-    shape: Sequence[int] | Callable[[LoadedModel], Sequence[int]] | None = None,
+    shape: InputShapes | Callable[[LoadedModel], Sequence[int]] | None = None,
     *,
     weights: str = "default",
     seed: int = 0,
@@ -45,7 +49,7 @@ def read_network(
 
     Args:
         model: A name of `stretch models`, Python code, a file; or what gives the loaded model.
-        shape: Of the input, batch first, or what tells it of the loaded model; the model's usual one if None.
+        shape: Of the input, batch first, or of several inputs, or what tells it of the loaded model; the model's usual one if None.
         weights: ``default``, ``none`` or a file.
         seed: Of random weights.
         trust_code: Whether Python code may be executed.
@@ -56,11 +60,42 @@ def read_network(
         StretchError: Or one of its kinds: names that do not exist, networks that cannot be captured.
     """
     with phase("load"):
-        loaded = load_model(model, weights=weights, seed=seed, trust_code=trust_code) if isinstance(model, str) else model()
-    own = shape(loaded) if callable(shape) else shape
+        given = None if callable(shape) else shape
+        options = {"weights": weights, "seed": seed, "trust_code": trust_code, "input_shape": given}
+        loaded = load_model(model, **options) if isinstance(model, str) else model()
+    check_numbers(loaded.module, loaded.name)
+    own = shape(loaded) if callable(shape) else _asked(model, shape)
     name = loaded.name.rpartition("/")[2] if portable and is_file(loaded.name) else loaded.name
     with phase("capture"):
-        return Network(loaded, capture(loaded.module, tuple(own or loaded.input_shape), name))
+        return Network(loaded, capture(loaded.module, loaded.input_shape if own is None else own, name))
+
+
+def _asked(model: object, shape: InputShapes | None) -> InputShapes | None:
+    """The shapes that are asked for; None of a file, which has been loaded with them and has names of its own for its inputs."""
+    return None if isinstance(model, str) and is_file(model) else shape
+
+
+def check_numbers(module: nn.Module, name: str) -> None:
+    """Refuse weights and statistics that are not finite: whatever is computed with them is nothing.
+
+    Args:
+        module: The network.
+        name: What it is called.
+
+    Raises:
+        StretchError: If so; names the first tensor.
+    """
+    for kind, tensors in (("weight", module.named_parameters()), ("statistic or constant", module.named_buffers())):
+        for key, tensor in tensors:
+            if not tensor.is_floating_point() or tensor.is_meta:
+                continue
+            # masks of attention are infinite on purpose
+            bad = int((~tensor.isfinite() if kind == "weight" else tensor.isnan()).sum())
+            if bad:
+                raise StretchError(
+                    f"the {kind} `{key}` of `{name}` has {bad} of {tensor.numel()} numbers that are not finite",
+                    "use a checkpoint from before its training diverged",
+                )
 
 
 @dataclass(frozen=True)
@@ -69,19 +104,19 @@ class Readout:
 
     Args:
         graph: Its operators; some may be opaque.
-        refusal: Why it can be predicted and not branched; None where it can be both.
+        refusal: Why tracing refused it, so that it is predicted from `torch.export`; None where it did not.
     """
 
     graph: OpGraph
     refusal: str | None = None
 
 
-def read_graph(model: str, shape: Sequence[int] | None = None, *, trust_code: bool = False) -> Readout:
+def read_graph(model: str, shape: InputShapes | None = None, *, trust_code: bool = False) -> Readout:
     """Load a model and capture what a prediction needs: every network that torch can export has a graph.
 
     Args:
         model: A name of `stretch models`, Python code, a file; an ONNX file of any exporter, or an ncnn network, ``NAME.param``.
-        shape: Of the input, batch first; the model's usual one if None.
+        shape: Of the input, batch first, or of several inputs; the model's usual one if None.
         trust_code: Whether Python code may be executed.
 
     Raises:
@@ -95,10 +130,11 @@ def read_graph(model: str, shape: Sequence[int] | None = None, *, trust_code: bo
         from predictors.formats.onnx import read_onnx
 
         return Readout(read_onnx(model, shape))
-    loaded = load_model(model, weights="none", trust_code=trust_code)
-    own = tuple(shape or loaded.input_shape)
+    loaded = load_model(model, weights="none", trust_code=trust_code, input_shape=shape)
+    asked = _asked(model, shape)
+    own = loaded.input_shape if asked is None else asked
     try:
-        return Readout(capture(loaded.module, own, loaded.name).graph)
+        return Readout(capture_traced(loaded.module, own, loaded.name).graph)
     except UsageError:
         raise
     except StretchError as error:

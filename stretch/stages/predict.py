@@ -139,7 +139,7 @@ def predict_latency(
         model=model,
         device=profile.id,
         calibrated=profile.calibrated,
-        input=graph.input.shape,
+        input=graph.inputs[0].shape,
         macs=graph.macs,
         params=graph.params,
         processors={name: _latency(predictor.predict(graph, name, precision), profile, kernels) for name in processors},
@@ -175,7 +175,7 @@ def _kernel(each: KernelEstimate) -> PredictedKernel:
         launch_ms=each.time.launch_ms,
         compute_ms=each.time.compute_ms,
         memory_ms=each.time.memory_ms,
-        bound=each.time.bound,
+        bound="the CPU" if each.kernel.elsewhere else each.time.bound,
         origin=each.time.origin,
     )
 

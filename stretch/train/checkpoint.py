@@ -1,26 +1,20 @@
 """Checkpoints of runs: tensors in safetensors, the rest as JSON in its header, whole or not at all."""
 
-import contextlib
-import errno
-import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 from predictors.errors import StretchError
 from stretch.train.loop import Epoch, Run
 from stretch.train.sandwich import SandwichStep
 from stretch.train.step import unwrapped
+from stretch.transform.tensors import load_optimizer, optimizer_tensors, under, write_tensors
 
 CHECKPOINT_VERSION = 1
-#: What a system says where no more fits: the disk, the user's share of it, or the largest file a process may write.
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class State(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -47,40 +41,6 @@ class State(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     processes: int = 1
 
 
-def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> None:
-    """Write a safetensors file under a temporary name, then rename it.
-
-    Raises:
-        StretchError: If the disk is full or the folder cannot be written; the old file is kept.
-    """
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        save_file(_apart(tensors), partial, metadata=dict(metadata or {}))
-        with partial.open("rb") as stream:
-            os.fsync(stream.fileno())
-        partial.replace(path)
-    except (OSError, SafetensorError) as error:
-        full = getattr(error, "errno", None) in _FULL or any(f"os error {code}" in str(error) for code in _FULL)
-        reason = "the disk is full" if full else str(error).splitlines()[0]
-        hint = "free some space, then go on with --resume: the last checkpoint is whole" if full else "choose a writable folder with --out"
-        raise StretchError(f"cannot write {path}: {reason}", hint) from error
-    finally:
-        with contextlib.suppress(OSError):  # which would hide the error that is told
-            partial.unlink(missing_ok=True)
-
-
-def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Tensors in memory of their own each, which the file's format asks for: bands of rows share their weights."""
-    found: dict[str, torch.Tensor] = {}
-    seen: set[int] = set()
-    for name, tensor in tensors.items():
-        own = tensor.detach().cpu().contiguous()
-        found[name] = own.clone() if own.data_ptr() in seen else own
-        seen.add(own.data_ptr())
-    return found
-
-
 def save_checkpoint(path: Path, run: Run, identity: Mapping[str, str], best: float | None) -> None:
     """Write everything a run needs to go on as if it had never stopped.
 
@@ -89,10 +49,7 @@ def save_checkpoint(path: Path, run: Run, identity: Mapping[str, str], best: flo
     """
     step = run.step
     tensors = {f"model.{k}": v for k, v in unwrapped(run.model).state_dict().items()}
-    for index, parameter in enumerate(step.parameters):
-        for key, value in step.optimizer.state.get(parameter, {}).items():
-            if isinstance(value, torch.Tensor):
-                tensors[f"optimizer.{index}.{key}"] = value
+    tensors |= optimizer_tensors(step.optimizer, step.parameters)
     if step.mean is not None:
         tensors |= {f"mean.{k}": v for k, v in step.mean.state.items()}
     tensors["random.cpu"] = torch.get_rng_state()
@@ -100,8 +57,6 @@ def save_checkpoint(path: Path, run: Run, identity: Mapping[str, str], best: flo
     if step.device.type == "cuda":
         tensors["random.cuda"] = torch.cuda.get_rng_state(step.device)
     tensors["losses"] = run.losses
-    # Tensors of a channels-last network share memory with nothing else, but safetensors insists on it being plain.
-    tensors = {k: v.detach().clone(memory_format=torch.contiguous_format) for k, v in tensors.items()}
     state = State(
         version=CHECKPOINT_VERSION,
         identity=dict(identity),
@@ -149,13 +104,13 @@ def load_checkpoint(path: Path, run: Run, identity: Mapping[str, str]) -> State:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - the file is no mapping
     step = run.step
     try:
-        unwrapped(run.model).load_state_dict(_under(tensors, "model."))
+        unwrapped(run.model).load_state_dict(under(tensors, "model."))
     except RuntimeError as error:
         raise StretchError(f"{path} does not fit this network: {str(error).splitlines()[0]}", "start a new run folder") from error
-    _load_optimizer(step.optimizer, step.parameters, tensors)
+    load_optimizer(step.optimizer, step.parameters, tensors)
     with torch.no_grad():
         if step.mean is not None:
-            for name, value in _under(tensors, "mean.").items():
+            for name, value in under(tensors, "mean.").items():
                 step.mean.state[name].copy_(value)
         run.losses.copy_(tensors["losses"])
     if step.scaler is not None and state.scaler:
@@ -169,19 +124,3 @@ def load_checkpoint(path: Path, run: Run, identity: Mapping[str, str]) -> State:
     if isinstance(step, SandwichStep):
         step.count = run.epoch * run.per_epoch + run.done
     return state
-
-
-def _under(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-
-
-def _load_optimizer(optimizer: torch.optim.Optimizer, parameters: list[torch.Tensor], tensors: Mapping[str, torch.Tensor]) -> None:
-    states: dict[int, dict[str, Any]] = {}
-    for name, value in _under(tensors, "optimizer.").items():
-        index, _, key = name.partition(".")
-        parameter = parameters[int(index)]
-        # The layout of the parameter, so that every sum has the order it would have had.
-        like = torch.empty_like(parameter) if value.shape == parameter.shape else torch.empty_like(value, device=parameter.device)
-        states.setdefault(int(index), {})[key] = like.copy_(value)
-    for index, state in states.items():
-        optimizer.state[parameters[index]].update(state)

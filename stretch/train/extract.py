@@ -19,7 +19,6 @@ from stretch.stages.build import BATCH, HELD_BACK, Images, build_control, compar
 from stretch.stages.bundle import write_bundle
 from stretch.stages.design import read_design
 from stretch.train.augment import Normalise, preprocessing
-from stretch.train.checkpoint import write_tensors
 from stretch.train.finished import open_run
 from stretch.train.folder import write_text
 from stretch.train.loop import evaluate
@@ -28,6 +27,7 @@ from stretch.train.rounded import Ranges, RoundedModel
 from stretch.train.source import Source
 from stretch.train.supernet import Subnet, Supernet
 from stretch.transform.model import BranchedModel
+from stretch.transform.tensors import write_tensors
 
 if TYPE_CHECKING:
     from scheduler.bundle.manifest import Manifest

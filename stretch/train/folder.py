@@ -13,9 +13,10 @@ import torch
 from predictors.errors import MissingBackendError, StretchError
 from predictors.install import install_line
 from stretch.planning.design.branch_design import BranchDesign, design_to_toml, load_draft
-from stretch.train.checkpoint import State, read_state, write_tensors
+from stretch.train.checkpoint import State, read_state
 from stretch.train.loop import Epoch
 from stretch.train.recipe import Recipe, load_recipe, recipe_to_toml
+from stretch.transform.tensors import write_tensors
 
 RECIPE, FACTS, LOG, BEST, LAST = "recipe.toml", "run.json", "log.csv", "best.safetensors", "last.safetensors"
 

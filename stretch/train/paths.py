@@ -41,5 +41,7 @@ def rooted(key: str, value: Any, folder: Path) -> Any:
         return value
     if key == "model" and not is_file(value) and not value.endswith(".py"):
         return value
-    file, colon, factory = value.rpartition(":") if key == "model" and is_file(value) else (value, "", "")
+    file, colon, factory = value.rpartition(":")
+    if key != "model" or not file.endswith(".py"):
+        file, colon, factory = value, "", ""
     return f"{folder.absolute() / Path(file).expanduser()}{colon}{factory}"

@@ -171,7 +171,8 @@ def prepare(recipe: Recipe, folder: Path, *, trust_code: bool = False) -> Prepar
         trust_code: Whether Python code that the recipe names as its model may be executed.
 
     Raises:
-        UsageError: If the model is Python code and there is no trust in it, or the recipe asks for what needs labels and has none.
+        UsageError: If the model is Python code and there is no trust in it, the recipe asks for what needs labels and has none, or
+            the network has several inputs or outputs.
         StretchError: Or one of its kinds: unknown names, networks that cannot be
             captured, designs that do not fit.
     """
@@ -183,11 +184,15 @@ def prepare(recipe: Recipe, folder: Path, *, trust_code: bool = False) -> Prepar
 
     def shape(loaded: LoadedModel) -> tuple[int, ...]:
         size = recipe.data.size
+        if not isinstance(loaded.input_shape, tuple) or len(loaded.input_shape) != 4:
+            raise _several(loaded.name)
         return (1, loaded.input_shape[1], size, size) if size else loaded.input_shape
 
     # designs name their model
     network = read_network(recipe.model, shape, weights=recipe.weights, seed=recipe.train.seed, trust_code=trust_code, portable=True)
     loaded, captured = network.loaded, network.captured
+    if len(captured.graph.outputs) > 1 or len(captured.graph.inputs) > 1 or not captured.returned.plain:
+        raise _several(loaded.name)
     warnings = list(loaded.warnings)
     if recipe.classes:
         captured = replace_head(captured, recipe.classes, recipe.train.seed)
@@ -198,6 +203,13 @@ def prepare(recipe: Recipe, folder: Path, *, trust_code: bool = False) -> Prepar
     if recipe.rounding is not None:
         _check_precision(ready, recipe.rounding)
     return ready
+
+
+def _several(name: str) -> UsageError:
+    return UsageError(
+        f"networks of one image in and one tensor out are trained, and `{name}` is another",
+        "train `Branched.model` with a loss of your own, then save it as a bundle",
+    )
 
 
 def _check_precision(ready: Prepared, rounding: RoundingConfig) -> None:

@@ -13,6 +13,7 @@ from torch import nn
 
 from predictors.errors import StretchError
 from predictors.joins import join_of
+from predictors.rewrites.grouped import PART
 from stretch.export.subgraph import subgraph_of
 from stretch.planning.design.branch_design import safe_name
 from stretch.transform.model import Branch, BranchedModel, op_weights
@@ -155,6 +156,11 @@ class RoundedModel(nn.Module):
                 raise StretchError(
                     f"branch `{name}` computes a part of its segment, and parts are rounded as the whole segment is, which training does not do",
                     "train it without [rounding]: it computes what the original computes",
+                )
+            if own.precision == "int8" and any(PART in op.tags for op in subgraph_of(self.model.graph, name).ops):
+                raise StretchError(
+                    f"branch `{name}` computes grouped convolutions in parts with scales of their own, which training does not round",
+                    "set the precision of its processor to fp32 in [rounding]",
                 )
             for layer, module in own.branch.named_children() if own.precision != "fp32" else ():
                 if next(module.parameters(), None) is not None and not isinstance(module, _ROUNDED):

@@ -67,10 +67,11 @@ class Work:
         for own, old in zip(self.subnet.model.buffers(), buffers, strict=True):
             own.copy_(old)
         first, second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        # Graphs of different subnets run at the same time: each pair has memory of its own.
-        with torch.cuda.graph(first, capture_error_mode="thread_local"):
+        # Graphs of different subnets run at the same time: each pair has memory of its own, and a stream of its own, since graphs
+        # that were captured on one stream share cuBLAS's workspace.
+        with torch.cuda.graph(first, stream=stream, capture_error_mode="thread_local"):
             self.forward(x)
-        with torch.cuda.graph(second, pool=first.pool(), capture_error_mode="thread_local"):
+        with torch.cuda.graph(second, pool=first.pool(), stream=stream, capture_error_mode="thread_local"):
             self.backward()
         self._graphs = first, second
 

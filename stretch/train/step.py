@@ -144,7 +144,8 @@ class GraphStep(TrainingStep):
         restore()
         self._graph = torch.cuda.CUDAGraph()
         self._graph.register_generator_state(self.generator)
-        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+        # A stream of its own: graphs that were captured on one share cuBLAS's workspace, and runs side by side overwrite it.
+        with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
             self._result = super().__call__(self._images, self._labels)
 
     def _snapshot(self) -> Callable[[], None]:

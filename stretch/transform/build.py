@@ -10,6 +10,7 @@ from predictors.joins import join_of
 from stretch.capture import Captured
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, safe_name, undivided
 from stretch.planning.design.scale import ENTRY_CONV, ENTRY_NORM, JOIN_CONV, ScaledBranch, scaled_branches, trunk_parts
+from stretch.planning.network.trunk import trunk_of
 from stretch.transform.model import Branch, BranchedModel, BranchedSegment
 from stretch.transform.width import Heritage, Trunk, choose_units, importance
 
@@ -30,28 +31,39 @@ def build(captured: Captured, design: BranchDesign) -> BranchedModel:
     Raises:
         StretchError: If the design does not fit the network.
     """
-    model = BranchedModel(captured.graph, design)
+    branched = scaled_branches(captured.graph, design)
+    model = BranchedModel(captured.graph, design, captured.returned, branched)
     with torch.no_grad():
-        pieces = heritages(captured, undivided(design))
-        for part, family, (piece, *_) in zip(design.segments, heritages(captured, design), pieces, strict=True):
+        families = heritages(captured, design, branched)
+        owned = any(join_of(part.join).channels for part in design.segments)
+        wholes = heritages(captured, undivided(design)) if owned else families
+        for part, family, (piece, *_) in zip(design.segments, families, wholes, strict=True):
             if join_of(part.join).channels:
                 fill_branch(model.segment(part.name).owner, captured, piece, part.branches[0])
                 continue
             for name, scale, heritage in zip(part.names, part.branches, family, strict=True):
                 fill_branch(model.branch(part.name, name), captured, heritage, scale)
             start_joins(model.segment(part.name), part, family)
+        for side in model.sides.values():
+            for name, module in side.branch.named_children():
+                load_weights(module, captured.weights.get(name, {}))
     return model.eval()
 
 
-def heritages(captured: Captured, design: BranchDesign) -> list[list[Heritage]]:
+def heritages(captured: Captured, design: BranchDesign, branched: Sequence[Sequence[ScaledBranch]] | None = None) -> list[list[Heritage]]:
     """What every branch of every segment keeps of the original, in order.
+
+    Args:
+        captured: The original network.
+        design: A complete design for it.
+        branched: Its scaled branches, where they are known.
 
     Raises:
         StretchError: If the design does not fit the network.
     """
     found = []
-    arriving = Trunk.of(torch.arange(captured.graph.input.shape[1]))
-    for part, branches in zip(design.segments, scaled_branches(captured.graph, design), strict=True):
+    arriving = Trunk.of(torch.arange(trunk_of(captured.graph).graph.input.shape[1]))
+    for part, branches in zip(design.segments, branched or scaled_branches(captured.graph, design), strict=True):
         found.append(_family(captured, part, branches, arriving))
         family = found[-1]
         arriving = _behind(part, [heritage.trunk for heritage in family], captured)

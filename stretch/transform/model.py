@@ -1,15 +1,21 @@
 """The branched network as a torch module: segments of branches that meet at joins."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
+from predictors.errors import UsageError
 from predictors.graph import OpGraph
 from predictors.joins import join_of, meeting_of
+from stretch.capture.captured import returned_by
+from stretch.capture.structure import Returned
 from stretch.operators.forms import forms, make_module
 from stretch.planning.design.branch_design import BranchDesign, SegmentDesign, safe_name, undivided
 from stretch.planning.design.scale import ScaledBranch, scaled_branches, scaled_graph
+from stretch.planning.network.trunk import trunk_of
+from stretch.transform.parts import weights_in_parts
 from stretch.transform.slices import share_slices
 
 
@@ -74,7 +80,7 @@ class BranchedSegment(nn.Module):
             backward; a GPU that one narrow branch cannot fill then runs several.
     """
 
-    def __init__(self, design: SegmentDesign, branches: list[ScaledBranch], whole: OpGraph | None = None) -> None:
+    def __init__(self, design: SegmentDesign, branches: Sequence[ScaledBranch], whole: OpGraph | None = None) -> None:
         super().__init__()
         # in a tuple, where torch does not see it: it has no weights of its own
         self._whole = () if whole is None else (Branch(whole),)
@@ -163,37 +169,123 @@ class BranchedSegment(nn.Module):
         return [first, *others]
 
 
+class Side(nn.Module):
+    """A part of the network beside its trunk, as one branch.
+
+    Args:
+        graph: Its operators.
+        processor: Where it runs.
+    """
+
+    def __init__(self, graph: OpGraph, processor: str) -> None:
+        super().__init__()
+        self._name = safe_name(processor)
+        self.add_module(self._name, Branch(graph))
+
+    @property
+    def branch(self) -> Branch:
+        """Its operators."""
+        branch = self.get_submodule(self._name)
+        assert isinstance(branch, Branch)
+        return branch
+
+    def forward(self, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """What it writes, by name.
+
+        Args:
+            values: What it reads, by name.
+        """
+        branch = self.branch
+        written = branch(*(values[name] for name in branch.sources))
+        return dict(zip(branch.results, written if len(branch.results) > 1 else (written,), strict=True))
+
+
 class BranchedModel(nn.Module):
     """A network stretched into branches (the paper's G_branch), to print, train and save.
 
     Args:
         graph: The original network.
         design: A design for it.
+        returned: What the original returns; its output, or a tuple of several, if None.
+        branched: The design's scaled branches, where they are known.
 
     Attributes:
         design: The design it was built from.
         graph: Its own operator graph; operator names are submodule names with
-            underscores for dots.
+            underscores for dots. What a processor runs in parts (`predictors.rewrites.grouped`) is one
+            submodule, and the parts are in the graph alone.
+        inputs: Names of its inputs, in the order in which they are given.
+        original_outputs: The original's names of its graph's outputs, in order.
+        returned: What it returns, with the original's names.
 
     Raises:
         StretchError: If the design does not fit the network.
     """
 
-    def __init__(self, graph: OpGraph, design: BranchDesign) -> None:
+    def __init__(
+        self,
+        graph: OpGraph,
+        design: BranchDesign,
+        returned: Returned | None = None,
+        branched: Sequence[Sequence[ScaledBranch]] | None = None,
+    ) -> None:
         super().__init__()
         self.design = design
-        self.graph = scaled_graph(graph, design)
+        branched = branched or scaled_branches(graph, design)
+        self.graph = scaled_graph(graph, design, branched)
+        self.inputs = tuple(op.name for op in graph.inputs)
+        self.original_outputs = graph.outputs
+        self.returned = returned or returned_by(graph)
+        trunk = trunk_of(graph)
+        self._start, self._before, self._after = trunk.graph.input.name, [s.name for s in trunk.before], [s.name for s in trunk.after]
+        self._chain = not trunk.sides and len(graph.outputs) == 1 and self.returned.plain
         parts = any(join_of(part.join).shares for part in design.segments)
-        branched = scaled_branches(graph, design)
         wholes = scaled_branches(graph, undivided(design)) if parts else branched
         for part, branches, (whole, *_) in zip(design.segments, branched, wholes, strict=True):
             self.add_module(part.name, BranchedSegment(part, branches, whole.graph if join_of(part.join).shares else None))
+        for side, own in zip(trunk.sides, design.sides, strict=True):
+            self.add_module(side.name, Side(side, own.processor))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Run segment after segment."""
+    def forward(self, x: torch.Tensor, *others: torch.Tensor) -> Any:
+        """Run segment after segment, and what lies beside them.
+
+        Args:
+            x: The first of `inputs`.
+            others: The others, in their order.
+
+        Returns:
+            What the original returns.
+        """
+        if self._chain:
+            for part in self.design.segments:
+                x = self.get_submodule(part.name)(x)
+            return x
+        return self.returned.filled(self.values((x, *others) if len(self.inputs) > 1 else (x,)))
+
+    def values(self, inputs: Sequence[torch.Tensor], instead: Mapping[str, nn.Module] | None = None) -> dict[str, torch.Tensor]:
+        """Inputs, ends of segments and what sides write, by the original's names.
+
+        Args:
+            inputs: In order.
+            instead: Modules that compute a segment in the place of its own, by the segment's name.
+        """
+        if len(inputs) != len(self.inputs):
+            raise UsageError(f"the network takes {', '.join(self.inputs)}, {len(inputs)} tensors were given")
+        found = dict(zip(self.inputs, inputs, strict=True))
+        for name in self._before:
+            found |= self.get_submodule(name)(found)
+        x = found[self._start]
         for part in self.design.segments:
-            x = self.get_submodule(part.name)(x)
-        return x
+            segment = self.get_submodule(part.name) if instead is None or part.name not in instead else instead[part.name]
+            x = found[part.end] = segment(x)
+        for name in self._after:
+            found |= self.get_submodule(name)(found)
+        return found
+
+    @property
+    def sides(self) -> dict[str, Side]:
+        """The parts beside the trunk, by name."""
+        return {name: module for name in (*self._before, *self._after) if isinstance(module := self.get_submodule(name), Side)}
 
     def segment(self, name: str) -> BranchedSegment:
         """A segment by its name."""
@@ -209,11 +301,14 @@ class BranchedModel(nn.Module):
 
 
 def op_weights(module: nn.Module) -> dict[str, dict[str, Any]]:
-    """Weights by operator name of a `BranchedModel` or `Branch`, as tensors that share the module's storage."""
+    """Weights by operator name of a `BranchedModel` or `Branch`, as tensors that share the module's storage.
+
+    Those of a `BranchedModel` are of the operators of its graph, which processors may run in parts.
+    """
     found: dict[str, dict[str, Any]] = {}
     for name, part in module.named_modules():
         own = dict(part.named_parameters(recurse=False)) | dict(part.named_buffers(recurse=False))
         own.pop("num_batches_tracked", None)
         if own:
             found[name.replace(".", "_")] = {key: tensor.detach() for key, tensor in own.items()}
-    return found
+    return weights_in_parts(module.graph, found) if isinstance(module, BranchedModel) else found

@@ -41,7 +41,8 @@ def share_slices(whole: nn.Module, branch: nn.Module, taken: Mapping[str, Taken]
 
 def _part(tensor: torch.Tensor, key: str, taken: Taken) -> torch.Tensor:
     """The rows, and of a projection's matrix the columns, that a branch has."""
-    part = tensor[taken.channels.start : taken.channels.stop]
+    rows = taken.rows(len(tensor))
+    part = tensor[rows.start : rows.stop]
     if key in taken.zeros:
         return torch.zeros_like(part)
     if key == "weight" and taken.columns is not None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
+from predictors.channels import Pieces
 from predictors.graph import OpGraph
 from predictors.operators import kind_of
 from stretch.capture import Captured
@@ -40,7 +41,8 @@ def importance(source: OpGraph, channels: ChannelGroups, weights: dict[str, dict
     """
     scores: dict[int, torch.Tensor] = {}
     for op in source.ops:
-        if kind_of(op.kind).weightless:
+        # nothing is chosen of channels that a stated shape fixes
+        if kind_of(op.kind).weightless or kind_of(op.kind).stated:
             continue
         norm = weights[op.name]["weight"].detach().abs().flatten(1).sum(1).float()
         at = 0
@@ -130,22 +132,36 @@ def inherit(
     """
     channels, source = branch.channels, branch.source
     inherited: dict[str, dict[str, torch.Tensor]] = {}
+    known: dict[Pieces, Trunk] = {}
+
+    def kept(name: str) -> Trunk:
+        pieces = channels.pieces[name]
+        if pieces not in known:
+            known[pieces] = kept_channels(channels, source, name, chosen, arriving)
+        return known[pieces]
+
     # a branch that computes a part of the segment lacks operators of the rest, and may read what they write
     computed = {op.name for op in branch.graph.ops if op.kind != "input"}
     for op in source.ops:
         if op.name not in computed or op.name not in captured.weights:
             continue
-        rows = kept_channels(channels, source, op.name, chosen, arriving).index
+        own = captured.weights[(matches or {}).get(op.name, op.name)]
+        if kind_of(op.kind).stated:
+            inherited[op.name] = {key: tensor.detach().clone() for key, tensor in own.items()}
+            continue
+        rows = kept(op.name).index
         dense = kind_of(op.kind).dense(op.attrs)
         cut: dict[str, torch.Tensor] = {}
-        for key, tensor in captured.weights[(matches or {}).get(op.name, op.name)].items():
-            value = tensor.detach()[rows]
+        for key, tensor in own.items():
+            # what has a row for several channels, such as a head, has one for as many that are kept
+            per = source.by_name[op.name].shape[1] // len(tensor)
+            value = tensor.detach().index_select(0, rows[::per] // per)
             if key == "weight" and dense:
-                reads = kept_channels(channels, source, op.inputs[0], chosen, arriving)
-                value = value[:, reads.index]
+                reads = kept(op.inputs[0])
+                value = value.index_select(1, reads.index)
                 if not torch.all(reads.share == 1):
                     value = value * reads.share.reshape(1, -1, *[1] * (value.dim() - 2))
-            cut[key] = value.clone()
+            cut[key] = value
         inherited[op.name] = cut
     return inherited
 

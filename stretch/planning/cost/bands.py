@@ -19,8 +19,8 @@ from predictors.graph import OpGraph
 from predictors.rows import height
 from predictors.shapes import Attr, Shape, ints
 from stretch.planning.cost.branch import BranchCost, Costs
-from stretch.planning.cost.handover import cuts_itself, handed
-from stretch.planning.design.bands import band_graph, needed_rows
+from stretch.planning.cost.handover import cuts_itself
+from stretch.planning.design.bands import band_graph, bands_of
 from stretch.planning.network.segments import Segment
 
 #: A band's place is one of the classes of its first and its last row, and it has a height.
@@ -93,7 +93,11 @@ class _Part:
 
     def _operators(self, start: int, stop: int, at: int) -> list[tuple[int, int]]:
         """Edge of the rows needed of each operator, the input first, and its padding there."""
-        need = needed_rows(self.graph, start, stop)
+        try:
+            need, read = bands_of(self.graph, start, stop)
+        except StretchError:
+            # rows of padding alone, of which there is no band (`band`): nothing else has such an edge
+            return [(at, -1)] * len(self.graph.ops)
         found = []
         for op in self.graph.ops:
             rows = need.get(op.name)
@@ -102,7 +106,7 @@ class _Part:
                 continue
             padding = 0
             if op.inputs and "padding" in op.attrs:
-                padding = ints(self.graph.op_rows(op, rows.start, rows.stop).attrs, "padding")[2 * at]
+                padding = ints(read[op.name].attrs, "padding")[2 * at]
             found.append((rows.stop if at else rows.start, padding))
         return found
 
@@ -119,8 +123,7 @@ class _Part:
         key = (self.place(start, stop), cut)
         if key not in self._bands:
             try:
-                whole = band_graph(self.graph, self.graph.name, start, stop)
-                self._bands[key] = whole if cut else handed(whole)
+                self._bands[key] = band_graph(self.graph, self.graph.name, start, stop, handed=not cut)
             except StretchError:
                 # so few rows that an operator would read padding alone
                 self._bands[key] = None
@@ -134,6 +137,15 @@ class _Timed(NamedTuple):
     peak_bytes: int
 
 
+class _Known:
+    """What is known of bands of parts at the costs of a device, whichever networks and divisions they are of."""
+
+    def __init__(self) -> None:
+        self.parts: dict[Structure, _Part] = {}
+        self.kernels: dict[tuple[int, tuple[str, tuple[str, ...]], _Place, bool], list[Kernel]] = {}
+        self.timed: dict[tuple[int, str, _Place, bool], _Timed | None] = {}
+
+
 class BandCosts:
     """Costs of bands of runs of parts on one device.
 
@@ -145,12 +157,18 @@ class BandCosts:
     def __init__(self, costs: Costs, parts: Sequence[Segment]) -> None:
         self.costs = costs
         self.parts = tuple(parts)
-        alike: dict[Structure, _Part] = {}
-        self._parts = [alike.setdefault(structure(part.graph), _Part(part.graph)) for part in parts]
-        self._kernels: dict[tuple[int, str, _Place, bool], list[Kernel]] = {}
-        self._timed: dict[tuple[int, str, _Place, bool], _Timed | None] = {}
+        self._known = costs.remembered(_Known)
+        self._parts = [self._part(part.graph) for part in parts]
+        self._bands: dict[BandKey, BranchCost | None] = {}
         self._cutters: dict[str, bool] = {}
+        self._backends: dict[str, tuple[str, tuple[str, ...]]] = {}
         self._chains: dict[tuple[int, int, int, int], list[tuple[int, int, int]]] = {}
+
+    def _part(self, graph: OpGraph) -> _Part:
+        built = structure(graph)
+        if built not in self._known.parts:
+            self._known.parts[built] = _Part(graph)
+        return self._known.parts[built]
 
     def rows(self, last: int) -> int:
         """Rows of what a part writes."""
@@ -159,17 +177,25 @@ class BandCosts:
     def prepare(self, bands: Iterable[BandKey]) -> None:
         """Time the kernels of many bands together, which takes little longer than those of one."""
         new: dict[str, list[Kernel]] = {}
+        asked: set[tuple[int, str, _Place, bool]] = set()
         for key in dict.fromkeys(bands):
             for number, start, stop in self._chain(key):
-                cuts = (False, True) if number == key.first and self._cutting(key.processor) else (False,)
-                for cut in cuts:
-                    if (id(self._parts[number]), key.processor, self._parts[number].place(start, stop), cut) not in self._timed:
+                part = self._parts[number]
+                for cut in (False, True) if number == key.first and self._cutting(key.processor) else (False,):
+                    place = (id(part), key.processor, part.place(start, stop), cut)
+                    if place not in self._known.timed and place not in asked:
+                        asked.add(place)
                         new.setdefault(key.processor, []).extend(self._launched(number, key.processor, start, stop, cut))
         for processor, kernels in new.items():
             self.costs.kernels_time(kernels, processor)
 
     def band(self, key: BandKey) -> BranchCost | None:
         """What a band costs; None if an operator would read no row for it."""
+        if key not in self._bands:
+            self._bands[key] = self._band(key)
+        return self._bands[key]
+
+    def _band(self, key: BandKey) -> BranchCost | None:
         chain = self._chain(key)
         known: list[_Timed] = []
         for number, start, stop in chain:
@@ -229,19 +255,22 @@ class BandCosts:
     def _launched(self, number: int, processor: str, start: int, stop: int, cut: bool) -> list[Kernel]:
         """Kernels of a band of a part; none where there is no such band."""
         part = self._parts[number]
-        backend = self.costs.predictor.device.processor(processor).profile.backend
-        key = (id(part), backend, part.place(start, stop), cut)
-        if key not in self._kernels:
+        if processor not in self._backends:
+            profile = self.costs.predictor.device.processor(processor).profile
+            self._backends[processor] = profile.backend, profile.unsupported
+        key, kernels = (id(part), self._backends[processor], part.place(start, stop), cut), self._known.kernels
+        if key not in kernels:
             graph = part.band(start, stop, cut=cut)
-            self._kernels[key] = self.costs.predictor.kernels(graph, processor) if graph is not None else []
-        return self._kernels[key]
+            kernels[key] = self.costs.predictor.kernels(graph, processor) if graph is not None else []
+        return kernels[key]
 
     def _time(self, number: int, processor: str, start: int, stop: int, *, cut: bool) -> _Timed | None:
         part = self._parts[number]
         key = (id(part), processor, part.place(start, stop), cut)
-        if key not in self._timed:
-            self._timed[key] = self._measured(number, processor, start, stop, cut)
-        return self._timed[key]
+        timed = self._known.timed
+        if key not in timed:
+            timed[key] = self._measured(number, processor, start, stop, cut)
+        return timed[key]
 
     def _measured(self, number: int, processor: str, start: int, stop: int, cut: bool) -> _Timed | None:
         if self._parts[number].band(start, stop, cut=cut) is None:

@@ -8,16 +8,23 @@ share no kernel.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from types import MappingProxyType
+from typing import NamedTuple, TypeVar
 
 from predictors.devices import ITEM_BYTES
 from predictors.fusion import Kernel, KernelCost
+from predictors.graph import OpGraph
 from predictors.host import HOST, host_among
 from predictors.joins import JoinKind, join_of
 from predictors.predictor import KernelsTime, LatencyPredictor
+from predictors.rewrites import exact, laid_out
+from predictors.rewrites.grouped import owner_of
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.depth import drop_units
 from stretch.planning.design.scale import scale_branch
-from stretch.planning.network.segments import EntryKind, Segment
+from stretch.planning.network.segments import EntryKind, Segment, cut_segment, rewrite_segment
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,7 @@ class BranchCost:
         paths: Paths of the segment that it computes; None for all.
         channels: Channels that it computes, of the segment's output or of its hidden tensor; None for all.
         ends: Tensors that a portion of the segment hands on; None for what is none.
+        rewrites: Operators that have others in their place.
     """
 
     processor: str
@@ -60,14 +68,26 @@ class BranchCost:
     paths: tuple[int, int] | None = None
     channels: tuple[int, int] | None = None
     ends: tuple[str, ...] | None = None
+    rewrites: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class _Whole:
-    """A branch at full depth: its kernels, and what each operator owns."""
+    """A branch at full depth: its kernels, called as the operators that they are parts of, what each operator owns, and how it is laid out."""
 
     kernels: tuple[Kernel, ...]
     params: Mapping[str, int]
+    rewrites: tuple[str, ...] = ()
+
+
+class _Change(NamedTuple):
+    """What other arriving channels add to a branch; `peak_bytes` are those of the kernels that change."""
+
+    macs: int
+    params: int
+    ms: float
+    contended_ms: float
+    peak_bytes: int
 
 
 class Costs:
@@ -76,36 +96,65 @@ class Costs:
     Args:
         predictor: Latency predictor of the device.
         precision: Precision by processor name.
+        rewrites: What scaled branches have instead of some operators, by processor name.
     """
 
-    def __init__(self, predictor: LatencyPredictor, precision: Mapping[str, str]) -> None:
+    def __init__(
+        self, predictor: LatencyPredictor, precision: Mapping[str, str], rewrites: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    ) -> None:
         self.predictor = predictor
         self.precision = dict(precision)
-        self._whole: dict[tuple[int, int, int, int, str], _Whole] = {}
+        #: Processor that waits for branches and joins them; it is there even where no branch uses it.
+        self.host = host_among(self.precision) or HOST
+        self.rewrites = rewrites
+        self._whole: dict[tuple[int, int, int, int, str, tuple[str, ...], tuple[str, ...]], _Whole] = {}
         self._dropped: dict[tuple[int, int], frozenset[str]] = {}
         self._branches: dict[tuple[int, str, int, int, int], BranchCost] = {}
-        self._changes: dict[tuple[int, str, int, int], tuple[int, int, float, float, int]] = {}
+        self._changes: dict[tuple[int, str, int, int], _Change] = {}
+        self._rewiring: dict[int, bool] = {}
+        self._remembered: dict[type, object] = {}
         # Costs are remembered per segment object, which is kept so that its identity stays its own.
         self._known: dict[int, Segment] = {}
+        self._cut: dict[tuple[int, str, str], tuple[OpGraph, Segment]] = {}
+        self._rewritten: dict[tuple[int, tuple[str, ...]], Segment] = {}
 
     def at(self, processor: str, precision: str | None) -> "Costs":
         """Costs with one processor at another precision; what was built stays known."""
         if precision is None or self.precision.get(processor) == precision:
             return self
-        other = Costs(self.predictor, {**self.precision, processor: precision})
-        other._whole, other._dropped, other._known = self._whole, self._dropped, self._known
+        other = Costs(self.predictor, {**self.precision, processor: precision}, self.rewrites)
+        other._whole, other._dropped, other._known, other._cut = self._whole, self._dropped, self._known, self._cut
+        other._rewritten, other._rewiring = self._rewritten, self._rewiring
         return other
 
-    @property
-    def host(self) -> str:
-        """Processor that waits for branches and joins them; it is there even where no branch uses it."""
-        return host_among(self.precision) or HOST
+    def remembered(self, kind: type[T]) -> T:
+        """What others remember of these costs, as long as they are: one object of each kind."""
+        found = self._remembered.setdefault(kind, kind())
+        assert isinstance(found, kind)
+        return found
+
+    def rewritten(self, segment: Segment, processor: str) -> Segment:
+        """A segment as scaled branches of a processor have it, and the same one each time."""
+        names = self.rewrites.get(processor, ())
+        if not names:
+            return segment
+        key = (self._remember(segment), names)
+        if key not in self._rewritten:
+            self._rewritten[key] = rewrite_segment(segment, names)
+        return self._rewritten[key]
+
+    def cut(self, graph: OpGraph, name: str, start: str, end: str) -> Segment:
+        """A segment as `cut_segment` gives it, and the same one each time, so that what is known of its costs is found again."""
+        key = (id(graph), start, end)
+        if key not in self._cut:
+            self._cut[key] = graph, cut_segment(graph, name, start, end)
+        return self._cut[key][1]
 
     def align(self, processor: str) -> int:
         """Channels that widths on this processor are multiples of."""
         return self.predictor.device.processor(processor).width_slice
 
-    def prepare(self, segment: Segment, processor: str, widths: Iterable[int], channels: Iterable[int]) -> None:
+    def prepare(self, segment: Segment, processor: str, widths: Sequence[int], channels: Iterable[int]) -> None:
         """Time the kernels of many branches together, which takes little longer than those of one.
 
         Args:
@@ -115,19 +164,15 @@ class Costs:
             channels: Channels that may arrive.
         """
         kernels: dict[KernelCost, Kernel] = {}
+        others = [count for count in channels if count != segment.in_width]
         rewires = self._rewires(segment)
         for width in widths:
-            usual = self._full(segment, processor, width, segment.in_width, segment.entries(width)[0]).kernels
-            kernels.update((kernel.cost, kernel) for kernel in usual)
-            for count in channels:
-                if count == segment.in_width:
-                    continue
-                if rewires:
-                    changed = [_rewired(kernel, segment, count) for kernel in self._readers(segment, processor, width)]
-                else:
-                    changed = list(self._full(segment, processor, width, count, "none").kernels)
-                kernels.update((kernel.cost, kernel) for kernel in changed)
+            full = [self._full(segment, processor, width, segment.in_width, segment.entries(width)[0])]
+            full += [self._full(segment, processor, width, count, "none") for count in others if not rewires]
+            kernels.update((kernel.cost, kernel) for each in full for kernel in each.kernels)
         self.kernels_time(list(kernels.values()), processor)
+        if rewires:
+            self._rewire(segment, processor, [(width, count) for width in widths for count in others])
 
     def branch(self, segment: Segment, processor: str, depth: int, width: int, in_channels: int | None = None) -> BranchCost:
         """Cost of a branch before its join.
@@ -151,15 +196,14 @@ class Costs:
 
     def _branch(self, segment: Segment, processor: str, depth: int, width: int, channels: int) -> BranchCost:
         if channels != segment.in_width and self._rewires(segment):
-            base = self.branch(segment, processor, depth, width)
-            macs, params, ms, contended, peak = self._change(segment, processor, width, channels)
+            base, change = self.branch(segment, processor, depth, width), self._change(segment, processor, width, channels)
             return replace(
                 base,
-                macs=base.macs + macs,
-                params=base.params + params,
-                ms=base.ms + ms,
-                contended_ms=base.contended_ms + contended,
-                peak_bytes=max(base.peak_bytes, peak),
+                macs=base.macs + change.macs,
+                params=base.params + change.params,
+                ms=base.ms + change.ms,
+                contended_ms=base.contended_ms + change.contended_ms,
+                peak_bytes=max(base.peak_bytes, change.peak_bytes),
             )
         entry = segment.entries(width)[0] if channels == segment.in_width else "none"
         whole = self._full(segment, processor, width, channels, entry)
@@ -175,20 +219,32 @@ class Costs:
             sum(n for name, n in whole.params.items() if name not in dropped),
             *self.kernels_time(kernels, processor),
             max(((k.cost.reads + k.cost.writes) * item for k in kernels), default=0),
+            rewrites=(*segment.rewrites, *whole.rewrites),
         )
+
+    def scaled(self, segment: Segment, processor: str, depth: int, width: int, in_channels: int) -> tuple[int, float]:
+        """Multiply-accumulates and ms alone of what `branch` tells more of, for whoever asks for thousands of branches."""
+        if in_channels == segment.in_width or not self._rewires(segment):
+            cost = self.branch(segment, processor, depth, width, in_channels)
+            return cost.macs, cost.ms
+        base, change = self.branch(segment, processor, depth, width), self._change(segment, processor, width, in_channels)
+        return base.macs + change.macs, base.ms + change.ms
 
     def whole(self, segment: Segment, processor: str) -> BranchCost:
         """Cost of the original segment on one processor."""
         return self.branch(segment, processor, segment.depth, segment.width)
 
-    def prepare_joins(self, segment: Segment, processor: str, channels: Iterable[tuple[int, int]]) -> None:
-        """Time many 1×1 convolutions that end branches together: those from the first number of channels to the second."""
-        self.kernels_time([_join_conv(segment, width, out) for width, out in channels], processor)
+    def join_convs(self, segment: Segment, processor: str, ends: Sequence[tuple[int, int]]) -> list[tuple[int, float, int]]:
+        """Multiply-accumulates, ms beside other branches and parameters of 1×1 convolutions that end branches.
 
-    def join_conv(self, segment: Segment, processor: str, width: int, out: int) -> tuple[int, float, int]:
-        """Multiply-accumulates, ms beside other branches and parameters of the 1×1 convolution that ends a branch."""
-        kernel = _join_conv(segment, width, out)
-        return kernel.macs, self.kernels_time([kernel], processor).contended_ms, kernel.cost.weights
+        Args:
+            segment: The original segment.
+            processor: Where they run.
+            ends: Channels that each reads and writes.
+        """
+        kernels = [_join_conv(segment, width, out) for width, out in ends]
+        times = self.predictor.each_kernels_time(kernels, processor, self.precision.get(processor))
+        return [(kernel.macs, time.contended_ms, kernel.cost.weights) for kernel, time in zip(kernels, times, strict=True)]
 
     def join(self, segment: Segment, kind: JoinKind, channels: int, branches: int) -> float:
         """Time of the join of several branches on the host, ms."""
@@ -218,39 +274,55 @@ class Costs:
 
     def _full(self, segment: Segment, processor: str, width: int, in_channels: int, entry: EntryKind) -> _Whole:
         align = self.align(processor)
-        backend = self.predictor.device.processor(processor).profile.backend
-        key = (self._remember(segment), width, in_channels, align, backend)
+        profile = self.predictor.device.processor(processor).profile
+        names = tuple(name for name in self.rewrites.get(processor, ()) if name in exact)
+        key = (self._remember(segment), width, in_channels, align, profile.backend, profile.unsupported, names)
         known = self._whole.get(key)
         if known is None:
-            scale = BranchScale(processor, segment.depth, width, entry, 0, align)
+            scale = BranchScale(processor, segment.depth, width, entry, 0, align, rewrites=segment.rewrites)
             design = SegmentDesign(segment.name, segment.start, segment.end, (scale,), "concat")
-            graph = scale_branch(segment, design, 0, in_channels).graph
-            params = {
-                op.name: sum(prod(shape) for name, shape in graph.op_weights(op).items() if not name.startswith("running_"))
-                for op in graph.ops
-            }
-            known = self._whole[key] = _Whole(tuple(self.predictor.kernels(graph, processor)), params)
+            scaled = scale_branch(segment, design, 0, in_channels).graph
+            params = {op.name: scaled.op_facts(op).params for op in scaled.ops}
+            graph, done = laid_out(scaled, names)
+            owners = {op.name: owner_of(op) for op in graph.ops}
+            # what is dropped with a block is so with all of its parts
+            kernels = (replace(kernel, name=owners.get(kernel.name, kernel.name)) for kernel in self.predictor.kernels(graph, processor))
+            known = self._whole[key] = _Whole(tuple(kernels), params, done)
         return known
 
     def _rewires(self, segment: Segment) -> bool:
         """Whether only dense convolutions read what arrives, so that other widths change their kernels alone."""
-        readers = (segment.graph.by_name[name] for name in segment.graph.consumers[segment.start])
-        return not segment.passes_input and all(op.kind == "conv" and op.attrs["groups"] == 1 for op in readers)
+        key = self._remember(segment)
+        if key not in self._rewiring:
+            readers = (segment.graph.by_name[name] for name in segment.graph.consumers[segment.start])
+            dense = all(op.kind == "conv" and op.attrs["groups"] == 1 for op in readers)
+            self._rewiring[key] = dense and not segment.passes_input
+        return self._rewiring[key]
 
-    def _change(self, segment: Segment, processor: str, width: int, channels: int) -> tuple[int, int, float, float, int]:
-        """What other arriving channels add: multiply-accumulates, parameters, ms alone and beside others; and the new kernels' peak bytes."""
-        key = (self._remember(segment), processor, width, channels)
-        known = self._changes.get(key)
-        if known is not None:
-            return known
-        before = self._readers(segment, processor, width)
-        after = [_rewired(kernel, segment, channels) for kernel in before]
-        macs = sum((new.cost.weights - old.cost.weights) * old.cost.pixels for old, new in zip(before, after, strict=True))
-        params = sum(new.cost.weights - old.cost.weights for old, new in zip(before, after, strict=True))
-        peak = max(((k.cost.reads + k.cost.writes) * self.item_bytes(processor) for k in after), default=0)
-        now, then = self.kernels_time(after, processor), self.kernels_time(before, processor)
-        self._changes[key] = (macs, params, now.ms - then.ms, now.contended_ms - then.contended_ms, peak)
+    def _change(self, segment: Segment, processor: str, width: int, channels: int) -> _Change:
+        """What other arriving channels add to a branch."""
+        key = (id(segment), processor, width, channels)
+        if key not in self._changes:
+            self._rewire(segment, processor, [(width, channels)])
         return self._changes[key]
+
+    def _rewire(self, segment: Segment, processor: str, scales: Sequence[tuple[int, int]]) -> None:
+        """Find out what other arriving channels add, for many branches together: a width and how many arrive for each."""
+        usual = {width: self._readers(segment, processor, width) for width in dict.fromkeys(width for width, _ in scales)}
+        changed = [[_rewired(kernel, segment, count) for kernel in usual[width]] for width, count in scales]
+        self.kernels_time([kernel for kernels in changed for kernel in kernels], processor)
+        before = {width: self.kernels_time(kernels, processor) for width, kernels in usual.items()}
+        item, number = self.item_bytes(processor), self._remember(segment)
+        for (width, count), after in zip(scales, changed, strict=True):
+            weights = [new.cost.weights - old.cost.weights for old, new in zip(usual[width], after, strict=True)]
+            now, then = self.kernels_time(after, processor), before[width]
+            self._changes[number, processor, width, count] = _Change(
+                sum(more * kernel.cost.pixels for more, kernel in zip(weights, after, strict=True)),
+                sum(weights),
+                now.ms - then.ms,
+                now.contended_ms - then.contended_ms,
+                max(((k.cost.reads + k.cost.writes) * item for k in after), default=0),
+            )
 
     def _readers(self, segment: Segment, processor: str, width: int) -> list[Kernel]:
         """Kernels of a branch that read what arrives."""
@@ -274,7 +346,8 @@ def _rewired(kernel: Kernel, segment: Segment, channels: int) -> Kernel:
     cost, more = kernel.cost, channels - segment.in_width
     pixels = prod(segment.graph.input.shape) // segment.in_width
     weights = cost.weights + cost.taps * cost.out_channels * more
-    return replace(kernel, cost=cost._replace(in_channels=channels, reads=cost.reads + pixels * more, weights=weights))
+    cost = cost._replace(in_channels=channels, reads=cost.reads + pixels * more, weights=weights)
+    return Kernel(kernel.name, kernel.ops, cost, kernel.macs, kernel.elsewhere)
 
 
 def _join_conv(segment: Segment, width: int, out: int) -> Kernel:

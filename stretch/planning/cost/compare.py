@@ -37,10 +37,12 @@ class Branch:
     Args:
         parts: Its time, ms by the number that each part is proportional to.
         waits: Numbers of the branches of its segment that end before it starts.
+        fixed_ms: What it takes beside that and is taken as known.
     """
 
     parts: Mapping[Unknown, float]
     waits: tuple[int, ...] = ()
+    fixed_ms: float = 0.0
 
     @classmethod
     def of(
@@ -93,7 +95,8 @@ class PredictedRun:
             ends: dict[int, Any] = {}
             for number in TopologicalSorter({i: branch.waits for i, branch in enumerate(branches)}).static_order():
                 starts = [ends[each] for each in branches[number].waits]
-                ends[number] = uncertain.ms(branches[number].parts, factors) + (uncertain.slowest(starts) if starts else 0.0)
+                own = uncertain.ms(branches[number].parts, factors) + branches[number].fixed_ms
+                ends[number] = own + (uncertain.slowest(starts) if starts else 0.0)
             total = total + uncertain.slowest(ends.values())
         return total
 
@@ -121,6 +124,7 @@ class Certainty(msgspec.Struct, frozen=True, kw_only=True):
     """How sure a prediction is; the fields are keys of `predicted` in the command line's JSON.
 
     Args:
+        expected_ms: The mean of the branched run's time over what its numbers may be.
         makespan_low_ms: Lower end of the 90 % interval around the branched run's time.
         makespan_high_ms: Upper end.
         probability_faster: That the branched run is faster: than each rival by its name without the processor, and than ``all``.
@@ -128,6 +132,7 @@ class Certainty(msgspec.Struct, frozen=True, kw_only=True):
         links: The design with links of half, the stated and twice the time.
     """
 
+    expected_ms: float
     makespan_low_ms: float
     makespan_high_ms: float
     probability_faster: dict[str, float]
@@ -168,6 +173,7 @@ class Recommendation:
     Args:
         recommended: ``branched``, the name of a rival, or `NO_CLEAR_WINNER`.
         probability: That the branched run is faster than every rival.
+        expected_ms: The mean of its time over the draws: of branches that wait for each other the slowest of each draw counts.
         low_ms: Lower end of the 90 % interval around its time.
         high_ms: Upper end.
         rivals: Every control beside the branched run.
@@ -176,6 +182,7 @@ class Recommendation:
 
     recommended: str
     probability: float
+    expected_ms: float
     low_ms: float
     high_ms: float
     rivals: tuple[Rival, ...] = ()
@@ -209,14 +216,23 @@ def recommend(branched: PredictedRun, controls: Mapping[str, PredictedRun], told
     ours = branched.drawn_ms(factors)
     theirs = {name: control.drawn_ms(factors) for name, control in controls.items()}
     rivals = tuple(_rival(name, control, branched, theirs[name], ours) for name, control in controls.items())
-    wins = _wins(ours, {name: ms for name, ms in theirs.items() if name not in told})
-    fastest = min((rival for rival in rivals if rival.name not in told), key=lambda rival: rival.ms, default=None)
-    recommended = NO_CLEAR_WINNER
-    if wins >= SURE:
-        recommended = BRANCHED
-    elif fastest is not None and float(np.mean(theirs[fastest.name] < ours)) >= SURE:
-        recommended = fastest.name
-    return Recommendation(recommended, wins, *uncertain.interval(ours), rivals, frozenset(told))
+    beatable = {name: ms for name, ms in theirs.items() if name not in told}
+    recommended = advised(ours, beatable, {rival.name: rival.ms for rival in rivals if rival.name not in told})
+    return Recommendation(recommended, _wins(ours, beatable), float(np.mean(ours)), *uncertain.interval(ours), rivals, frozenset(told))
+
+
+def advised(ours: Floats, theirs: Mapping[str, Floats], ms: Mapping[str, float]) -> str:
+    """What to run, by the times of all draws.
+
+    Args:
+        ours: Of the branched run.
+        theirs: Of each control that may be recommended.
+        ms: What each of them is predicted to take.
+    """
+    if _wins(ours, theirs) >= SURE:
+        return BRANCHED
+    fastest = min(ms, key=lambda name: ms[name], default=None)
+    return fastest if fastest is not None and float(np.mean(theirs[fastest] < ours)) >= SURE else NO_CLEAR_WINNER
 
 
 def certainty(found: Recommendation, branched: PredictedRun, single: PredictedRun | None) -> Certainty:
@@ -234,6 +250,7 @@ def certainty(found: Recommendation, branched: PredictedRun, single: PredictedRu
         figures.append(LinkFigure(factor=factor, makespan_ms=ms, speedup=single.ms(factors) / ms if single else None))
     faster = {rival.name.partition(":")[0]: rival.probability for rival in found.rivals}
     return Certainty(
+        expected_ms=found.expected_ms,
         makespan_low_ms=found.low_ms,
         makespan_high_ms=found.high_ms,
         probability_faster={**faster, "all": found.probability},

@@ -6,6 +6,8 @@ lies on the band's own processor already, the cut is a view if the layout keeps
 rows together, and else a copy.
 """
 
+from dataclasses import replace
+
 from predictors.graph import Op, OpGraph
 from predictors.host import kind_of
 from predictors.joins import meeting_of
@@ -25,9 +27,11 @@ def handed(graph: OpGraph) -> OpGraph:
     source = graph.input
     ops = [Op(source.name, "input", attrs={"shape": cut.shape}, tags=source.tags)]
     for op in graph.ops:
-        if op not in (source, cut):
-            inputs = tuple(source.name if name == ENTRY_ROWS else name for name in op.inputs)
-            ops.append(Op(op.name, op.kind, inputs, op.attrs, tags=op.tags))
+        if op is source or op is cut:
+            continue
+        if ENTRY_ROWS in op.inputs:
+            op = replace(op, inputs=tuple(source.name if name == ENTRY_ROWS else name for name in op.inputs))
+        ops.append(op)
     return OpGraph.build(graph.name, ops, source.name if graph.output == ENTRY_ROWS else graph.output)
 
 

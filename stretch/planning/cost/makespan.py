@@ -9,192 +9,28 @@ output are in the host's memory. Of what arrives and leaves, a band of rows move
 the rows that it reads and writes; a branch of channels reads all that arrives.
 Portions of a segment run as
 `stretch.planning.cost.schedule` has it: each fetches what it reads, and what the
-last one writes stays where it is.
+last one writes stays where it is. What runs beside the trunk of a network with
+several inputs or outputs is in one schedule with it (`stretch.planning.cost.beside`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
 
 from predictors.graph import OpGraph
 from predictors.joins import join_of
-from predictors.predictor import Estimate, LatencyPredictor
+from predictors.predictor import LatencyPredictor
+from stretch.planning.cost.beside import beside, side_time
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.halo import TimedBand, halo_ms
 from stretch.planning.cost.handover import cuts_itself, handed
 from stretch.planning.cost.schedule import Job, schedule
-from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
-from stretch.planning.design.scale import design_segments, join_width, scale_branch, scaled_branches
+from stretch.planning.cost.times import BranchTime, SegmentTime, Timeline
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, SideDesign
+from stretch.planning.design.scale import design_segments, join_width, run_graph, scale_branch, scaled_branches
+from stretch.planning.design.sides import check_sides
 from stretch.planning.network.segments import Segment
-
-
-@dataclass(frozen=True)
-class BranchTime:
-    """One branch on the timeline.
-
-    Args:
-        scale: The branch.
-        macs: Multiply-accumulates, its part of the join included.
-        params: Learned numbers.
-        in_ms: Transfer of its input.
-        links: Its transfers in and out, ms by processor at the far end of the link.
-        ms: Computation, running alone.
-        contention_ms: What it takes longer beside the other branches.
-        out_ms: Transfer of its output to where it is needed.
-        estimate: What `ms` is made of.
-        start_ms: When it starts, from the start of its segment.
-        waits: Numbers of the branches of its segment that it waits for; none where branches start together.
-    """
-
-    scale: BranchScale
-    macs: int
-    params: int
-    in_ms: float
-    links: Mapping[str, float]
-    ms: float
-    contention_ms: float
-    out_ms: float
-    estimate: Estimate
-    start_ms: float = 0.0
-    waits: tuple[int, ...] = ()
-
-    @property
-    def contention(self) -> float:
-        """Factor on its computation beside the other branches."""
-        return 1 + self.contention_ms / self.ms if self.ms else 1.0
-
-    @property
-    def total_ms(self) -> float:
-        """From its start until its output has arrived."""
-        return self.in_ms + self.ms + self.contention_ms + self.out_ms
-
-
-@dataclass(frozen=True)
-class SegmentTime:
-    """One segment on the timeline.
-
-    Args:
-        segment: The original segment.
-        design: Its design.
-        branches: Its branches.
-        join_ms: Time of the join.
-        start_ms: When it starts.
-        repeated_macs: Multiply-accumulates that bands of rows or branches of channels do beyond those of the segment in one piece: what
-            several of them compute.
-        shared_params: Learned numbers that all branches have in common, or parts of; None where each has its own.
-        halo_ms: Time that all bands together spend on rows that the segment in one piece computes once
-            (`stretch.planning.cost.halo`).
-    """
-
-    segment: Segment
-    design: SegmentDesign
-    branches: tuple[BranchTime, ...]
-    join_ms: float
-    start_ms: float
-    repeated_macs: int = 0
-    shared_params: int | None = None
-    halo_ms: float = 0.0
-
-    @property
-    def macs(self) -> int:
-        """Multiply-accumulates, those that are repeated included."""
-        return sum(b.macs for b in self.branches)
-
-    @property
-    def params(self) -> int:
-        """Learned numbers; those that bands of rows or branches of channels share count once."""
-        return sum(b.params for b in self.branches) if self.shared_params is None else self.shared_params
-
-    @property
-    def halo_macs(self) -> int:
-        """Multiply-accumulates that bands of rows repeat."""
-        return self.repeated_macs if join_of(self.design.join).bands else 0
-
-    @property
-    def ms(self) -> float:
-        """From its start to its end."""
-        return max(b.start_ms + b.total_ms for b in self.branches) + self.join_ms
-
-    @property
-    def computing_ms(self) -> float:
-        """Computation of the processor that computes longest, each branch alone."""
-        return self._longest(lambda b: b.ms)
-
-    @property
-    def communication_ms(self) -> float:
-        """Time beside the computation of the processor that computes longest."""
-        return self.ms - self._longest(lambda b: b.ms + b.contention_ms)
-
-    def _longest(self, ms: Callable[[BranchTime], float]) -> float:
-        found: dict[str, float] = {}
-        for branch in self.branches:
-            found[branch.scale.processor] = found.get(branch.scale.processor, 0.0) + ms(branch)
-        return max(found.values())
-
-
-@dataclass(frozen=True)
-class Timeline:
-    """The predicted run of a design.
-
-    Args:
-        design: The design.
-        segments: In order.
-        output: Transfer of the result to the host, ms by processor at the far end of the link.
-    """
-
-    design: BranchDesign
-    segments: tuple[SegmentTime, ...]
-    output: Mapping[str, float]
-
-    @property
-    def output_ms(self) -> float:
-        """Transfer of the result to the host."""
-        return sum(self.output.values())
-
-    @property
-    def makespan_ms(self) -> float:
-        """Time from input ready to output ready."""
-        return sum(s.ms for s in self.segments) + self.output_ms
-
-    @property
-    def computing_ms(self) -> float:
-        """Serial parts plus the slowest branch of each segment, each alone."""
-        return sum(s.computing_ms for s in self.segments)
-
-    @property
-    def communication_ms(self) -> float:
-        """Transfers and joins on the critical path."""
-        return sum(s.communication_ms for s in self.segments) + self.output_ms
-
-    @property
-    def efficiency(self) -> float:
-        """`computing_ms` over the makespan: 1 where nothing is lost to communication or contention."""
-        return self.computing_ms / self.makespan_ms
-
-    @property
-    def macs(self) -> int:
-        """Multiply-accumulates of the design, those that are repeated included."""
-        return sum(s.macs for s in self.segments)
-
-    @property
-    def halo_macs(self) -> int:
-        """Multiply-accumulates that bands of rows repeat."""
-        return sum(s.halo_macs for s in self.segments)
-
-    @property
-    def halo_ms(self) -> float:
-        """Time that bands of rows spend on what they do twice, summed over processors: more than the makespan would lose without it."""
-        return sum(s.halo_ms for s in self.segments)
-
-    @property
-    def repeated_macs(self) -> int:
-        """Multiply-accumulates that bands of rows and branches of channels repeat."""
-        return sum(s.repeated_macs for s in self.segments)
-
-    @property
-    def params(self) -> int:
-        """Learned numbers of the design."""
-        return sum(s.params for s in self.segments)
+from stretch.planning.network.trunk import trunk_of
 
 
 def timeline(graph: OpGraph, design: BranchDesign, costs: Costs) -> Timeline:
@@ -209,18 +45,81 @@ def timeline(graph: OpGraph, design: BranchDesign, costs: Costs) -> Timeline:
         StretchError: If the design does not fit the network.
         UnknownNameError: If the device lacks one of its processors.
     """
-    originals = design_segments(graph, design)
-    holder, at, channels = costs.host, 0.0, graph.input.shape[1]
+    trunk = trunk_of(graph)
+    if not trunk.sides and len(graph.outputs) == 1:
+        rows, holders = trunk_times(graph, design, costs, costs.host)
+        return Timeline(design, tuple(rows), costs.moves(holders[graph.output], costs.host, prod(graph.by_name[graph.output].shape)))
+    check_sides(trunk, design)
+    return SidedTimes(graph, design, costs).timeline(design.sides)
+
+
+class SidedTimes:
+    """Timelines of a design of several results, or with sides, wherever these run.
+
+    Args:
+        graph: The original network.
+        design: Of its trunk.
+        costs: Costs on the device.
+    """
+
+    def __init__(self, graph: OpGraph, design: BranchDesign, costs: Costs) -> None:
+        self._graph, self._design, self._costs, self._trunk = graph, design, costs, trunk_of(graph)
+        self._rows: dict[str, tuple[list[SegmentTime], dict[str, str]]] = {}
+        self._sides: dict[tuple[str, str, tuple[str, ...]], BranchTime] = {}
+
+    def timeline(self, sides: Sequence[SideDesign]) -> Timeline:
+        """The run with the sides where they are placed."""
+        placed = {side.name: side.processor for side in sides}
+        holders = dict.fromkeys((op.name for op in self._graph.inputs), self._costs.host)
+        times: dict[str, BranchTime] = {}
+        self._add(self._trunk.before, placed, holders, times)
+        start = holders[self._trunk.graph.input.name]
+        if start not in self._rows:
+            self._rows[start] = trunk_times(self._graph, self._design, self._costs, start)
+        rows, written = self._rows[start]
+        holders |= written
+        self._add(self._trunk.after, placed, holders, times)
+        design = replace(self._design, sides=tuple(sides))
+        if not times:
+            return Timeline(design, tuple(rows), {})
+        whole = beside(self._trunk, rows, times)
+        return Timeline(design, whole.segments, {}, whole.sides, whole.waits)
+
+    def _add(self, some: Sequence[OpGraph], placed: Mapping[str, str], holders: dict[str, str], times: dict[str, BranchTime]) -> None:
+        """The times of some sides, and who holds what they write."""
+        for side in some:
+            processor = placed[side.name]
+            key = side.name, processor, tuple(holders[source.name] for source in side.inputs)
+            if key not in self._sides:
+                self._sides[key] = side_time(side, processor, holders, self._graph.outputs, self._costs)
+            times[side.name] = self._sides[key]
+            holders.update(dict.fromkeys(side.outputs, processor))
+
+
+def trunk_times(graph: OpGraph, design: BranchDesign, costs: Costs, holder: str) -> tuple[list[SegmentTime], dict[str, str]]:
+    """The segments of a network's trunk on the timeline, one after the other, and the processor that holds the end of each.
+
+    Args:
+        graph: The original network.
+        design: A complete design.
+        costs: Costs on the device.
+        holder: Processor that holds what the trunk reads.
+    """
+    # one result is moved at the end of the run; of several each by who computes it
+    returned = graph.outputs if len(graph.outputs) > 1 or design.sides or trunk_of(graph).sides else ()
+    at, channels = 0.0, trunk_of(graph).graph.input.shape[1]
     rows: list[SegmentTime] = []
-    for segment, part, scaled in zip(originals, design.segments, scaled_branches(graph, design), strict=True):
+    holders: dict[str, str] = {}
+    for segment, part, scaled in zip(design_segments(graph, design), design.segments, scaled_branches(graph, design), strict=True):
         shape = segment.graph.input.shape
         elements = shape[0] * channels * prod(shape[2:])
         joined = len(part.branches) > 1
+        graphs = [run_graph(made, scale) for made, scale in zip(scaled, part.branches, strict=True)]
         if join_of(part.join).placed:
-            times = portion_times(part.branches, [made.graph for made in scaled], {part.start: holder}, costs)
+            times = portion_times(part.branches, graphs, {part.start: holder}, costs)
         else:
             times = tuple(
-                _branch(scale, made.graph, holder, elements, joined, costs) for scale, made in zip(part.branches, scaled, strict=True)
+                _branch(scale, graph, holder, elements, joined, costs) for scale, graph in zip(part.branches, graphs, strict=True)
             )
         repeated, params, twice_ms = 0, None, 0.0
         if join_of(part.join).shares:
@@ -229,12 +128,22 @@ def timeline(graph: OpGraph, design: BranchDesign, costs: Costs) -> Timeline:
         if join_of(part.join).bands:
             bands = [TimedBand(made.graph, time.estimate, time.contention) for made, time in zip(scaled, times, strict=True)]
             twice_ms = halo_ms(segment.graph, bands)
+        meets = join_of(part.join).meets is not None and joined
+        holder = costs.host if meets else part.branches[-1].processor
+        if part.end in returned and not meets:
+            times = (*times[:-1], _handing_back(times[-1], costs.moves(holder, costs.host, prod(segment.graph.by_name[part.end].shape))))
         channels = join_width(segment, part)
         join_ms = costs.join(segment, part.join, channels, len(times))
         rows.append(SegmentTime(segment, part, times, join_ms, at, repeated, params, twice_ms))
         at += rows[-1].ms
-        holder = costs.host if join_of(part.join).meets is not None and joined else part.branches[-1].processor
-    return Timeline(design, tuple(rows), costs.moves(holder, costs.host, prod(graph.by_name[graph.output].shape)))
+        holders[part.end] = holder
+    return rows, holders
+
+
+def _handing_back(time: BranchTime, moved: Mapping[str, float]) -> BranchTime:
+    """A branch that also moves what it writes to the host."""
+    links = {far: time.links.get(far, 0.0) + moved.get(far, 0.0) for far in (*time.links, *moved)}
+    return replace(time, links=links, out_ms=time.out_ms + sum(moved.values()))
 
 
 def _branch(scale: BranchScale, graph: OpGraph, holder: str, elements: int, joined: bool, costs: Costs) -> BranchTime:
@@ -292,9 +201,8 @@ def _undivided(segment: Segment, part: SegmentDesign, channels: int) -> OpGraph:
 def single_ms(graph: OpGraph, processor: str, precision: str | None, costs: Costs) -> float:
     """A whole network on one processor, its input and output in the host's memory, ms."""
     alone = costs.at(processor, precision)
-    moving = alone.transfer(costs.host, processor, prod(graph.input.shape)) + alone.transfer(
-        processor, costs.host, prod(graph.by_name[graph.output].shape)
-    )
+    moving = sum(alone.transfer(costs.host, processor, prod(op.shape)) for op in graph.inputs)
+    moving += sum(alone.transfer(processor, costs.host, prod(graph.by_name[name].shape)) for name in graph.outputs)
     return costs.predictor.predict(graph, processor, precision).computing_ms + moving
 
 

@@ -29,6 +29,9 @@ _DEVIATIONS = 1.645
 #: How the name of a link's number begins.
 LINK = "the link to"
 
+#: Numbers that hang together: what they are called.
+LINKS, CONTENTION = "all links", "contention"
+
 #: A link is this many times faster or slower than stated: public runs of one chip with several runtimes differ so.
 LINK_SPREAD = 2.0
 
@@ -45,11 +48,13 @@ class Unknown(NamedTuple):
         what: In words, such as ``conv kernels on gpu``.
         low: Lower end.
         high: Upper end.
+        group: Numbers that it is usually wrong with together, such as ``times on gpu``.
     """
 
     what: str
     low: float
     high: float
+    group: str = ""
 
 
 #: Factors by number: one for each draw, or plain numbers.
@@ -58,12 +63,17 @@ Factors = Mapping[Unknown, Any]
 
 def link(processor: str) -> Unknown:
     """The link between the host and a processor."""
-    return Unknown(f"{LINK} {processor}", 1 / LINK_SPREAD, LINK_SPREAD)
+    return Unknown(f"{LINK} {processor}", 1 / LINK_SPREAD, LINK_SPREAD, LINKS)
 
 
 def contention(processor: str) -> Unknown:
     """What a processor loses while others compute."""
-    return Unknown(f"contention on {processor}", 1 / CONTENTION_SPREAD, CONTENTION_SPREAD)
+    return Unknown(f"contention on {processor}", 1 / CONTENTION_SPREAD, CONTENTION_SPREAD, CONTENTION)
+
+
+def computing(processor: str) -> str:
+    """The group of all numbers that a processor's computing rests on."""
+    return f"times on {processor.partition('[')[0]}"
 
 
 def kernels(estimate: Estimate, device: DeviceProfile) -> dict[Unknown, float]:
@@ -78,11 +88,12 @@ def kernels(estimate: Estimate, device: DeviceProfile) -> dict[Unknown, float]:
         return {}
     if estimate.origin != "roofline":
         what = f"times of {estimate.processor} in {estimate.precision}"
-        return {Unknown(what, estimate.low_ms / estimate.ms, estimate.high_ms / estimate.ms): estimate.computing_ms}
+        spread = estimate.low_ms / estimate.ms, estimate.high_ms / estimate.ms
+        return {Unknown(what, *spread, computing(family)): estimate.computing_ms}
     off = 1 + device.processors[family].uncertainty.value
     found: dict[Unknown, float] = {}
     for each in estimate.kernels:
-        key = Unknown(f"{each.kernel.cost.kind} kernels on {family}", 1 / off, off)
+        key = Unknown(f"{each.kernel.cost.kind} kernels on {family}", 1 / off, off, computing(family))
         found[key] = found.get(key, 0.0) + each.time.ms
     return found
 

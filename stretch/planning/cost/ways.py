@@ -108,7 +108,7 @@ class Ways:
         if join_of(self.join).divides:
             parts = partitions(self.segment.width, [b.width for b in chosen], max(aligns))
         branches = tuple(
-            BranchScale(b.processor, b.depth, b.width, b.entry, part, align, b.rows, b.paths, b.channels, b.ends)
+            BranchScale(b.processor, b.depth, b.width, b.entry, part, align, b.rows, b.paths, b.channels, b.ends, b.rewrites)
             for b, part, align in zip(chosen, parts, aligns, strict=True)
         )
         return SegmentDesign(self.segment.name, self.segment.start, self.segment.end, branches, self.join)

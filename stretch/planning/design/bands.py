@@ -11,9 +11,12 @@ import msgspec
 
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
+from predictors.joins import join_of
 from predictors.operators import kind_of
-from predictors.rows import Rows, height
+from predictors.rows import Band, Rows, height
 from predictors.shapes import Attrs
+from stretch.planning.design.branch_design import SegmentDesign
+from stretch.planning.network.segments import Segment
 
 #: The operator that cuts out of what arrives the rows that a band reads.
 ENTRY_ROWS = "entry_rows"
@@ -33,12 +36,28 @@ def needed_rows(graph: OpGraph, start: int, stop: int) -> dict[str, Rows]:
     Raises:
         StretchError: If the output has no such rows, or they lie so far in the padding that an operator reads no row for them.
     """
-    need = {graph.output: Rows(start, stop)}
+    return bands_of(graph, start, stop)[0]
+
+
+def bands_of(graph: OpGraph, start: int, stop: int) -> tuple[dict[str, Rows], dict[str, Band]]:
+    """What `needed_rows` tells, and of every operator that reads something what computes these rows.
+
+    Args:
+        graph: Operators that end in a feature map.
+        start: First row.
+        stop: The one behind the last row.
+
+    Raises:
+        StretchError: As `needed_rows` does.
+    """
+    need: dict[str, Rows] = {graph.output: Rows(start, stop)}
+    bands: dict[str, Band] = {}
     for op in reversed(graph.ops):
         rows = need.get(op.name)
         if rows is None or not op.inputs:
             continue
-        for name, reads in zip(op.inputs, graph.op_rows(op, rows.start, rows.stop).reads, strict=True):
+        bands[op.name] = band = graph.op_rows(op, rows.start, rows.stop)
+        for name, reads in zip(op.inputs, band.reads, strict=True):
             if not len(reads):
                 raise StretchError(
                     f"rows {start} to {stop} of `{graph.output}` need rows of `{op.name}` that lie in its padding alone",
@@ -46,10 +65,10 @@ def needed_rows(graph: OpGraph, start: int, stop: int) -> dict[str, Rows]:
                 )
             before = need.get(name, reads)
             need[name] = Rows(min(before.start, reads.start), max(before.stop, reads.stop))
-    return need
+    return need, bands
 
 
-def band_graph(graph: OpGraph, name: str, start: int, stop: int) -> OpGraph:
+def band_graph(graph: OpGraph, name: str, start: int, stop: int, *, handed: bool = False) -> OpGraph:
     """The graph that computes rows `start` up to `stop` of a graph's output from the whole of its input.
 
     Operators keep their names and weights. It begins with a cut of the rows that
@@ -61,19 +80,21 @@ def band_graph(graph: OpGraph, name: str, start: int, stop: int) -> OpGraph:
         name: Name of the new graph.
         start: First row.
         stop: The one behind the last row.
+        handed: Whether it is given the rows that it reads, instead of cutting them out of the whole.
 
     Raises:
         StretchError: If the output has no such rows, or an operator would read none.
     """
-    need = needed_rows(graph, start, stop)
+    need, bands = bands_of(graph, start, stop)
     source = graph.input
-    ops = [Op(source.name, "input", (), source.attrs, tags=source.tags)]
-    reads = {source.name: _cut(ops, ENTRY_ROWS, source.name, height(source.shape), need[source.name])}
+    given = need[source.name] if handed else Rows(0, height(source.shape))
+    shape = (*source.shape[:2], len(given), *source.shape[3:]) if len(source.shape) == 4 else source.shape
+    ops = [Op(source.name, "input", (), {**source.attrs, "shape": shape}, tags=source.tags)]
+    reads = {source.name: source.name if handed else _cut(ops, ENTRY_ROWS, source.name, len(given), need[source.name])}
     for op in graph.ops:
-        rows = need.get(op.name)
-        if rows is None or not op.inputs:
+        band = bands.get(op.name)
+        if band is None:
             continue
-        band = graph.op_rows(op, rows.start, rows.stop)
         inputs = []
         for at, (given, wanted) in enumerate(zip(op.inputs, band.reads, strict=True)):
             has = need[given]
@@ -81,7 +102,7 @@ def band_graph(graph: OpGraph, name: str, start: int, stop: int) -> OpGraph:
             inputs.append(_cut(ops, f"{op.name}_rows{at}", reads[given], len(has), own))
         ops.append(Op(op.name, op.kind, tuple(inputs), band.attrs, tags=_tagged(op, band.attrs)))
         made = _computed(graph, op, band.attrs, [len(each) for each in band.reads])
-        reads[op.name] = _cut(ops, f"{op.name}_band", op.name, made, Rows(band.skip, band.skip + len(rows)))
+        reads[op.name] = _cut(ops, f"{op.name}_band", op.name, made, Rows(band.skip, band.skip + len(need[op.name])))
     return OpGraph.build(name, ops, reads[graph.output])
 
 
@@ -106,3 +127,41 @@ def _cut(ops: list[Op], name: str, source: str, has: int, wanted: Rows) -> str:
         return source
     ops.append(Op(name, "slice_rows", (source,), {"start": wanted.start, "stop": wanted.stop}))
     return name
+
+
+def check_rows(segment: Segment, design: SegmentDesign) -> None:
+    """See that bands lie below each other without a gap, from the first row to the last.
+
+    Args:
+        segment: The original segment.
+        design: Its design.
+
+    Raises:
+        StretchError: If they do not.
+    """
+    where, at = f"segment `{segment.name}`", 0
+    if not join_of(design.join).bands:
+        if any(b.rows is not None for b in design.branches):
+            raise StretchError(f"{where} has branches of some rows, which `{design.join}` does not join", 'set join = "rows"')
+        return
+    rows = height(segment.graph.by_name[segment.end].shape)
+    if len(design.branches) > rows:
+        raise StretchError(
+            f"{where} has {rows} rows for {len(design.branches)} processors, so that one of them has none",
+            "divide them among fewer processors",
+        )
+    for branch in design.branches:
+        if branch.rows is None:
+            raise StretchError(
+                f"{where} is joined by rows, its branch on {branch.processor} does not say which it computes",
+                "give it rows = [first, behind the last]",
+            )
+        start, stop = branch.rows
+        if start != at or stop <= start:
+            raise StretchError(
+                f"{where} has rows {start} to {stop} on {branch.processor}, where rows from {at} on are due",
+                f"the bands follow each other from row 0 to {rows}, and none is empty",
+            )
+        at = stop
+    if at != rows:
+        raise StretchError(f"{where} has bands up to row {at}, its output has {rows} rows", "let the last band end there")

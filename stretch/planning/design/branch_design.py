@@ -51,6 +51,8 @@ class BranchScale:
             (`stretch.planning.design.channels`); None for a branch that computes all.
         ends: Tensors of the segment that it hands on, where it computes a portion of its
             operators (`stretch.planning.design.portions`); None for any other branch.
+        rewrites: Operators that have others in their place (`predictors.rewrites`), as ``silu=relu6``;
+            none in a branch that computes what the original does.
     """
 
     processor: str
@@ -63,6 +65,7 @@ class BranchScale:
     paths: tuple[int, int] | None = None
     channels: tuple[int, int] | None = None
     ends: tuple[str, ...] | None = None
+    rewrites: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -102,19 +105,34 @@ class SegmentDesign:
 
 
 @dataclass(frozen=True)
+class SideDesign:
+    """Where a part beside the trunk runs (`stretch.planning.network.trunk`).
+
+    Args:
+        name: ``side1``, ``side2``, …
+        processor: Its processor.
+    """
+
+    name: str
+    processor: str
+
+
+@dataclass(frozen=True)
 class BranchDesign:
     """The paper's (N_meet, N_branch, L_meet, R_depth, R_width) of one model.
 
     Args:
         model: Name of the model the design is for.
         device: Profile it was planned for.
-        segments: In order, from the input to the output.
+        segments: In order, from the input of the trunk to its output.
+        sides: Every part beside the trunk, in an order in which they can run; none in a network of one input and one output.
     """
 
     model: str
     device: str
     segments: tuple[SegmentDesign, ...]
     version: int = field(default=DESIGN_VERSION)
+    sides: tuple[SideDesign, ...] = ()
 
     @property
     def n_meet(self) -> int:
@@ -124,7 +142,7 @@ class BranchDesign:
     @property
     def processors(self) -> tuple[str, ...]:
         """Processors used, in order of first use."""
-        return tuple(dict.fromkeys(b.processor for s in self.segments for b in s.branches))
+        return tuple(dict.fromkeys((*(b.processor for s in self.segments for b in s.branches), *(s.processor for s in self.sides))))
 
 
 def undivided(design: BranchDesign) -> BranchDesign:
@@ -150,6 +168,7 @@ class BranchDraft(msgspec.Struct, forbid_unknown_fields=True):
     paths: tuple[_Count, _Count] | None = None
     channels: tuple[_Count, _Count] | None = None
     ends: tuple[str, ...] | None = None
+    rewrites: tuple[str, ...] = ()
 
 
 class SegmentDraft(msgspec.Struct, forbid_unknown_fields=True):
@@ -162,6 +181,13 @@ class SegmentDraft(msgspec.Struct, forbid_unknown_fields=True):
     join: JoinKind | None = None
 
 
+class SideDraft(msgspec.Struct, forbid_unknown_fields=True):
+    """A part beside the trunk as a person writes it."""
+
+    name: str
+    processor: str
+
+
 class DesignDraft(msgspec.Struct, forbid_unknown_fields=True):
     """A design file; `resolve_design` turns it into a `BranchDesign`."""
 
@@ -169,6 +195,7 @@ class DesignDraft(msgspec.Struct, forbid_unknown_fields=True):
     model: str | None = None
     device: str | None = None
     version: int = DESIGN_VERSION
+    sides: list[SideDraft] = []
 
 
 def load_draft(path: Path) -> DesignDraft:
@@ -194,5 +221,9 @@ def design_to_toml(design: BranchDesign) -> str:
         for key in ("rows", "paths", "channels", "ends"):
             if branch[key] is None:
                 del branch[key]  # TOML has no word for nothing
+        if not branch["rewrites"]:
+            del branch["rewrites"]
+    if not table["sides"]:
+        del table["sides"]
     # numbers and words come before tables, and a person looks for the version first
     return tomli_w.dumps({"version": table.pop("version"), **table})

@@ -15,7 +15,7 @@ from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from predictors.joins import join_of
 from predictors.operators import kind_of
-from predictors.slices import Additive, Channels, every, width
+from predictors.slices import Additive, Channels, every, weight_rows, width
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.network.divisions import Hidden, channel_step, divided_tensor, find_hidden, is_between_groups, needed_channels
 from stretch.planning.network.segments import Segment
@@ -29,14 +29,20 @@ class Taken:
     """What a branch of channels has of one operator's weights.
 
     Args:
-        channels: Rows of each weight: the output channels that it computes.
+        channels: The output channels that it computes, of which each weight has a row, or a row for several.
+        width: Output channels of the whole operator.
         columns: Of a projection, the channels that it reads; None where it reads all that there are.
         zeros: Weights that are zero, since another branch has them.
     """
 
     channels: Channels
+    width: int
     columns: Channels | None = None
     zeros: tuple[str, ...] = ()
+
+    def rows(self, count: int) -> Channels:
+        """Its rows of a weight that has so many in the whole operator."""
+        return weight_rows(self.channels, self.width, count)
 
 
 @dataclass(frozen=True)
@@ -185,14 +191,14 @@ class _Builder:
                 self.reads[op.name] = op.name
                 return
             self.ops.append(Op(op.name, op.kind, inputs, part.attrs, tags=op.tags))
-            self.taken[op.name] = Taken(part.computes)
+            self.taken[op.name] = Taken(part.computes, width(op.shape))
             self.reads[op.name] = self._cut(f"{op.name}_channels", op.name, part.computes, wanted)
 
     def project(self, op: Op, channels: Channels, *, first: bool) -> None:
         """The projection of some hidden channels; its bias counts once."""
         attrs = {**op.attrs, "bias": bool(op.attrs["bias"]) and first}
         self.ops.append(Op(op.name, op.kind, (self._given(op, 0, channels),), attrs, tags=op.tags))
-        self.taken[op.name] = Taken(every(op.shape), channels)
+        self.taken[op.name] = Taken(every(op.shape), width(op.shape), channels)
         self.reads[op.name] = op.name
 
     def add_term(self, op: Op, sums: Collection[str], *, first: bool) -> None:
@@ -207,7 +213,7 @@ class _Builder:
             for at, (name, shape) in enumerate(zip(op.inputs, shapes, strict=True))
         ]
         self.ops.append(Op(op.name, op.kind, tuple(inputs), op.attrs, tags=op.tags))
-        self.taken[op.name] = Taken(every(op.shape), zeros=() if first else additive.offsets)
+        self.taken[op.name] = Taken(every(op.shape), width(op.shape), zeros=() if first else additive.offsets)
         self.reads[op.name] = op.name
 
     def made(self, name: str) -> ChannelPart:

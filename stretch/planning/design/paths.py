@@ -10,7 +10,9 @@ from itertools import accumulate, pairwise
 
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
-from predictors.joins import JoinKind
+from predictors.joins import JoinKind, join_of
+from stretch.planning.design.branch_design import SegmentDesign
+from stretch.planning.network.segments import Segment
 
 #: The join that puts paths together as an operator of the original does.
 JOINS: dict[str, JoinKind] = {"concat": "paths", "add": "terms"}
@@ -28,7 +30,8 @@ def find_paths(graph: OpGraph) -> tuple[tuple[int, int], ...]:
         The ranges in order; empty if the last operator joins nothing, or there is only one path.
     """
     last = graph.by_name[graph.output]
-    if last.kind not in JOINS:
+    # branches meet at feature maps
+    if last.kind not in JOINS or len(last.shape) != 4:
         return ()
     cones = [_cone(graph, name) for name in last.inputs]
     bounds = [0]
@@ -83,3 +86,32 @@ def _cone(graph: OpGraph, name: str) -> set[str]:
             found.add(op.name)
             left += op.inputs
     return found
+
+
+def check_paths(segment: Segment, design: SegmentDesign) -> None:
+    """See that the branches compute every path once, in order.
+
+    Args:
+        segment: The original segment.
+        design: Its design.
+
+    Raises:
+        StretchError: If they do not.
+    """
+    where, join = f"segment `{segment.name}`", join_of(design.join)
+    if not join.paths:
+        if any(b.paths is not None for b in design.branches):
+            raise StretchError(f"{where} has branches of some paths, which `{design.join}` does not join", 'leave out its "join"')
+        return
+    kind, count = segment.graph.by_name[segment.end].kind, len(find_paths(segment.graph))
+    if JOINS.get(kind) != design.join or not count:
+        raise StretchError(
+            f"{where} ends with `{segment.end}` ({kind}), which does not join paths of its own by `{design.join}`",
+            "let it start and end where the network branches and meets",
+        )
+    parts = [b.paths for b in design.branches if b.paths is not None]
+    if len(parts) < len(design.branches) or not whole_paths(parts, count):
+        raise StretchError(
+            f"{where} has {count} paths, and its branches do not compute each of them once, in order",
+            "say paths = [first, behind the last]",
+        )

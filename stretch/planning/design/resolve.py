@@ -6,11 +6,20 @@ from dataclasses import replace
 from predictors.errors import StretchError, UnknownNameError
 from predictors.graph import OpGraph
 from predictors.joins import DEFAULT, JoinKind, join_of
-from stretch.planning.design.branch_design import BranchDesign, BranchDraft, BranchScale, DesignDraft, SegmentDesign, SegmentDraft
+from stretch.planning.design.branch_design import (
+    BranchDesign,
+    BranchDraft,
+    BranchScale,
+    DesignDraft,
+    SegmentDesign,
+    SegmentDraft,
+    SideDesign,
+)
 from stretch.planning.design.paths import JOINS
 from stretch.planning.design.scale import join_width, scaled_graph
 from stretch.planning.design.widths import partitions
 from stretch.planning.network.segments import Segment, cut_segment, split_segments
+from stretch.planning.network.trunk import Trunk, trunk_of
 
 
 def resolve_design(draft: DesignDraft, graph: OpGraph, device: str, align: Mapping[str, int], default: str) -> BranchDesign:
@@ -37,16 +46,29 @@ def resolve_design(draft: DesignDraft, graph: OpGraph, device: str, align: Mappi
             f"the design is for the model `{draft.model}`, not for `{graph.name}`",
             f"remove `model` from the design or branch `{draft.model}`",
         )
-    covered = _bounds(draft, graph)
+    trunk = trunk_of(graph)
+    covered = _bounds(draft, trunk.graph)
     parts: list[SegmentDesign] = []
-    width = graph.input.shape[1]
+    width = trunk.graph.input.shape[1]
     for segment, own in covered:
         part = _whole(segment, default, align) if own is None else _part(segment, own, width, align)
         width = join_width(segment, part)
         parts.append(part)
-    design = BranchDesign(graph.name, device, tuple(parts))
+    design = BranchDesign(graph.name, device, tuple(parts), sides=_sides(draft, trunk, default, align))
     scaled_graph(graph, design)
     return design
+
+
+def _sides(draft: DesignDraft, trunk: Trunk, default: str, align: Mapping[str, int]) -> tuple[SideDesign, ...]:
+    """Where the parts beside the trunk run: as the draft says, else on the default processor."""
+    asked = {side.name: side.processor for side in draft.sides}
+    names = [side.name for side in trunk.sides]
+    for name, processor in asked.items():
+        if name not in names:
+            raise UnknownNameError.among("side", name, names)
+        if processor not in align:
+            raise UnknownNameError.among("processor", processor, align)
+    return tuple(SideDesign(name, asked.get(name, default)) for name in names)
 
 
 def _bounds(draft: DesignDraft, graph: OpGraph) -> list[tuple[Segment, SegmentDraft | None]]:
@@ -145,7 +167,9 @@ def _branch(segment: Segment, own: BranchDraft, arriving: int, align: Mapping[st
     for what, value in (("depth", depth), ("width", width), ("align", step)):
         if value < 1:
             raise StretchError(f"branch `{segment.name}.{own.processor}` has {what} {value}", f"{what} is a whole number from 1")
-    return BranchScale(own.processor, depth, width, entry, own.partition or 0, step, own.rows, own.paths, own.channels, own.ends)
+    return BranchScale(
+        own.processor, depth, width, entry, own.partition or 0, step, own.rows, own.paths, own.channels, own.ends, own.rewrites
+    )
 
 
 def _with(scale: BranchScale, *, partition: int) -> BranchScale:

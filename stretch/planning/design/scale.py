@@ -1,26 +1,28 @@
 """A design applied to an operator graph: the paper's F (paper 003, eq. 1), without weights."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from predictors.channels import Narrowed
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from predictors.host import host_among
-from predictors.joins import join_of, joins_that, meeting_of
-from predictors.operators import kind_of
-from predictors.rows import height
+from predictors.joins import join_of, meeting_of
+from predictors.rewrites import changing, laid_out
 from predictors.shapes import Attr
 from predictors.slices import Channels
 from stretch.planning.design.bands import band_graph
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, safe_name
-from stretch.planning.design.channels import Taken, channel_part, check_channels
+from stretch.planning.design.channels import Taken, channel_part
+from stretch.planning.design.check import check_join
 from stretch.planning.design.depth import drop_units
-from stretch.planning.design.paths import JOINS, find_paths, path_graph, whole_paths
-from stretch.planning.design.portions import check_portions, portion_graphs
-from stretch.planning.design.widths import legal_widths, partitions, per_unit, scaled_units, trunk_widths
+from stretch.planning.design.narrow import narrowed_ops
+from stretch.planning.design.paths import path_graph
+from stretch.planning.design.portions import portion_graphs
+from stretch.planning.design.sides import check_sides, check_taps
+from stretch.planning.design.widths import legal_widths, partitions, scaled_units, trunk_widths
 from stretch.planning.network.channels import ChannelGroups, channel_groups
-from stretch.planning.network.segments import Segment, cut_segment
+from stretch.planning.network.segments import Segment, cut_segment, rewrite_segment
+from stretch.planning.network.trunk import trunk_of
 
 ENTRY_CONV, ENTRY_NORM, ENTRY_SLICE, JOIN_CONV = "entry_conv", "entry_norm", "entry_slice", "join_conv"
 
@@ -51,7 +53,7 @@ def _kept(segment: Segment, source: OpGraph, channels: ChannelGroups, scale: Bra
     """Units each group keeps in a branch."""
     where = f"branch `{segment.name}.{scale.processor}`"
     full = source.by_name[source.output].shape[1]
-    per = per_unit(channels)
+    per = channels.per_unit
     pieces = channels.pieces[source.output]
     ratio = scale.width / full if len(pieces) == 1 else trunk_widths(channels, pieces, scale.align).get(scale.width, scale.width / full)
     kept = {
@@ -80,19 +82,6 @@ def _kept(segment: Segment, source: OpGraph, channels: ChannelGroups, scale: Bra
         near = min(legal_widths(segment, scale.align), key=lambda w: abs(w - scale.width))
         raise StretchError(f"{where} cannot have width {scale.width}, its channels would be {width}", f"the nearest width is {near}")
     return kept
-
-
-def _scale_op(op: Op, source: OpGraph, channels: ChannelGroups, kept: dict[int, int]) -> Op:
-    if not op.inputs:
-        return op
-    first = op.inputs[0]
-    narrowed = Narrowed(
-        before=source.input_shapes(op)[0][1],
-        after=channels.channels(first, kept),
-        out=channels.channels(op.name, kept),
-        position=lambda channel: channels.position(first, channel, kept),
-    )
-    return Op(op.name, op.kind, op.inputs, kind_of(op.kind).scaled(op.attrs, narrowed), tags=op.tags)
 
 
 def trunk_parts(design: SegmentDesign, width: int) -> list[int]:
@@ -124,20 +113,21 @@ def scale_branch(segment: Segment, design: SegmentDesign, index: int, in_channel
     scale = design.branches[index]
     if (scale.rows, scale.paths, scale.channels) != (None, None, None):
         return _part(segment, scale, in_channels, hidden=join_of(design.join).hidden)
+    if changing(scale.rewrites) != segment.rewrites:
+        segment = rewrite_segment(segment, scale.rewrites)
     source = drop_units(segment, scale.depth)
     channels = segment.channels if source is segment.graph else channel_groups(source)
     kept = _kept(segment, source, channels, scale, in_channels)
     start = _trunk_start(design, index, segment.width)
     ops = [Op(source.input.name, "input", attrs={"shape": (source.input.shape[0], in_channels, *source.input.shape[2:])})]
-    reads = {source.input.name: source.input.name}
     if scale.entry != "none":
         ops += _entry(segment, scale, channels.channels(source.input.name, kept), start)
-        reads[source.input.name] = ops[-1].name
-    for op in source.ops:
+    arriving, given = source.input.name, ops[-1].name
+    for op in narrowed_ops(source, channels, kept):
         if op.kind != "input":
-            scaled = _scale_op(op, source, channels, kept)
-            ops.append(Op(scaled.name, scaled.kind, tuple(reads.get(n, n) for n in scaled.inputs), scaled.attrs, tags=scaled.tags))
-    output = reads.get(source.output, source.output)
+            reads_input = given != arriving and arriving in op.inputs
+            ops.append(replace(op, inputs=tuple(given if name == arriving else name for name in op.inputs)) if reads_input else op)
+    output = given if source.output == arriving else source.output
     join = join_of(design.join)
     if join.convolves:
         out = segment.width if join.whole else scale.partition
@@ -162,6 +152,10 @@ def _part(segment: Segment, scale: BranchScale, in_channels: int, *, hidden: boo
         raise StretchError(
             f"branch `{where}` computes {what}, so it has all {segment.depth} blocks, width {segment.width} and no entry",
             "leave out its depth, width and entry",
+        )
+    if scale.rewrites:
+        raise StretchError(
+            f"branch `{where}` computes {what} exactly, and rewrites are for whole segments and scaled branches", "leave out its rewrites"
         )
     whole = _undivided(segment, scale, in_channels)
     if scale.rows is not None:
@@ -192,7 +186,7 @@ def scale_branches(segment: Segment, design: SegmentDesign, in_channels: int) ->
     Raises:
         StretchError: If depth, width, entry or join do not fit the segment.
     """
-    _check_join(segment, design)
+    check_join(segment, design)
     if not join_of(design.join).placed:
         return [scale_branch(segment, design, i, in_channels) for i in range(len(design.branches))]
     whole = _undivided(segment, design.branches[0], in_channels)
@@ -229,6 +223,7 @@ def design_segments(graph: OpGraph, design: BranchDesign) -> list[Segment]:
     Raises:
         StretchError: If they do not cover the network from input to output.
     """
+    graph = trunk_of(graph).graph
     at = graph.input.name
     segments = []
     for part in design.segments:
@@ -237,6 +232,7 @@ def design_segments(graph: OpGraph, design: BranchDesign) -> list[Segment]:
                 f"segment `{part.name}` starts at `{part.start}`, the one before it ends at `{at}`", "segments must follow each other"
             )
         segments.append(cut_segment(graph, part.name, part.start, part.end))
+        check_taps(segments[-1], join_width(segments[-1], part))
         at = part.end
     if at != graph.output:
         raise StretchError(f"the design ends at `{at}`, the network at `{graph.output}`", "add a segment for the rest")
@@ -250,115 +246,49 @@ def scaled_branches(graph: OpGraph, design: BranchDesign) -> list[list[ScaledBra
         StretchError: If the design does not fit the network.
     """
     result: list[list[ScaledBranch]] = []
-    channels = graph.input.shape[1]
+    channels = trunk_of(graph).graph.input.shape[1]
     for segment, part in zip(design_segments(graph, design), design.segments, strict=True):
         result.append(scale_branches(segment, part, channels))
         channels = join_width(segment, part)
     return result
 
 
-def _check_join(segment: Segment, design: SegmentDesign) -> None:
-    where, join = f"segment `{segment.name}`", join_of(design.join)
-    if join.placed or any(b.ends is not None for b in design.branches):
-        check_portions(segment, design)
-        return
-    processors = [b.processor for b in design.branches]
-    if not processors or len(set(processors)) != len(processors):
-        raise StretchError(f"{where} needs one branch per processor, it has {', '.join(processors) or 'none'}")
-    if len(processors) == 1:
-        alone = design.branches[0]
-        if (alone.rows, alone.paths, alone.channels) != (None, None, None) or join.exact:
-            what = "paths" if join.paths or alone.paths is not None else "rows"
-            what = "channels" if join.channels or alone.channels is not None else what
-            raise StretchError(
-                f"{where} has one branch, and {what} are divided among two or more", f'leave out its {what} and its join = "{design.join}"'
-            )
-        if join.convolves:
-            raise StretchError(f"{where} has one branch and nothing to join by `{design.join}`", 'set join = "none"')
-        if join.meets is None and design.branches[0].width != segment.width:
-            raise StretchError(f'{where} keeps its width {segment.width} with join = "none"', 'set join = "concat" to let the width change')
-        return
-    if join.meets is None:
-        first, *others = (f'"{name}"' for name in joins_that(lambda join: True))
-        raise StretchError(f"{where} has {len(processors)} branches that nothing joins", f"set join to {', '.join(others)} or {first}")
-    if len(segment.graph.by_name[segment.end].shape) != 4 and not join.channels:
-        raise StretchError(f"{where} ends with a vector, branches join at feature maps", "let it end before the flattening")
-    _check_rows(segment, design)
-    _check_paths(segment, design)
-    check_channels(segment, design)
-    if join.divides and sum(b.partition for b in design.branches) != segment.width:
-        raise StretchError(
-            f"{where} has partitions that add up to {sum(b.partition for b in design.branches)}, its width is {segment.width}"
-        )
+def run_graph(branch: ScaledBranch, scale: BranchScale) -> OpGraph:
+    """A branch as its processor runs it: exact rewrites put other operators in the place of some, which have parts of their weights.
+
+    Args:
+        branch: The scaled branch.
+        scale: Its design.
+    """
+    return laid_out(branch.graph, scale.rewrites)[0]
 
 
-def _check_rows(segment: Segment, design: SegmentDesign) -> None:
-    """Bands lie below each other without a gap, from the first row to the last."""
-    where, at = f"segment `{segment.name}`", 0
-    if not join_of(design.join).bands:
-        if any(b.rows is not None for b in design.branches):
-            raise StretchError(f"{where} has branches of some rows, which `{design.join}` does not join", 'set join = "rows"')
-        return
-    rows = height(segment.graph.by_name[segment.end].shape)
-    if len(design.branches) > rows:
-        raise StretchError(
-            f"{where} has {rows} rows for {len(design.branches)} processors, so that one of them has none",
-            "divide them among fewer processors",
-        )
-    for branch in design.branches:
-        if branch.rows is None:
-            raise StretchError(
-                f"{where} is joined by rows, its branch on {branch.processor} does not say which it computes",
-                "give it rows = [first, behind the last]",
-            )
-        start, stop = branch.rows
-        if start != at or stop <= start:
-            raise StretchError(
-                f"{where} has rows {start} to {stop} on {branch.processor}, where rows from {at} on are due",
-                f"the bands follow each other from row 0 to {rows}, and none is empty",
-            )
-        at = stop
-    if at != rows:
-        raise StretchError(f"{where} has bands up to row {at}, its output has {rows} rows", "let the last band end there")
-
-
-def _check_paths(segment: Segment, design: SegmentDesign) -> None:
-    """The branches compute every path once, in order."""
-    where, join = f"segment `{segment.name}`", join_of(design.join)
-    if not join.paths:
-        if any(b.paths is not None for b in design.branches):
-            raise StretchError(f"{where} has branches of some paths, which `{design.join}` does not join", 'leave out its "join"')
-        return
-    kind, count = segment.graph.by_name[segment.end].kind, len(find_paths(segment.graph))
-    if JOINS.get(kind) != design.join or not count:
-        raise StretchError(
-            f"{where} ends with `{segment.end}` ({kind}), which does not join paths of its own by `{design.join}`",
-            "let it start and end where the network branches and meets",
-        )
-    parts = [b.paths for b in design.branches if b.paths is not None]
-    if len(parts) < len(design.branches) or not whole_paths(parts, count):
-        raise StretchError(
-            f"{where} has {count} paths, and its branches do not compute each of them once, in order",
-            "say paths = [first, behind the last]",
-        )
-
-
-def scaled_graph(graph: OpGraph, design: BranchDesign) -> OpGraph:
+def scaled_graph(graph: OpGraph, design: BranchDesign, branched: Sequence[Sequence[ScaledBranch]] | None = None) -> OpGraph:
     """The branched network (the paper's G_branch).
 
     Operators are called ``<segment>_<processor>_<original name>``, joins
     ``<segment>_join``. Tags say `origin`, `segment`, `processor`, `subgraph`
     and `meeting_point` (``true`` on the operator that ends a meeting).
 
+    Args:
+        graph: The original network.
+        design: A complete design for it.
+        branched: Its scaled branches, where they are known.
+
     Raises:
         StretchError: If the design does not fit the network.
     """
-    ops: list[Op] = [graph.input]
-    at = graph.input.name
-    for part, branches in zip(design.segments, scaled_branches(graph, design), strict=True):
+    trunk = trunk_of(graph)
+    placed = dict(zip((side.name for side in trunk.sides), check_sides(trunk, design), strict=True))
+    ops: list[Op] = list(graph.inputs)
+    names = {op.name: op.name for op in graph.inputs}
+    for side in trunk.before:
+        _add_side(side, placed[side.name], ops, names)
+    at = names[trunk.graph.input.name]
+    for part, branches in zip(design.segments, branched or scaled_branches(graph, design), strict=True):
         handed, ends = {part.start: at}, []
         for name, scale, branch in zip(part.names, part.branches, branches, strict=True):
-            named, written = _renamed(part.name, name, scale.processor, branch.graph, handed)
+            named, written = _renamed(part.name, name, scale.processor, run_graph(branch, scale), handed)
             ops += named
             handed |= written
             ends.append(next(reversed(written.values())))
@@ -367,7 +297,17 @@ def scaled_graph(graph: OpGraph, design: BranchDesign) -> OpGraph:
             at = f"{part.name}_join"
             tags = {"segment": part.name, "processor": host_processor(design), "subgraph": f"{part.name}.join", "meeting_point": "true"}
             ops.append(Op(at, meeting_of(part.join).operator, tuple(ends), tags=tags))
-    return OpGraph.build(graph.name, ops, at)
+        names[part.end] = at
+    for side in trunk.after:
+        _add_side(side, placed[side.name], ops, names)
+    return OpGraph.build(graph.name, ops, [names[name] for name in graph.outputs])
+
+
+def _add_side(side: OpGraph, processor: str, ops: list[Op], names: dict[str, str]) -> None:
+    """The operators of a part beside the trunk, and the names of what it writes."""
+    added, written = _renamed(side.name, processor, processor, side, names)
+    ops += added
+    names |= written
 
 
 def host_processor(design: BranchDesign) -> str:

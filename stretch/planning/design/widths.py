@@ -1,7 +1,11 @@
 """Width scaling: how many channels a branch may have (paper 003, R_width)."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from math import gcd, lcm
+
+import numpy as np
+from numpy.typing import NDArray
 
 from predictors.channels import Pieces
 from predictors.devices import DeviceProfile
@@ -52,25 +56,14 @@ def legal_widths(segment: Segment, align: int, floor: float = 0.0, ceiling: floa
 
 def trunk_widths(channels: ChannelGroups, pieces: Pieces, align: int) -> dict[int, float]:
     """Width of a concatenated trunk → the ratio of its groups; what comes from the input stays."""
-    per = per_unit(channels)
-    widths: dict[int, float] = {}
-    for ratio in _RATIOS:
-        kept = {g: scaled_units(channels.units[g], per[g], ratio, align) if _scales(channels, g) else channels.units[g] for g, _ in pieces}
-        widths[sum(kept[g] * size for g, size in pieces)] = ratio
-    return widths
-
-
-def _scales(channels: ChannelGroups, group: int) -> bool:
-    return group not in channels.frozen and group != channels.input_group
-
-
-def per_unit(channels: ChannelGroups) -> dict[int, int]:
-    """Channels of one unit where its group is narrowest: at its producers."""
-    per: dict[int, int] = {}
-    for pieces in channels.pieces.values():
-        for group, size in pieces:
-            per[group] = min(per.get(group, size), size)
-    return per
+    scaled = [(group, size) for group, size in pieces if group not in channels.frozen and group != channels.input_group]
+    stays = sum(channels.units[group] * size for group, size in pieces) - sum(channels.units[group] * size for group, size in scaled)
+    # trunks of dozens of pieces have few that differ
+    alike = Counter((channels.units[group], channels.per_unit[group], size) for group, size in scaled)
+    return {
+        stays + sum(scaled_units(units, per, ratio, align) * size * count for (units, per, size), count in alike.items()): ratio
+        for ratio in _RATIOS
+    }
 
 
 def partitions(width: int, widths: Sequence[int], align: int) -> list[int]:
@@ -84,18 +77,23 @@ def partitions(width: int, widths: Sequence[int], align: int) -> list[int]:
     Raises:
         StretchError: If there are more branches than channels.
     """
-    if width < len(widths):
-        raise StretchError(f"{width} channels cannot be divided among {len(widths)} branches", "use fewer processors, or join by `sum`")
-    step = align if width % align == 0 and width // align >= len(widths) else 1
-    slots, total = width // step, sum(widths)
-    exact = [slots * w / total for w in widths]
-    counts = [max(1, int(e)) for e in exact]
-    while sum(counts) != slots:
-        short = sum(counts) < slots
-        errors = [e - c for e, c in zip(exact, counts, strict=True)]
-        if short:
-            counts[errors.index(max(errors))] += 1
-        else:
-            over = [i for i, c in enumerate(counts) if c > 1]
-            counts[min(over, key=lambda i: errors[i])] -= 1
-    return [c * step for c in counts]
+    found: list[int] = each_partitions(width, np.array(widths)[:, None], align)[:, 0].tolist()
+    return found
+
+
+def each_partitions(width: int, widths: NDArray[np.int64], align: int) -> NDArray[np.int64]:
+    """The same for many combinations of widths (branches × combinations)."""
+    count = len(widths)
+    if width < count:
+        raise StretchError(f"{width} channels cannot be divided among {count} branches", "use fewer processors, or join by `sum`")
+    step = align if width % align == 0 and width // align >= count else 1
+    slots = width // step
+    exact = slots * widths / widths.sum(axis=0)
+    counts = np.maximum(1, exact.astype(np.int64))
+    while (left := slots - counts.sum(axis=0)).any():
+        short, over = np.flatnonzero(left > 0), np.flatnonzero(left < 0)
+        errors = exact - counts
+        counts[errors[:, short].argmax(axis=0), short] += 1
+        # none is left without a channel
+        counts[np.where(counts > 1, errors, np.inf)[:, over].argmin(axis=0), over] -= 1
+    return counts * step

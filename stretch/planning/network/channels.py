@@ -7,7 +7,9 @@ coarsen their units to whole convolution groups, concatenation puts pieces side
 by side, flattening multiplies the channels per unit.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from predictors.channels import Groups, Pieces, Seen
 from predictors.graph import OpGraph
@@ -30,11 +32,24 @@ class ChannelGroups:
     frozen: frozenset[int]
     input_group: int
 
-    def channels(self, name: str, kept: dict[int, int] | None = None) -> int:
+    def channels(self, name: str, kept: Mapping[int, int] | None = None) -> int:
         """Channels of operator `name` when groups keep `kept` units (all by default)."""
         return sum((kept or self.units)[group] * per for group, per in self.pieces[name])
 
-    def position(self, name: str, channel: int, kept: dict[int, int]) -> int:
+    def widths(self, kept: Mapping[int, int]) -> dict[str, int]:
+        """Channels of every operator when groups keep `kept` units."""
+        return {name: sum([kept[group] * per for group, per in row]) for name, row in self.pieces.items()}
+
+    @cached_property
+    def per_unit(self) -> dict[int, int]:
+        """Channels of one unit where its group is narrowest: at its producers."""
+        per: dict[int, int] = {}
+        for pieces in self.pieces.values():
+            for group, size in pieces:
+                per[group] = min(per.get(group, size), size)
+        return per
+
+    def position(self, name: str, channel: int, kept: Mapping[int, int]) -> int:
         """Where a channel of operator `name` stands when groups keep `kept` units.
 
         Within a piece only where its group is frozen, so that the rest of the way is as it was.

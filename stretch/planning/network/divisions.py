@@ -2,12 +2,11 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from math import lcm, prod
+from math import lcm
 
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from predictors.operators import kind_of
-from predictors.shapes import integer
 from predictors.slices import Channels, every, width
 
 
@@ -83,8 +82,15 @@ def divided_tensor(graph: OpGraph, *, hidden: bool) -> str:
     """The tensor whose channels branches divide: the output, or the hidden one.
 
     Raises:
-        StretchError: If there is no hidden one, or an operator mixes the channels that would be divided; names it.
+        StretchError: If there is no hidden one, or an operator mixes the channels that would be divided or only
+            states its shape; names it.
     """
+    fixed = next((op for op in graph.ops if kind_of(op.kind).stated), None)
+    if fixed is not None:
+        raise StretchError(
+            f"operator `{fixed.name}` ({fixed.attrs.get('variant', fixed.kind)}) only states the shape of what it computes, not its channels",
+            "let the segment stay whole, or let it start or end elsewhere",
+        )
     name = find_hidden(graph).tensor if hidden else graph.output
     inside, whole = _inside(graph, name)
     mixer = _mixer(graph, inside, whole)
@@ -97,20 +103,14 @@ def divided_tensor(graph: OpGraph, *, hidden: bool) -> str:
 
 
 def channel_step(graph: OpGraph, tensor: str) -> int:
-    """Channels that belong together: those of a group of each grouped convolution, the pixels of a flattened image.
+    """Channels that belong together: those of a group of each grouped convolution, of a head, the pixels of a flattened image.
 
     Args:
         graph: A segment.
         tensor: The one whose channels are divided.
     """
-    step = 1
-    for name in _inside(graph, tensor)[0]:
-        op = graph.by_name[name]
-        if op.kind == "conv" and integer(op.attrs, "groups") > 1:
-            step = lcm(step, integer(op.attrs, "out_channels") // integer(op.attrs, "groups"))
-        elif op.kind == "flatten":
-            step = lcm(step, prod(graph.input_shapes(op)[0][2:]))
-    return step
+    one = Channels(0, 1)
+    return lcm(*[len(graph.op_slice(graph.by_name[name], one).computes) for name in _inside(graph, tensor)[0]])
 
 
 def is_between_groups(graph: OpGraph, tensor: str, channels: Channels) -> bool:

@@ -4,7 +4,7 @@ from itertools import groupby
 
 from predictors.graph import Op, OpGraph
 from predictors.operators import kind_of
-from stretch.planning.network.units import cut_points, is_block, push_past_weightless, regions, resolution
+from stretch.planning.network.units import cut_points, feature_maps, is_block, push_past_weightless, regions, resolution
 
 #: A net whose blocks all have one shape is divided into this many equal parts.
 EQUAL_PARTS = 4
@@ -14,7 +14,7 @@ def find_stem_end(graph: OpGraph) -> str:
     """The cut point where the stem ends.
 
     The first block's start where that block changes the shape (ResNet: behind
-    the pooling), else the first weighted operator, pushed past weightless ones.
+    the pooling) or stands behind what only states its shape (class tokens), else the first weighted operator, pushed past weightless ones.
     """
     first_weighted = next((op for op in graph.ops if not kind_of(op.kind).weightless), None)
     if first_weighted is None:
@@ -26,7 +26,8 @@ def find_stem_end(graph: OpGraph) -> str:
     block = next((r for r in regions(graph) if is_block(graph, r)), None)
     if block is not None and position[block.start] > position[stem]:
         start, end = graph.by_name[block.start], graph.by_name[block.end]
-        if start.shape != end.shape:
+        between = graph.ops[position[stem] + 1 : position[block.start] + 1]
+        if start.shape != end.shape or any(kind_of(op.kind).stated for op in between):
             return block.start
     return stem
 
@@ -43,10 +44,12 @@ def find_meeting_points(graph: OpGraph) -> list[str]:
         Names of cut points. Empty when the graph has no weighted operators
         behind its stem.
     """
-    cuts = cut_points(graph)
+    maps = feature_maps(graph)
+    cuts = [name for name in cut_points(graph) if name in maps or len(graph.by_name[name].shape) != 4]
     position = {op.name: i for i, op in enumerate(graph.ops)}
     stem = find_stem_end(graph)
-    blocks = [graph.by_name[r.end] for r in regions(graph) if is_block(graph, r) and position[r.end] > position[stem]]
+    ends_of = [r.end for r in regions(graph) if is_block(graph, r) and r.end in cuts and position[r.end] > position[stem]]
+    blocks = [graph.by_name[name] for name in ends_of]
     runs = [list(run) for _, run in groupby(blocks, key=lambda op: (resolution(op), op.shape[1]))]
     ends = _equal_parts(graph, runs[0]) if len(runs) == 1 and len(runs[0]) > EQUAL_PARTS else [run[-1].name for run in runs]
     with_run = {resolution(op) for run in runs for op in run}

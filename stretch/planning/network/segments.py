@@ -8,9 +8,11 @@ from typing import Literal
 from predictors.errors import StretchError, UnknownNameError
 from predictors.graph import Op, OpGraph
 from predictors.joins import JoinKind, joins_that
+from predictors.rewrites import changing, rewritten
 from stretch.planning.network.channels import ChannelGroups, channel_groups
 from stretch.planning.network.meeting import find_meeting_points, find_stem_end
-from stretch.planning.network.units import Block, cut_points, find_blocks
+from stretch.planning.network.trunk import is_tap, trunk_of
+from stretch.planning.network.units import Block, cut_points, feature_maps, find_blocks
 
 #: How branches meet, and how one begins.
 EntryKind = Literal["none", "slice", "project"]
@@ -25,8 +27,9 @@ class Segment:
         start: Tensor it reads.
         end: Tensor it writes.
         graph: Its own graph; the input operator is called `start`.
-        branchable: Whether it may be replicated: its output has channels that
-            can be joined, and it is neither stem nor head.
+        branchable: Whether it may be replicated: what it reads and writes has channels
+            that can be joined, and it is neither stem nor head.
+        rewrites: What was done to its operators, by `rewrite_segment`.
     """
 
     name: str
@@ -34,6 +37,7 @@ class Segment:
     end: str
     graph: OpGraph
     branchable: bool
+    rewrites: tuple[str, ...] = ()
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
@@ -56,37 +60,42 @@ class Segment:
         groups = self.channels
         return tuple((groups.units[g] * per, g == groups.input_group) for g, per in groups.pieces[name])
 
-    @property
+    @cached_property
     def depth(self) -> int:
         """Number of blocks."""
         return len(self.blocks)
 
-    @property
+    @cached_property
     def min_depth(self) -> int:
         """Blocks that are never removed."""
         return sum(not block.removable for block in self.blocks)
 
-    @property
+    @cached_property
     def width(self) -> int:
         """Channels it writes."""
         return self.graph.by_name[self.end].shape[1]
 
-    @property
+    @cached_property
     def in_width(self) -> int:
         """Channels it reads."""
         return self.graph.input.shape[1]
+
+    @property
+    def tapped(self) -> bool:
+        """Whether something beside the trunk reads its end, or the network returns it: then it keeps its channels."""
+        return is_tap(self.graph.by_name[self.end])
 
     @cached_property
     def channels(self) -> ChannelGroups:
         """Channel groups of the whole segment."""
         return channel_groups(self.graph)
 
-    @property
+    @cached_property
     def fixed_width(self) -> bool:
         """Whether its output cannot be scaled (a frozen group is in it)."""
         return any(group in self.channels.frozen for group, _ in self.channels.pieces[self.end])
 
-    @property
+    @cached_property
     def passes_input(self) -> bool:
         """Whether its output has the channels of its input (it starts with an identity skip)."""
         pieces = self.channels.pieces[self.end]
@@ -123,25 +132,28 @@ class Segment:
 
 
 def split_segments(graph: OpGraph, meeting: Sequence[str] | None = None) -> list[Segment]:
-    """Cut a graph into stem, segments and head.
+    """Cut the trunk of a graph into stem, segments and head.
 
     Args:
         graph: The whole network.
         meeting: Meeting points, any of the cut points, in order; by default
-            those of `find_meeting_points`.
+            those of `find_meeting_points`. Taps are meeting points in any case.
 
     Raises:
         UnknownNameError: If a meeting point is no cut point.
         StretchError: If the meeting points are not in the order of the graph.
     """
+    trunk = trunk_of(graph)
+    graph, cuts = trunk.graph, cut_points(trunk.graph)
     points = list(meeting) if meeting is not None else find_meeting_points(graph)
-    cuts = cut_points(graph)
     for point in points:
         if point not in cuts:
             raise UnknownNameError.among("cut point", point, cuts)
     order = {name: i for i, name in enumerate(cuts)}
     if [order[p] for p in points] != sorted({order[p] for p in points}):
         raise StretchError("meeting points must differ and stand in the order of the network", "list them from the input to the output")
+    ends = {graph.input.name, graph.output}
+    points = [name for name in cuts if name in points or (name in trunk.taps and name not in ends)]
     stem = find_stem_end(graph)
     first = order[points[0]] if points else len(cuts)
     bounds = [graph.input.name, *([stem] if 0 < order[stem] < first else []), *points]
@@ -169,8 +181,26 @@ def cut_segment(graph: OpGraph, name: str, start: str, end: str) -> Segment:
     source = Op(start, "input", attrs={"shape": graph.by_name[start].shape})
     inside = graph.ops[position[start] + 1 : position[end] + 1]
     piece = OpGraph.build(f"{graph.name}.{name}", [source, *inside], end)
-    ends_in_map = len(piece.by_name[end].shape) == 4
-    return Segment(name, start, end, piece, branchable=ends_in_map and name not in ("stem", "head"))
+    maps = feature_maps(graph)
+    return Segment(name, start, end, piece, branchable=start in maps and end in maps and name not in ("stem", "head"))
+
+
+def rewrite_segment(segment: Segment, names: Sequence[str]) -> Segment:
+    """A segment of another network, with other operators in the place of some; the segment itself where nothing changes, or its blocks would.
+
+    Args:
+        segment: The original segment.
+        names: Rewrites (`predictors.rewrites`), in order; exact ones are left out, which are done to what is scaled.
+
+    Raises:
+        UnknownNameError: If there is no such rewrite.
+    """
+    graph, done = rewritten(segment.graph, changing(names))
+    if not done:
+        return segment
+    other = replace(segment, graph=OpGraph.build(graph.name, graph.ops, graph.outputs), rewrites=done)
+    same = (other.depth, other.width, other.min_depth) == (segment.depth, segment.width, segment.min_depth)
+    return other if same else segment
 
 
 def join_kinds(segment: Segment, following: Segment | None) -> tuple[JoinKind, ...]:
@@ -180,5 +210,5 @@ def join_kinds(segment: Segment, following: Segment | None) -> tuple[JoinKind, .
         segment: The branched segment.
         following: The next segment, or None where the segment is the last.
     """
-    any_width = following is not None and following.dense_input and not segment.fixed_width
+    any_width = following is not None and following.dense_input and not segment.fixed_width and not segment.tapped
     return joins_that(lambda join: not join.exact and (any_width or not join.widens))

@@ -9,6 +9,11 @@ from predictors.shapes import ints
 
 Resolution = tuple[int, int]
 
+#: Kinds that read nothing but feature maps, and two that make one of a vector or of tokens.
+_OF_MAPS = frozenset(
+    {"conv", "max_pool", "avg_pool", "global_avg_pool", "global_max_pool", "pad", "upsample", "unflatten", "channels_first"}
+)
+
 
 @dataclass(frozen=True)
 class Region:
@@ -72,6 +77,20 @@ def regions(graph: OpGraph) -> list[Region]:
     position = {op.name: i for i, op in enumerate(graph.ops)}
     names = [op.name for op in graph.ops]
     return [Region(a, b, tuple(names[position[a] + 1 : position[b] + 1])) for a, b in itertools.pairwise(cuts)]
+
+
+def feature_maps(graph: OpGraph) -> frozenset[str]:
+    """Tensors whose axes are known to be batch, channels, height and width.
+
+    What an operator gives that only states its shape may have four axes of any
+    meaning, such as channels that lie last; what reads it element by element has the same.
+    """
+    found: set[str] = set()
+    for op in graph.ops:
+        known = not op.inputs or any(name in found for name in op.inputs) or op.kind in _OF_MAPS
+        if len(op.shape) == 4 and known and not kind_of(op.kind).stated:
+            found.add(op.name)
+    return frozenset(found)
 
 
 def resolution(op: Op) -> Resolution:

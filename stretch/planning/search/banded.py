@@ -95,6 +95,8 @@ class BandedSpace:
                     break
                 if halo <= MAX_HALO:
                     found.append((first, last))
+                if self.parts[last].tapped:
+                    break
         return found
 
     def _halo(self, first: int, last: int, macs: int) -> float | None:
@@ -311,7 +313,7 @@ def with_exact_kinds(graph: OpGraph, config: PlanConfig, space: DesignSpace) -> 
         vectors="channels" in config.planned_kinds,
     )
     mixed = banded.mixed(config.planned_kinds)
-    if config.exact and not any(o.branched for options in mixed.options for o in options):
+    if config.exact and config.n_meet and not any(o.branched for options in mixed.options for o in options):
         raise _nothing_to_split(graph, config)
     return mixed
 

@@ -6,18 +6,20 @@ multiply-accumulates, and the branched net as one graph on one processor.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from predictors.devices import ITEM_BYTES
 from predictors.graph import OpGraph
 from predictors.joins import JoinKind
-from stretch.planning.cost.branch import BranchCost, Costs
+from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.makespan import single_ms, timeline
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.design.widths import legal_widths
 from stretch.planning.network.segments import Segment, join_kinds
 from stretch.planning.search.layers import Layer, shortest_path
+from stretch.planning.search.placing_sides import sides_on
 from stretch.planning.search.rules import Rules
 
 #: Largest width ratio of the sequential control: fewer, wider blocks.
@@ -67,10 +69,13 @@ def variants(costs: Costs, processors: Sequence[str]) -> list[tuple[str, str]]:
 
 def best_single(graph: OpGraph, costs: Costs, processors: Sequence[str]) -> Single:
     """The fastest way to run a network on one of the allowed processors."""
-    return min(
-        (Single(variant, precision, single_ms(graph, variant, precision, costs)) for variant, precision in variants(costs, processors)),
-        key=lambda single: single.ms,
-    )
+    return ranked_singles(graph, costs, processors)[0]
+
+
+def ranked_singles(graph: OpGraph, costs: Costs, processors: Sequence[str]) -> list[Single]:
+    """Every way to run a network on one of the allowed processors, the fastest first."""
+    found = (Single(variant, precision, single_ms(graph, variant, precision, costs)) for variant, precision in variants(costs, processors))
+    return sorted(found, key=lambda single: single.ms)
 
 
 @dataclass(frozen=True)
@@ -94,7 +99,7 @@ def sequential_same_macs(
     graph: OpGraph,
     segments: Sequence[Segment],
     costs: Costs,
-    processors: Sequence[str],
+    singles: Sequence[Single],
     rules: Rules,
     macs: tuple[int, int],
 ) -> Sequential | None:
@@ -107,7 +112,7 @@ def sequential_same_macs(
         graph: The original network.
         segments: Its segments.
         costs: Costs on the device.
-        processors: The allowed processors.
+        singles: Ways to run the original on one processor, as `ranked_singles` gives them.
         rules: The constraints; those on communication do not apply.
         macs: Fewest and most multiply-accumulates.
 
@@ -115,18 +120,23 @@ def sequential_same_macs(
         The model, or None if there is none in the range.
     """
     best: Sequential | None = None
-    ranked = sorted(
-        (Single(v, p, single_ms(graph, v, p, costs)) for v, p in variants(costs, processors)),
-        key=lambda single: single.ms,
-    )
-    for original in ranked:
-        if original.ms > CATCH_UP * ranked[0].ms:
+    for original in singles:
+        if original.ms > CATCH_UP * singles[0].ms:
             break
         known = costs.at(original.processor, original.precision)
         found = _rescale(graph, segments, known, original, rules, macs)
         if found is not None and (best is None or found.single.ms < best.single.ms):
             best = found
     return best
+
+
+class _Rescaled(NamedTuple):
+    """A segment at another scale, where so many channels arrive."""
+
+    segment: Segment
+    depth: int
+    width: int
+    in_channels: int
 
 
 def _rescale(
@@ -136,34 +146,29 @@ def _rescale(
     align = costs.align(processor)
     arriving = [{segments[0].in_width: 0}]
     layers: list[Layer] = []
-    choices: list[list[BranchCost]] = []
+    choices: list[list[_Rescaled]] = []
     for i, segment in enumerate(segments):
         following = segments[i + 1] if i + 1 < len(segments) else None
         free = segment.branchable and following is not None and "concat" in join_kinds(segment, following)
-        source: list[int] = []
-        target: list[int] = []
-        here: list[BranchCost] = []
         leaving: dict[int, int] = {}
         depths = rules.depths(segment) if segment.branchable else [segment.depth]
         offered = _widths(segment, align, rules) if free else [segment.width]
-        costs.prepare(segment, processor, offered, arriving[-1])
+        own = costs.rewritten(segment, processor) if segment.branchable else segment
+        costs.prepare(own, processor, offered, arriving[-1])
+        fewest = least * segment.graph.macs if segment.branchable else 0
+        here: list[_Rescaled] = []
+        rows: list[tuple[int, int, int, float]] = []
         for channels, state in arriving[-1].items():
-            widths = [segment.width] if segment.passes_input and channels != segment.in_width else offered
-            for width in widths:
+            for width in [segment.width] if segment.passes_input and channels != segment.in_width else offered:
                 for depth in depths:
-                    cost = costs.branch(segment, processor, depth, width, channels)
-                    if segment.branchable and cost.macs < least * segment.graph.macs:
-                        continue
-                    here.append(cost)
-                    source.append(state)
-                    target.append(leaving.setdefault(width, len(leaving)))
+                    count, ms = costs.scaled(own, processor, depth, width, channels)
+                    if count >= fewest:
+                        here.append(_Rescaled(own, depth, width, channels))
+                        rows.append((state, leaving.setdefault(width, len(leaving)), count, ms))
         if not here:
             return None
-        layers.append(
-            Layer(
-                np.array(source), np.array(target), np.array([c.macs for c in here]), np.array([c.ms for c in here]), np.arange(len(here))
-            )
-        )
+        source, target, counts, times = (np.array(column) for column in zip(*rows, strict=True))
+        layers.append(Layer(source, target, counts, times, np.arange(len(here))))
         choices.append(here)
         arriving.append(leaving)
     states = max(len(a) for a in arriving)
@@ -172,11 +177,12 @@ def _rescale(
         return None
     parts = []
     for segment, here, option in zip(segments, choices, path.options, strict=True):
-        cost = here[option]
-        branch = BranchScale(processor, cost.depth, cost.width, cost.entry, 0, align)
+        chosen = here[option]
+        cost = costs.branch(chosen.segment, processor, chosen.depth, chosen.width, chosen.in_channels)
+        branch = BranchScale(processor, cost.depth, cost.width, cost.entry, 0, align, rewrites=cost.rewrites)
         join: JoinKind = "none" if cost.width == segment.width else "concat"
         parts.append(SegmentDesign(segment.name, segment.start, segment.end, (branch,), join))
-    design = BranchDesign(graph.name, costs.predictor.device.id, tuple(parts))
+    design = BranchDesign(graph.name, costs.predictor.device.id, tuple(parts), sides=sides_on(graph, processor))
     run = timeline(graph, design, costs)
     return Sequential(design, replace(original, ms=run.makespan_ms), run.macs, path.optimal)
 

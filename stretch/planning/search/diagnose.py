@@ -52,10 +52,6 @@ class _Suspect:
         return TightRule(self.name, getattr(config, self.name), self.put(config, nearest))
 
 
-class NothingBranchesError(InfeasibleError):
-    """No segment of a network can branch in the ways that were asked for, whatever the constraints."""
-
-
 def explain_infeasible(
     graph: OpGraph, space: DesignSpace, config: PlanConfig, build: Callable[[PlanConfig], DesignSpace]
 ) -> InfeasibleError:
@@ -73,7 +69,7 @@ def explain_infeasible(
     """
     if not any(ways.branched for options in space.options for ways in options):
         hint = Sentence("give other meeting points with {}, or another model", Mention("meet"))
-        return NothingBranchesError(f"`{graph.name}` has no segment that can branch", hint)
+        return InfeasibleError(f"`{graph.name}` has no segment that can branch", hint)
 
     def feasible(changed: PlanConfig) -> bool:
         rules = Rules.of(changed)

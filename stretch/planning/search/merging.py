@@ -11,7 +11,7 @@ from itertools import combinations
 
 from predictors.graph import OpGraph
 from stretch.planning.cost.ways import Ways
-from stretch.planning.network.segments import Segment, cut_segment
+from stretch.planning.network.segments import Segment
 from stretch.planning.search.space import DesignSpace, Thinning
 
 #: Most widths and depths of a branch of merged stages, by the number of processors: combinations are a power of it.
@@ -32,9 +32,9 @@ def merge_stages(graph: OpGraph, space: DesignSpace) -> DesignSpace:
     more: list[list[Ways]] = [[] for _ in stages]
     for first, last in combinations(range(len(stages)), 2):
         run = stages[first : last + 1]
-        if not all(stage.branchable and stage.name not in space.kept for stage in run):
+        if not all(stage.branchable and stage.name not in space.kept for stage in run) or any(stage.tapped for stage in run[:-1]):
             continue
-        segment = cut_segment(graph, merged_name(run), run[0].start, run[-1].end)
+        segment = space.costs.cut(graph, merged_name(run), run[0].start, run[-1].end)
         for branches in range(2, len(space.processors) + 1):
             more[first] += space.merged(segment, first, len(run), branches, thinning)
     return space.with_runs(more)

@@ -15,8 +15,10 @@ from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.network.segments import Segment
+from stretch.planning.network.trunk import trunk_of
 from stretch.planning.search.banded import BandedSpace
 from stretch.planning.search.exact import search_exact
+from stretch.planning.search.placing_sides import place_sides
 from stretch.planning.search.rules import Rules
 from stretch.planning.search.seams import without_seams
 from stretch.planning.search.space import DesignSpace
@@ -47,7 +49,9 @@ def operator_split(graph: OpGraph, stages: Sequence[Segment], costs: Costs, proc
         processors: The allowed processors.
     """
     whole = DesignSpace(stages, processors, costs, Rules({}), stretched=False)
-    found = search_exact(BandedSpace(graph, whole, single=True).mixed(("rows",)), 0, graph.macs, 0)
+    trunk = trunk_of(graph).graph
+    found = search_exact(BandedSpace(trunk, whole, single=True).mixed(("rows",)), 0, trunk.macs, 0)
     assert found is not None  # every part may stay whole
-    design = BranchDesign(graph.name, costs.predictor.device.id, without_seams(graph, stages, found.segments(costs)))
+    design = BranchDesign(graph.name, costs.predictor.device.id, without_seams(trunk, stages, found.segments(costs)))
+    design = place_sides(graph, design, costs, processors)
     return OperatorSplit(design, timeline(graph, design, costs).makespan_ms)

@@ -1,11 +1,12 @@
 """All legal designs of one network on one device, as arrays of options per segment."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import combinations
 from math import log10, prod
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from predictors.joins import DEFAULT, JoinKind, join_of
 from stretch.planning.cost.branch import BranchCost, Costs
 from stretch.planning.cost.ways import Ints, Mask, Ways
-from stretch.planning.design.widths import legal_widths, partitions
+from stretch.planning.design.widths import each_partitions, legal_widths
 from stretch.planning.network.segments import Segment, join_kinds
 from stretch.planning.search.rules import Rules
 
@@ -80,7 +81,7 @@ class DesignSpace:
             kind: JoinKind = join if join in join_kinds(segment, following) else DEFAULT
             here = [self.whole(segment, p, self.arriving[i]) for p in self.processors]
             if stretched and segment.branchable and segment.name not in self.kept:
-                for count in range(2, len(self.processors) + 1):
+                for count in range(2, min(len(self.processors), segment.width) + 1):
                     here += [self._branched(segment, subset, kind, self.arriving[i]) for subset in combinations(self.processors, count)]
             self.options.append([o for o in here if len(o.macs)])
 
@@ -140,7 +141,7 @@ class DesignSpace:
         """
         following = self.segments[first + span] if first + span < len(self.segments) else None
         kind: JoinKind = self.join if self.join in join_kinds(segment, following) else DEFAULT
-        subsets = combinations(self.processors, branches)
+        subsets = combinations(self.processors, branches) if branches <= segment.width else ()
         here = [self._branched(segment, subset, kind, self.arriving[first], thinning) for subset in subsets]
         return [replace(o, span=span) for o in here if len(o.macs)]
 
@@ -154,43 +155,36 @@ class DesignSpace:
         candidates = []
         depths = self.rules.depths(segment)
         for processor in subset:
-            widths = self.rules.widths(segment, legal_widths(segment, self.costs.align(processor)))
+            own = self.costs.rewritten(segment, processor)
+            widths = self.rules.widths(own, legal_widths(own, self.costs.align(processor)))
             if thinning is not None:
                 depths, widths = _spread(depths, thinning.depths), _spread(widths, thinning.widths)
-            self.costs.prepare(segment, processor, widths, (arriving,))
-            candidates.append(tuple(self.costs.branch(segment, processor, d, w, arriving) for w in widths for d in depths))
-        shape = [len(c) for c in candidates]
-        grid = np.indices(shape).reshape(len(subset), -1)
-
-        def column(i: int, name: str) -> NDArray[np.generic]:
-            return np.array([getattr(c, name) for c in candidates[i]])[grid[i]]
-
+            self.costs.prepare(own, processor, widths, (arriving,))
+            candidates.append(tuple(self.costs.branch(own, processor, d, w, arriving) for w in widths for d in depths))
         joins = self._join_costs(segment, subset, candidates, join)
-        macs = np.zeros(grid.shape[1], np.int64)
-        params, peak, depth = np.zeros_like(macs), np.zeros_like(macs), np.zeros(grid.shape[1])
-        branch_ms, out_ms = [], []
-        at = joins.index([np.searchsorted(joins.widths[i], [c.width for c in candidates[i]])[grid[i]] for i in range(len(subset))])
-        for i in range(len(subset)):
-            macs += column(i, "macs") + joins.macs[i][at]
-            params += column(i, "params") + joins.params[i][at]
-            peak += column(i, "peak_bytes")
-            depth += column(i, "depth") / segment.depth
-            branch_ms.append(column(i, "contended_ms" if len(subset) > 1 else "ms") + joins.ms[i][at])
-            out_ms.append(joins.out_ms[i][at])
-        computed = np.stack(branch_ms)
-        slowest, fastest = computed.max(axis=0), computed.min(axis=0)
-        join_ms = joins.join_ms[at]
+        grid = _Grid(candidates, [(len(widths), len(depths)) for widths in joins.widths])
+        computed = [grid.column(i, "contended_ms") + grid.joined(ms) for i, ms in enumerate(joins.ms)]
         elements = _pixels(segment, segment.start) * arriving
-        ms, exchange = [], []
-        for holder in self.holders:
-            entering = np.array([self.costs.transfer(holder, p, elements) for p in subset])[:, None]
-            moved = entering + np.stack(out_ms)
-            ms.append((computed + moved).max(axis=0) + join_ms)
-            exchange.append(moved.max(axis=0) + join_ms)
+        ms, exchange = (np.empty((len(self.holders), grid.count)) for _ in range(2))
+        for at, holder in enumerate(self.holders):
+            moved = [self.costs.transfer(holder, p, elements) + grid.joined(out) for p, out in zip(subset, joins.out_ms, strict=True)]
+            total = reduce(np.maximum, [own + move for own, move in zip(computed, moved, strict=True)])
+            np.add(total, grid.joined(joins.join_ms), out=grid.folded(ms[at]))
+            grid.folded(exchange[at])[...] = reduce(np.maximum, moved) + grid.joined(joins.join_ms)
         options = Ways(
-            segment, join, tuple(candidates), macs, params, np.stack(ms), np.ones((len(self.holders), len(macs)), bool), depth,
-            np.stack(exchange), slowest, fastest, peak,
-        )  # fmt: skip
+            segment,
+            join,
+            tuple(candidates),
+            macs=grid.total("macs", joins.macs.sum(axis=0)),
+            params=grid.total("params", joins.params.sum(axis=0)),
+            ms=ms,
+            allowed=np.ones((len(self.holders), grid.count), bool),
+            depth=grid.flat(sum(grid.column(i, "depth") / segment.depth for i in range(len(subset)))),
+            exchange_ms=exchange,
+            slowest_ms=grid.flat(reduce(np.maximum, computed)),
+            fastest_ms=grid.flat(reduce(np.minimum, computed)),
+            peak_bytes=grid.total("peak_bytes"),
+        )
         return replace(options, allowed=self.allowed(options))
 
     def allowed(self, options: Ways) -> Mask:
@@ -210,34 +204,34 @@ class DesignSpace:
     ) -> "_Joins":
         widths = [sorted({c.width for c in branch}) for branch in candidates]
         shape = [len(w) for w in widths]
-        size = int(np.prod(shape))
-        macs = np.zeros((len(subset), size), np.int64)
-        params = np.zeros_like(macs)
-        ms, out_ms = np.zeros((len(subset), size)), np.zeros((len(subset), size))
-        join_ms = np.zeros(size)
+        combos = np.stack([np.array(w)[at] for w, at in zip(widths, np.indices(shape).reshape(len(subset), -1), strict=True)])
+        parts = self._parts(segment, combos, max(self.costs.align(p) for p in subset), join)
+        macs, params = np.zeros(combos.shape, np.int64), np.zeros(combos.shape, np.int64)
+        ms, out_ms = np.zeros(combos.shape), np.zeros(combos.shape)
         pixels = _pixels(segment, segment.end)
-        align = max(self.costs.align(p) for p in subset)
         widens = join_of(join).widens
-        combos = [[w[i] for w, i in zip(widths, chosen, strict=True)] for chosen in np.ndindex(*shape)]
-        divided = [self._parts(segment, combo, align, join) for combo in combos]
-        if not widens:
-            for i, processor in enumerate(subset):
-                ends = [(combo[i], parts[i]) for combo, parts in zip(combos, divided, strict=True)]
-                self.costs.prepare_joins(segment, processor, ends)
-        for at, (combo, parts) in enumerate(zip(combos, divided, strict=True)):
-            join_ms[at] = self.costs.join(segment, join, sum(combo) if widens else segment.width, len(subset))
-            for i, (processor, width, part) in enumerate(zip(subset, combo, parts, strict=True)):
-                if not widens:
-                    macs[i, at], ms[i, at], params[i, at] = self.costs.join_conv(segment, processor, width, part)
-                out_ms[i, at] = self.costs.transfer(processor, self.costs.host, pixels * part)
-        return _Joins(widths, shape, macs, params, ms, out_ms, join_ms)
+        for i, processor in enumerate(subset):
+            if not widens:
+                ends, which = np.unique(np.stack([combos[i], parts[i]]), axis=1, return_inverse=True)
+                found = np.array(self.costs.join_convs(segment, processor, list(zip(*ends.tolist(), strict=True))), float)
+                macs[i], ms[i], params[i] = found.reshape(-1, 3)[which].T
+            out_ms[i] = _each(parts[i], lambda part, own=processor: self.costs.transfer(own, self.costs.host, pixels * part))
+        channels = combos.sum(axis=0) if widens else np.full(combos.shape[1], segment.width)
+        join_ms = _each(channels, lambda count: self.costs.join(segment, join, count, len(subset)))
+        return _Joins(widths, macs, params, ms, out_ms, join_ms)
 
     @staticmethod
-    def _parts(segment: Segment, widths: list[int], align: int, join: JoinKind) -> list[int]:
-        """Channels each branch hands to the join."""
+    def _parts(segment: Segment, widths: Ints, align: int, join: JoinKind) -> Ints:
+        """Channels each branch hands to the join (branches × combinations)."""
         if join_of(join).widens:
             return widths
-        return partitions(segment.width, widths, align) if join_of(join).divides else [segment.width] * len(widths)
+        return each_partitions(segment.width, widths, align) if join_of(join).divides else np.full_like(widths, segment.width)
+
+
+def _each(numbers: Ints, ms: Callable[[int], float]) -> Floats:
+    """What a function tells of each number; it is asked once for equal ones."""
+    different, which = np.unique(numbers, return_inverse=True)
+    return np.array([ms(number) for number in different.tolist()])[which]
 
 
 @dataclass(frozen=True)
@@ -245,16 +239,48 @@ class _Joins:
     """Costs of what ends the branches, per combination of widths: 1×1 convolutions, transfers, the join."""
 
     widths: list[list[int]]
-    shape: list[int]
     macs: Ints
     params: Ints
     ms: Floats
     out_ms: Floats
     join_ms: Floats
 
-    def index(self, columns: Sequence[Ints]) -> Ints:
-        """Flat index of a combination of width numbers."""
-        return np.ravel_multi_index(tuple(columns), self.shape)
+
+class _Grid:
+    """Combinations of branches' scales, with an axis for the width of each branch and one for its depth.
+
+    What depends on few of the axes is not repeated for the others: combinations are a power of the scales, and may be millions.
+
+    Args:
+        candidates: Per branch, its scales: widths, and for each the depths.
+        sizes: Widths and depths of each branch.
+    """
+
+    def __init__(self, candidates: Sequence[Sequence[BranchCost]], sizes: Sequence[tuple[int, int]]) -> None:
+        self._candidates, self._shape = candidates, [size for pair in sizes for size in pair]
+        self.count = prod(self._shape)
+
+    def column(self, branch: int, name: str) -> NDArray[Any]:
+        """A number of one branch's scales, along its axes."""
+        axes = [size if axis // 2 == branch else 1 for axis, size in enumerate(self._shape)]
+        return np.array([getattr(each, name) for each in self._candidates[branch]]).reshape(axes)
+
+    def joined(self, values: NDArray[Any]) -> NDArray[Any]:
+        """A number of the join for each combination of widths, along the axes of the widths."""
+        return values.reshape([1 if axis % 2 else size for axis, size in enumerate(self._shape)])
+
+    def flat(self, values: NDArray[Any]) -> NDArray[Any]:
+        """One entry for each combination."""
+        return np.broadcast_to(values, self._shape).reshape(-1)
+
+    def folded(self, flat: NDArray[Any]) -> NDArray[Any]:
+        """A view along all axes of an array that has one entry for each combination."""
+        return flat.reshape(self._shape)
+
+    def total(self, name: str, joins: Ints | None = None) -> Ints:
+        """A whole number summed over the branches, and over what ends them."""
+        start = 0 if joins is None else self.joined(joins)
+        return self.flat(sum((self.column(i, name) for i in range(len(self._candidates))), start))
 
 
 def _pixels(segment: Segment, name: str) -> int:

@@ -10,7 +10,7 @@ import torch
 from predictors.errors import StretchError
 from predictors.joins import join_of
 from stretch.capture import Captured
-from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, undivided
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, SideDesign, undivided
 from stretch.planning.design.scale import design_segments
 from stretch.transform.build import build, heritages
 from stretch.transform.calibrate.segment import ALL, Choices, Job
@@ -151,4 +151,5 @@ def whole_design(captured: Captured, design: BranchDesign) -> BranchDesign:
     parts = [
         SegmentDesign(s.name, s.start, s.end, (BranchScale("cpu", s.depth, s.width),)) for s in design_segments(captured.graph, design)
     ]
-    return BranchDesign(design.model, design.device, tuple(parts))
+    sides = tuple(SideDesign(side.name, "cpu") for side in design.sides)
+    return BranchDesign(design.model, design.device, tuple(parts), sides=sides)

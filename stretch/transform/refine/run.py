@@ -1,5 +1,6 @@
 """Refinement of a whole network by gradients, on unlabelled images: first each segment by itself, then all together."""
 
+import hashlib
 import math
 import time
 from collections.abc import Sequence
@@ -13,8 +14,10 @@ from scheduler.progress import Progress, silent
 from stretch.capture import Captured
 from stretch.transform.calibrate.split import held_back
 from stretch.transform.model import BranchedModel
+from stretch.transform.refine.checkpoint import VERSION, Checkpoint, Done, fingerprint
 from stretch.transform.refine.pair import Pair, relative_error
 from stretch.transform.refine.views import Views
+from stretch.transform.tensors import load_optimizer, optimizer_tensors, under
 
 #: Fewer images than this leave none to judge by.
 MIN_IMAGES = 16
@@ -34,7 +37,7 @@ class Refinement:
         minutes: Wall time that it may take; None for no bound.
         steps: Steps at most; None for as many as the time allows.
         batch: Views of a step.
-        rate: Largest learning rate of Adam; a tenth of it where all are refined together, and for networks without batch-norms.
+        rate: Largest learning rate of Adam; half of it where all are refined together, a tenth for networks without batch-norms.
             It rises at first and falls to zero with the cosine of what is done, in either phase.
         apart: Share of it in which each segment is refined by itself (block reconstruction: Li et al. 2021, BRECQ).
         looks: How often the network is judged on the images held back.
@@ -45,7 +48,7 @@ class Refinement:
     steps: int | None = None
     batch: int = 64
     rate: float = 1e-3
-    apart: float = 0.5
+    apart: float = 0.3
     looks: int = 20
     seed: int = 0
 
@@ -69,8 +72,10 @@ class Refined:
     seconds: float
 
 
-#: Share of the learning rate where nothing normalises what a step changes: at all of it, errors grew tenfold at once.
-_CAREFUL = 0.1
+#: Share of the learning rate where all are refined together; and where there is no batch-norm: at all of it, errors grew tenfold.
+_TOGETHER, _CAREFUL = 0.5, 0.1
+#: The phases: whether each segment is refined by itself.
+_APART = (True, False)
 #: Share of a phase in which the learning rate rises, and what of that is behind it at first.
 _WARM, _FIRST = 0.1, 1e-3
 
@@ -81,6 +86,7 @@ def refine(
     images: Sequence[torch.Tensor],
     how: Refinement,
     progress: Progress = silent,
+    checkpoint: Checkpoint | None = None,
 ) -> Refined:
     """Bring a network closer to its original by gradients, without labels.
 
@@ -97,27 +103,38 @@ def refine(
         images: Batches of what the network reads, (n, channels, height, width).
         how: How, and for how long; minutes or steps must be given.
         progress: Told now and then how far it is.
+        checkpoint: Written now and then; what an interrupted refinement of the same network, images and settings left there is
+            gone on from, and ends as if it had never stopped. It stays when the refinement is done.
 
     Raises:
-        StretchError: If there are too few images, or neither minutes nor steps are given.
+        StretchError: If there are too few images, neither minutes nor steps are given, or the checkpoint is damaged,
+            cannot be written or is of another refinement.
     """
-    return _Run(model, captured, images, how, progress).run()
+    return _Run(model, captured, images, how, progress, checkpoint).run()
 
 
 class _Run:
     """One refinement."""
 
     def __init__(
-        self, model: BranchedModel, captured: Captured, images: Sequence[torch.Tensor], how: Refinement, progress: Progress
+        self,
+        model: BranchedModel,
+        captured: Captured,
+        images: Sequence[torch.Tensor],
+        how: Refinement,
+        progress: Progress,
+        checkpoint: Checkpoint | None,
     ) -> None:
         count = sum(len(batch) for batch in images)
         if count < MIN_IMAGES:
             raise StretchError(f"{count} images are too few to refine with", f"give at least {MIN_IMAGES}, better some hundreds")
         if how.minutes is None and how.steps is None:
             raise StretchError("refinement without end", "say how many minutes or steps it may take")
-        self._model, self._how, self._progress = model.eval(), how, progress
+        self._model, self._how, self._progress, self._checkpoint = model.eval(), how, progress, checkpoint
         self._device = next(model.parameters()).device
         together = torch.cat(list(images)).to(self._device).contiguous(memory_format=torch.channels_last)
+        self._identity = {} if checkpoint is None else _identity(model, captured, together, how)
+        self._found = None if checkpoint is None else checkpoint.read(self._identity)
         self._pair = Pair(model, captured)
         chosen = held_back(count)
         if chosen.any():
@@ -137,25 +154,67 @@ class _Run:
         self._can_normalise = bool(self._pair.norms) and min(self._part, len(self._plain)) >= FEWEST
         self._wanted = self._pair.outputs(self._held, self._part, original=True)
         self._mixing = torch.Generator(self._device).manual_seed(how.seed)
-        self._steps, self._start = 0, time.perf_counter()
+        self._phase, self._steps, self._looked, self._start = 0, 0, 0, time.perf_counter()
 
     def run(self) -> Refined:
         """All of it."""
         self._before = self._least = self._error()
-        self._best, self._looked = self._state(), 0
+        self._best = self._state()
         # without parameters, all of it is the original's
         if self._pair.parameters:
-            self._phase(0.0, self._how.apart, apart=True)
-            self._phase(self._how.apart, 1.0, apart=False)
-        return Refined(self._before, self._least, self._images, self._steps, time.perf_counter() - self._start)
+            remembered = self._go_on()
+            while self._phase < len(_APART):
+                self._go_through(_APART[self._phase], remembered)
+                remembered = {}
+                self._phase += 1
+                self._write(None)
+        return Refined(self._before, self._least, self._images, self._steps, self._seconds())
 
-    def _phase(self, start: float, stop: float, *, apart: bool) -> None:
+    def _go_on(self) -> dict[str, torch.Tensor]:
+        """Take the state that the checkpoint has, if it has one; gives its tensors, the optimiser's among them."""
+        if self._checkpoint is None or self._found is None:
+            return {}
+        done, tensors = self._found
+        with self._checkpoint.believed():
+            self._model.load_state_dict(under(tensors, "best."))
+            self._best = self._state()
+            self._model.load_state_dict(under(tensors, "model."))
+            self._views.random.set_state(tensors["random.views"])
+            self._mixing.set_state(tensors["random.mixing"])
+        self._phase, self._steps, self._looked, self._least = done.phase, done.steps, done.looks, done.least
+        self._start -= done.seconds
+        return tensors
+
+    def _write(self, optimiser: torch.optim.Optimizer | None) -> None:
+        """Write a checkpoint, if there is one."""
+        if self._checkpoint is None:
+            return
+        tensors = {f"model.{key}": value for key, value in self._model.state_dict().items()}
+        tensors |= {f"best.{key}": value for key, value in self._best.items()}
+        tensors |= {"random.views": self._views.random.get_state(), "random.mixing": self._mixing.get_state()}
+        tensors |= optimizer_tensors(optimiser, self._pair.parameters) if optimiser is not None else {}
+        done = Done(
+            version=VERSION,
+            identity=self._identity,
+            phase=self._phase,
+            steps=self._steps,
+            seconds=self._seconds(),
+            looks=self._looked,
+            least=self._least,
+        )
+        self._checkpoint.write(done, tensors)
+
+    def _go_through(self, apart: bool, remembered: dict[str, torch.Tensor]) -> None:
         """Steps from one share of the work to another, each phase from the best state so far."""
+        start, stop = (0.0, self._how.apart) if apart else (self._how.apart, 1.0)
         if stop <= start:
             return
         how, self._normalises = self._how, apart and self._can_normalise
-        rate = how.rate * (1.0 if self._normalises else _CAREFUL)
+        rate = how.rate * (1.0 if self._normalises else _TOGETHER if self._can_normalise else _CAREFUL)
         optimiser = torch.optim.Adam(self._pair.parameters, rate, fused=self._device.type == "cuda")
+        if self._checkpoint is not None:
+            with self._checkpoint.believed():
+                load_optimizer(optimiser, self._pair.parameters, remembered)
         looked = False
         while (done := self._done()) < stop:
             far = (done - start) / (stop - start)
@@ -166,6 +225,8 @@ class _Run:
             if looked:
                 self._looked += 1
                 self._look()
+            if self._checkpoint is not None and self._checkpoint.due:
+                self._write(optimiser)
         if not looked:
             self._look()
         self._model.load_state_dict(self._best)
@@ -182,8 +243,12 @@ class _Run:
     def _done(self) -> float:
         """Share of the work that is behind it."""
         by_steps = self._steps / self._how.steps if self._how.steps else 0.0
-        by_time = (time.perf_counter() - self._start) / (60 * self._how.minutes) if self._how.minutes else 0.0
+        by_time = self._seconds() / (60 * self._how.minutes) if self._how.minutes else 0.0
         return max(by_steps, by_time)
+
+    def _seconds(self) -> float:
+        """Wall time so far, that before an interruption included."""
+        return time.perf_counter() - self._start
 
     def _step(self, optimiser: torch.optim.Optimizer, apart: bool) -> None:
         views = self._views.draw(self._how.batch)
@@ -206,3 +271,14 @@ class _Run:
 
     def _state(self) -> dict[str, torch.Tensor]:
         return {key: value.clone() for key, value in self._model.state_dict().items()}
+
+
+def _identity(model: BranchedModel, captured: Captured, images: torch.Tensor, how: Refinement) -> dict[str, str]:
+    """Fingerprints of all that decides how a refinement goes."""
+    weights = {f"{op}.{key}": tensor for op, own in captured.weights.items() for key, tensor in own.items()}
+    settings = f"{how} on {images.device.type}"
+    return {
+        "weights": fingerprint(weights | {f"branched.{key}": value for key, value in model.state_dict().items()}),
+        "images": fingerprint({"images": images}),
+        "settings": hashlib.sha256(settings.encode()).hexdigest(),
+    }

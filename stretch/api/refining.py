@@ -1,0 +1,250 @@
+"""A bundle refined: the same design, with weights that bring it closer to its original."""
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from predictors.errors import MissingBackendError, UsageError
+from predictors.install import install_line
+from scheduler.bundle.agreement import Agreement
+from scheduler.progress import Progress, silent
+from stretch.api.main_job import MAX_MINUTES
+from stretch.planning.sentences import Mention, Sentence
+
+if TYPE_CHECKING:
+    from scheduler.bundle.load import Bundle
+    from scheduler.bundle.manifest import Manifest, WeightsInfo
+    from stretch.stages.build import Images
+    from stretch.stages.refine import Outcome
+    from stretch.stages.reopen import Reopened
+    from stretch.transform.refine import Refined
+
+#: Ends the name of the folder beside a bundle that its refinement goes on from.
+CHECKPOINT = ".refine"
+
+
+class AgreementChange(msgspec.Struct, frozen=True, kw_only=True):
+    """Agreement with the original before refining and after, on the same images held back, in fp32.
+
+    Args:
+        before: Share of images with the same best class, before; None where outputs are no classes.
+        after: The same of what the bundle now has.
+        low: Lower end of the 95 % interval of `after` (Wilson's).
+        high: Upper end.
+        error_before: Root of the squared error of the outputs over the root of the original's square, before.
+        error_after: The same of what the bundle now has.
+        images: Images it was measured on.
+        source: Always ``measured``.
+    """
+
+    before: float | None
+    after: float | None
+    low: float | None
+    high: float | None
+    error_before: float
+    error_after: float
+    images: int
+    source: Literal["measured"] = "measured"
+
+
+class RefineAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A refined bundle.
+
+    Args:
+        bundle: Its folder.
+        model: The network.
+        kept: ``refined``, or ``start`` where refining made nothing better and the weights stayed.
+        refinement: Error of the outputs before and after, on images that no step looked at, and what it took.
+        agreement: Before and after; None where there were too few images to hold any back.
+        measured: Agreement as the bundle states it, by segment and of its files; None likewise.
+        checks: What was compared as the bundle was written.
+        warnings: What a person should know.
+    """
+
+    bundle: Path
+    model: str
+    kept: str
+    refinement: "Refined"
+    agreement: AgreementChange | None
+    measured: Agreement | None
+    checks: dict[str, Any]
+    warnings: list[str]
+
+
+def refine_bundle(
+    bundle: str | Path,
+    images: str | Path,
+    *,
+    out: str | Path | None = None,
+    minutes: float | None = 5.0,
+    steps: int | None = None,
+    image_count: int = 256,
+    run_images: int = 64,
+    mapping: Mapping[str, str] | None = None,
+    checkpoint: str | Path | None = None,
+    progress: Progress | None = None,
+) -> RefineAnswer:
+    """Refine the network of a bundle towards its original, on unlabelled images, and write it as a bundle.
+
+    The bundle's files have all that is needed: the design, its weights and the original. What is interrupted goes on when it is
+    asked for again in the same words.
+
+    Args:
+        bundle: Folder of an fp32 bundle with its controls.
+        images: Folder of unlabelled images. The folder and count that the bundle was calibrated with have the same images held back.
+        out: Folder of the new bundle; the bundle itself if None, which is replaced in one step.
+        minutes: Wall time that steps may take; None for no bound.
+        steps: Steps at most; None for as many as the time allows.
+        image_count: Images that steps look at, at most.
+        run_images: Images held back that the new bundle's files are run on in the precisions planned, at most; 0 for none.
+        mapping: Where processors run for that; on the CPU if they are not named.
+        checkpoint: Folder of what it goes on from after an interruption; beside `out` by default, and gone when all is done.
+        progress: Called with a few words for what comes next.
+
+    Raises:
+        StretchError: Or one of its kinds: no bundle, too few images, a checkpoint of another refinement, no folder to write to.
+    """
+    _import_torch()
+    from scheduler.bundle.load import load_bundle
+    from scheduler.placement.mapping import place_processors
+    from stretch.api.given import random_state_kept
+    from stretch.export.staging import check_target, sweep
+    from stretch.stages.build import divide_images
+    from stretch.stages.refine import refine_and_compare
+    from stretch.stages.reopen import reopen
+    from stretch.transform.refine import Checkpoint, Refinement
+
+    tell = progress or silent
+    _check_bounds(minutes, steps, run_images)
+    loaded = load_bundle(bundle, check_hashes=True)
+    target = Path(bundle if out is None else out)
+    check_target(target)
+    if mapping:
+        place_processors(list(dict.fromkeys(entry.processor for entry in loaded.manifest.subgraphs)), mapping)
+    folder = checkpoint_folder(target, checkpoint)
+    _check_checkpoint(folder, target, loaded.path)
+    kept = Checkpoint(folder)
+    try:
+        with random_state_kept():
+            tell("read")
+            networks = reopen(loaded)
+            tell("images")
+            found = divide_images(Path(images), networks.original, image_count, loaded.manifest.model.preprocessing)
+            outcome = refine_and_compare(networks.model, networks.original, found, Refinement(minutes, steps), kept, tell)
+            manifest, said = _write(loaded, target, networks, found, outcome, run_images, mapping or {}, tell)
+        kept.remove()
+    finally:
+        # one that nothing was written to
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+    # of a bundle that took its own place the earlier one was still read
+    del loaded, networks
+    sweep(target)
+    return RefineAnswer(
+        bundle=target,
+        model=manifest.model.name,
+        kept=outcome.kept,
+        refinement=outcome.refinement,
+        agreement=_change(outcome),
+        measured=manifest.agreement,
+        checks=manifest.checks,
+        warnings=[*found.warnings, *outcome.warnings, *said],
+    )
+
+
+def _import_torch() -> None:
+    try:
+        import torch  # noqa: F401 - only to have it loaded
+    except ModuleNotFoundError as error:
+        raise MissingBackendError("refining a bundle needs torch, which is not installed", install_line("torch")) from error
+
+
+def _check_bounds(minutes: float | None, steps: int | None, run_images: int) -> None:
+    """Refuse a refinement without end or without a step, before any work is done for it."""
+    if minutes is None and steps is None:
+        raise UsageError("a refinement without end", Sentence("give {} or {}", Mention("minutes"), Mention("steps")))
+    if minutes is not None and not 0 < minutes < MAX_MINUTES:
+        raise UsageError(
+            Sentence("{} is no time to refine for", Mention("minutes", f"{minutes:g}")), "give minutes, more than none and less than a week"
+        )
+    if steps is not None and steps < 1:
+        raise UsageError(Sentence("{} is no number of steps", Mention("steps", steps)), "give one or more")
+    if run_images < 0:
+        raise UsageError(Sentence("{} is no number of images", Mention("run_images", run_images)), "give 0 for none, or more")
+
+
+def checkpoint_folder(target: Path, asked: str | Path | None = None) -> Path:
+    """Folder that an interrupted refinement goes on from.
+
+    Args:
+        target: Of the new bundle.
+        asked: The folder that was asked for; beside the new bundle if None.
+    """
+    absolute = target.resolve()
+    return absolute.with_name(absolute.name + CHECKPOINT) if asked is None else Path(asked)
+
+
+def _check_checkpoint(folder: Path, *bundles: Path) -> None:
+    """Refuse a checkpoint that cannot be written, or would lie in a bundle, which holds its own files alone."""
+    for bundle in bundles:
+        if folder.resolve().is_relative_to(bundle.resolve()):
+            raise UsageError(f"the checkpoint {folder} would lie in the bundle {bundle}", "choose a folder outside of it")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"the checkpoint {folder} is no folder that can be written: {error.strerror}", "choose another") from error
+
+
+def _write(
+    bundle: "Bundle",
+    target: Path,
+    networks: "Reopened",
+    images: "Images",
+    outcome: "Outcome",
+    run_images: int,
+    mapping: Mapping[str, str],
+    progress: Progress,
+) -> tuple["Manifest", list[str]]:
+    """The new bundle, with what was measured of the network and of its files, and what to say of these."""
+    from stretch.export.reweigh import export_reweighed
+    from stretch.stages.build import run_on
+
+    said: list[str] = []
+
+    def agreeing(made: "Bundle") -> Agreement | None:
+        if outcome.after is None or not run_images:
+            return outcome.after.agreement if outcome.after else None
+        found, warnings = run_on(made, networks.original, images, run_images, mapping, progress=progress)
+        said.extend(warnings)
+        return msgspec.structs.replace(outcome.after.agreement, bundle=found)
+
+    weights = _weights(bundle.manifest.weights) if outcome.kept == "refined" else bundle.manifest.weights
+    made = export_reweighed(bundle, target, networks.original, networks.model, weights, agreeing=agreeing, progress=progress)
+    return made, said
+
+
+def _weights(began: "WeightsInfo") -> "WeightsInfo":
+    """What a bundle says of weights that were refined."""
+    if began.source == "trained":
+        return began
+    from scheduler.bundle.manifest import WeightsInfo
+
+    return WeightsInfo("trained", f"refined without labels from {began.source} weights" + (f" ({began.detail})" if began.detail else ""))
+
+
+def _change(outcome: "Outcome") -> AgreementChange | None:
+    if outcome.before is None or outcome.after is None:
+        return None
+    before, after = outcome.before.agreement, outcome.after.agreement
+    return AgreementChange(
+        before=before.value,
+        after=after.value,
+        low=after.low,
+        high=after.high,
+        error_before=before.error,
+        error_after=after.error,
+        images=after.images,
+    )

@@ -1,0 +1,313 @@
+"""Feature maps behind tensors of an exported network: operators on channels and pixels, however the network has ordered its axes."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from math import prod
+
+import torch
+
+from predictors.graph import Op
+from predictors.operators import kind_of
+from predictors.shapes import Attr, Shape, ints
+from predictors.slices import same_slice
+from stretch.capture.aten_call import AtenCall, Step, Value
+from stretch.capture.aten_opaque import over_elements
+from stretch.capture.factors import Axes, Factor, common, map_axes, rearrangement
+from stretch.capture.recorder import Recorder
+from stretch.opaque.calls import Call
+
+Weights = Mapping[str, torch.Tensor]
+
+
+@dataclass
+class Maps:
+    """Operators that the lowering of a network adds for tensors whose axes are known.
+
+    Args:
+        ops: Operators so far, by name, with their shapes.
+        weights: Theirs.
+        free_name: A name that no operator has, close to the one that is wished for.
+        compute: Lowers a call whose tensors are feature maps as they are.
+        reading: Name of the operator whose tensor has a value's shape.
+        name_of: Name for the operator of a call.
+    """
+
+    ops: dict[str, Op]
+    weights: dict[str, dict[str, torch.Tensor]]
+    free_name: Callable[[str], str]
+    compute: Callable[[AtenCall], Value | tuple[Value, ...]]
+    reading: Callable[[Value], str]
+    name_of: Callable[[AtenCall], str]
+    #: Operators that compute a part of another, or compute it in another order: that other one, and how its result gives theirs.
+    instead: dict[str, tuple[str, Op]] = field(default_factory=dict)
+    _known: dict[tuple[object, ...], str] = field(default_factory=dict)
+    #: Tensors that were moved out of a map, with its operator and their axes there.
+    _moved: dict[str, tuple[str, Axes]] = field(default_factory=dict)
+
+    def add(self, near: str, kind: str, reads: Sequence[str], attrs: Mapping[str, Attr], weights: Weights | None = None) -> str:
+        """Name of an operator on maps, new unless one without weights is there already."""
+        key = (kind, tuple(reads), tuple(sorted(attrs.items())))
+        if not weights and key in self._known:
+            return self._known[key]
+        shape = kind_of(kind).shape([self.ops[each].shape for each in reads], attrs)
+        name = self.free_name(near)
+        self.ops[name] = Op(name, kind, tuple(reads), dict(attrs), shape)
+        if weights:
+            self.weights[name] = dict(weights)
+        else:
+            self._known[key] = name
+        return name
+
+    def axes_of(self, value: Value) -> Axes | None:
+        """The axes of a tensor; None if they are not known."""
+        if value.axes is not None:
+            return value.axes
+        op = self.ops.get(value.op)
+        if op is None or len(op.shape) != 4 or kind_of(op.kind).stated:
+            return None
+        return map_axes(op.shape).reshaped(value.shape)
+
+    def value(self, op: str, axes: Axes, like: Value) -> Value:
+        """A map seen along axes, as the tensor itself where that is all that they say."""
+        found = Value(op, axes.shape, base=self.ops[op].shape, dtype=like.dtype)
+        there = self.ops[op].shape
+        first = axes.shape[:2] == there[:2] and not kind_of(self.ops[op].kind).stated
+        plain = first and map_axes(there).reshaped(axes.shape) == axes
+        return found if plain else replace(found, axes=axes)
+
+    def gathered(self, value: Value) -> tuple[str, Axes] | None:
+        """A map with the channels of a tensor in its order, and the tensor's axes there; None if its axes are not known."""
+        axes = self.axes_of(value)
+        if axes is None:
+            return None
+        channels = axes.channels()
+        op: str | None = value.op
+        if channels != list(range(self.ops[value.op].shape[1])):
+            op = self._select(value.op, tuple(channels))
+        if op is None:
+            return None
+        return op, _with_channels_in_order(axes)
+
+    def _select(self, name: str, channels: tuple[int, ...]) -> str | None:
+        """Some channels of a map, computed by as many filters where they are a convolution's; None if nothing gives them in this order."""
+        key = ("select", name, channels)
+        if key not in self._known:
+            made = self._selecting(self.ops[name], channels)
+            if made is None:
+                return None
+            if channels == tuple(range(channels[0], channels[-1] + 1)) and self.ops[made].kind != "slice":
+                bounds: dict[str, Attr] = {"start": channels[0], "stop": channels[-1] + 1}
+                self.instead[made] = (name, Op(made, "slice", (name,), bounds, self.ops[made].shape))
+            self._known[key] = made
+        return self._known[key]
+
+    def _selecting(self, op: Op, channels: tuple[int, ...]) -> str | None:
+        kind, width, attrs = kind_of(op.kind), op.shape[1], dict(op.attrs)
+        in_a_row = channels == tuple(range(channels[0], channels[0] + len(channels)))
+        rows = slice(channels[0], channels[0] + len(channels)) if in_a_row else list(channels)
+        own = {key: tensor.detach()[rows] for key, tensor in self.weights.get(op.name, {}).items() if len(tensor) == width}
+        near = f"{op.name}_{'part' if in_a_row else 'ordered'}"
+        if op.kind == "conv" and attrs["groups"] == 1:
+            return self.add(near, "conv", op.inputs, {**attrs, "out_channels": len(channels)}, own)
+        depthwise = op.kind == "conv" and attrs["groups"] == width == self.ops[op.inputs[0]].shape[1]
+        if len(op.inputs) == 1 and (depthwise or kind.slices is same_slice):
+            source = self._select(op.inputs[0], channels)
+            if source is not None:
+                more: dict[str, Attr] = {"out_channels": len(channels), "groups": len(channels)} if depthwise else {}
+                return self.add(near, op.kind, (source,), attrs | more, own)
+        if in_a_row:
+            return self.add(near, "slice", (op.name,), {"start": channels[0], "stop": channels[-1] + 1})
+        return None
+
+    def arranged(self, op: str, axes: Axes, pixels: tuple[int, int] | None = None) -> str | None:
+        """A map whose pixels are in the order in which axes see them; None if no order of height and width is that.
+
+        Args:
+            op: The map.
+            axes: With its channels in order.
+            pixels: Height and width of the result; those that it has where the order is that already, else those of
+                the first axis over pixels and all others.
+        """
+        there = self.ops[op].shape
+        steps = rearrangement(list(zip(axes.factors("pixel"), axes.in_order().factors("pixel"), strict=True)))
+        if steps is None:
+            return None
+        moved = steps[1] != tuple(range(len(steps[1])))
+        if pixels is None:
+            sizes = [prod(f.size for f in axis if f.of == "pixel") for axis in axes.axes if any(f.of == "pixel" for f in axis)]
+            pixels = (there[2], there[3]) if not moved else (prod(sizes[:-1]), sizes[-1])
+        if not moved and there[2:] == pixels:
+            return op
+        split, order = steps if moved else ((prod(pixels),), (0,))
+        return self._rearranged(op, {"split": split, "order": order, "pixels": pixels})
+
+    def _rearranged(self, name: str, attrs: dict[str, Attr]) -> str:
+        """A map with its pixels in another order; what is computed pixel by pixel is computed in that order, so that maps of one source share it."""
+        op = self.ops[name]
+        alone = len(op.inputs) == 1 and not kind_of(op.kind).stated
+        pointwise = (
+            op.kind == "conv" and (op.attrs["kernel"], op.attrs["stride"]) == ((1, 1), (1, 1)) and not any(ints(op.attrs, "padding"))
+        )
+        if not alone or not (pointwise or (kind_of(op.kind).elementwise and kind_of(op.kind).weightless)):
+            return self.add(f"{name}_pixels", "rearrange", (name,), attrs)
+        key = ("rearranged", name, *sorted(attrs.items()))
+        if key not in self._known:
+            made = self.add(f"{name}_pixels", op.kind, (self._rearranged(op.inputs[0], attrs),), op.attrs, self.weights.get(name))
+            self.instead[made] = (name, Op(made, "rearrange", (name,), attrs, self.ops[made].shape))
+            self._known[key] = made
+        return self._known[key]
+
+    def aligned(self, value: Value, op: str, axes: Axes) -> str | None:
+        """The map of a tensor with its pixels where those of another map are; None if channels or axes differ.
+
+        Args:
+            value: The tensor.
+            op: The other map.
+            axes: How that is seen with the tensor's shape.
+        """
+        found = (
+            self.gathered(value) if self.axes_of(value) is not None else self.gathered(lifted) if (lifted := self.lifted(value)) else None
+        )
+        if found is None:
+            return None
+        own, seen = found
+        moves: list[tuple[Factor, Factor]] = []
+        for mine, theirs in zip(seen.axes, axes.axes, strict=True):
+            pairs = common(mine, theirs)
+            if pairs is None or any(a.of != b.of or (a.of != "pixel" and a.step != b.step) for a, b in pairs):
+                return None
+            moves += [pair for pair in pairs if pair[0].of == "pixel"]
+        steps, pixels = rearrangement(moves), self.ops[op].shape[2:]
+        if steps is None or self.ops[own].shape[1] != self.ops[op].shape[1]:
+            return None
+        moved = steps[1] != tuple(range(len(steps[1])))
+        if not moved and self.ops[own].shape[2:] == pixels:
+            return own
+        split, order = steps if moved else ((prod(pixels),), (0,))
+        return self._rearranged(own, {"split": split, "order": order, "pixels": pixels})
+
+    def lifted(self, value: Value) -> Value | None:
+        """A tensor of unknown axes, of which the last one is taken for channels, as a map; None if it cannot be."""
+        shape, batch = value.shape, next(iter(self.ops.values())).shape[0]
+        if value.axes is not None or len(shape) < 3 or shape[0] % batch or value.dtype not in (None, torch.float32):
+            return None
+        source = self._moved.get(value.op)
+        if source is not None:
+            axes = source[1].reshaped(shape)
+            if axes is not None:
+                return self.value(source[0], axes, value)
+        rows, tokens, channels = prod(shape[:-2]) // batch, shape[-2], shape[-1]
+        op = self.add(
+            f"{value.op}_map", "channels_first", (self.reading(replace(value, shape=(batch * rows, tokens, channels))),), {"rows": rows}
+        )
+        last = map_axes(self.ops[op].shape).permuted((0, 2, 3, 1)).reshaped(shape)
+        return None if last is None else Value(op, shape, base=self.ops[op].shape, dtype=value.dtype, axes=last)
+
+    def plain(self, value: Value) -> Value:
+        """A tensor as an operator gives it, its elements in their order."""
+        if value.axes is None:
+            return value
+        found = self.gathered(value)
+        if found is None:
+            index = torch.tensor(value.axes.channels())
+            chosen = Value("", tuple(index.shape), dtype=index.dtype, tensor=index)
+            width = self.ops[value.op].shape
+            op = self._opaque(
+                value, (width[0], len(index), *width[2:]), lambda known, x: (Call("index_select.default", (x, 1, known(chosen))),)
+            )
+            found = op, _with_channels_in_order(value.axes)
+        op, axes = found
+        kinds = [factor.of for axis in axes.axes for factor in axis]
+        if kinds == sorted(kinds, key=("image", "channel", "pixel").index):
+            ordered = self._as_map(op, axes)
+            if ordered is not None:
+                return replace(value, op=ordered, base=self.ops[ordered].shape, axes=None)
+        name = self._permuted(value, op, axes)
+        return replace(value, op=name, base=value.shape, axes=None)
+
+    def _as_map(self, op: str, axes: Axes) -> str | None:
+        """A tensor whose pixels come behind its channels, of the shape that it has where an operator of a family can give it."""
+        shape = axes.shape
+        if len(shape) == 2 and self.ops[op].shape[2:] == (1, 1) and shape == self.ops[op].shape[:2]:
+            return self.add(f"{op}_vector", "flatten", (op,), {})
+        as_image = len(shape) == 4 and shape[:2] == self.ops[op].shape[:2]
+        return self.arranged(op, axes, (shape[2], shape[3]) if as_image else None)
+
+    def _permuted(self, value: Value, op: str, axes: Axes) -> str:
+        """The elements of a map in the order of axes, moved by torch."""
+        factors = [factor for axis in axes.axes for factor in axis]
+        order = {"image": 0, "channel": 1, "pixel": 2}
+        stored = sorted(factors, key=lambda factor: (order[factor.of], -factor.step))
+        sizes, perm = [factor.size for factor in stored], [stored.index(factor) for factor in factors]
+        calls = lambda known, x: (  # noqa: E731 - it is handed on at once
+            Call("reshape.default", (x, sizes)),
+            Call("permute.default", ({"call": 0}, perm)),
+            Call("reshape.default", ({"call": 1}, list(value.shape))),
+        )
+        name = self._opaque(replace(value, op=op, axes=None), value.shape, calls)
+        self._moved[name] = (op, axes)
+        return name
+
+    def _opaque(self, value: Value, shape: Shape, calls: Callable[[Recorder, object], tuple[Call, ...]]) -> str:
+        """An operator of some calls on a whole map."""
+        known = Recorder()
+        whole = Value(value.op, self.ops[value.op].shape, dtype=value.dtype)
+        made = calls(known, known(whole))
+        step = known.step(Step("opaque", over_elements(shape, "copy", "permute")), made)
+        return self.add(f"{value.op}_moved", "opaque", (value.op,), step.attrs, step.weights)
+
+    def channels_last(self, value: Value) -> tuple[str, Axes] | None:
+        """A map whose channels are the last axis of a tensor; None if that axis runs over something else.
+
+        Pixels that the network has put into its channels, as where patches are merged, are channels of a new map.
+        """
+        if self.axes_of(value) is None:
+            lifted = self.lifted(value)
+            if lifted is None:
+                return None
+            value = lifted
+        found = self.gathered(value)
+        if found is None:
+            return None
+        op, axes = found
+        last = axes.axes[-1]
+        channels = [factor for factor in last if factor.of == "channel"]
+        merged = [factor for factor in last if factor.of == "pixel"]
+        if prod(f.size for f in channels) != self.ops[op].shape[1] or list(last) != [*merged, *channels]:
+            return None
+        return self._merged(op, axes, merged) if merged else (op, axes)
+
+    def _merged(self, op: str, axes: Axes, merged: Sequence[Factor]) -> tuple[str, Axes] | None:
+        """A map that has a channel for each channel and each of some neighbouring pixels."""
+        h, w = self.ops[op].shape[2:]
+        left = [factor for axis in axes.axes[:-1] for factor in axis if factor.of == "pixel"]
+        rows, columns = [f for f in left if f.step % w == 0], [f for f in left if f.step % w]
+        step = (min((f.step // w for f in rows), default=h), min((f.step for f in columns), default=w))
+        if h % step[0] or w % step[1]:
+            return None
+        size = (h // step[0], w // step[1])
+        if prod(f.size for f in rows) != size[0] or prod(f.size for f in columns) != size[1]:
+            return None
+        parts = []
+        for digits in product(*[range(factor.size) for factor in merged]):
+            at = sum(digit * factor.step for digit, factor in zip(digits, merged, strict=True))
+            attrs: dict[str, Attr] = {"start": (at // w, at % w), "stop": (h, w), "step": step}
+            part = self.add(f"{op}_sampled", "subsample", (op,), attrs)
+            if self.ops[part].shape[2:] != size:
+                return None
+            parts.append(part)
+        made = self.add(f"{op}_merged", "concat", parts, {}) if len(parts) > 1 else parts[0]
+        steps = {f: f.step // w // step[0] * size[1] if f in rows else f.step // step[1] for f in left}
+        inner = tuple(tuple(replace(f, step=steps[f]) if f.of == "pixel" else f for f in axis) for axis in axes.axes[:-1])
+        return made, Axes((*inner, (Factor("channel", self.ops[made].shape[1], 1),)))
+
+
+def _with_channels_in_order(axes: Axes) -> Axes:
+    """The axes of a map that has just the channels that they run over, in their order; pixels lie where they were."""
+    ordered = axes.in_order()
+    found = [
+        tuple(new if old.of == "channel" else old for old, new in zip(before, after, strict=True))
+        for before, after in zip(axes.axes, ordered.axes, strict=True)
+    ]
+    return Axes(tuple(found)).merged()

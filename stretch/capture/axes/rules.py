@@ -1,0 +1,382 @@
+"""What ATen operators do to tensors whose axes are known: views that cost nothing, and operators on feature maps."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import torch
+
+from predictors.registry import Rules
+from predictors.shapes import Attr, Shape
+from stretch.capture.aten_call import AtenCall, Value
+from stretch.capture.axes.constants import spread
+from stretch.capture.axes.maps import Maps
+from stretch.capture.factors import Axes, Factor
+from stretch.operators.convolution import pointwise as pointwise_attrs
+
+Result = Value | tuple[Value, ...] | None
+Rule = Callable[[Maps, AtenCall], Result]
+
+#: By name of the ATen operator without its overload; None where the call is not understood down to single channels.
+RULES: Rules[Rule] = Rules()
+
+_rule = RULES.add
+
+
+@_rule("view", "reshape", "_unsafe_view", "unflatten", "flatten", "unsqueeze", "squeeze", "view_as", "_reshape_alias", "reshape_as")
+def _reshape(maps: Maps, call: AtenCall) -> Result:
+    x = call.tensors[0]
+    if x.axes is None or call.overload == "dtype":
+        return None
+    axes = x.axes.reshaped(call.out)
+    return None if axes is None else maps.value(x.op, axes, x)
+
+
+@_rule("permute", "transpose", "t", "swapaxes", "movedim", "numpy_T", "mT", "adjoint")
+def _permute(maps: Maps, call: AtenCall) -> Result:
+    x = call.tensors[0]
+    axes = maps.axes_of(x)
+    return None if axes is None else maps.value(x.op, axes.permuted(order_of(call, len(x.shape))), x)
+
+
+def order_of(call: AtenCall, rank: int) -> tuple[int, ...]:
+    """Which axis comes where, told by torch itself."""
+    target: Any = call.node.target
+    dims = torch.empty([2 + i for i in range(rank)], device="meta")
+    others = [call.given[argument.name] for argument in target._schema.arguments[1:]]
+    return tuple(size - 2 for size in target(dims, *others).shape)
+
+
+@_rule("dropout", "feature_dropout", "native_dropout", "detach", "alias", "contiguous", "clone", "to", "_to_copy", "type_as", "expand")
+def _same(maps: Maps, call: AtenCall) -> Result:
+    x = call.tensors[0]
+    made = call.node.meta["val"]
+    kept = (made[0] if isinstance(made, tuple | list) else made).dtype in (x.dtype, None)
+    return x if x.axes is not None and x.shape == call.out and kept and not call.given.get("train") else None
+
+
+@_rule("split", "chunk", "split_with_sizes", "tensor_split", "unsafe_split", "unsafe_chunk", "unbind")
+def _split(maps: Maps, call: AtenCall) -> Result:
+    x = call.tensors[0]
+    axes, dim, at = maps.axes_of(x), int(call.given["dim"]) % len(x.shape), 0
+    if axes is None or any(0 in shape for shape in call.shapes):
+        return None
+    parts = []
+    for shape in call.shapes:
+        size = 1 if call.operator == "unbind" else shape[dim]
+        part = _cut(maps, x, axes, dim, at, size)
+        if part is None:
+            return None
+        parts.append(_dropped(maps, part, dim) if call.operator == "unbind" else part)
+        at += size
+    return tuple(parts)
+
+
+@_rule("slice", "narrow")
+def _slice(maps: Maps, call: AtenCall) -> Result:
+    x = call.tensors[0]
+    axes, dim, start, step = (
+        maps.axes_of(x),
+        int(call.given["dim"]) % len(x.shape),
+        int(call.given.get("start") or 0),
+        call.given.get("step", 1),
+    )
+    if x.shape == call.out:
+        return x if x.axes is not None else None
+    if axes is None or 0 in call.out:
+        return None
+    start += x.shape[dim] if start < 0 else 0
+    return _cut(maps, x, axes, dim, start, call.out[dim], int(step))
+
+
+@_rule("select")
+def _select(maps: Maps, call: AtenCall) -> Result:
+    x = call.tensors[0]
+    axes, dim = maps.axes_of(x), int(call.given["dim"]) % len(x.shape)
+    if axes is None:
+        return None
+    part = _cut(maps, x, axes, dim, int(call.given["index"]) % x.shape[dim], 1)
+    return None if part is None else _dropped(maps, part, dim)
+
+
+def _dropped(maps: Maps, part: Value, dim: int) -> Value:
+    axes = maps.axes_of(part)
+    assert axes is not None
+    return maps.value(part.op, axes.without(dim), part)
+
+
+def _cut(maps: Maps, x: Value, axes: Axes, dim: int, start: int, size: int, step: int = 1) -> Value | None:
+    """Some of an axis: channels are a matter of the axes, pixels are cut out."""
+    if all(factor.of == "channel" for factor in axes.axes[dim]) and axes.axes[dim] and step == 1:
+        cut = axes.cut(dim, start, size)
+        return None if cut is None else replace(maps.value(x.op, cut, x), axes=cut)
+    return _sampled(maps, x, dim, start, size, step)
+
+
+def _image(maps: Maps, x: Value) -> tuple[str, Axes, list[int]] | None:
+    """A map whose height and width are two axes of a tensor, or whose width is the only one over pixels; the places of these axes."""
+    found = maps.gathered(x)
+    if found is None:
+        return None
+    op, axes = found
+    places = [i for i, axis in enumerate(axes.axes) if any(factor.of == "pixel" for factor in axis)]
+    if not 1 <= len(places) <= 2 or any(factor.of != "pixel" for i in places for factor in axes.axes[i]):
+        return None
+    sizes = [axes.shape[i] for i in places]
+    arranged = maps.arranged(op, axes, (1, sizes[0]) if len(sizes) == 1 else (sizes[0], sizes[1]))
+    return None if arranged is None else (arranged, axes, places)
+
+
+def _resized(maps: Maps, op: str, axes: Axes, sizes: dict[int, int], like: Value) -> Value:
+    """A map of other height or width, seen along axes of which some have another size."""
+    found = [(Factor("pixel", sizes[i], 1),) if i in sizes else axis for i, axis in enumerate(axes.axes)]
+    return maps.value(op, Axes(tuple(found)).in_order().merged(), like)
+
+
+def _sampled(maps: Maps, x: Value, dim: int, start: int, size: int, step: int) -> Value | None:
+    image = _image(maps, x)
+    if image is None or dim not in image[2]:
+        return None
+    op, axes, places = image
+    down = len(places) == 2 and dim == places[0]
+    there, stop = maps.ops[op].shape[2:], start + (size - 1) * step + 1
+    attrs: dict[str, Attr] = {
+        "start": (start, 0) if down else (0, start),
+        "stop": (stop, there[1]) if down else (there[0], stop),
+        "step": (step, 1) if down else (1, step),
+    }
+    return _resized(maps, maps.add(f"{op}_sampled", "subsample", (op,), attrs), axes, {dim: size}, x)
+
+
+@_rule("roll")
+def _roll(maps: Maps, call: AtenCall) -> Result:
+    x = call.tensors[0]
+    image = _image(maps, x)
+    dims = [int(d) % len(x.shape) for d in call.given["dims"] or ()]
+    if image is None or not dims or any(d not in image[2] for d in dims):
+        return None
+    op, axes, places = image
+    shift = [0, 0]
+    for d, by in zip(dims, call.given["shifts"], strict=True):
+        at = places.index(d) if len(places) == 2 else 1
+        shift[at] = (shift[at] + int(by)) % maps.ops[op].shape[2 + at]
+    made = maps.add(f"{op}_rolled", "roll", (op,), {"shift": tuple(shift)}) if any(shift) else op
+    return maps.value(made, axes.in_order().merged(), x)
+
+
+@_rule("pad", "constant_pad_nd")
+def _pad(maps: Maps, call: AtenCall) -> Result:
+    x, pad = call.tensors[0], [int(n) for n in call.given["pad"]]
+    if x.axes is None or call.given.get("mode", "constant") != "constant" or call.given.get("value") not in (None, 0, 0.0):
+        return None
+    sides = {len(x.shape) - 1 - i: (pad[2 * i], pad[2 * i + 1]) for i in range(len(pad) // 2) if pad[2 * i] or pad[2 * i + 1]}
+    if not sides:
+        return x
+    image = _image(maps, x)
+    if image is None or any(d not in image[2] for d in sides) or min(pad) < 0:
+        return None
+    op, axes, places = image
+    (top, bottom), (left, right) = [sides.get(d, (0, 0)) for d in ([None] if len(places) == 1 else []) + places]  # type: ignore[list-item]
+    made = maps.add(f"{op}_padded", "pad", (op,), {"padding": (top, left, bottom, right)})
+    return _resized(maps, made, axes, {d: x.shape[d] + sum(sides[d]) for d in sides}, x)
+
+
+@_rule("cat", "concat", "concatenate")
+def _concat(maps: Maps, call: AtenCall) -> Result:
+    """Channels side by side."""
+    parts, dim = list(call.given.get("tensors") or ()), int(call.given["dim"]) % len(call.out)
+    if not parts or any(not isinstance(part, Value) or not part.op for part in parts) or all(part.axes is None for part in parts):
+        return None
+    first = maps.gathered(parts[0])
+    if first is None:
+        return None
+    op, axes = first
+    ops = []
+    for part in parts:
+        found = maps.gathered(part)
+        if (
+            found is None
+            or prod(f.size for f in found[1].axes[dim]) != maps.ops[found[0]].shape[1]
+            or any(f.of != "channel" for f in found[1].axes[dim])
+        ):
+            return None
+        like = Axes((*axes.axes[:dim], found[1].axes[dim], *axes.axes[dim + 1 :]))
+        same = maps.aligned(part, op, like) if maps.ops[found[0]].shape[1] == maps.ops[op].shape[1] else None
+        if same is None:
+            if found[1].axes[:dim] + found[1].axes[dim + 1 :] != axes.axes[:dim] + axes.axes[dim + 1 :]:
+                return None
+            if maps.ops[found[0]].shape[2:] != maps.ops[op].shape[2:]:
+                return None
+            same = found[0]
+        ops.append(same)
+    made = maps.add(f"{op}_joined", "concat", ops, {}) if len(ops) > 1 else ops[0]
+    seen = Axes((*axes.axes[:dim], (Factor("channel", maps.ops[made].shape[1], 1),), *axes.axes[dim + 1 :]))
+    return maps.value(made, seen, parts[0])
+
+
+@_rule("linear")
+def _linear(maps: Maps, call: AtenCall) -> Result:
+    x, weight, bias = call.tensor("input"), call.constant("weight"), call.given["bias"]
+    if x is None or weight is None or (bias is not None and bias.op):
+        return None
+    return _projected(maps, call, x, weight.tensor, None if bias is None else bias.tensor)
+
+
+@_rule("addmm")
+def _addmm(maps: Maps, call: AtenCall) -> Result:
+    x, weight, bias = call.tensor("mat1"), call.constant("mat2"), call.constant("self")
+    if x is None or weight is None or weight.tensor is None or bias is None or len(bias.shape) != 1:
+        return None
+    if any(call.given.get(factor, 1) != 1 for factor in ("alpha", "beta")):
+        return None
+    return _projected(maps, call, x, weight.tensor.t(), bias.tensor)
+
+
+def projected_by_matrix(maps: Maps, call: AtenCall) -> Result:
+    """A product with a constant matrix."""
+    x = call.tensor("self")
+    weight = call.constant("mat2") or call.constant("other")
+    if x is None or weight is None or weight.tensor is None or len(weight.shape) != 2:
+        return None
+    return _projected(maps, call, x, weight.tensor.t(), None)
+
+
+def _projected(maps: Maps, call: AtenCall, x: Value, weight: torch.Tensor | None, bias: torch.Tensor | None) -> Result:
+    """A linear layer over the channels of every pixel is a 1×1 convolution."""
+    if weight is None or weight.dtype != torch.float32 or (x.axes is None and len(x.shape) < 3):
+        return None
+    found = maps.channels_last(x)
+    if found is None:
+        return None
+    op, axes = found
+    own = {"weight": weight[:, :, None, None]} | ({} if bias is None else {"bias": bias})
+    made = maps.add(maps.name_of(call), "conv", (op,), pointwise_attrs(len(weight), bias is not None), own)
+    return maps.value(made, Axes((*axes.axes[:-1], (Factor("channel", len(weight), 1),))).merged(), x)
+
+
+@_rule("layer_norm")
+def _layer_norm(maps: Maps, call: AtenCall) -> Result:
+    x, weight, bias = call.tensors[0], call.given.get("weight"), call.given.get("bias")
+    if tuple(call.given["normalized_shape"]) != (x.shape[-1],) or (weight is None and bias is not None):
+        return None
+    vector = x.axes is None and len(x.shape) == 2
+    found = (maps.reading(x), None) if vector else maps.channels_last(x)
+    if found is None:
+        return None
+    op, axes = found
+    own = {}
+    if weight is not None:
+        own = {"weight": weight.tensor, "bias": torch.zeros_like(weight.tensor) if bias is None else bias.tensor}
+    attrs: dict[str, Attr] = {"eps": float(call.given["eps"]), "affine": weight is not None}
+    made = maps.add(maps.name_of(call), "layer_norm", (op,), attrs, own)
+    return Value(made, x.shape) if axes is None else maps.value(made, axes, x)
+
+
+@_rule("batch_norm", "_native_batch_norm_legit_no_training")
+def _batch_norm(maps: Maps, call: AtenCall) -> Result:
+    """Of tokens that stand in one row, whose second axis are the channels."""
+    x = call.tensors[0]
+    if x.axes is None or len(x.shape) < 2:
+        return None
+    found = maps.gathered(x)
+    if found is None:
+        return None
+    op, axes = found
+    if axes.axes[1] != (Factor("channel", maps.ops[op].shape[1], 1),):
+        return None
+    made = _on_maps(maps, call, {id(x): op}, op)
+    return None if made is None else maps.value(made.op, axes, x)
+
+
+@_rule("mean")
+def _mean(maps: Maps, call: AtenCall) -> Result:
+    """A mean over all pixels is global pooling; one over the channels of each pixel leaves one of them."""
+    return _reduced(maps, call, "global_avg_pool", "channel_mean")
+
+
+@_rule("linalg_vector_norm", "norm")
+def _norm(maps: Maps, call: AtenCall) -> Result:
+    """The length of each channel."""
+    return _reduced(maps, call, "global_l2_norm", "") if call.given.get("ord", call.given.get("p")) == 2 else None
+
+
+def _reduced(maps: Maps, call: AtenCall, over_pixels: str, over_channels: str) -> Result:
+    x, dims = call.tensors[0], call.given.get("dim")
+    over = sorted(int(d) % len(x.shape) for d in ([dims] if isinstance(dims, int) else dims or ()))
+    found = maps.gathered(x)
+    if found is None or not over or call.given.get("dtype") is not None:
+        return None
+    op, axes = found
+    reduced = [factor for d in over for factor in axes.axes[d]]
+    left = [() if i in over else axis for i, axis in enumerate(axes.axes)]
+    sides = {factor.of for factor in reduced}
+    keep = bool(call.given["keepdim"])
+    if sides == {"pixel"} and len(reduced) == len(axes.factors("pixel")):
+        remaining = left if keep else [axis for i, axis in enumerate(axes.axes) if i not in over]
+        vector = tuple(prod(f.size for f in axis) for axis in remaining) == maps.ops[op].shape[:2]
+        made = maps.add(maps.name_of(call), over_pixels, (op,), {"keepdims": not vector})
+        return Value(made, maps.ops[made].shape) if vector else maps.value(made, Axes(tuple(remaining)), x)
+    if sides == {"channel"} and len(reduced) == len(axes.factors("channel")) and keep and over_channels:
+        made = maps.add(maps.name_of(call), over_channels, (op,), {})
+        return maps.value(made, Axes(tuple(left)), x)
+    return None
+
+
+def elementwise(maps: Maps, call: AtenCall) -> Result:
+    """What is computed element by element is computed so wherever the elements lie."""
+    leader = next((value for value in call.tensors if value.axes is not None and value.shape == call.out), None)
+    found = None if leader is None else maps.gathered(leader)
+    if leader is None or found is None:
+        return None
+    op, axes = found
+    places: dict[int, str | Value] = {}
+    for value in call.values:
+        place = _met(maps, value, op, axes, call.out)
+        if place is None:
+            return None
+        places[id(value)] = place
+    made = _on_maps(maps, call, places, op)
+    return None if made is None else maps.value(made.op, axes, leader)
+
+
+def _met(maps: Maps, value: Value, op: str, axes: Axes, out: Shape) -> str | Value | None:
+    """A tensor as it meets a map: aligned with it, or as far as it is broadcast."""
+    if not value.op:
+        if value.tensor is None:
+            return None
+        seen = spread(value.tensor, axes, ("channel", "pixel"))
+        if seen is None:
+            return None
+        channels, pixels = seen.shape
+        height, width = maps.ops[op].shape[2:] if pixels > 1 else (1, 1)
+        tensor = seen.reshape(1, channels, height, width)
+        return replace(value, shape=tuple(tensor.shape), tensor=tensor)
+    if value.shape == out:
+        return maps.aligned(value, op, axes)
+    found = maps.gathered(value)
+    if found is None:
+        return None
+    own, seen_axes = found
+    padded = (*[()] * (len(axes.axes) - len(seen_axes.axes)), *seen_axes.axes)
+    fits = all(not mine or mine == theirs for mine, theirs in zip(padded, axes.axes, strict=True))
+    there, here = maps.ops[own].shape, maps.ops[op].shape
+    whole = there[1] in (1, here[1]) and there[2:] in ((1, 1), here[2:])
+    return own if fits and whole else None
+
+
+def _on_maps(maps: Maps, call: AtenCall, places: dict[int, Any], op: str) -> Value | None:
+    """The result of a call on maps in place of what they are seen as."""
+
+    def placed(argument: Any) -> Any:
+        if isinstance(argument, list | tuple):
+            return [placed(each) for each in argument]
+        place = places.get(id(argument), argument) if isinstance(argument, Value) else argument
+        return (
+            Value(place, maps.ops[place].shape, dtype=argument.dtype) if isinstance(place, str) and isinstance(argument, Value) else place
+        )
+
+    given = {name: placed(argument) for name, argument in call.given.items()}
+    made = maps.compute(AtenCall(call.node, given, [maps.ops[op].shape]))
+    made = made[0] if isinstance(made, tuple) else made
+    return made if made.op and maps.ops[made.op].shape == maps.ops[op].shape else None

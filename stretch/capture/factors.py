@@ -1,0 +1,197 @@
+"""A tensor seen as axes over the channels and pixels of a feature map.
+
+Tokens, windows and heads are a feature map in another order: N×P×C has its channels
+last, a window is some rows and some columns, a head is some channels. So each axis
+of a tensor is told as a product of *factors*, each of which steps through images,
+channels or pixels of the map. Reshaping splits and merges factors, permuting moves
+axes, and nothing is computed.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import prod
+from typing import Literal, get_args
+
+from predictors.shapes import Shape
+
+#: What a factor steps through; the scores of attention also have queries and keys.
+Of = Literal["image", "channel", "pixel", "query", "key"]
+
+
+@dataclass(frozen=True)
+class Factor:
+    """Some of a map's images, channels or pixels, in equal steps.
+
+    Args:
+        of: What it steps through.
+        size: How many.
+        step: From one to the next; pixels are counted row by row.
+    """
+
+    of: Of
+    size: int
+    step: int
+
+    def split(self, inner: int) -> tuple["Factor", "Factor"]:
+        """Two factors, the inner one of this size."""
+        return Factor(self.of, self.size // inner, self.step * inner), Factor(self.of, inner, self.step)
+
+
+Axis = tuple[Factor, ...]
+
+
+@dataclass(frozen=True)
+class Axes:
+    """What every axis of a tensor runs over.
+
+    Args:
+        axes: Of each axis its factors, the outermost first; none for an axis of one element.
+        first: Channel of the map at which it starts.
+    """
+
+    axes: tuple[Axis, ...]
+    first: int = 0
+
+    @property
+    def shape(self) -> Shape:
+        """Of the tensor."""
+        return tuple(_size(axis) for axis in self.axes)
+
+    def factors(self, of: Of) -> tuple[Factor, ...]:
+        """Those that step through channels, pixels or images, in order."""
+        return tuple(factor for axis in self.axes for factor in axis if factor.of == of)
+
+    def channels(self) -> list[int]:
+        """Channels of the map, in the order in which the tensor has them."""
+        found = [self.first]
+        for factor in self.factors("channel"):
+            found = [at + i * factor.step for at in found for i in range(factor.size)]
+        return found
+
+    def reshaped(self, shape: Shape) -> "Axes | None":
+        """The same elements in another shape; None if an axis would begin within a factor."""
+        left = [factor for axis in self.axes for factor in axis][::-1]
+        axes: list[Axis] = []
+        for size in shape:
+            axis: list[Factor] = []
+            while _size(axis) < size:
+                if not left:
+                    return None
+                factor, missing = left.pop(), size // _size(axis)
+                if factor.size > missing:
+                    if size % _size(axis) or factor.size % missing:
+                        return None
+                    factor, rest = factor.split(factor.size // missing)
+                    left.append(rest)
+                axis.append(factor)
+            if _size(axis) != size:
+                return None
+            axes.append(_merged(axis))
+        return None if left else replace(self, axes=tuple(axes))
+
+    def permuted(self, order: Sequence[int]) -> "Axes":
+        """Its axes in another order."""
+        return replace(self, axes=tuple(self.axes[axis] for axis in order))
+
+    def cut(self, axis: int, start: int, size: int) -> "Axes | None":
+        """Some of an axis over channels; None if it runs over something else or a cut lies within an inner factor."""
+        factors = self.axes[axis]
+        if start == 0 and size == _size(factors):
+            return self
+        if not factors or factors[0].of != "channel":
+            return None
+        inner = _size(factors[1:])
+        if start % inner or size % inner:
+            return None
+        outer = factors[0]
+        kept = Factor("channel", size // inner, outer.step)
+        axes = (*self.axes[:axis], _merged([kept, *factors[1:]]), *self.axes[axis + 1 :])
+        return replace(self, axes=axes, first=self.first + start // inner * outer.step)
+
+    def without(self, axis: int) -> "Axes":
+        """Without an axis of one element."""
+        return replace(self, axes=(*self.axes[:axis], *self.axes[axis + 1 :]))
+
+    def in_order(self) -> "Axes":
+        """The axes of a map that has the same images, channels and pixels in the order in which they are seen here."""
+        left = {of: prod(factor.size for factor in self.factors(of)) for of in get_args(Of)}
+        axes = []
+        for axis in self.axes:
+            factors = []
+            for factor in axis:
+                left[factor.of] //= factor.size
+                factors.append(replace(factor, step=left[factor.of]))
+            axes.append(tuple(factors))
+        return Axes(tuple(axes))
+
+    def merged(self) -> "Axes":
+        """With factors that continue each other as one."""
+        return replace(self, axes=tuple(map(_merged, self.axes)))
+
+
+def map_axes(shape: Shape) -> Axes:
+    """A feature map N×C×H×W as it is."""
+    n, c, h, w = shape
+    return Axes(tuple(_merged([factor]) for factor in _of_map(n, c, h, w)))
+
+
+def _of_map(n: int, c: int, h: int, w: int) -> Iterator[Factor]:
+    yield Factor("image", n, 1)
+    yield Factor("channel", c, 1)
+    yield Factor("pixel", h, w)
+    yield Factor("pixel", w, 1)
+
+
+def common(a: Axis, b: Axis) -> list[tuple[Factor, Factor]] | None:
+    """The factors of two axes of one size, split so that they come in pairs of one size; None if they cannot be."""
+    left, right, pairs = list(a)[::-1], list(b)[::-1], []
+    while left and right:
+        mine, theirs = left.pop(), right.pop()
+        size = min(mine.size, theirs.size)
+        if max(mine.size, theirs.size) % size:
+            return None
+        if mine.size > size:
+            mine, rest = mine.split(mine.size // size)
+            left.append(rest)
+        elif theirs.size > size:
+            theirs, rest = theirs.split(theirs.size // size)
+            right.append(rest)
+        pairs.append((mine, theirs))
+    return None if left or right else pairs
+
+
+def _size(axis: Sequence[Factor]) -> int:
+    return prod(factor.size for factor in axis)
+
+
+def _merged(axis: Sequence[Factor]) -> Axis:
+    """Factors without those of one element, and neighbours that continue each other as one."""
+    found: list[Factor] = []
+    for factor in axis:
+        if factor.size == 1:
+            continue
+        last = found[-1] if found else None
+        if last is not None and last.of == factor.of and last.step == factor.step * factor.size:
+            found[-1] = Factor(factor.of, last.size * factor.size, factor.step)
+        else:
+            found.append(factor)
+    return tuple(found)
+
+
+def rearrangement(pairs: Sequence[tuple[Factor, Factor]]) -> tuple[Shape, Shape] | None:
+    """How pixels that lie in the steps of the first of each pair come to lie in the steps of the second.
+
+    Returns:
+        Sizes of the axes that the pixels are split into, and the order of these axes in the result; None if the steps of
+        either are not those of axes that lie within each other.
+    """
+    before = sorted(range(len(pairs)), key=lambda i: -pairs[i][0].step)
+    after = sorted(range(len(pairs)), key=lambda i: -pairs[i][1].step)
+    for order, side in ((before, 0), (after, 1)):
+        factors = [pairs[i][side] for i in order]
+        if factors and factors[-1].step != 1:
+            return None
+        if any(outer.step != inner.step * inner.size for outer, inner in pairwise(factors)):
+            return None
+    return tuple(pairs[i][0].size for i in before), tuple(before.index(i) for i in after)

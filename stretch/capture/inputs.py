@@ -1,0 +1,121 @@
+"""What a network is given: one tensor, or several by the names of its forward's arguments."""
+
+import inspect
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from predictors.errors import UsageError
+from predictors.shapes import Shape
+
+#: Name of the input of a network with one.
+ONLY = "input"
+
+#: The shape of one input; or of several, in their order or by the names of the forward's arguments.
+InputShapes = Sequence[int] | Sequence[Sequence[int]] | Mapping[str, Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Shapes of a network's inputs.
+
+    Args:
+        shapes: By name, batch first, in the order of the forward's arguments.
+        named: Whether the names are those of the forward's arguments; else there is one input, called `ONLY`, its first argument.
+    """
+
+    shapes: Mapping[str, Shape]
+    named: bool = False
+
+    @classmethod
+    def of(cls, given: "InputShapes | Inputs", module: nn.Module) -> "Inputs":
+        """The inputs of a network.
+
+        Args:
+            given: Its shapes.
+            module: The network, whose forward names them.
+
+        Raises:
+            UsageError: If there is a shape for no argument of the forward, an argument without one, or something that is no shape.
+        """
+        if isinstance(given, Inputs):
+            return given
+        if is_shape(given):
+            return cls({ONLY: checked_shape(ONLY, given)})
+        # of a network that is traced, such as one of an ONNX file, the signature is that of its own forward
+        arguments = list(inspect.signature(module.forward).parameters.values())
+        tensors = [each for each in arguments if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+        names = [each.name for each in tensors]
+        name = type(module).__name__
+        if not isinstance(given, Mapping):
+            if len(given) > len(names):
+                taken = ", ".join(names) or "nothing"
+                raise UsageError(f"there are {len(given)} input shapes, the forward of `{name}` takes {taken}", "give a shape for each")
+            given = dict(zip(names, given, strict=False))  # type: ignore[arg-type]
+        if unknown := [each for each in given if each not in names]:
+            raise UsageError(f"`{name}` has no input `{unknown[0]}`", f"its forward takes {', '.join(names) or 'nothing'}")
+        if missing := [each.name for each in tensors if each.default is each.empty and each.name not in given]:
+            raise UsageError(f"`{name}` has no shape for its input `{missing[0]}`", _every(names))
+        if not given:
+            raise UsageError(f"there is no shape for any input of `{name}`", _every(names))
+        return cls({each: checked_shape(each, given[each]) for each in names if each in given}, named=True)
+
+    def random(self, seed: int = 0, device: torch.device | str = "cpu") -> list[torch.Tensor]:
+        """Normally distributed numbers for each, in order."""
+        generator = torch.Generator().manual_seed(seed)
+        return [torch.randn(tuple(shape), generator=generator).to(device) for shape in self.shapes.values()]
+
+    def arguments(self, tensors: Sequence[torch.Tensor]) -> tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor]]:
+        """How the forward is called with tensors: by position, and by name."""
+        return ((), dict(zip(self.shapes, tensors, strict=True))) if self.named else (tuple(tensors), {})
+
+    def call(self, module: nn.Module, tensors: Sequence[torch.Tensor]) -> Any:
+        """What a network gives for tensors, which it may write into."""
+        args, kwargs = self.arguments(tensors)
+        return module(*args, **kwargs)
+
+    def __str__(self) -> str:
+        """Sizes as people write them, such as ``1×3×224×224``."""
+        sizes = {name: "×".join(map(str, shape)) for name, shape in self.shapes.items()}
+        return ", ".join(f"{name} {size}" for name, size in sizes.items()) if self.named or len(sizes) > 1 else sizes[ONLY]
+
+
+def _every(names: Sequence[str]) -> str:
+    """What to do where shapes are missing."""
+    return f"give each of {', '.join(names)} its shape, as a mapping or with --input {names[0]}=1x3x224x224" if names else "give it inputs"
+
+
+def is_shape(given: Any) -> bool:
+    """Whether shapes of inputs are that of one input, not of several."""
+    return not isinstance(given, Mapping) and all(isinstance(each, int) or hasattr(each, "__index__") for each in given)
+
+
+def whole_numbers(name: str, where: str) -> UsageError:
+    """What to say of a network whose inputs are whole numbers, such as those of words.
+
+    Args:
+        name: Of the network.
+        where: Which of them, or where that is seen, after a space.
+    """
+    return UsageError(
+        f"`{name}` takes whole numbers{where}, and inputs are real numbers here", "give the part behind its embedding as `module:factory`"
+    )
+
+
+def checked_shape(name: str, given: Any) -> Shape:
+    """The shape of an input.
+
+    Raises:
+        UsageError: If it is none.
+    """
+    try:
+        shape = tuple(operator.index(size) for size in given)
+    except TypeError:
+        shape = ()
+    if not shape or min(shape) < 1:
+        raise UsageError(f"the input `{name}` has {given!r}, which is no shape", "give whole numbers from 1, such as (1, 3, 224, 224)")
+    return shape

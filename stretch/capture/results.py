@@ -1,0 +1,113 @@
+"""The outputs of a captured graph: which operators a network's results are."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from predictors.errors import StretchError
+from predictors.graph import Op, OpGraph
+from stretch.capture.structure import Result, Returned, keyed, leaves, rebuilt
+from stretch.operators.settings import Refusal
+
+
+def relabelled(output: Any, seen: Any, named: Callable[[torch.Tensor], str | None]) -> Returned:
+    """What a network returned, with a `Result` in place of each tensor that depends on its inputs.
+
+    Args:
+        output: As the network returned it.
+        seen: The same as it was captured, with tensors that are known.
+        named: The operator of such a tensor, or the input that it is; None for one that does not depend on the inputs.
+
+    Raises:
+        Refusal: If the two are not of one form.
+    """
+    there, known = list(keyed(output)), [leaf for _, leaf in leaves(seen)]
+    if [isinstance(leaf, torch.Tensor) for _, leaf in there] != [isinstance(leaf, torch.Tensor) for leaf in known]:
+        raise Refusal("it has another form where it is captured")
+    made = []
+    for (key, leaf), tensor in zip(there, known, strict=True):
+        name = named(tensor) if isinstance(tensor, torch.Tensor) else None
+        made.append(Result(name, key) if name is not None else leaf.detach() if isinstance(leaf, torch.Tensor) else leaf)
+    return Returned(rebuilt(output, iter(made)))
+
+
+def outputs_of(returned: Returned, inputs: Sequence[str], name: str) -> list[str]:
+    """Names of the operators that are the network's outputs, each once.
+
+    Args:
+        returned: What the network returns.
+        inputs: Names of its inputs, which no operator computes.
+        name: Of the network, for errors.
+
+    Raises:
+        StretchError: If it returns no tensor, or none that an operator computes.
+    """
+    results = list(dict.fromkeys(result.name for result in returned.results))
+    outputs = [each for each in results if each not in inputs]
+    if outputs:
+        return outputs
+    if results:
+        raise StretchError(f"`{name}` returns its input: it has no operator", "give a network with layers")
+    if any(isinstance(leaf, torch.Tensor) for _, leaf in leaves(returned.template)):
+        raise StretchError(f"`{name}` returns something that does not depend on its input", "give a network that reads its input")
+    raise StretchError(f"`{name}` returns no tensor", "let its forward return the tensors that it computes")
+
+
+def check_read(graph: OpGraph) -> None:
+    """See that a network reads each of its inputs.
+
+    Raises:
+        StretchError: If it does not.
+    """
+    unread = next((op.name for op in graph.inputs if not graph.consumers[op.name]), None)
+    if unread is not None:
+        raise StretchError(f"nothing that `{graph.name}` returns depends on its input `{unread}`", "wrap it in a module without that input")
+
+
+def left_out(returned: Returned, inputs: Sequence[str]) -> list[str]:
+    """Sentences on what a network returns and no file can compute: its inputs, and what does not depend on them."""
+    fixed = [key for key, leaf in keyed(returned.template) if not isinstance(leaf, Result)]
+    passed = [result.key for result in returned.results if result.name in inputs]
+    found = []
+    if fixed:
+        what = ", ".join(f"`{key}`" for key in fixed)
+        found.append(f"{what} of what the network returns does not depend on its input: the module returns it, bundles leave it out")
+    if passed:
+        what = ", ".join(f"`{key}`" for key in passed)
+        found.append(f"{what} of what the network returns is its input as it came: the module returns it, bundles leave it out")
+    return found
+
+
+def reachable(ops: Sequence[Op], outputs: Sequence[str]) -> list[Op]:
+    """Operators without those that do not lead to an output; inputs stay."""
+    needed = set(outputs)
+    for op in reversed(ops):
+        if op.name in needed:
+            needed.update(op.inputs)
+    return [op for op in ops if op.name in needed or op.kind == "input"]
+
+
+def pairs(output: Any, returned: Returned) -> list[tuple[str, torch.Tensor]]:
+    """The tensors that a network returned, each with its operator's name; none where it is of another form.
+
+    Args:
+        output: As the network returned it.
+        returned: What it returns.
+    """
+    named = [leaf for _, leaf in leaves(returned.template)]
+    there = [leaf for _, leaf in leaves(output)]
+    if len(named) != len(there):
+        return []
+    return [(a.name, b) for a, b in zip(named, there, strict=True) if isinstance(a, Result) and isinstance(b, torch.Tensor)]
+
+
+def differences(got: Mapping[str, torch.Tensor], want: Any, returned: Returned) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Each result beside what the network itself returned.
+
+    Args:
+        got: Tensors by the names of their operators.
+        want: What the network returned.
+        returned: What it returns.
+    """
+    return [(got[name], tensor) for name, tensor in pairs(want, returned)]

@@ -1,0 +1,53 @@
+"""Shapes of a model's inputs as they are written on the command line."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from predictors.errors import UsageError
+
+if TYPE_CHECKING:
+    from stretch.capture.inputs import InputShapes
+
+#: The flag, for every verb that reads a model.
+InputSizes = Annotated[
+    list[str] | None,
+    typer.Option("--input", help="Input size, such as 3x224x224 or, with the batch, 4x3x224x224; of several inputs NAME=1x3x224x224 each."),
+]
+
+_EXAMPLE = (
+    "write channels, height and width as 3x224x224, the batch before them as 4x3x224x224, and of several inputs NAME=1x3x224x224 each"
+)
+
+
+def read_inputs(texts: Sequence[str] | None) -> "InputShapes | None":
+    """The shapes of inputs, batch first; None where none is written.
+
+    Args:
+        texts: ``3x224x224`` or, batch first, ``4x3x224x224``; several of those, in order; or ``NAME=1x3x224x224`` each, of any length.
+
+    Raises:
+        UsageError: If one is no shape, some have names and others none, or a name is there twice.
+    """
+    if not texts:
+        return None
+    pairs = [text.partition("=")[::2] if "=" in text else ("", text) for text in texts]
+    names = [name.strip() for name, _ in pairs]
+    if any(names) and (not all(names) or len(set(names)) < len(names)):
+        raise UsageError(f"the inputs {', '.join(texts)} do not have a name of their own each", _EXAMPLE)
+    shapes = [_shape(text, named=bool(name)) for name, text in pairs]
+    if any(names):
+        return dict(zip(names, shapes, strict=True))
+    return shapes[0] if len(shapes) == 1 else shapes
+
+
+def _shape(text: str, *, named: bool) -> tuple[int, ...]:
+    parts = text.strip().lower().replace("×", "x").replace(",", "x").split("x")
+    if not all(part.isascii() and part.isdigit() and 0 < int(part) < 1 << 16 for part in parts) or len(parts) > 8:
+        raise UsageError(f"--input {text} is no shape", _EXAMPLE)
+    shape = tuple(map(int, parts))
+    if not named and len(shape) not in (3, 4):
+        raise UsageError(f"--input {text} is not channels, height and width, nor the batch and those", _EXAMPLE)
+    # three numbers without a name are one image
+    return shape if named or len(shape) == 4 else (1, *shape)

@@ -1,0 +1,115 @@
+"""`stretch simulate`: a bundle on its device without the device, and what disturbs it there."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stretch.cli.output import Output, verb
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from scheduler.simulate.answer import SimulateAnswer
+    from scheduler.simulate.clock import Simulated
+
+#: Traced inferences; more would only make the file slow to open.
+TRACED = 64
+
+
+@verb
+def simulate(
+    out: Output,
+    bundle: Annotated[Path, typer.Argument(help="Folder of a bundle.")],
+    inferences: Annotated[int, typer.Option(help="How many.", min=1, max=1_000_000)] = 100,
+    busy: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A share of a processor that others take, and between which milliseconds, as gpu=0.9@50:155; repeat or separate by commas."
+        ),
+    ] = None,
+    jitter: Annotated[float, typer.Option(help="How much computing times vary: the standard deviation of their logarithm.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Of jitter and random arrivals.", min=0)] = 0,
+    arrivals: Annotated[
+        str | None,
+        typer.Option(
+            help="When inferences are asked for: periodic:MS, or poisson:RATE with requests a second; else each as soon as there is room for it."
+        ),
+    ] = None,
+    in_flight: Annotated[int, typer.Option(help="Inferences at once.", min=1, max=64)] = 1,
+    deadline: Annotated[float | None, typer.Option(help="Milliseconds from request to output; says how many inferences miss it.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Write the timeline of the first inferences for ui.perfetto.dev to this file.")] = None,
+) -> None:
+    """Simulate a bundle on the device it was planned for, with background load, jitter and requests that come at their own times."""
+    from predictors.devices import load_device
+    from scheduler.bundle.load import load_bundle
+    from scheduler.measure.trace_files import write_perfetto
+    from scheduler.simulate.answer import Request, tracks
+    from scheduler.simulate.answer import simulate as simulate_bundle
+    from scheduler.simulate.arrivals import parse_arrivals
+    from scheduler.simulate.clock import TOLD_EVERY
+    from scheduler.simulate.load import parse_loads
+    from scheduler.simulate.scene import Scene
+
+    scene = Scene(
+        runs=inferences,
+        in_flight=in_flight,
+        arrivals=None if arrivals is None else parse_arrivals(arrivals),
+        loads=parse_loads(busy or []),
+        jitter=jitter,
+        seed=seed,
+        traced=TRACED if trace is not None else 1,
+    )
+    request = Request(arrivals=arrivals, deadline_ms=deadline, trace=trace)
+    loaded = load_bundle(bundle, check_hashes=True)
+    with out.progress("simulating", total=inferences // TOLD_EVERY) as step:
+        answer, simulated = simulate_bundle(loaded, load_device(loaded.manifest.device), scene, request, out.warnings, out.warn, step)
+    if trace is not None:
+        write_perfetto(trace, tracks(answer, simulated))
+    out.emit(answer, lambda console: _print(console, answer, simulated))
+
+
+def _print(console: "Console", answer: "SimulateAnswer", found: "Simulated") -> None:
+    """The answer, and the timeline of the first inference."""
+    from scheduler.runtime.trace import timeline
+
+    fitted = "fitted to measurements" if answer.calibrated else "not fitted to measurements"
+    console.print(f"{answer.model} on {answer.device}, whose profile is {fitted}; simulated, nothing was measured")
+    console.print(_latencies(answer))
+    console.print()
+    for line in timeline(found.traces[0]):
+        console.print(line)
+    console.print()
+    console.print(_processors(answer))
+    console.print(f"exchanges and joins take {answer.communication_ms:.2f} ms of an inference, whatever goes on beside them")
+    at_once = "one at a time" if answer.in_flight == 1 else f"up to {answer.in_flight} at once"
+    console.print(f"{answer.runs} inferences, {at_once}, in {answer.elapsed_ms:.2f} ms: {answer.per_second:.1f} a second")
+    if answer.deadline_ms is not None:
+        console.print(f"{answer.missed} of {answer.runs} miss the deadline of {answer.deadline_ms:g} ms")
+    if answer.trace is not None:
+        console.print(f"timeline: {answer.trace} (open it in ui.perfetto.dev)")
+
+
+def _latencies(answer: "SimulateAnswer") -> "Table":
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("latency")
+    table.add_column("ms", justify="right")
+    rows = (("undisturbed", answer.makespan_ms), ("median", answer.p50_ms), ("p90", answer.p90_ms), ("p99", answer.p99_ms))
+    for name, ms in rows:
+        table.add_row(name, f"{ms:.2f}")
+    return table
+
+
+def _processors(answer: "SimulateAnswer") -> "Table":
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("processor")
+    for title in ("busy ms an inference", "share of the time"):
+        table.add_column(title, justify="right")
+    for name, busy in answer.busy.items():
+        table.add_row(name, f"{busy.ms:.2f}", f"{100 * busy.share:.0f} %")
+    return table

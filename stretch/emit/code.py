@@ -1,0 +1,112 @@
+"""What one operator is as Python code."""
+
+import keyword
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from predictors.errors import StretchError
+from predictors.graph import Op
+from predictors.registry import Registry
+from predictors.shapes import Shape
+from stretch.operators.forms import make_module
+
+#: Stands in an expression for the attribute that holds the operator's module or tensors.
+OWN = "{own}"
+
+
+@dataclass(frozen=True)
+class Code:
+    """One operator as Python.
+
+    Args:
+        expression: Its result. ``{0}`` is the first tensor that it reads, ``{own}`` its attribute of the class.
+        module: What makes its module, such as ``nn.Linear(3, 4)``; empty if it has none.
+        tensors: What makes its learned and constant tensors where it has them without a module, by the key of the operator's
+            weights: whether it is learned, and the code of its initial value.
+        helpers: Classes of nn-stretch that the module is made of, which go into the package.
+        passes: Whether it gives what it reads.
+    """
+
+    expression: str = "{0}"
+    module: str = ""
+    tensors: Mapping[str, tuple[bool, str]] = field(default_factory=dict)
+    helpers: tuple[type[nn.Module], ...] = ()
+    passes: bool = False
+
+
+#: Writes an operator that reads tensors of these shapes.
+CodeRule = Callable[[Op, list[Shape]], Code]
+
+#: Rules by the name of the kind; other kinds are what the module of torch that computes them says of itself.
+codes: Registry[CodeRule] = Registry("operator kind with Python code")
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+#: Words such as modes, and equations of sums: nothing that ends a word of Python or stands for a tensor.
+_WORD = re.compile(r"[A-Za-z0-9_ .,:>*-]*")
+
+
+def code_of(op: Op, shapes: list[Shape]) -> Code:
+    """An operator as Python.
+
+    Args:
+        op: The operator.
+        shapes: Of what it reads.
+
+    Raises:
+        StretchError: If its kind has no rule, and what computes it is no module of torch.
+    """
+    if op.kind in codes:
+        return codes.get(op.kind)(op, shapes)
+    module = make_module(op, shapes)
+    name = type(module).__name__
+    if getattr(nn, name, None) is not type(module):
+        raise StretchError(f"operator `{op.name}` ({op.kind}) has no form in plain Python code")
+    return Code(f"{OWN}({{0}})", f"nn.{module!r}")
+
+
+def literal(value: Any) -> str:
+    """A number, truth value, word or tuple of them as Python code; what a file states becomes nothing else.
+
+    Raises:
+        StretchError: If it is anything else.
+    """
+    if isinstance(value, bool | int) or value is None or (isinstance(value, str) and _WORD.fullmatch(value)):
+        return repr(value)
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else f'float("{value}")'
+    if isinstance(value, tuple | list):
+        inside = ", ".join(literal(each) for each in value)
+        if isinstance(value, list):
+            return f"[{inside}]"
+        return f"({inside},)" if len(value) == 1 else f"({inside})"
+    raise StretchError(f"{value!r} cannot be written as Python code")
+
+
+def call(name: str, *arguments: Any, **settings: Any) -> str:
+    """A call with literal arguments."""
+    given = [literal(each) for each in arguments] + [f"{key}={literal(value)}" for key, value in settings.items()]
+    return f"{name}({', '.join(given)})"
+
+
+def attribute(name: str) -> str:
+    """A name that a module may have as an attribute: letters, digits and underscores, and nothing that Python or torch uses.
+
+    Args:
+        name: Of an operator or a segment.
+    """
+    safe = re.sub(r"[^A-Za-z0-9_]", "_", name) or "_"
+    if not _NAME.fullmatch(safe):
+        safe = f"_{safe}"
+    return f"{safe}_" if keyword.iskeyword(safe) or keyword.issoftkeyword(safe) or hasattr(nn.Module, safe) or safe == "self" else safe
+
+
+def class_name(name: str) -> str:
+    """A name of a class: words of the name, each with a capital letter."""
+    words = re.findall(r"[A-Za-z0-9]+", name)
+    made = "".join(word[0].upper() + word[1:] for word in words) or "Network"
+    return made if made[0].isalpha() else f"Network{made}"

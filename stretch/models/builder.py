@@ -1,0 +1,184 @@
+"""A torch network while it is written from a file: calls of torch whose shapes are worked out without data."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx, nn
+from torch.func import functional_call
+
+from predictors.errors import StretchError
+from scheduler.formats.onnx.checks import MAX_ALIVE
+
+#: Modules within each other; networks have ten.
+MAX_DEPTH = 32
+
+#: What a network that is read from a file says of itself: no module or tensor of it is called so.
+_STATED = ("input_shape", "warnings")
+
+
+class Builder:
+    """A torch network while it is written; shapes are worked out on tensors without data.
+
+    Args:
+        shapes: Of the input, or of several by the names of the forward's arguments, which are words of Python.
+        nested: Whether a dot in a name parts a module from the one that it lies in, as in torch.
+
+    Attributes:
+        inputs: What stands for each input, by its argument.
+    """
+
+    def __init__(self, shapes: Sequence[int] | Mapping[str, Sequence[int]], *, nested: bool = False) -> None:
+        self._root, self._graph, self._nested = nn.Module(), fx.Graph(), nested
+        self.inputs: dict[str, fx.Node] = {}
+        for name, shape in (shapes if isinstance(shapes, Mapping) else {"x": shapes}).items():
+            self.inputs[name] = self._graph.placeholder(name)
+            self.inputs[name].meta["val"] = torch.empty(tuple(shape), device="meta")
+
+    @property
+    def input(self) -> fx.Node:
+        """What stands for the first input."""
+        return next(iter(self.inputs.values()))
+
+    def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Node:
+        """A call of a function of torch.
+
+        Raises:
+            StretchError: If it does not fit what it reads, or makes too much.
+        """
+        return self._record(self._graph.call_function(function, args, kwargs), lambda *a, **k: function(*a, **k))
+
+    def method(self, name: str, x: fx.Node, *args: Any) -> fx.Node:
+        """A call of a method of a tensor."""
+        return self._record(self._graph.call_method(name, (x, *args)), lambda self, *a: getattr(self, name)(*a))
+
+    def module(self, module: nn.Module, x: fx.Node, name: str) -> fx.Node:
+        """A module that reads one tensor, under a name of its own."""
+        own = self._own(name)
+        self._home(own).add_module(own.rpartition(".")[2], module.eval())
+        state = {key: each.to("meta") for key, each in module.state_dict().items()}
+        return self._record(self._graph.call_module(own, (x,)), lambda seen: functional_call(module, state, (seen,)))
+
+    def behind(self, node: fx.Node) -> nn.Module | None:
+        """The module that gives this, if one does."""
+        return self._root.get_submodule(str(node.target)) if node.op == "call_module" else None
+
+    def stored(self, x: np.ndarray, name: str) -> fx.Node:
+        """A stored tensor: trained with the network if it is of reals."""
+        return self.tensor(torch.from_numpy(np.array(x)), name)
+
+    def tensor(self, value: torch.Tensor, name: str) -> fx.Node:
+        """The same, of a tensor; a parameter stays the one that it is."""
+        own = self._own(name)
+        home, last = self._home(own), own.rpartition(".")[2]
+        if isinstance(value, nn.Parameter) or value.is_floating_point():
+            home.register_parameter(last, value if isinstance(value, nn.Parameter) else nn.Parameter(value))
+        else:
+            home.register_buffer(last, value)
+        node = self._graph.get_attr(own)
+        node.meta["val"] = value.to("meta")
+        return node
+
+    def finish(self, result: Any, name: str) -> fx.GraphModule:
+        """The network that returns this: calls within tuples, lists and dictionaries; what leads to nothing is left out."""
+        self._graph.output(result)
+        made = fx.GraphModule(self._root, self._graph, name)
+        made.graph.eliminate_dead_code()
+        made.delete_all_unused_submodules()
+        made.recompile()
+        return made.eval()
+
+    def _record(self, node: fx.Node, compute: Callable[..., Any]) -> fx.Node:
+        try:
+            args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda each: each.meta["val"])
+            with torch.no_grad():
+                made = compute(*args, **kwargs)
+        # Torch raises an error of its own kind for each thing that does not fit.
+        except Exception as error:
+            raise StretchError(f"torch does not take what it reads: {(str(error).splitlines() or ['?'])[0][:160]}") from error
+        parts = made if isinstance(made, tuple | list) else (made,)
+        sizes = [part.numel() for part in parts if isinstance(part, torch.Tensor)]
+        if not all(0 < size <= MAX_ALIVE for size in sizes):
+            raise StretchError(f"it makes a tensor of {max(sizes):.1e} elements, 1 to {MAX_ALIVE:.1e} are allowed")
+        node.meta["val"] = made
+        return node
+
+    def _home(self, name: str) -> nn.Module:
+        """The module that something of this name lies in."""
+        found = self._root
+        for part in name.split(".")[:-1]:
+            if not hasattr(found, part):
+                found.add_module(part, nn.Module())
+            found = getattr(found, part)
+        return found
+
+    def _own(self, name: str) -> str:
+        """A name for a submodule or parameter, like the one in the file."""
+        parts = name.split(".") if self._nested else [name]
+        path = [plain_name(part, nested=self._nested) for part in parts]
+        home = self._within(path[:-1])
+        if home is None:
+            path, home = [plain_name(name)], self._root
+        plain, found, count = path[-1], path[-1], 1
+        while hasattr(home, found) or (len(path) == 1 and _taken(found)):
+            found, count = f"{plain}_{count}", count + 1
+        return ".".join([*path[:-1], found])
+
+    def _within(self, path: Sequence[str]) -> nn.Module | None:
+        """The module of this path, there already or yet to be made; None where something else has its name."""
+        if len(path) > MAX_DEPTH or (path and _taken(path[0])):
+            return None
+        found: Any = self._root
+        for part in path:
+            found = getattr(found, part, None) if hasattr(found, part) else nn.Module()
+            if not isinstance(found, nn.Module):
+                return None
+        return found
+
+
+def _taken(name: str) -> bool:
+    """Whether something else of a network is called so."""
+    return hasattr(fx.GraphModule, name) or name in _STATED
+
+
+def plain_name(name: str, *, nested: bool = False) -> str:
+    """A name that code may hold, for fx writes it into some: one part of a nested one may be a number, or have hyphens."""
+    plain = re.sub(r"[^\w-]+" if nested else r"\W+", "_", name, flags=re.ASCII).strip("_")
+    return plain if plain and (not plain[0].isdigit() or (nested and plain.isdigit())) else f"n_{plain}"
+
+
+def shape_of(node: fx.Node) -> tuple[int, ...]:
+    """Shape of what a node of the network gives."""
+    return tuple(node.meta["val"].shape)
+
+
+def turned(builder: Builder, x: fx.Node, order: Sequence[int]) -> fx.Node:
+    """A tensor with its axes in another order; what was turned before is not turned back and forth."""
+    order = tuple(order)
+    if order == tuple(range(len(order))):
+        return x
+    if x.op == "call_function" and x.target is torch.permute:
+        earlier, first = x.args
+        assert isinstance(earlier, fx.Node)
+        together = tuple(first[i] for i in order)  # type: ignore[index]
+        return turned(builder, earlier, together)
+    return builder.call(torch.permute, x, order)
+
+
+def filled(module: nn.Module, **numbers: np.ndarray | None) -> nn.Module:
+    """The module with these parameters and statistics, by name; None for one that it has not.
+
+    Raises:
+        StretchError: If they are of another shape than its own.
+    """
+    for name, given in numbers.items():
+        own = getattr(module, name)
+        if given is not None and tuple(own.shape) != given.shape:
+            raise StretchError(f"its weights have the shape {list(given.shape)}, {list(own.shape)} are needed")
+        if given is not None:
+            # The file's array may lie in memory that cannot be written.
+            value = torch.from_numpy(given.copy())
+            setattr(module, name, nn.Parameter(value) if isinstance(own, nn.Parameter) else value)
+    return module

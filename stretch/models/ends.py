@@ -1,0 +1,270 @@
+"""What a file that is a model reads and returns: names that Python can hold, shapes that are asked for, results by name."""
+
+import keyword
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import fx
+
+from predictors.errors import StretchError, UsageError
+from predictors.shapes import Shape
+from scheduler.formats.onnx.checks import MAX_ALIVE
+from stretch.capture.inputs import InputShapes, checked_shape, is_shape, whole_numbers
+from stretch.capture.structure import leaves
+from stretch.models.builder import Builder, plain_name
+
+#: What the code that fx writes of a network calls so itself.
+_TAKEN = frozenset({"self", "torch", "device", "inf", "nan", "NoneType", "fx_pytree", "pytree", "slice", "getattr"})
+
+#: Types that are reals of single precision here.
+_REALS = ("float32", "float16", "bfloat16")
+
+#: Names that a sentence lists.
+_LISTED = 8
+
+_ONE, _NAMED = "with --input 3x224x224", "with --input {}=1x3x224x224"
+
+
+@dataclass(frozen=True)
+class Size:
+    """How long a file says that an axis of an input is.
+
+    Args:
+        usual: How long it is where nobody asks; 0 where the file leaves that open.
+        symbol: What the file calls it; axes of one name are equally long. Empty: nothing.
+        fixed: Whether no other length may be asked for.
+    """
+
+    usual: int
+    symbol: str = ""
+    fixed: bool = False
+
+
+@dataclass(frozen=True)
+class Stated:
+    """What a file states of an input.
+
+    Args:
+        name: Its name.
+        sizes: Its axes in the order in which the network reads them; None where the file does not tell how many it has.
+        kind: Its element type, by numpy's name; that of what it stands for where it is rounded.
+        cast: Whether all that reads it first makes reals of it.
+    """
+
+    name: str
+    sizes: Sequence[Size] | None
+    kind: str = "float32"
+    cast: bool = False
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is of whole numbers."""
+        return self.kind.startswith(("int", "uint"))
+
+
+@dataclass(frozen=True)
+class End:
+    """An input of a file.
+
+    Args:
+        name: In the file.
+        argument: What the forward of the network calls it.
+        sizes: Its axes, as in `Stated`.
+        kind: Element type of the whole numbers in the file that are reals here; empty where the file has reals.
+    """
+
+    name: str
+    argument: str
+    sizes: tuple[Size, ...] | None
+    kind: str = ""
+
+
+def named_ends(path: Path, stated: Sequence[Stated]) -> tuple[End, ...]:
+    """The inputs of a file, each with the name of an argument.
+
+    Args:
+        path: The file.
+        stated: What it states of each, in order.
+
+    Raises:
+        UsageError: If one is of whole numbers that the network needs as such, as modules are refused for.
+        StretchError: If there is none, or one is of no numbers.
+    """
+    if not stated:
+        raise StretchError(f"{path} has no input", "export the network with what it reads")
+    for each in stated:
+        if each.whole and not each.cast:
+            raise whole_numbers(str(path), f" as its input `{_cut(each.name)}`")
+        if not each.whole and each.kind not in _REALS:
+            raise StretchError(
+                f"the input `{_cut(each.name)}` of {path} is of type {each.kind}, not of 32-bit reals", "export the part that reads reals"
+            )
+    return tuple(
+        End(each.name, argument, None if each.sizes is None else tuple(each.sizes), each.kind if each.whole else "")
+        for each, argument in zip(stated, arguments([each.name for each in stated]), strict=True)
+    )
+
+
+def arguments(names: Sequence[str]) -> list[str]:
+    """A name that an argument in Python may have for each of a file's inputs, no two alike; one that is such a name stays."""
+    plain = [plain_name(name) for name in names]
+    plain = [f"{each}_" if keyword.iskeyword(each) or each in _TAKEN else each for each in plain]
+    made: dict[int, str] = {}
+    for i in sorted(range(len(names)), key=lambda i: plain[i] != names[i]):
+        made[i] = _another(plain[i], set(made.values()))
+    return [made[i] for i in range(len(names))]
+
+
+def settled(path: Path, ends: Sequence[End], asked: InputShapes | None) -> dict[str, Shape]:
+    """The shape of each input in numbers, by its argument.
+
+    What is asked for is seen first: axes that the file calls by one name are as long as it says of one of them.
+
+    Args:
+        path: The file.
+        ends: Its inputs.
+        asked: Shapes, batch first: of its one input, or of several in their order or by their names, those of the file or
+            of the arguments; where some or all are left out, what the file states.
+
+    Raises:
+        UsageError: If a size is open and not asked for, or what is asked for does not fit the file.
+        StretchError: If a shape is none that a network reads.
+    """
+    given = _asked(path, ends, asked)
+    known: dict[str, tuple[str, int]] = {}
+    for end in ends:
+        if end.argument in given:
+            _check_asked(path, end, given[end.argument], known)
+    found = {}
+    for end in ends:
+        shape = given.get(end.argument) or tuple(_usual(size, end, known) for size in end.sizes or ())
+        hint = _ONE if len(ends) == 1 else _NAMED.format(end.argument)
+        if not shape or any(n < 1 and not size.fixed for n, size in zip(shape, end.sizes or (), strict=False)):
+            raise UsageError(f"the size of the input `{_cut(end.name)}` of {path} is open", f"give it {hint}")
+        if min(shape) < 1 or math.prod(shape) > MAX_ALIVE:
+            raise StretchError(f"the input `{_cut(end.name)}` of {path} has the shape {list(shape)}, which no network reads")
+        found[end.argument] = shape
+    return found
+
+
+def by_name(results: Sequence[tuple[str, Any]]) -> Any:
+    """What a network returns for outputs that have names: one as it is, several in a dictionary.
+
+    Args:
+        results: Name and value of each, in order; a name that comes again gets a number.
+    """
+    if len(results) == 1:
+        return results[0][1]
+    made: dict[str, Any] = {}
+    for name, value in results:
+        made[_another(name, made)] = value
+    return made
+
+
+def finished(path: Path, builder: Builder, ends: Sequence[End], returned: Any, warnings: Sequence[str]) -> fx.GraphModule:
+    """The network of a file, in evaluation mode.
+
+    Its attribute `input_shape` is the shape of its input, batch first, or of several inputs a table of shapes by the names of its
+    forward's arguments; its attribute `warnings` are sentences for the user.
+
+    Args:
+        path: The file.
+        builder: What it was written into.
+        ends: The file's inputs.
+        returned: What it returns: calls of the network, and what the file states itself, within tuples, lists and dictionaries.
+        warnings: What is other than in the file.
+
+    Raises:
+        StretchError: If it returns nothing that it computes.
+    """
+    found = [leaf for _, leaf in leaves(returned) if isinstance(leaf, fx.Node)]
+    if all(node.op in ("placeholder", "get_attr") for node in found):
+        raise StretchError(f"{path} computes nothing from its input")
+    network = builder.finish(returned, "Network")
+    shapes = {name: tuple(node.meta["val"].shape) for name, node in builder.inputs.items()}
+    network.input_shape = shapes if len(shapes) > 1 else next(iter(shapes.values()))
+    network.warnings = [*_told(path, ends), *warnings]
+    return network
+
+
+def _told(path: Path, ends: Sequence[End]) -> list[str]:
+    """Inputs that are called otherwise than in the file, where there are several, and those that are of other numbers."""
+    other = [f"`{_cut(end.name)}` is `{end.argument}`" for end in ends if end.name != end.argument]
+    found = [f"inputs of {path} have other names here: {', '.join(other)}"] if other and len(ends) > 1 else []
+    return found + [
+        f"the input `{_cut(end.name)}` of {path} is of type {end.kind} and becomes reals at once: here it is of reals"
+        for end in ends
+        if end.kind
+    ]
+
+
+def _asked(path: Path, ends: Sequence[End], asked: InputShapes | None) -> dict[str, Shape]:
+    """The shapes that are asked for, by argument."""
+    if asked is None:
+        return {}
+    if not isinstance(asked, Mapping):
+        shapes: Sequence[Any] = [asked] if is_shape(asked) else list(asked)
+        if len(shapes) != len(ends):
+            count = "one shape is" if len(shapes) == 1 else f"{len(shapes)} shapes are"
+            raise UsageError(f"{count} given, {path} has {_counted(ends)}", "give each its shape " + _NAMED.format(ends[0].argument))
+        return {end.argument: checked_shape(end.name, shape) for end, shape in zip(ends, shapes, strict=True)}
+    found: dict[str, Shape] = {}
+    for name, shape in asked.items():
+        end = next((each for each in ends if each.name == name), None) or next((each for each in ends if each.argument == name), None)
+        if end is None:
+            raise UsageError(f"{path} has no input `{_cut(str(name))}`", f"it has {_counted(ends)}")
+        if end.argument in found:
+            raise UsageError(f"the input `{_cut(end.name)}` of {path} has two shapes", "give it one")
+        found[end.argument] = checked_shape(end.name, shape)
+    return found
+
+
+def _check_asked(path: Path, end: End, shape: Shape, known: dict[str, tuple[str, int]]) -> None:
+    """See that a shape fits the file; notes how long the axes are that have a name."""
+    if end.sizes is None:
+        return
+    if len(shape) != len(end.sizes):
+        raise UsageError(
+            f"the input `{_cut(end.name)}` of {path} has {len(end.sizes)} axes, a shape of {len(shape)} is given",
+            "give all of them, the batch first",
+        )
+    for axis, (size, n) in enumerate(zip(end.sizes, shape, strict=True)):
+        if size.fixed and n != size.usual:
+            raise UsageError(
+                f"the input `{_cut(end.name)}` of {path} has {size.usual} along axis {axis}, {n} is given",
+                "the file fixes that size: leave out --input, or export the file with another one or an open one",
+            )
+        if size.symbol:
+            where, first = known.setdefault(size.symbol, (end.name, n))
+            if first != n:
+                raise UsageError(
+                    f"the size `{_cut(size.symbol)}` of {path} is {first} in its input `{_cut(where)}` and {n} in `{_cut(end.name)}`",
+                    "give one size for all axes of that name",
+                )
+
+
+def _usual(size: Size, end: End, known: dict[str, tuple[str, int]]) -> int:
+    """How long an axis is that nobody asked for."""
+    if not size.symbol or size.usual < 1:
+        return known.get(size.symbol, ("", size.usual))[1]
+    return known.setdefault(size.symbol, (end.name, size.usual))[1]
+
+
+def _counted(ends: Sequence[End]) -> str:
+    names = ", ".join(f"`{_cut(end.name)}`" for end in ends[:_LISTED]) + (" and others" if len(ends) > _LISTED else "")
+    return f"one input, {names}" if len(ends) == 1 else f"{len(ends)} inputs, {names}"
+
+
+def _another(name: str, used: Any) -> str:
+    """The name, with a number where it is used already."""
+    found, count = name, 1
+    while found in used:
+        found, count = f"{name}_{count}", count + 1
+    return found
+
+
+def _cut(name: str) -> str:
+    return name[:80]

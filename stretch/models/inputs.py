@@ -1,0 +1,42 @@
+"""What an operator of a file reads: tensors of the running network, stored ones, or nothing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from predictors.errors import StretchError
+
+#: How a format's rules see a tensor of the running network.
+Seen = TypeVar("Seen")
+
+
+@dataclass(frozen=True)
+class Inputs(Generic[Seen]):
+    """What one operator reads.
+
+    Args:
+        inputs: In the order of the file: tensors of the network, stored ones, None where one is left out.
+    """
+
+    inputs: Sequence[Seen | np.ndarray | None]
+
+    def value(self, i: int) -> Seen | np.ndarray | None:
+        """Input `i`, or None where it is left out."""
+        return self.inputs[i] if i < len(self.inputs) else None
+
+    def known(self, i: int, what: str) -> np.ndarray:
+        """Input `i`, which the file must store.
+
+        Raises:
+            StretchError: If the network computes it, or it is left out.
+        """
+        found = self.value(i)
+        if not isinstance(found, np.ndarray):
+            raise StretchError(f"its {what} depends on what the network reads, or is left out")
+        return found
+
+    def optional(self, i: int, what: str) -> np.ndarray | None:
+        """Input `i`, which the file stores if it is there."""
+        return None if self.value(i) is None else self.known(i, what)

@@ -1,0 +1,104 @@
+"""Attention of ONNX and the embedding of positions before it, as torch's functions."""
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import fx
+
+from predictors.errors import StretchError
+from stretch.models.builder import shape_of
+from stretch.models.onnx.site import Site, rule
+
+
+def _parted(site: Site, x: fx.Node, heads: int) -> fx.Node:
+    """Batch × tokens × channels as batch × heads × tokens × channels of each."""
+    batch, tokens, channels = shape_of(x)
+    if heads < 1 or channels % heads:
+        raise StretchError(f"its {channels} channels are not of {heads} heads")
+    parted = site.builder.call(torch.reshape, x, (batch, tokens, heads, channels // heads))
+    return site.builder.call(torch.permute, parted, (0, 2, 1, 3))
+
+
+def _joined(site: Site, x: fx.Node) -> fx.Node:
+    """The same back again."""
+    batch, heads, tokens, channels = shape_of(x)
+    turned = site.builder.call(torch.permute, x, (0, 2, 1, 3))
+    return site.builder.call(torch.reshape, turned, (batch, tokens, heads * channels))
+
+
+def _check(site: Site) -> None:
+    """Refuse what torch's attention does not compute."""
+    if any(site.value(i) is not None for i in (4, 5, 6)):
+        raise StretchError("it reads what was computed before, or how many tokens count")
+    if site.attrs.get("softcap", 0) or any(site.attrs.get(name, -1) != -1 for name in ("left_window_size", "right_window_size")):
+        raise StretchError("it bounds its scores, or the tokens that one sees")
+    if site.attrs.get("is_causal", 0) and site.value(3) is not None:
+        raise StretchError("it has a mask, and sees no later tokens besides")
+
+
+@rule("Attention")
+def _attention(site: Site) -> fx.Node:
+    """softmax(Q · Kᵀ · scale + mask) · V, of heads side by side or along an axis of their own."""
+    _check(site)
+    parts = [site.tensor(i) for i in range(3)]
+    flat = len(shape_of(parts[0])) == 3
+    if flat:
+        q, kv = (int(site.attrs.get(name, 0)) for name in ("q_num_heads", "kv_num_heads"))
+        parts = [_parted(site, x, heads) for x, heads in zip(parts, (q, kv, kv), strict=True)]
+    more: dict[str, Any] = {"is_causal": True} if site.attrs.get("is_causal", 0) else {}
+    if shape_of(parts[0])[1] != shape_of(parts[1])[1]:
+        more["enable_gqa"] = True
+    scale = site.attrs.get("scale")
+    mask = None if site.value(3) is None else site.tensor(3)
+    made = site.builder.call(F.scaled_dot_product_attention, *parts, mask, 0.0, scale=None if scale is None else float(scale), **more)
+    return _joined(site, made) if flat else made
+
+
+def _turns(site: Site, i: int, what: str, sizes: Sequence[int]) -> fx.Node:
+    """Cosines or sines for each token, batch × tokens × half of what turns, with an axis for the heads."""
+    batch, tokens, half, axis = sizes
+    found, places = site.known(i, what), site.optional(3, "positions")
+    if places is not None:
+        if (
+            places.shape != (batch, tokens)
+            or found.ndim != 2
+            or found.shape[1] != half
+            or not ((places >= 0) & (places < len(found))).all()
+        ):
+            raise StretchError(f"its {what} have the shape {list(found.shape)}, its positions {list(places.shape)}")
+        found = found[places]
+    if found.shape not in ((batch, tokens, half), (1, tokens, half)):
+        raise StretchError(f"its {what} have the shape {list(found.shape)}, not {[batch, tokens, half]}")
+    return site.builder.stored(np.expand_dims(found, axis), f"{site.name}_{what}")
+
+
+@rule("RotaryEmbedding")
+def _rotary(site: Site) -> fx.Node:
+    """Pairs of channels turned by an angle that grows with the token's place (Su et al., RoFormer, section 3.2)."""
+    builder, shape, x, axis = site.builder, site.shape, site.x, 1
+    if len(shape) == 3:
+        heads = int(site.attrs.get("num_heads", 0))
+        if heads < 1 or shape[2] % heads:
+            raise StretchError(f"its {shape[2]} channels are not of {heads} heads")
+        x, axis = builder.call(torch.reshape, x, (*shape[:2], heads, shape[2] // heads)), 2
+    channels, tokens = shape_of(x)[-1], shape_of(x)[3 - axis]
+    turning = int(site.attrs.get("rotary_embedding_dim", 0)) or channels
+    if not 0 < turning <= channels or turning % 2:
+        raise StretchError(f"it turns {turning} of {channels} channels")
+    sizes = (shape[0], tokens, turning // 2, axis)
+    cos, sin = _turns(site, 1, "cosines", sizes), _turns(site, 2, "sines", sizes)
+    woven = bool(site.attrs.get("interleaved", 0))
+    halves = (slice(0, turning, 2), slice(1, turning, 2)) if woven else (slice(0, turning // 2), slice(turning // 2, turning))
+    one, other = (builder.call(operator.getitem, x, (..., each)) for each in halves)
+    left, right, back, front = (builder.call(operator.mul, a, b) for a, b in ((one, cos), (other, sin), (one, sin), (other, cos)))
+    pair = [builder.call(operator.sub, left, right), builder.call(operator.add, back, front)]
+    if woven:
+        made = builder.call(torch.reshape, builder.call(torch.stack, pair, -1), (*shape_of(x)[:-1], turning))
+        pair = [made]
+    rest = [] if turning == channels else [builder.call(operator.getitem, x, (..., slice(turning, channels)))]
+    made = builder.call(torch.cat, [*pair, *rest], -1) if len(pair) + len(rest) > 1 else pair[0]
+    return made if axis == 1 else builder.call(torch.reshape, made, shape)

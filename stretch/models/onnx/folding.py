@@ -1,0 +1,94 @@
+"""Stored numbers that a layer's result is multiplied by or that are added to it, as part of its weights."""
+
+import copy
+import operator
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import fx, nn
+
+from stretch.models.builder import filled, shape_of
+from stretch.models.onnx.matrices import linear
+from stretch.models.onnx.site import Site, Value
+
+#: Says of a node that it is a product of weights that are still in steps: what follows scales it.
+UNSCALED = "unscaled"
+
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+#: Functions whose result times what they read is a function of its own.
+_GATES: dict[Any, Any] = {torch.sigmoid: F.silu, F.hardsigmoid: F.hardswish}
+
+
+def added(site: Site, x: Value, bias: Value) -> fx.Node | None:
+    """A product of matrices, or one of whole numbers, with these numbers as its bias; None for anything else."""
+    if not isinstance(x, fx.Node) or not isinstance(bias, np.ndarray):
+        return None
+    layer = site.builder.behind(x)
+    if isinstance(layer, nn.Linear) and layer.bias is None and bias.shape == (layer.out_features,):
+        return _again(site, x, linear(layer.weight.detach().numpy(), bias.astype(np.float32)))
+    if not isinstance(layer, _CONVOLUTIONS) or layer.bias is not None or not x.meta.get(UNSCALED):
+        return None
+    numbers = _by_channel(x, layer, bias)
+    return None if numbers is None else _again(site, x, _convolution(layer, layer.weight.detach().numpy(), numbers))
+
+
+def multiplied(site: Site, x: Value, factor: Value) -> fx.Node | None:
+    """A product of whole numbers with its weights in another scale; None for anything else."""
+    if not isinstance(x, fx.Node) or not isinstance(factor, np.ndarray) or not x.meta.get(UNSCALED):
+        return None
+    layer = site.builder.behind(x)
+    assert isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d)
+    numbers = _by_channel(x, layer, factor)
+    if numbers is None:
+        return None
+    weight = layer.weight.detach().numpy()
+    weight = weight * numbers.reshape(-1, *(1,) * (weight.ndim - 1))
+    bias = None if layer.bias is None else layer.bias.detach().numpy() * numbers
+    return _again(site, x, linear(weight, bias) if isinstance(layer, nn.Linear) else _convolution(layer, weight, bias))
+
+
+def times(site: Site, x: fx.Node, factor: np.ndarray) -> fx.Node:
+    """A tensor times stored numbers, by its weights where it is a product of whole ones."""
+    if factor.size == 1 and factor.item() == 1:
+        return x
+    found = multiplied(site, x, factor)
+    if found is not None:
+        return found
+    return site.builder.call(operator.mul, x, factor.item() if factor.size == 1 else site.builder.stored(factor, f"{site.name}_scale"))
+
+
+def gated(x: Value, gate: Value) -> Any:
+    """The function that the product of a tensor and a gate of it is, where torch has one."""
+    if not isinstance(x, fx.Node) or not isinstance(gate, fx.Node) or gate.op != "call_function" or gate.args[0] is not x:
+        return None
+    return _GATES.get(gate.target)
+
+
+def _again(site: Site, x: fx.Node, module: nn.Module) -> fx.Node:
+    """What a layer gives, by another module in its place."""
+    read = x.args[0]
+    assert isinstance(read, fx.Node)
+    made = site.builder.module(module, read, str(x.target))
+    made.meta[UNSCALED] = x.meta.get(UNSCALED, False)
+    return made
+
+
+def _convolution(layer: nn.Module, weight: np.ndarray, bias: np.ndarray | None) -> nn.Module:
+    """A convolution like another one, with these weights."""
+    made = copy.deepcopy(layer)
+    made.bias = None if bias is None else nn.Parameter(torch.empty(len(weight)))
+    return filled(made, weight=weight, bias=bias)
+
+
+def _by_channel(x: fx.Node, layer: nn.Module, numbers: np.ndarray) -> np.ndarray | None:
+    """Numbers that go with each channel that a layer gives; None where they differ otherwise."""
+    rank, axis = len(shape_of(x)), -1 if isinstance(layer, nn.Linear) else 1
+    if numbers.ndim > rank or numbers.dtype.kind not in "fiu":
+        return None
+    whole = numbers.reshape((1,) * (rank - numbers.ndim) + numbers.shape)
+    if whole.size not in (1, shape_of(x)[axis]) or whole.size != whole.shape[axis]:
+        return None
+    return np.broadcast_to(whole.reshape(-1), (shape_of(x)[axis],)).astype(np.float32)

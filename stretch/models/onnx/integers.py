@@ -1,0 +1,176 @@
+"""Operators on bytes as ONNX Runtime's quantisers write them: those on reals, of the numbers that the bytes stand for."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from torch import fx
+
+from predictors.errors import StretchError
+from stretch.models.onnx.folding import UNSCALED
+from stretch.models.onnx.rounding import rounded, stated
+from stretch.models.onnx.site import RULES, Result, Rule, Site, Value, rule
+from stretch.models.onnx.steps import Rounded, Steps, reread
+
+_MS = "com.microsoft"
+
+
+@dataclass(frozen=True)
+class _Form:
+    """Where the inputs of an operator on bytes are.
+
+    Args:
+        op: The operator on reals.
+        bytes: Of each input of that, the bytes; their scale and zero point follow.
+        gives: The scale of the result; its zero point follows.
+        bias: Whole numbers in steps of the product of both scales.
+    """
+
+    op: str
+    bytes: Sequence[int]
+    gives: int
+    bias: int | None = None
+
+
+_FORMS = {
+    "QLinearConv": _Form("Conv", (0, 3), 6, 8),
+    f"{_MS}.QLinearConv": _Form("Conv", (0, 3), 6, 8),
+    "QLinearMatMul": _Form("MatMul", (0, 3), 6),
+    f"{_MS}.QGemm": _Form("Gemm", (0, 3), 7, 6),
+    f"{_MS}.QLinearAdd": _Form("Add", (0, 3), 6),
+    f"{_MS}.QLinearMul": _Form("Mul", (0, 3), 6),
+    f"{_MS}.QLinearSigmoid": _Form("Sigmoid", (0,), 3),
+    f"{_MS}.QLinearLeakyRelu": _Form("LeakyRelu", (0,), 3),
+    f"{_MS}.QLinearSoftmax": _Form("Softmax", (0,), 3),
+    f"{_MS}.QLinearAveragePool": _Form("AveragePool", (0,), 3),
+    f"{_MS}.QLinearGlobalAveragePool": _Form("GlobalAveragePool", (0,), 3),
+    f"{_MS}.QLinearReduceMean": _Form("ReduceMean", (0,), 3),
+}
+
+
+def _weight_axis(op: str, attrs: Mapping[str, Any]) -> int:
+    """The axis of a weight along which scales differ: that of what it gives."""
+    return 0 if op == "Conv" or (op == "Gemm" and attrs.get("transB", 0)) else -1
+
+
+def _read(site: Site, i: int, steps: Steps, axis: int) -> Value:
+    """The numbers that the bytes of input `i` stand for."""
+    found = site.value(i)
+    if isinstance(found, np.ndarray):
+        if found.dtype != steps.zero.dtype:
+            raise StretchError(f"its input {i} is of type {found.dtype}, and its zero point of type {steps.zero.dtype}")
+        return steps.reals(found, axis)
+    own = site.steps_of(i)
+    if own is None:
+        raise StretchError(f"its input {i} is not rounded to bytes")
+    return reread(site.builder, site.tensor(i), own, steps)
+
+
+def _computed(site: Site, op: str, inputs: Sequence[Value]) -> fx.Node:
+    """What the operator on reals makes of these."""
+    if site.attrs.get("channels_last", 0):
+        raise StretchError("its channels are last")
+    made = RULES[op](replace(site, op=op, inputs=inputs, opset=int(site.attrs.get("opset", site.opset)), steps=()))
+    assert isinstance(made, fx.Node)
+    return made
+
+
+def _by_form(form: _Form) -> Rule:
+    def lower(site: Site) -> Result:
+        axis = _weight_axis(form.op, site.attrs)
+        steps = [stated(site, i + 1, i + 2) for i in form.bytes]
+        inputs = [_read(site, i, each, axis) for i, each in zip(form.bytes, steps, strict=True)]
+        if form.bias is not None:
+            inputs.append(_bias(site, form, steps))
+        made = _computed(site, form.op, inputs)
+        if form.op == "Gemm" and site.value(form.gives) is None:
+            return made
+        return rounded(site, made, stated(site, form.gives, form.gives + 1))
+
+    return lower
+
+
+def _bias(site: Site, form: _Form, steps: Sequence[Steps]) -> np.ndarray | None:
+    """A bias in reals: the scale of a product of bytes is that of both."""
+    found = None if form.bias is None else site.optional(form.bias, "bias")
+    if found is None:
+        return None
+    scale = np.prod(np.broadcast_arrays(*(each.scale.reshape(-1) for each in steps)), axis=0)
+    if found.shape[-1:] != scale.shape and scale.size > 1:
+        raise StretchError(f"its bias has the shape {list(found.shape)} for {scale.size} scales")
+    return found.astype(np.float32) * scale.astype(np.float32) * np.float32(site.attrs.get("alpha", 1.0))
+
+
+for _name, _form in _FORMS.items():
+    rule(_name, rounding=True)(_by_form(_form))
+
+
+@rule(f"{_MS}.QLinearConcat", rounding=True)
+def _concat(site: Site) -> Rounded:
+    parts = [_read(site, i, stated(site, i + 1, i + 2), 0) for i in range(2, len(site.inputs), 3)]
+    return rounded(site, _computed(site, "Concat", parts), stated(site, 0, 1))
+
+
+@rule(f"{_MS}.QLinearWhere", rounding=True)
+def _where(site: Site) -> Rounded:
+    parts = [_read(site, i, stated(site, i + 1, i + 2), 0) for i in (1, 4)]
+    return rounded(site, _computed(site, "Where", [site.value(0), *parts]), stated(site, 7, 8))
+
+
+def _in_steps_of_one(site: Site, i: int, zero: int, axis: int) -> Value:
+    """The bytes of input `i` without their zero point, as reals."""
+    found, point = site.value(i), site.optional(zero, "zero point")
+    own = site.steps_of(i)
+    kind = found.dtype if isinstance(found, np.ndarray) else np.uint8 if own is None else own.zero.dtype
+    point = np.zeros((), kind) if point is None else point
+    return _read(site, i, Steps(np.ones(point.shape, np.float32), point), axis)
+
+
+@rule("MatMulInteger", "ConvInteger", rounding=True)
+def _product(site: Site) -> fx.Node:
+    """A product of whole numbers, as reals; the scales that it is multiplied by become part of its weights."""
+    op = site.op.removesuffix("Integer")
+    made = _computed(site, op, [_in_steps_of_one(site, i, i + 2, _weight_axis(op, site.attrs)) for i in (0, 1)])
+    if site.builder.behind(made) is not None:
+        made.meta[UNSCALED] = True
+    return made
+
+
+def _weight(site: Site, i: int, scale: int, zero: int) -> np.ndarray:
+    """A stored weight whose columns may have scales of their own."""
+    found = site.known(i, "weight")
+    return stated(site, scale, zero, found.dtype.type).reals(found, -1)
+
+
+@rule(f"{_MS}.DynamicQuantizeMatMul", rounding=True)
+def _rounded_product(site: Site) -> fx.Node:
+    """A product of reals, rounded by their own range on the way, and of a stored weight."""
+    return _with_bias(site, 4, _computed(site, "MatMul", [site.x, _weight(site, 1, 2, 3)]))
+
+
+@rule(f"{_MS}.MatMulIntegerToFloat", rounding=True)
+def _product_of_reals(site: Site) -> fx.Node:
+    """A product of bytes, scaled."""
+    parts = [_read(site, i, stated(site, i + 2, i + 4), -1) for i in (0, 1)]
+    return _with_bias(site, 6, _computed(site, "MatMul", parts))
+
+
+def _with_bias(site: Site, i: int, product: fx.Node) -> fx.Node:
+    return product if site.value(i) is None else _computed(site, "Add", [product, site.value(i)])
+
+
+@rule(f"{_MS}.DynamicQuantizeLSTM", rounding=True)
+def _lstm(site: Site) -> Result | Sequence[Result]:
+    """An LSTM whose weights lie turned: inputs × gates of each direction."""
+    weights = []
+    for i, (scale, zero) in ((1, (8, 9)), (2, (10, 11))):
+        found, steps = site.known(i, "weight"), stated(site, scale, zero, np.uint8)
+        if found.ndim != 3:
+            raise StretchError(f"its weights have the shape {list(found.shape)}")
+        if steps.scale.ndim == 2:
+            wide = (steps.scale.shape[0], 1, steps.scale.shape[1])
+            steps = Steps(steps.scale.reshape(wide), steps.zero if steps.zero.size == 1 else steps.zero.reshape(wide))
+        weights.append(steps.reals(found, 0).transpose(0, 2, 1))
+    inputs = [site.value(0), *weights, *(site.value(i) for i in range(3, 8))]
+    return RULES["LSTM"](replace(site, op="LSTM", inputs=inputs, steps=()))

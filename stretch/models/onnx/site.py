@@ -1,0 +1,104 @@
+"""Nodes of an ONNX file on their way into a torch network: what a rule reads, and how it writes."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import fx
+
+from predictors.errors import StretchError
+from predictors.registry import Rules
+from stretch.models.builder import Builder, shape_of
+from stretch.models.inputs import Inputs
+from stretch.models.onnx.steps import Rounded, Steps
+
+#: What a node reads: a tensor of the running network, a stored one, or nothing.
+Value = fx.Node | np.ndarray | None
+
+
+@dataclass(frozen=True)
+class Site(Inputs[fx.Node]):
+    """One node with what it reads.
+
+    Args:
+        op: Its operator.
+        name: Its own, or that of what it writes.
+        attrs: Its attributes; words are strings.
+        results: How many tensors it writes.
+        opset: Of its file.
+        builder: What its rule writes into.
+        steps: For each input that is rounded to bytes in the file, what they stand for.
+    """
+
+    op: str
+    name: str
+    attrs: Mapping[str, Any]
+    results: int
+    opset: int
+    builder: Builder
+    steps: Sequence[Steps | None] = ()
+
+    @property
+    def x(self) -> fx.Node:
+        """Its first input as a tensor of the network."""
+        return self.tensor(0)
+
+    def tensor(self, i: int) -> fx.Node:
+        """Input `i` as a tensor of the network, a stored one among its parameters.
+
+        Raises:
+            StretchError: If it is left out.
+        """
+        found = self.value(i)
+        if found is None:
+            raise StretchError(f"it has no input {i}")
+        return found if isinstance(found, fx.Node) else self.builder.stored(found, f"{self.name}_{i}")
+
+    def steps_of(self, i: int) -> Steps | None:
+        """What the bytes of input `i` stand for; None if it is none of bytes that the network computes."""
+        return self.steps[i] if i < len(self.steps) else None
+
+    def numbers(self, name: str, i: int) -> list[int] | None:
+        """Whole numbers that are an attribute, or a stored input in later opsets; None where both are left out."""
+        if self.value(i) is not None:
+            return [int(n) for n in self.known(i, name).ravel()]
+        return None if name not in self.attrs else [int(n) for n in self.attrs[name]]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of its first input."""
+        return shape_of(self.x)
+
+    def pair(self, name: str, usual: int = 1) -> list[int]:
+        """A number for each axis of a window.
+
+        Raises:
+            StretchError: If they are more or fewer.
+        """
+        axes = len(self.shape) - 2
+        found = [int(n) for n in self.attrs.get(name, [usual] * axes)]
+        if len(found) != axes:
+            raise StretchError(f"its {name} is {found} for {axes} axes")
+        return found
+
+
+#: One result of a node: computed, rounded in the file besides, or known already.
+Result = fx.Node | Rounded | np.ndarray
+
+#: Writes what a node computes, and gives its results.
+Rule = Callable[[Site], Result | Sequence[Result]]
+
+#: Rules by the name of the operator, which has its domain before it where that is not ONNX's own (`com.microsoft.QGemm`);
+#: every file of this package adds its own.
+RULES: Rules[Rule] = Rules()
+
+#: Operators whose rules say what the bytes stand for that they make; of all others `steps.MOVING` names those that may read any.
+ROUNDING: set[str] = set()
+
+
+def rule(*names: str, rounding: bool = False) -> Callable[[Rule], Rule]:
+    """Decorator for the rule of operators of these names; `rounding` if it says what bytes stand for."""
+    if rounding:
+        ROUNDING.update(names)
+    return RULES.add(*names)

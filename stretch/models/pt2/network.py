@@ -1,0 +1,337 @@
+"""An archive of torch.export as a torch network, call by call.
+
+`torch.export.load` unpickles sample inputs, evaluates expressions and looks functions up
+by any name that a file states. Here a file is data: only operators of `torch.ops.aten` that
+compute tensors from tensors are called, and its sample inputs are not read.
+"""
+
+import operator
+from collections.abc import Callable
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from predictors.errors import StretchError
+from stretch.capture.inputs import InputShapes
+from stretch.models.builder import Builder
+from stretch.models.ends import finished
+from stretch.models.pt2 import functions, layers
+from stretch.models.pt2.file import Source, Stored, read_source
+from stretch.models.pt2.program import Node, Tagged
+from stretch.models.pt2.returned import rebuilt
+from stretch.models.pt2.site import PLACES, RULES, Site, Value, bound, plain_value
+from stretch.opaque.calls import find_operator
+
+__all__ = ["functions", "layers", "read_module"]
+
+_ATEN = "torch.ops.aten."
+
+#: What is asserted of sizes, which are numbers here.
+_ASSERTED = ("_assert_", "sym_constrain_range", "_functional_sym_constrain", "_functional_assert", "_guards")
+
+#: What networks compute with sizes.
+_OF_SIZES: dict[str, Callable[..., Any]] = {
+    "_operator.add": operator.add,
+    "_operator.sub": operator.sub,
+    "_operator.mul": operator.mul,
+    "_operator.floordiv": operator.floordiv,
+    "_operator.mod": operator.mod,
+    "_operator.neg": operator.neg,
+    "_operator.eq": operator.eq,
+    "_operator.ne": operator.ne,
+    "_operator.lt": operator.lt,
+    "_operator.le": operator.le,
+    "_operator.gt": operator.gt,
+    "_operator.ge": operator.ge,
+    "_operator.truediv": operator.truediv,
+    "math.trunc": int,
+    "torch.sym_int": int,
+    "torch.sym_float": float,
+    "torch.sym_max": max,
+    "torch.sym_min": min,
+}
+
+#: Make tensors of nothing but numbers, by name: what torch computes of sizes.
+_MAKING = ("arange", "eye", "full", "linspace", "ones", "scalar_tensor", "zeros")
+
+#: Elements that a tensor of stored ones alone may have.
+MAX_KNOWN = 1 << 26
+
+
+def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.GraphModule:
+    """The network in an archive that `torch.export.save` wrote, in evaluation mode; modules and weights have the names that they had.
+
+    It returns what the exported network does, in lists, tuples and dictionaries; what it says of its inputs:
+    `stretch.models.ends.finished`.
+
+    Args:
+        path: The file.
+        input_shape: Of its input or of several, as `stretch.models.ends.settled` takes them; what the archive states if
+            None, with a batch of 1 where it leaves that open.
+
+    Raises:
+        UsageError: If another size is given where the archive fixes it.
+        StretchError: If it cannot be read, or calls what computes more than tensors from tensors; names the call and the reason.
+    """
+    return _Lowering(read_source(Path(path), input_shape)).network()
+
+
+class _Lowering:
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._builder = Builder(source.shapes, nested=True)
+        self._values: dict[str, Value] = {**source.stored, **{end.name: self._builder.inputs[end.argument] for end in source.ends}}
+        #: Which memory a tensor lies in, and how often that was written to before the tensor was made.
+        self._memory: dict[str, tuple[str, int]] = {}
+        self._writes: dict[str, int] = {}
+
+    def network(self) -> fx.GraphModule:
+        """The network.
+
+        Raises:
+            StretchError: If a call has no meaning here; names it and the reason.
+        """
+        path = self._source.path
+        for number, node in enumerate(self._source.nodes):
+            try:
+                self._lower(node)
+            except StretchError as error:
+                name = next(iter(_names(node)), f"number {number}")
+                raise StretchError(
+                    f"call `{name[:80]}` ({node.target[:60]}) of {path} cannot be read: {error.message}", error.hint
+                ) from error
+            # Files state sizes and words of any kind, and torch raises an error of its own kind for each.
+            except (TypeError, ValueError, KeyError, IndexError, ArithmeticError, RuntimeError, AttributeError) as error:
+                said = (str(error).splitlines() or [type(error).__name__])[0][:160]
+                raise StretchError(f"call number {number} ({node.target[:60]}) of {path} cannot be read: {said}") from error
+        try:
+            returned, other = rebuilt(self._source.structure, self._source.fields, [self._result(each) for each in self._source.outputs])
+        except StretchError as error:
+            raise StretchError(f"{path} cannot be read: {error.message}", error.hint) from error
+        warnings = [f"`{kind[:80]}`, which {path} returns, is a dictionary or a tuple here" for kind in other]
+        return finished(path, self._builder, self._source.ends, returned, warnings)
+
+    def _result(self, arg: Tagged) -> Any:
+        """What the network returns in one place: a tensor, or what the file states."""
+        try:
+            found = self._value(arg)
+        except (TypeError, ValueError, AttributeError, KeyError) as error:
+            raise StretchError(f"it returns what is not understood ({str(error)[:80]})") from error
+        if isinstance(found, Stored):
+            return self._builder.tensor(found.value, found.name)
+        if not isinstance(found, fx.Node | int | float | str | None):
+            raise StretchError("it returns what is no tensor")
+        return found
+
+    def _lower(self, node: Node) -> None:
+        target = node.target
+        if target.startswith(_ATEN):
+            name = target.removeprefix(_ATEN)
+            if name.startswith(_ASSERTED):
+                return
+            made = self._size(name, node) if name.startswith("sym_") else self._call(name, node)
+        elif target in _OF_SIZES:
+            made = self._of_sizes(target, node)
+        else:
+            raise StretchError("it is no operator of torch", "call run_decompositions() before torch.export.save")
+        names = _names(node)
+        results = list(made) if isinstance(made, list | tuple) else [made]
+        for name, value in zip(names, results, strict=False):
+            self._values[name] = value
+
+    def _of_sizes(self, target: str, node: Node) -> Any:
+        given = [self._value(each.arg) for each in node.inputs]
+        if not 1 <= len(given) <= 2 or not all(isinstance(each, int | float) and abs(each) < 1 << 62 for each in given):
+            raise StretchError("it computes with what is no size")
+        return _OF_SIZES[target](*given)
+
+    def _size(self, name: str, node: Node) -> int:
+        """A number of the shape of a tensor."""
+        given = [self._value(each.arg) for each in node.inputs]
+        shape = tuple(_without_data(given[0]).shape)
+        if name.startswith("sym_size.int"):
+            return int(shape[given[1]])
+        if name.startswith("sym_numel"):
+            return prod(shape)
+        raise StretchError("it asks how a tensor lies in memory")
+
+    def _call(self, name: str, node: Node) -> Value:
+        packet, _, overload = name.partition(".")
+        if packet in _MAKING:
+            return self._made(packet, overload, node)
+        changes = packet.endswith("_") and not packet.endswith("__")
+        packet = packet.removesuffix("_") if changes else packet
+        # What a rule writes down otherwise is not called itself, and may be more than a function of tensors.
+        target = _overload(packet, overload) if packet in RULES else find_operator(f"{packet}.{overload}")
+        given = bound(target, node, self._value)
+        site = Site(target, given, _module_of(node), self._builder)
+        self._follow(target, node, changes)
+        if not any(isinstance(each, fx.Node) for each in _flat(list(given.values()))):
+            return self._known(target, given, node)
+        made = RULES[packet](site) if packet in RULES else None
+        return self._as_it_is(site) if made is None else made
+
+    def _as_it_is(self, site: Site) -> Value:
+        """The operator itself; where it gives several tensors, each of them."""
+        find_operator(_called(site.operator))
+        schema = site.operator._schema
+        given = {key: value for key, value in site.given.items() if key not in PLACES}
+        positional = [site.written(given[each.name]) for each in schema.arguments if not each.kwarg_only and each.name in given]
+        options = {
+            each.name: site.written(given[each.name]) for each in schema.arguments if each.kwarg_only and given.get(each.name) is not None
+        }
+        if any(given.get(key) for key in ("train", "dropout_p")):
+            raise StretchError("it was exported in training mode", "call eval() before torch.export.export")
+        made = self._builder.call(site.operator, *positional, **options)
+        if isinstance(made.meta["val"], torch.Tensor):
+            return made
+        return [self._builder.call(operator.getitem, made, i) for i in range(len(made.meta["val"]))]
+
+    def _known(self, target: OpOverload, given: dict[str, Value], node: Node) -> Value:
+        """What is computed of stored tensors alone, once it is sure how large it gets."""
+        stored = [each for each in _flat(list(given.values())) if isinstance(each, Stored)]
+        if not stored:
+            raise StretchError("it reads no tensor")
+        find_operator(_called(target))
+        given = {key: value for key, value in given.items() if key not in PLACES}
+        schema = target._schema.arguments
+        meta, real = (
+            (
+                [_replaced(given[each.name], how) for each in schema if not each.kwarg_only and each.name in given],
+                {each.name: _replaced(given[each.name], how) for each in schema if each.kwarg_only and given.get(each.name) is not None},
+            )
+            for how in (lambda s: s.value.detach().to("meta"), lambda s: s.value.detach())
+        )
+        with torch.no_grad():
+            seen = target(*meta[0], **meta[1])
+            if any(each.numel() > MAX_KNOWN for each in (seen if isinstance(seen, tuple | list) else [seen])):
+                raise StretchError("it makes a stored tensor too large")
+            found = target(*real[0], **real[1])
+        learned = any(isinstance(each.value, torch.nn.Parameter) for each in stored)
+        made = [
+            Stored(stored[0].name, _learned(each) if learned else each) for each in (found if isinstance(found, tuple | list) else [found])
+        ]
+        return made if isinstance(found, tuple | list) else made[0]
+
+    def _made(self, packet: str, overload: str, node: Node) -> Stored:
+        """A tensor of numbers."""
+        target = _overload(packet, overload)
+        given = bound(target, node, self._value)
+        schema = target._schema.arguments
+        args = [given[each.name] for each in schema if not each.kwarg_only]
+        options = {
+            each.name: given[each.name] for each in schema if each.kwarg_only and each.name == "dtype" and given[each.name] is not None
+        }
+        if target(*args, **options, device="meta").numel() > MAX_KNOWN:
+            raise StretchError("it makes a stored tensor too large")
+        return Stored(_names(node)[0] if _names(node) else packet, target(*args, **options))
+
+    def _value(self, arg: Tagged) -> Value:
+        """What an argument stands for.
+
+        Raises:
+            StretchError: If nothing writes it before.
+        """
+        ((kind, value),) = arg.items() if len(arg) == 1 else (("", None),)
+        if kind in ("as_tensor", "as_optional_tensor") and isinstance(value, dict):
+            inner = value.get("as_tensor", value)
+            return None if "as_none" in inner else self._named(inner)
+        if kind in ("as_tensors", "as_optional_tensors") and isinstance(value, list):
+            return [None if "as_none" in each else self._named(each.get("as_tensor", each)) for each in value]
+        if kind in ("as_sym_int", "as_sym_float", "as_sym_bool") and isinstance(value, dict):
+            return self._number(value)
+        if kind in ("as_sym_ints", "as_sym_floats", "as_sym_bools") and isinstance(value, list):
+            return [self._number(each) for each in value]
+        return plain_value(arg)
+
+    def _number(self, value: Tagged) -> Any:
+        found = self._named({"name": value["as_name"]}) if "as_name" in value else next(iter(value.values()), None)
+        if not isinstance(found, int | float):
+            raise StretchError("it reads a tensor where a size is needed")
+        return found
+
+    def _named(self, argument: Any) -> Value:
+        name = argument.get("name") if isinstance(argument, dict) else None
+        if not isinstance(name, str) or name not in self._values:
+            raise StretchError(f"it reads `{str(name)[:80]}`, which nothing writes before it")
+        memory, writes = self._memory.get(name, (name, 0))
+        if self._writes.get(memory, 0) != writes:
+            raise StretchError(
+                f"it reads `{name[:80]}`, which was changed in place through another name",
+                "call run_decompositions() before torch.export.save",
+            )
+        return self._values[name]
+
+    def _follow(self, target: OpOverload, node: Node, changes: bool) -> None:
+        """Note which memory the results lie in: that of what is read, if it is changed in place or seen in another way."""
+        schema = target._schema
+        views = any(each.alias_info is not None for each in schema.returns) or target._overloadpacket.__name__ in (
+            "reshape",
+            "flatten",
+            "contiguous",
+            "to",
+        )
+        first = node.inputs[0].arg.get("as_tensor") if node.inputs else None
+        if not (views or changes) or not isinstance(first, dict):
+            return
+        name = str(first.get("name"))
+        memory, _ = self._memory.get(name, (name, 0))
+        if changes:
+            self._writes[memory] = self._writes.get(memory, 0) + 1
+        for made in _names(node):
+            self._memory[made] = (memory, self._writes.get(memory, 0))
+
+
+def _overload(packet: str, overload: str) -> OpOverload:
+    found = getattr(getattr(torch.ops.aten, packet), overload, None)
+    if not isinstance(found, OpOverload) or found._schema.is_mutable:
+        raise StretchError("torch has no such operator that changes nothing")
+    return found
+
+
+def _called(target: OpOverload) -> str:
+    return f"{target._overloadpacket.__name__}.{target._overloadname}"
+
+
+def _names(node: Node) -> list[str]:
+    """Names of what a call gives, in order."""
+    found = []
+    for each in node.outputs:
+        ((kind, value),) = each.items() if len(each) == 1 else (("", None),)
+        for one in value if isinstance(value, list) else [value]:
+            inner = one.get("as_tensor", one) if isinstance(one, dict) else {}
+            name = inner.get("as_name" if kind.startswith("as_sym") else "name") if isinstance(inner, dict) else None
+            found.append(str(name))
+    return found
+
+
+def _module_of(node: Node) -> str:
+    """Path of the module that a call was recorded in, if that is one of torch's own layers."""
+    last = node.metadata.get("nn_module_stack", "").rpartition(";")[2].split(",")
+    return last[1] if len(last) == 3 and last[2].startswith("torch.nn.modules.") and ".container." not in last[2] else ""
+
+
+def _flat(values: Any) -> list[Any]:
+    return [one for each in values for one in (_flat(each) if isinstance(each, list | tuple) else [each])]
+
+
+def _replaced(value: Value, how: Callable[[Stored], torch.Tensor]) -> Any:
+    if isinstance(value, list | tuple):
+        return [_replaced(each, how) for each in value]
+    return how(value) if isinstance(value, Stored) else value
+
+
+def _learned(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.nn.Parameter(tensor) if tensor.is_floating_point() else tensor
+
+
+def _without_data(value: Value) -> torch.Tensor:
+    if isinstance(value, fx.Node) and isinstance(value.meta["val"], torch.Tensor):
+        return value.meta["val"]
+    if isinstance(value, Stored):
+        return value.value
+    raise StretchError("it asks for the size of what is no tensor")

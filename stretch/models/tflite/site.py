@@ -1,0 +1,218 @@
+"""Operators of a TFLite file on their way into a torch network: what a rule reads, in which order of axes, and how it writes."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import fx, nn
+
+from predictors.errors import StretchError
+from predictors.registry import Rules
+from stretch.models.builder import Builder, shape_of, turned
+from stretch.models.inputs import Inputs
+
+#: Where each axis of N×H×W×C stands in N×C×H×W.
+FIRST = {0: 0, 1: 2, 2: 3, 3: 1}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A tensor of the running network.
+
+    Args:
+        node: What gives it.
+        form: ``plain``, as the file has it; ``image``, N×C×H×W of what is N×H×W×C in the file; ``row``, N×CHW of an
+            image that is flattened to N×HWC in the file.
+        size: Height, width and channels of that image.
+    """
+
+    node: fx.Node
+    form: str = "plain"
+    size: tuple[int, ...] = ()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape in the file."""
+        own = shape_of(self.node)
+        return (own[0], own[2], own[3], own[1]) if self.form == "image" else own
+
+    def like(self, node: fx.Node) -> "Seen":
+        """Another tensor in the same order."""
+        return Seen(node, self.form, self.size)
+
+
+#: What an operator reads: a tensor of the running network, a stored one, or nothing.
+Value = Seen | np.ndarray | None
+
+
+@dataclass(frozen=True)
+class Site(Inputs[Seen]):
+    """One operator with what it reads.
+
+    Args:
+        code: Its name.
+        name: Of what it writes.
+        settings: Its settings; those that are left out are zero.
+        results: How many tensors it writes.
+        builder: What its rule writes into.
+        kinds: Element types of what it writes, by numpy's names.
+    """
+
+    code: str
+    name: str
+    settings: Mapping[str, Any]
+    results: int
+    builder: Builder
+    kinds: Sequence[str] = field(default_factory=list)
+
+    def seen(self, i: int) -> Seen:
+        """Input `i` as a tensor of the network, a stored one among its parameters.
+
+        Raises:
+            StretchError: If it is left out.
+        """
+        found = self.value(i)
+        if found is None:
+            raise StretchError(f"it has no input {i}")
+        return found if isinstance(found, Seen) else Seen(self.builder.stored(found, f"{self.name}_{i}"))
+
+    def shape(self, i: int = 0) -> tuple[int, ...]:
+        """Of an input, in the file."""
+        found = self.value(i)
+        return tuple(found.shape) if isinstance(found, np.ndarray) else self.seen(i).shape
+
+    def plain(self, i: int = 0) -> fx.Node:
+        """Input `i` with its axes as in the file."""
+        return plain(self.builder, self.seen(i))
+
+    def image(self, i: int = 0) -> fx.Node:
+        """Input `i`, N×H×W×C in the file, as N×C×H×W.
+
+        Raises:
+            StretchError: If it has no four axes.
+        """
+        found = self.value(i)
+        if isinstance(found, np.ndarray) and found.ndim == 4:
+            return self.builder.stored(found.transpose(0, 3, 1, 2), f"{self.name}_{i}")
+        seen = self.seen(i)
+        if seen.form == "image":
+            return seen.node
+        if len(seen.shape) != 4:
+            raise StretchError(f"it reads a tensor of shape {list(seen.shape)}, which is no image")
+        return turned(self.builder, plain(self.builder, seen), (0, 3, 1, 2))
+
+    def numbers(self, i: int, what: str) -> list[int]:
+        """Whole numbers that the file stores."""
+        return [int(n) for n in self.known(i, what).ravel()]
+
+    def setting(self, name: str) -> int:
+        """A setting that is a whole number."""
+        return int(self.settings.get(name, 0))
+
+    def activated(self, node: fx.Node) -> fx.Node:
+        """What is left of a result by the activation that is part of the operator.
+
+        Raises:
+            StretchError: If there is none of its number.
+        """
+        function = ACTIVATIONS.get(self.setting("fused_activation_function"))
+        if function is None:
+            raise StretchError(f"its activation is number {self.setting('fused_activation_function')}, which torch has not")
+        return function(self.builder, node)
+
+
+def _of(function: Callable[..., Any], *more: Any) -> Callable[[Builder, fx.Node], fx.Node]:
+    return lambda builder, x: builder.call(function, x, *more)
+
+
+#: Activations by their number in the format.
+ACTIVATIONS: dict[int, Callable[[Builder, fx.Node], fx.Node]] = {
+    0: lambda builder, x: x,
+    1: _of(torch.relu),
+    2: _of(torch.clamp, -1.0, 1.0),
+    3: _of(F.relu6),
+    4: _of(torch.tanh),
+}
+
+
+def plain(builder: Builder, seen: Seen) -> fx.Node:
+    """A tensor with its axes as in the file."""
+    if seen.form == "image":
+        return turned(builder, seen.node, (0, 2, 3, 1))
+    if seen.form == "row":
+        height, width, channels = seen.size
+        image = builder.call(torch.reshape, seen.node, (shape_of(seen.node)[0], channels, height, width))
+        last = builder.call(torch.permute, image, (0, 2, 3, 1))
+        return builder.call(torch.reshape, last, shape_of(seen.node))
+    return seen.node
+
+
+def flattened(builder: Builder, image: fx.Node) -> Seen:
+    """An image as one row, in the order that torch's networks have."""
+    channels, height, width = shape_of(image)[1:]
+    row = builder.call(torch.flatten, image, 1)
+    return Seen(row) if height * width == 1 or channels == 1 else Seen(row, "row", (height, width, channels))
+
+
+def aligned(site: Site, operands: Sequence[int]) -> tuple[list[Any], Seen]:
+    """Inputs as functions of torch combine them, all in one order of axes, and a tensor whose order the result has.
+
+    A single stored number is a number. Where one is an image all are, and axes that some lack stand before the others.
+    """
+    seen = [each for each in (site.value(i) for i in operands) if isinstance(each, Seen)]
+    ranks = [len(site.shape(i)) for i in operands]
+    if not seen:
+        raise StretchError("it reads no tensor of the network")
+    single = {i for i in operands if _number(site.value(i), max(len(each.shape) for each in seen))}
+    if all(each.form == "row" and each.size == seen[0].size for each in seen) and len(seen) + len(single) == len(operands):
+        order = seen[0]
+    elif max(ranks) == 4 and any(each.form == "image" for each in seen):
+        order = next(each for each in seen if each.form == "image")
+    else:
+        order = Seen(seen[0].node)
+    made = []
+    for i in operands:
+        found = site.value(i)
+        if i in single:
+            assert isinstance(found, np.ndarray)
+            made.append(found.item())
+        elif order.form == "image":
+            made.append(_as_image(site, i))
+        else:
+            made.append(site.seen(i).node if order.form == "row" else site.plain(i))
+    return made, order
+
+
+def _number(value: Value, rank: int) -> bool:
+    return isinstance(value, np.ndarray) and value.size == 1 and value.ndim <= rank
+
+
+def _as_image(site: Site, i: int) -> fx.Node:
+    """An input with four axes, of which the channels are the second."""
+    found = site.value(i)
+    if isinstance(found, np.ndarray):
+        whole = found.reshape((1,) * (4 - found.ndim) + found.shape)
+        return site.builder.stored(whole.transpose(0, 3, 1, 2), f"{site.name}_{i}")
+    shape = site.shape(i)
+    if len(shape) == 4:
+        return site.image(i)
+    whole = site.builder.call(torch.reshape, site.plain(i), (*[1] * (4 - len(shape)), *shape))
+    return turned(site.builder, whole, (0, 3, 1, 2))
+
+
+#: Writes what an operator computes, and gives its results.
+Rule = Callable[[Site], Seen | list[Seen]]
+
+#: Rules by the name of the operator; every file of this package adds its own.
+RULES: Rules[Rule] = Rules()
+
+#: Decorator for the rule of operators of these names.
+rule = RULES.add
+
+
+def module(site: Site, made: nn.Module, x: fx.Node) -> fx.Node:
+    """A module under the name of what the operator writes."""
+    return site.builder.module(made, x, site.name)

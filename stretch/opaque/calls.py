@@ -1,0 +1,287 @@
+"""Calls of torch's own operators (ATen) as text: what computes an operator that no family describes.
+
+The text may come from a file of anybody's. So only functions of `torch.ops.aten` are
+found, by name and overload, that compute tensors from tensors: none that writes into
+what it reads, draws random numbers or reads anything else; their arguments are
+plain numbers, words and lists; and what they give is checked without data before
+anything is computed.
+"""
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import torch
+from torch._ops import OpOverload
+from torch._subclasses import FakeTensorMode
+
+from predictors.errors import StretchError
+from predictors.operators.opaque import CALLS
+from predictors.shapes import Attrs, Shape
+
+#: Most calls of one operator.
+MOST_CALLS = 16
+
+#: Operators that torch itself writes with an underscore in front and that are safe to call on any tensor.
+_PRIVATE = frozenset(
+    {
+        *("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "_log_softmax", "_safe_softmax", "_softmax", "_to_copy", "_unsafe_index"),
+        *(
+            "_unsafe_view",
+            "_native_batch_norm_legit",
+            "_native_batch_norm_legit_no_training",
+            "_upsample_bilinear2d_aa",
+            "_upsample_bicubic2d_aa",
+        ),
+        *("_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_conj", "_weight_norm", "_euclidean_dist", "_cdist_forward"),
+    }
+)
+#: Draw random numbers where they are told to drop some, which capturing refuses.
+_DROPPING = frozenset({"scaled_dot_product_attention", "lstm", "gru", "rnn_tanh", "rnn_relu"})
+#: Give tensors whose elements nobody wrote, or see memory that is not theirs.
+_UNWRITTEN = re.compile(r"empty|as_strided|resize|set_|from_|random|dropout|bernoulli|pin_memory|is_shared")
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\.[A-Za-z0-9_]+")
+
+
+class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is known of a tensor that calls read.
+
+    Args:
+        dtype: Its type, such as ``float32``.
+        shape: Its shape at the batch size of the graph.
+        learned: Whether it is trained.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    learned: bool = False
+
+
+class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One call.
+
+    Args:
+        operator: Name and overload in `torch.ops.aten`, such as ``roll.default``.
+        arguments: By position. A tensor is ``{"read": i}``, ``{"constant": i}`` or ``{"call": i}``, the result of an
+            earlier call; a type ``{"dtype": "float32"}``, a number that JSON lacks ``{"number": "inf"}``.
+        options: By name.
+        result: Which of several results counts.
+    """
+
+    operator: str
+    arguments: tuple[Any, ...]
+    options: dict[str, Any] = {}
+    result: int = 0
+
+
+class Calls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The calls that compute one operator; the last one gives its result.
+
+    Args:
+        reads: What it reads of other operators.
+        constants: What else it reads.
+        calls: In order.
+    """
+
+    reads: tuple[Tensor, ...]
+    constants: tuple[Tensor, ...]
+    calls: tuple[Call, ...]
+
+    def text(self) -> str:
+        """As JSON."""
+        return msgspec.json.encode(self).decode()
+
+    def reading(self, order: Sequence[int]) -> "Calls":
+        """The same calls where what is read comes in another order; `order` says which one comes when."""
+        place = {old: new for new, old in enumerate(order)}
+        calls = tuple(
+            msgspec.structs.replace(
+                call, arguments=_moved(call.arguments, place), options={key: _moved(each, place) for key, each in call.options.items()}
+            )
+            for call in self.calls
+        )
+        return msgspec.structs.replace(self, reads=tuple(self.reads[old] for old in order), calls=calls)
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """A call whose operator was found."""
+
+    operator: OpOverload
+    call: Call
+
+
+class Replay:
+    """Calls that were checked, ready to be computed.
+
+    Args:
+        calls: The calls.
+        shape: Of the result, as it is stated.
+
+    Raises:
+        StretchError: If a call is none that may be made, or the result has another shape.
+    """
+
+    def __init__(self, calls: Calls, shape: Shape) -> None:
+        if not 0 < len(calls.calls) <= MOST_CALLS or not calls.reads:
+            raise StretchError(f"it has {len(calls.calls)} calls that read {len(calls.reads)} tensors")
+        self.calls = calls
+        self._bound = [_Bound(find_operator(call.operator), call) for call in calls.calls]
+        self.dtype = _without_data(self, shape)
+
+    def __call__(self, reads: Sequence[torch.Tensor], constants: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The result, for what it reads at the batch size of the graph."""
+        made: list[torch.Tensor] = []
+        for bound in self._bound:
+            known = {"read": reads, "constant": constants, "call": made}
+            arguments = [_value(each, known) for each in bound.call.arguments]
+            options = {key: _value(each, known) for key, each in bound.call.options.items()}
+            result = bound.operator(*arguments, **options)
+            made.append(result if isinstance(result, torch.Tensor) else result[bound.call.result])
+        return made[-1]
+
+    def batched(self, reads: Sequence[torch.Tensor], constants: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The result for several times the graph's batch: every tensor has that many whole ones, one behind the other."""
+        times = next((x.shape[0] // spec.shape[0] for x, spec in zip(reads, self.calls.reads, strict=True) if spec.shape), 1)
+        if times == 1:
+            return self(reads, constants)
+        apart = [x.reshape(times, *spec.shape) for x, spec in zip(reads, self.calls.reads, strict=True)]
+        try:
+            mapped: Callable[..., torch.Tensor] = torch.func.vmap(lambda *own: self(own, constants))
+            result = mapped(*apart)
+        except RuntimeError:
+            # torch cannot compute several of everything at once, such as of recurrent layers
+            result = torch.stack([self([x[i] for x in apart], constants) for i in range(times)])
+        return result.flatten(0, 1) if result.dim() > 1 else result
+
+
+def calls_of(attrs: Attrs) -> Calls:
+    """The calls that an opaque operator states.
+
+    Raises:
+        StretchError: If it states none.
+    """
+    if CALLS not in attrs:
+        raise StretchError("an opaque operator was captured for predictions, and states no calls that compute it")
+    return read_calls(str(attrs[CALLS]))
+
+
+def read_calls(text: str) -> Calls:
+    """The calls of a text.
+
+    Raises:
+        StretchError: If it is no such text.
+    """
+    try:
+        return msgspec.json.decode(text, type=Calls)
+    except msgspec.MsgspecError as error:
+        raise StretchError(f"its calls cannot be read: {error}") from error
+
+
+def find_operator(name: str) -> OpOverload:
+    """An operator that may be called.
+
+    Args:
+        name: Name and overload.
+
+    Raises:
+        StretchError: If torch has none of this name, or it does more than compute tensors from tensors.
+    """
+    if not _NAME.fullmatch(name):
+        raise StretchError(f"`{name}` is no name of an operator of torch")
+    packet, _, overload = name.partition(".")
+    if packet.startswith("_") and packet not in _PRIVATE:
+        raise StretchError(f"it calls `{name}`, which is torch's own affair")
+    try:
+        found = getattr(getattr(torch.ops.aten, packet), overload)
+    except AttributeError as error:
+        raise StretchError(f"this torch has no operator `{name}`", "use the version of torch that the network was captured with") from error
+    if not isinstance(found, OpOverload) or not computes(found):
+        raise StretchError(f"it calls `{name}`, which does more than compute tensors from tensors")
+    return found
+
+
+def computes(operator: OpOverload) -> bool:
+    """Whether an operator gives tensors that depend on its arguments alone, and changes nothing."""
+    schema = operator._schema
+    tensors = [a for a in schema.arguments if "Tensor" in str(a.type)]
+    results = bool(schema.returns) and all("Tensor" in str(each.type) for each in schema.returns)
+    name = schema.name.partition("::")[2]
+    random = torch.Tag.nondeterministic_seeded in operator.tags and name not in _DROPPING
+    return bool(tensors) and results and not schema.is_mutable and not random and not _UNWRITTEN.search(name)
+
+
+def plain(value: Any, tensor: Callable[[Any], dict[str, int] | None]) -> Any:
+    """An argument as JSON has it.
+
+    Args:
+        value: The argument.
+        tensor: Tells of what stands for a tensor which one it is; None of anything else.
+
+    Raises:
+        ValueError: If it is nothing that a call may have.
+    """
+    found = tensor(value)
+    if found is not None:
+        return found
+    if isinstance(value, list | tuple):
+        return [plain(each, tensor) for each in value]
+    if isinstance(value, torch.dtype):
+        return {"dtype": str(value).removeprefix("torch.")}
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"number": str(value)}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise ValueError(f"{value!r} is no number, word or list")
+
+
+def type_of(name: str) -> torch.dtype:
+    """A type of torch by its name.
+
+    Raises:
+        StretchError: If there is none.
+    """
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise StretchError(f"`{name}` is no type of torch")
+    return found
+
+
+def _value(argument: Any, known: dict[str, Any]) -> Any:
+    if isinstance(argument, list | tuple):
+        return [_value(each, known) for each in argument]
+    if not isinstance(argument, dict):
+        return argument
+    ((key, what),) = argument.items()
+    if key == "dtype":
+        return type_of(what)
+    return float(what) if key == "number" else known[key][what]
+
+
+def _moved(argument: Any, place: dict[int, int]) -> Any:
+    if isinstance(argument, list | tuple):
+        return tuple(_moved(each, place) for each in argument)
+    return {"read": place[argument["read"]]} if isinstance(argument, dict) and "read" in argument else argument
+
+
+def _without_data(replay: Replay, shape: Shape) -> torch.dtype:
+    """Compute the calls on tensors without data, and give the type of their result."""
+    calls = replay.calls
+    try:
+        with FakeTensorMode(), torch.no_grad():
+            reads, constants = (
+                [torch.empty(each.shape, dtype=type_of(each.dtype)) for each in some] for some in (calls.reads, calls.constants)
+            )
+            result = replay(reads, constants)
+    except StretchError:
+        raise
+    except Exception as error:
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise StretchError(f"its calls cannot be computed: {said}") from error
+    if tuple(result.shape) != tuple(shape):
+        raise StretchError(f"its calls give {tuple(result.shape)}, not {tuple(shape)}")
+    return result.dtype

@@ -1,0 +1,177 @@
+"""What torch's own exporter writes for calls of torch's operators, cut into pieces: one for each operator that has such calls.
+
+The exporter takes seconds for whatever it is given, so all calls of a graph go
+through it at once, and what it wrote is kept: the files of a bundle have the same.
+"""
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+import torch
+from onnx import helper
+from torch import nn
+
+from predictors.errors import MissingBackendError, StretchError
+from predictors.install import install_line
+from predictors.shapes import Shape
+from stretch.formats.onnx import OPSET
+from stretch.opaque.calls import Calls, Replay, type_of
+
+
+@dataclass(frozen=True)
+class Snippet:
+    """Nodes that compute one result.
+
+    Args:
+        inputs: Names of what they read, in the order of the calls: reads, then constants.
+        nodes: In order.
+        constants: Initialisers that they read.
+        output: Name of the result.
+    """
+
+    inputs: tuple[str, ...]
+    nodes: tuple[onnx.NodeProto, ...]
+    constants: tuple[onnx.TensorProto, ...]
+    output: str
+
+
+#: By the text of the calls.
+_KNOWN: dict[str, Snippet] = {}
+
+
+def prepare(wanted: Iterable[tuple[Calls, Shape]]) -> None:
+    """Export what is not known yet, all of it at once.
+
+    Args:
+        wanted: Calls, and the shape that they give.
+
+    Raises:
+        StretchError: If torch's exporter cannot write one of them; names its operators.
+        MissingBackendError: If the exporter is not installed.
+    """
+    new = {calls.text(): (calls, shape) for calls, shape in wanted if calls.text() not in _KNOWN}
+    if not new:
+        return
+    try:
+        _KNOWN.update(zip(new, _exported(list(new.values())), strict=True))
+    except MissingBackendError:
+        raise
+    except Exception:
+        # one by one, to tell which
+        for text, each in new.items():
+            _KNOWN[text] = _alone(each)
+
+
+def snippet_of(calls: Calls, shape: Shape) -> Snippet:
+    """The nodes of some calls; see `prepare`."""
+    prepare([(calls, shape)])
+    return _KNOWN[calls.text()]
+
+
+class _All(nn.Module):
+    """Several operators' calls side by side, each with inputs of its own."""
+
+    def __init__(self, wanted: Sequence[tuple[Calls, Shape]]) -> None:
+        super().__init__()
+        self._replays = [Replay(*each) for each in wanted]
+
+    def forward(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
+        """The result of each."""
+        made, at = [], 0
+        for replay in self._replays:
+            middle = at + len(replay.calls.reads)
+            end = middle + len(replay.calls.constants)
+            made.append(replay(tensors[at:middle], tensors[middle:end]))
+            at = end
+        return made
+
+
+def _alone(each: tuple[Calls, Shape]) -> Snippet:
+    try:
+        return _exported([each])[0]
+    except Exception as error:
+        names = ", ".join(call.operator for call in each[0].calls)
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise StretchError(f"torch's exporter cannot write {names} in ONNX: {said}", "run this network with torch") from error
+
+
+def _exported(wanted: Sequence[tuple[Calls, Shape]]) -> list[Snippet]:
+    tensors, names, inputs = [], [], []
+    for number, (calls, _) in enumerate(wanted):
+        specs = (*calls.reads, *calls.constants)
+        tensors += [torch.zeros(spec.shape, dtype=type_of(spec.dtype)) for spec in specs]
+        inputs.append(tuple(f"i{number}_{i}" for i in range(len(specs))))
+        names += inputs[-1]
+    outputs = [f"o{number}" for number in range(len(wanted))]
+    return _cut(_export(_All(wanted), tensors, names, outputs), inputs, outputs)
+
+
+def _export(module: nn.Module, tensors: Sequence[torch.Tensor], names: Sequence[str], outputs: Sequence[str]) -> onnx.ModelProto:
+    try:
+        import onnxscript  # noqa: F401 - the exporter needs it
+    except ImportError as error:
+        raise MissingBackendError("torch's exporter needs `onnxscript`, which is not installed", install_line("torch")) from error
+    before = logging.root.manager.disable
+    # what torch tells of its own work concerns nobody here
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            program = torch.onnx.export(
+                module.eval(),
+                tuple(tensors),
+                dynamo=True,
+                opset_version=OPSET,
+                optimize=True,
+                verbose=False,
+                input_names=list(names),
+                output_names=list(outputs),
+            )
+    finally:
+        logging.disable(before)
+    assert program is not None
+    proto: onnx.ModelProto = program.model_proto
+    return proto
+
+
+def _cut(model: onnx.ModelProto, inputs: Sequence[tuple[str, ...]], outputs: Sequence[str]) -> list[Snippet]:
+    """The part of a graph that leads to each of its outputs."""
+    if model.functions:
+        raise StretchError("it needs functions that ONNX itself does not have")
+    made_by = {name: node for node in model.graph.node for name in node.output if name}
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    order = {id(node): i for i, node in enumerate(model.graph.node)}
+    found = []
+    for own, output in zip(inputs, outputs, strict=True):
+        nodes: dict[int, Any] = {}
+        read: dict[str, onnx.TensorProto] = {}
+        waiting = [output]
+        while waiting:
+            name = waiting.pop()
+            if name in constants:
+                read[name] = constants[name]
+            elif name in made_by and id(made_by[name]) not in nodes:
+                nodes[id(made_by[name])] = made_by[name]
+                waiting += [each for each in made_by[name].input if each]
+        ordered = [nodes[key] for key in sorted(nodes, key=order.__getitem__)]
+        _check(ordered)
+        if ordered[-1].output[0] != output:
+            # an operator is called like the first result of its last node
+            ordered.append(helper.make_node("Identity", [output], [f"{output}_alone"]))
+        found.append(Snippet(own, tuple(ordered), tuple(read.values()), ordered[-1].output[0]))
+    return found
+
+
+def _check(nodes: Sequence[onnx.NodeProto]) -> None:
+    """Refuse nodes that cannot be moved into another graph as they are."""
+    if not nodes:
+        raise StretchError("a result does not depend on what is read")
+    for node in nodes:
+        if node.domain not in ("", "ai.onnx") or any(attribute.HasField("g") for attribute in node.attribute):
+            raise StretchError(f"it needs {node.op_type}, which runtimes for ONNX do not all have")

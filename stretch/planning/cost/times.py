@@ -1,0 +1,207 @@
+"""What a predicted run consists of: branches, segments, and the parts beside the trunk."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from predictors.graph import OpGraph
+from predictors.joins import join_of
+from predictors.predictor import Estimate
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
+from stretch.planning.network.segments import Segment
+
+
+@dataclass(frozen=True)
+class BranchTime:
+    """One branch on the timeline.
+
+    Args:
+        scale: The branch.
+        macs: Multiply-accumulates, its part of the join included.
+        params: Learned numbers.
+        in_ms: Transfer of its input.
+        links: Its transfers in and out, ms by processor at the far end of the link.
+        ms: Computation, running alone.
+        contention_ms: What it takes longer beside the other branches.
+        out_ms: Transfer of its output to where it is needed.
+        estimate: What `ms` is made of.
+        start_ms: When it starts, from the start of its segment.
+        waits: Numbers of the branches of its segment that it waits for; none where branches start together.
+    """
+
+    scale: BranchScale
+    macs: int
+    params: int
+    in_ms: float
+    links: Mapping[str, float]
+    ms: float
+    contention_ms: float
+    out_ms: float
+    estimate: Estimate
+    start_ms: float = 0.0
+    waits: tuple[int, ...] = ()
+
+    @property
+    def contention(self) -> float:
+        """Factor on its computation beside the other branches."""
+        return 1 + self.contention_ms / self.ms if self.ms else 1.0
+
+    @property
+    def total_ms(self) -> float:
+        """From its start until its output has arrived."""
+        return self.in_ms + self.ms + self.contention_ms + self.out_ms
+
+
+@dataclass(frozen=True)
+class SegmentTime:
+    """One segment on the timeline.
+
+    Args:
+        segment: The original segment.
+        design: Its design.
+        branches: Its branches.
+        join_ms: Time of the join.
+        start_ms: When it starts.
+        repeated_macs: Multiply-accumulates that bands of rows or branches of channels do beyond those of the segment in one piece: what
+            several of them compute.
+        shared_params: Learned numbers that all branches have in common, or parts of; None where each has its own.
+        halo_ms: Time that all bands together spend on rows that the segment in one piece computes once
+            (`stretch.planning.cost.halo`).
+    """
+
+    segment: Segment
+    design: SegmentDesign
+    branches: tuple[BranchTime, ...]
+    join_ms: float
+    start_ms: float
+    repeated_macs: int = 0
+    shared_params: int | None = None
+    halo_ms: float = 0.0
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates, those that are repeated included."""
+        return sum(b.macs for b in self.branches)
+
+    @property
+    def params(self) -> int:
+        """Learned numbers; those that bands of rows or branches of channels share count once."""
+        return sum(b.params for b in self.branches) if self.shared_params is None else self.shared_params
+
+    @property
+    def halo_macs(self) -> int:
+        """Multiply-accumulates that bands of rows repeat."""
+        return self.repeated_macs if join_of(self.design.join).bands else 0
+
+    @property
+    def ms(self) -> float:
+        """From its start to its end."""
+        return max(b.start_ms + b.total_ms for b in self.branches) + self.join_ms
+
+    @property
+    def computing_ms(self) -> float:
+        """Computation of the processor that computes longest, each branch alone."""
+        return self._longest(lambda b: b.ms)
+
+    @property
+    def communication_ms(self) -> float:
+        """Time beside the computation of the processor that computes longest."""
+        return self.ms - self._longest(lambda b: b.ms + b.contention_ms)
+
+    def _longest(self, ms: Callable[[BranchTime], float]) -> float:
+        found: dict[str, float] = {}
+        for branch in self.branches:
+            found[branch.scale.processor] = found.get(branch.scale.processor, 0.0) + ms(branch)
+        return max(found.values())
+
+
+@dataclass(frozen=True)
+class SideTime:
+    """A part beside the trunk on the timeline.
+
+    Args:
+        name: Of the side.
+        graph: Its operators.
+        time: As of a branch; it starts `time.start_ms` after the input is there.
+    """
+
+    name: str
+    graph: OpGraph
+    time: BranchTime
+
+    @property
+    def end_ms(self) -> float:
+        """When its output has arrived."""
+        return self.time.start_ms + self.time.total_ms
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The predicted run of a design.
+
+    Args:
+        design: The design.
+        segments: In order.
+        output: Transfer of the result to the host, ms by processor at the far end of the link; of several results each is
+            moved by who computes it.
+        sides: The parts beside the trunk; where there are some, segments start when the schedule of all lets them.
+        waits: With sides, what waits for what (`stretch.planning.cost.beside.beside`).
+    """
+
+    design: BranchDesign
+    segments: tuple[SegmentTime, ...]
+    output: Mapping[str, float]
+    sides: tuple[SideTime, ...] = ()
+    waits: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def output_ms(self) -> float:
+        """Transfer of the result to the host."""
+        return sum(self.output.values())
+
+    @property
+    def makespan_ms(self) -> float:
+        """Time from input ready to output ready."""
+        if self.sides:
+            return max([s.start_ms + s.ms for s in self.segments] + [side.end_ms for side in self.sides])
+        return sum(s.ms for s in self.segments) + self.output_ms
+
+    @property
+    def computing_ms(self) -> float:
+        """Serial parts plus the slowest branch of each segment, each alone; with sides, what runs beyond the trunk's segments counts too."""
+        computing = sum(s.computing_ms for s in self.segments)
+        return computing + self.makespan_ms - sum(s.ms for s in self.segments) if self.sides else computing
+
+    @property
+    def communication_ms(self) -> float:
+        """Transfers and joins on the critical path."""
+        return sum(s.communication_ms for s in self.segments) + self.output_ms
+
+    @property
+    def efficiency(self) -> float:
+        """`computing_ms` over the makespan: 1 where nothing is lost to communication or contention."""
+        return self.computing_ms / self.makespan_ms
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of the design, those that are repeated included."""
+        return sum(s.macs for s in self.segments) + sum(side.time.macs for side in self.sides)
+
+    @property
+    def halo_macs(self) -> int:
+        """Multiply-accumulates that bands of rows repeat."""
+        return sum(s.halo_macs for s in self.segments)
+
+    @property
+    def halo_ms(self) -> float:
+        """Time that bands of rows spend on what they do twice, summed over processors: more than the makespan would lose without it."""
+        return sum(s.halo_ms for s in self.segments)
+
+    @property
+    def repeated_macs(self) -> int:
+        """Multiply-accumulates that bands of rows and branches of channels repeat."""
+        return sum(s.repeated_macs for s in self.segments)
+
+    @property
+    def params(self) -> int:
+        """Learned numbers of the design."""
+        return sum(s.params for s in self.segments) + sum(side.time.params for side in self.sides)

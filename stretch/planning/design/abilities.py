@@ -1,0 +1,148 @@
+"""What of a network can be scaled, what is divided exactly, and why not where neither is possible."""
+
+from typing import Literal
+
+import msgspec
+
+from predictors.errors import StretchError
+from predictors.graph import Op, OpGraph
+from predictors.operators import kind_of
+from predictors.rows import height
+from predictors.slices import Channels, width
+from stretch.planning.design.paths import find_paths
+from stretch.planning.network.divisions import channel_step, divided_tensor, needed_channels
+from stretch.planning.network.parts import divide, mixing
+from stretch.planning.network.segments import Segment, split_segments
+from stretch.planning.network.trunk import trunk_of
+from stretch.planning.network.units import cut_points
+
+#: What a branch may have less of: blocks, channels of the trunk, heads of attention, hidden channels of a block.
+Scaled = Literal["depth", "width", "heads", "hidden"]
+#: What branches may divide, so that their output is the original's: rows, output channels, hidden channels, heads, own paths.
+Divided = Literal["rows", "channels", "hidden", "heads", "paths"]
+
+
+class StageAbilities(msgspec.Struct, frozen=True, kw_only=True):
+    """What can be done to a stage.
+
+    Args:
+        name: ``stem``, ``s1``, …, ``head``; of what lies beside the trunk ``side1``, …
+        shape: Of its output, of several outputs of the first.
+        depth: Blocks.
+        min_depth: Blocks that are never removed.
+        heads: Most heads of its attentions; 0 where it has none.
+        opaque: Operators that only state their shape, which nothing scales or divides.
+        scaled: What a branch may have less of; nothing where the stage is not stretched.
+        exact: What branches may divide in one part of it or more; where it is nothing the stage is placed as it is.
+        why: Why it is not stretched; empty where it is.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    depth: int
+    min_depth: int
+    heads: int
+    opaque: int
+    scaled: list[Scaled]
+    exact: list[Divided]
+    why: str
+
+
+def abilities(graph: OpGraph) -> list[StageAbilities]:
+    """What can be done to each stage of a network, and to what lies beside them where it has several inputs or outputs.
+
+    Args:
+        graph: The network.
+
+    Raises:
+        StretchError: If it has several inputs and no chain.
+    """
+    found = trunk_of(graph)
+    return [*(_of(found.graph, stage) for stage in split_segments(found.graph)), *map(_beside, found.sides)]
+
+
+def _beside(side: OpGraph) -> StageAbilities:
+    """A part beside the trunk: nothing can be done to it."""
+    return StageAbilities(
+        name=side.name,
+        shape=side.by_name[side.outputs[0]].shape,
+        depth=1,
+        min_depth=1,
+        heads=0,
+        opaque=sum(op.kind == "opaque" for op in side.ops),
+        scaled=[],
+        exact=[],
+        why="it lies beside the trunk and runs whole",
+    )
+
+
+def _of(graph: OpGraph, stage: Segment) -> StageAbilities:
+    scaled = _scaled(stage) if stage.branchable else []
+    return StageAbilities(
+        name=stage.name,
+        shape=graph.by_name[stage.end].shape,
+        depth=stage.depth,
+        min_depth=stage.min_depth,
+        heads=max((int(str(op.attrs["heads"])) for op in stage.graph.ops if op.kind == "attention"), default=0),
+        opaque=sum(op.kind == "opaque" for op in stage.graph.ops),
+        scaled=scaled,
+        exact=_exact(graph, stage),
+        why="" if scaled else _why(stage),
+    )
+
+
+def _scaled(stage: Segment) -> list[Scaled]:
+    """What a branch of a stage may have less of."""
+    groups = stage.channels
+    free = {group for group, units in groups.units.items() if units > 1} - groups.frozen - {groups.input_group}
+    trunk = {group for group, _ in groups.pieces[stage.end]}
+    heads = {group for op in stage.graph.ops if op.kind == "attention" for group, _ in groups.pieces[op.name]}
+    found: list[Scaled] = []
+    if stage.min_depth < stage.depth:
+        found.append("depth")
+    if not stage.fixed_width:
+        found.append("width")
+    if free & heads:
+        found.append("heads")
+    if free - heads - trunk:
+        found.append("hidden")
+    return found
+
+
+def _exact(graph: OpGraph, stage: Segment) -> list[Divided]:
+    """What branches of some part of a stage may divide."""
+    found: set[Divided] = set()
+    for part in divide(graph, stage, cut_points(graph), vectors=True):
+        if not mixing(part.graph) and min(height(part.graph.by_name[name].shape) for name in (part.start, part.end)) > 1:
+            found.add("rows")
+        if len(find_paths(part.graph)) > 1:
+            found.add("paths")
+        for hidden in (True, False):
+            found |= _divided(part.graph, hidden=hidden)
+    return [each for each in ("rows", "channels", "hidden", "heads", "paths") if each in found]
+
+
+def _divided(graph: OpGraph, *, hidden: bool) -> set[Divided]:
+    try:
+        tensor = divided_tensor(graph, hidden=hidden)
+    except StretchError:
+        return set()
+    if channel_step(graph, tensor) >= width(graph.by_name[tensor].shape):
+        return set()
+    part = needed_channels(graph, {tensor: Channels(0, 1)})
+    heads = any(op.kind == "attention" and len(part.get(op.name, ())) < width(op.shape) for op in graph.ops if op.name in part)
+    return {"heads" if heads and hidden else "hidden" if hidden else "channels"}
+
+
+def _why(stage: Segment) -> str:
+    """Why a stage is not stretched."""
+    if stage.name in ("stem", "head"):
+        return f"the {stage.name} stays whole"
+    holding = next((op for op in stage.graph.ops if kind_of(op.kind).stated), None)
+    if not stage.branchable:
+        return f"`{stage.start}` or `{stage.end}` is no feature map{_by(holding)}"
+    return f"its channels are held fast and no block may go{_by(holding)}"
+
+
+def _by(op: Op | None) -> str:
+    return "" if op is None else f", since `{op.name}` ({op.attrs.get('variant', op.kind)}) only states its shape"

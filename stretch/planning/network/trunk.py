@@ -1,0 +1,247 @@
+"""The trunk of a network with several inputs or outputs, and what lies beside it.
+
+A network of one tensor in and one out is a chain of segments between cut points.
+One with several has no tensor through which everything passes: a detector's
+pyramid reads three stages of its backbone, an auxiliary head one of them, a
+tower has an input of its own. Its *trunk* is the part that is such a chain, with
+most multiply-accumulates; a *side* is a part beside it that runs whole, as soon as
+what it reads is there. A tensor of the trunk that a side reads or the network
+returns is a *tap*: a segment ends there, with the original's channels.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from predictors.errors import StretchError
+from predictors.graph import Op, OpGraph
+
+#: Tag of a tap.
+TAP = "tap"
+
+#: Sides that a network is divided into, at most: more are joined, in their order.
+MOST_SIDES = 24
+
+
+@dataclass(frozen=True)
+class Trunk:
+    """A network's trunk and its sides.
+
+    Args:
+        graph: The trunk, of one input and one output; taps have the tag `TAP`.
+        before: Sides that compute what the trunk reads, in an order in which they can run.
+        after: The others, likewise.
+    """
+
+    graph: OpGraph
+    before: tuple[OpGraph, ...] = ()
+    after: tuple[OpGraph, ...] = ()
+
+    @property
+    def sides(self) -> tuple[OpGraph, ...]:
+        """All sides, in an order in which they can run, the trunk between those before and those after it."""
+        return (*self.before, *self.after)
+
+    @property
+    def taps(self) -> frozenset[str]:
+        """Tensors that a side reads, or the network returns."""
+        return frozenset(op.name for op in self.graph.ops if is_tap(op))
+
+
+def is_tap(op: Op) -> bool:
+    """Whether an operator of a trunk computes a tap."""
+    return op.tags.get(TAP) == "true"
+
+
+def _several(graph: OpGraph) -> bool:
+    """Whether a network has several inputs or outputs."""
+    return len(graph.inputs) != 1 or len(graph.outputs) != 1
+
+
+#: Networks whose trunks are remembered: planning asks for the same one again and again.
+_REMEMBERED = 8
+
+_known: deque[tuple[OpGraph, Trunk]] = deque(maxlen=_REMEMBERED)
+
+
+def trunk_of(graph: OpGraph) -> Trunk:
+    """The trunk of a network; the network itself where one tensor goes in and one comes out.
+
+    Args:
+        graph: Each of its operators leads to an output.
+
+    Raises:
+        StretchError: If every operator reads several of its inputs, so that there is no chain.
+    """
+    if not _several(graph):
+        return Trunk(graph)
+    for known, trunk in tuple(_known):
+        if known is graph:
+            return trunk
+    trunk = _found(graph)
+    _known.append((graph, trunk))
+    return trunk
+
+
+def _found(graph: OpGraph) -> Trunk:
+    """The trunk of a network of several inputs or outputs."""
+    found = _Finder(graph)
+    names = found.chain()
+    inside = set(names[1:])
+    outside = [op for op in graph.ops if op.kind != "input" and op.name not in inside]
+    read = {name for op in outside for name in op.inputs} | set(graph.outputs)
+    ops = [Op(names[0], "input", attrs={"shape": graph.by_name[names[0]].shape}, tags=_tags(names[0] in read))]
+    ops += [replace(graph.by_name[name], tags=_tags(name in read)) for name in names[1:]]
+    trunk = OpGraph.build(graph.name, ops, names[-1])
+    needed = found.ancestors(names[0])
+    before = [op for op in outside if op.name in needed]
+    after = [op for op in outside if op.name not in needed]
+    parts = [*(("before", part) for part in found.parts(before, inside)), *(("after", part) for part in found.parts(after, inside))]
+    sides: dict[str, list[OpGraph]] = {"before": [], "after": []}
+    for number, (where, part) in enumerate(parts, start=1):
+        sides[where].append(_side(graph, f"side{number}", part))
+    return Trunk(trunk, tuple(sides["before"]), tuple(sides["after"]))
+
+
+def _tags(tapped: bool) -> dict[str, str]:
+    return {TAP: "true"} if tapped else {}
+
+
+def _side(graph: OpGraph, name: str, ops: Sequence[Op]) -> OpGraph:
+    """Some operators as a graph of their own."""
+    inside = {op.name for op in ops}
+    reads = dict.fromkeys(source for op in ops for source in op.inputs if source not in inside)
+    entries = [Op(source, "input", attrs={"shape": graph.by_name[source].shape}) for source in reads]
+    ends = [op.name for op in ops if op.name in graph.outputs or any(reader not in inside for reader in graph.consumers[op.name])]
+    return OpGraph.build(name, [*entries, *ops], ends)
+
+
+class _Finder:
+    """What leads to what in a network, as bits of its operators' numbers."""
+
+    def __init__(self, graph: OpGraph) -> None:
+        self.graph = graph
+        self.number = {op.name: i for i, op in enumerate(graph.ops)}
+        self.above: list[int] = []
+        for i, op in enumerate(graph.ops):
+            bits = 1 << i
+            for name in op.inputs:
+                bits |= self.above[self.number[name]]
+            self.above.append(bits)
+        outputs = {name: 1 << i for i, name in enumerate(graph.outputs)}
+        self.reaches = [outputs.get(op.name, 0) for op in graph.ops]
+        for i in reversed(range(len(graph.ops))):
+            for name in graph.ops[i].inputs:
+                self.reaches[self.number[name]] |= self.reaches[i]
+        self.macs = [graph.op_macs(op) for op in graph.ops]
+
+    def ancestors(self, name: str) -> set[str]:
+        """Operators that a tensor depends on, its own among them."""
+        bits = self.above[self.number[name]]
+        return {op.name for i, op in enumerate(self.graph.ops) if bits >> i & 1}
+
+    def chain(self) -> list[str]:
+        """The trunk's tensor that it reads, and its operators, in order.
+
+        Every operator that somebody else than one reader of one tensor reads may be its end. Only those count of which all
+        taps are cut points; of them the one with most multiply-accumulates between cut points behind the first.
+        """
+        best: tuple[tuple[int, int], list[str]] | None = None
+        for end in self._ends():
+            inside = [i for i in range(end + 1) if self.above[end] >> i & 1]
+            cuts = self._cuts(inside)
+            first = cuts[0]
+            members = [i for i in inside if i > first]
+            tapped = {i for i in members if self._read_outside(i, set(members))}
+            if not members or not tapped <= set(cuts):
+                continue
+            value = (sum(self.macs[i] for i in members), len(members))
+            if best is None or value > best[0]:
+                best = value, [self.graph.ops[i].name for i in (first, *members)]
+        if best is None:
+            raise StretchError(
+                f"`{self.graph.name}` has no operator that computes with one tensor alone, so there is nothing to divide",
+                "give a network with layers",
+            )
+        return best[1]
+
+    def _ends(self) -> Iterable[int]:
+        """Numbers of operators that a trunk may end with."""
+        for i, op in enumerate(self.graph.ops):
+            readers = self.graph.consumers[op.name]
+            merges = len(readers) == 1 and len(set(self.graph.by_name[readers[0]].inputs)) > 1
+            if op.kind != "input" and (merges or len(readers) != 1 or op.name in self.graph.outputs):
+                yield i
+
+    def _cuts(self, inside: Sequence[int]) -> list[int]:
+        """Operators of some that no edge between others of them spans; those that are given last lead to the end."""
+        among = set(inside)
+        last = dict.fromkeys(inside, -1)
+        for i in inside:
+            for name in self.graph.ops[i].inputs:
+                source = self.number[name]
+                if source in among:
+                    last[source] = max(last[source], i)
+        cuts, reach = [], -1
+        waiting = sum(self.graph.ops[i].kind == "input" for i in inside)
+        for i in inside:
+            waiting -= self.graph.ops[i].kind == "input"
+            # an input that has not come yet is read behind this
+            if reach <= i and not waiting:
+                cuts.append(i)
+            reach = max(reach, last[i])
+        return cuts
+
+    def _read_outside(self, i: int, members: set[int]) -> bool:
+        op = self.graph.ops[i]
+        return op.name in self.graph.outputs or any(self.number[reader] not in members for reader in self.graph.consumers[op.name])
+
+    def parts(self, ops: Sequence[Op], trunk: set[str]) -> list[list[Op]]:
+        """Operators beside the trunk as parts that can run each at a time.
+
+        Operators are of one part if they lead to the same results, wait for the same tensor of the trunk, and hang together:
+        so a head may run beside another, and a lateral connection before the trunk has ended.
+        """
+        latest: dict[str, int] = {}
+        root: dict[str, str] = {}
+
+        def find(name: str) -> str:
+            while root[name] != name:
+                name = root[name]
+            return name
+
+        own = {op.name for op in ops}
+        for op in ops:
+            waits = [self.number[name] if name in trunk else latest.get(name, -1) for name in op.inputs]
+            latest[op.name] = max(waits, default=-1)
+            root[op.name] = op.name
+            for name in op.inputs:
+                same = name in own and self.reaches[self.number[name]] == self.reaches[self.number[op.name]]
+                if same and latest[name] == latest[op.name]:
+                    root[find(name)] = find(op.name)
+        groups: dict[str, list[Op]] = {}
+        for op in ops:
+            groups.setdefault(find(op.name), []).append(op)
+        return _joined(_sorted(list(groups.values())))
+
+
+def _sorted(groups: list[list[Op]]) -> list[list[Op]]:
+    """Groups of operators in an order in which they can run."""
+    of = {op.name: number for number, group in enumerate(groups) for op in group}
+    waits = [{of[name] for op in group for name in op.inputs if name in of} - {number} for number, group in enumerate(groups)]
+    done: list[int] = []
+    left = list(range(len(groups)))
+    while left:
+        ready = next(number for number in left if waits[number] <= set(done))
+        left.remove(ready)
+        done.append(ready)
+    return [groups[number] for number in done]
+
+
+def _joined(groups: list[list[Op]]) -> list[list[Op]]:
+    """Groups in an order in which they can run, neighbours joined where there are too many."""
+    if len(groups) <= MOST_SIDES:
+        return groups
+    bounds = [round(i * len(groups) / MOST_SIDES) for i in range(MOST_SIDES + 1)]
+    return [[op for group in groups[a:b] for op in group] for a, b in pairwise(bounds)]

@@ -1,0 +1,101 @@
+"""Stage between building and writing: a network refined on unlabelled images, and compared with the original before and after."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from scheduler.bundle.agreement import Agreement
+from scheduler.progress import Progress, silent
+from stretch.capture import Captured
+from stretch.evaluation.agreement import Compared
+from stretch.stages.build import Images, compare_on
+from stretch.transform import BranchedModel
+from stretch.transform.refine import Checkpoint, Refined, Refinement, refine
+
+#: Told where nothing came of it.
+KEPT = "refining brought the network no closer to the original on images held back, so its weights stay as they were"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of refining a network.
+
+    Args:
+        refinement: Errors on the images that the steps left out; where the start was kept, the same after as before.
+        before: Comparison with the original on the images held back, before; None where there were too few.
+        after: The same of what was kept.
+        kept: ``refined``, or ``start`` where no step brought the network closer, or it then agreed less often.
+        warnings: What a person should know.
+    """
+
+    refinement: Refined
+    before: Compared | None
+    after: Compared | None
+    kept: str
+    warnings: list[str]
+
+
+def refine_and_compare(
+    model: BranchedModel,
+    captured: Captured,
+    images: Images,
+    how: Refinement,
+    checkpoint: Checkpoint | None = None,
+    progress: Progress = silent,
+) -> Outcome:
+    """Refine a network where it can be refined fastest, and keep its start unless it is as close to the original afterwards.
+
+    Closer is what sees the original's class more often, or as often with outputs that are less far off.
+
+    The images held back have no part in the steps, nor in which state of them is the best; they decide between two
+    networks, the first and the best.
+
+    Args:
+        model: The network, on the CPU; changed in place.
+        captured: The original.
+        images: Those that steps look at, and others.
+        how: How, and for how long.
+        checkpoint: Where it goes on from.
+        progress: Told what comes next, and how far it is.
+    """
+    progress("compare")
+    before, said_before = compare_on(model, captured, images.held_back)
+    start = {key: value.clone() for key, value in model.state_dict().items()}
+    found = refined(model, captured, images.fitted, how, progress, checkpoint)
+    progress("compare")
+    after, said = compare_on(model, captured, images.held_back)
+    if found.after < found.before and not (before and after and _worse(after.agreement, before.agreement)):
+        return Outcome(found, before, after, "refined", said)
+    model.load_state_dict(start)
+    return Outcome(replace(found, after=found.before), before, before, "start", [*said_before, KEPT])
+
+
+def refined(
+    model: BranchedModel,
+    captured: Captured,
+    images: Sequence[torch.Tensor],
+    how: Refinement,
+    progress: Progress = silent,
+    checkpoint: Checkpoint | None = None,
+) -> Refined:
+    """Refine a network, on a GPU where there is one; it is back where it was afterwards.
+
+    Args:
+        model: The network.
+        captured: The original.
+        images: Batches that it was calibrated with, (n, channels, height, width).
+        how: How, and for how long.
+        progress: Told now and then how far it is.
+        checkpoint: Where it goes on from.
+    """
+    place = next(model.parameters()).device
+    try:
+        return refine(model.to("cuda") if torch.cuda.is_available() else model, captured, images, how, progress, checkpoint)
+    finally:
+        model.to(place)
+
+
+def _worse(after: Agreement, before: Agreement) -> bool:
+    """Whether a network sees the original's class less often, or as often with outputs that are further off; outputs alone where they are no classes."""
+    return (after.value or 0.0, -after.error) < (before.value or 0.0, -before.error)

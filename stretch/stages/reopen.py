@@ -1,0 +1,147 @@
+"""A bundle's networks as torch modules again, made of its files alone: its model may be code of others, or gone."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+import onnx
+import torch
+from torch import nn
+
+from predictors.errors import StretchError
+from predictors.graph import OpGraph
+from scheduler.bundle.load import Bundle
+from scheduler.formats.onnx import OnnxFile
+from stretch.capture import Captured
+from stretch.export.checks import check_export
+from stretch.export.onnx import read_passed_on, weights_of
+from stretch.export.subgraph import subgraph_names
+from stretch.planning.design.branch_design import BranchDesign
+from stretch.transform import BranchedModel, build
+from stretch.transform.build import load_weights
+from stretch.transform.calibrate import whole_design
+from stretch.transform.parts import weights_of_wholes
+
+Weights = dict[str, dict[str, torch.Tensor]]
+
+#: No depth, width or row of a network is more; arithmetic holds what is made of it.
+LARGEST = 1 << 31
+
+_AGAIN = "write the bundle again with `stretch branch`"
+
+
+@dataclass(frozen=True)
+class Reopened:
+    """The networks of a bundle.
+
+    Args:
+        original: The network that was branched, of the bundle's control.
+        model: The branched network, in evaluation mode.
+    """
+
+    original: Captured
+    model: BranchedModel
+
+
+def reopen(bundle: Bundle) -> Reopened:
+    """Make the networks of a float bundle anew, and see that they compute what its files compute.
+
+    Args:
+        bundle: Whose files are those that it states.
+
+    Raises:
+        StretchError: If it has subgraphs in other precisions, no original among its controls, several inputs or outputs,
+            or files that are not as nn-stretch writes them.
+    """
+    manifest = bundle.manifest
+    other = next((sub for sub in manifest.subgraphs if sub.precision != "fp32"), None)
+    if other is not None:
+        raise StretchError(
+            f"subgraph `{other.name}` of {bundle.path} is in {other.precision}, and weights can be changed in fp32 alone",
+            "give the bundle that it was exported from, and export it again afterwards",
+        )
+    if "original" not in manifest.controls:
+        raise StretchError(
+            f"{bundle.path} was written without controls, so it does not hold the original",
+            "write it again with controls, `stretch branch`",
+        )
+    # both say it in a sentence if there are several
+    _ = manifest.input, manifest.output
+    file = _opened(bundle.file(manifest.controls["original"]))
+    graph = file.graph
+    design = _design(bundle, graph, read_passed_on(file.proto))
+    captured = _captured(graph, _tensors(file), design)
+    model = BranchedModel(graph, design)
+    if set(subgraph_names(model.graph)) != {sub.name for sub in manifest.subgraphs}:
+        raise StretchError(f"the design of {bundle.path} has other branches than the bundle has subgraphs", _AGAIN)
+    _fill(model, weights_of_wholes(model.graph, _tensors(_opened(bundle.file(manifest.whole)))))
+    found = Reopened(captured, model.eval())
+    # raises where a file computes something else
+    controls = {"original": manifest.controls["original"]}
+    check_export(bundle.file("."), msgspec.structs.replace(manifest, controls=controls), captured, model, None)
+    return found
+
+
+def _opened(path: Path) -> OnnxFile:
+    """A file with the weights that lie beside it, which the bundle's check has found to be inside of the bundle."""
+    return OnnxFile(path, onnx.load(str(path)))
+
+
+def _tensors(file: OnnxFile) -> Weights:
+    return {op: {key: torch.from_numpy(value.copy()) for key, value in own.items()} for op, own in weights_of(file).items()}
+
+
+def _design(bundle: Bundle, graph: OpGraph, passed_on: Mapping[str, str]) -> BranchDesign:
+    """The bundle's design with the names that tensors have in its files, where what computes nothing is left out."""
+    try:
+        design = msgspec.convert(bundle.manifest.design, BranchDesign)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise StretchError(f"{bundle.path} states no design: {error}", _AGAIN) from error
+    if (largest := _largest(bundle.manifest.design)) > LARGEST:
+        raise StretchError(f"{bundle.path} states a design with a size of {largest.bit_length()} bits", _AGAIN)
+    parts = []
+    for part in design.segments:
+        # it becomes the name of a module, beside what every module has
+        if not part.name.isidentifier() or hasattr(BranchedModel, part.name):
+            raise StretchError(f"{bundle.path} states a design with a segment called `{part.name[:60]}`", _AGAIN)
+        if not part.branches or min(min(each.width, each.align) for each in part.branches) < 1:
+            raise StretchError(f"segment `{part.name}` of {bundle.path} has a branch of no width", _AGAIN)
+        ends = {what: _written(getattr(part, what), passed_on) for what in ("start", "end")}
+        for name in ends.values():
+            if name not in graph.by_name:
+                raise StretchError(f"segment `{part.name}` of {bundle.path} ends at `{name}`, which the original does not have", _AGAIN)
+        parts.append(replace(part, **ends))
+    return replace(design, segments=tuple(parts))
+
+
+def _largest(stated: object) -> int:
+    """The largest whole number in nested data; 0 if there is none."""
+    if isinstance(stated, Mapping | list | tuple):
+        return max((_largest(each) for each in (stated.values() if isinstance(stated, Mapping) else stated)), default=0)
+    return abs(stated) if isinstance(stated, int) else 0
+
+
+def _written(name: str, passed_on: Mapping[str, str]) -> str:
+    """The tensor that one is in a file."""
+    return passed_on.get(name, name)
+
+
+def _captured(graph: OpGraph, weights: Weights, design: BranchDesign) -> Captured:
+    """The original as data and as a module."""
+    bare = Captured(graph, weights, nn.Identity())
+    return Captured(graph, weights, build(bare, whole_design(bare, design)))
+
+
+@torch.no_grad()
+def _fill(model: BranchedModel, weights: Weights) -> None:
+    """Give every operator of a branched network the weights that it has in the whole file; branches of channels see parts of one."""
+    for name, module in model.named_modules():
+        own = dict(module.named_parameters(recurse=False)) | dict(module.named_buffers(recurse=False))
+        given = {key: value for key, value in weights.get(name.replace(".", "_"), {}).items() if key in own}
+        for key, value in given.items():
+            if value.numel() != own[key].numel():
+                raise StretchError(
+                    f"`{name}` has {value.numel()} numbers of its {key} in the bundle's files, its design {own[key].numel()}", _AGAIN
+                )
+        load_weights(module, {key: value.reshape(own[key].shape) for key, value in given.items()})

@@ -1,0 +1,125 @@
+"""What a refinement leaves behind so that it can go on: one file, tensors with how far it is in its header."""
+
+import contextlib
+import hashlib
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import torch
+from safetensors import SafetensorError, safe_open
+
+from predictors.errors import StretchError
+from stretch.transform.tensors import write_tensors
+
+FILE, VERSION = "refinement.safetensors", 1
+
+#: Seconds between two checkpoints: so much is done again after an interruption, at most.
+EVERY_S = 30.0
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
+_Amount = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class Done(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How far a refinement is.
+
+    Args:
+        version: Of this format.
+        identity: Fingerprints of what is refined, on what and how, by what they are of.
+        phase: Number of the phase under way.
+        steps: Steps that were made.
+        seconds: Wall time that they took.
+        looks: How often the network was judged.
+        least: Error of the best state so far.
+    """
+
+    version: int
+    identity: dict[str, str]
+    phase: _Count
+    steps: _Count
+    seconds: _Amount
+    looks: _Count
+    least: _Amount
+
+
+class Checkpoint:
+    """A folder with the state of one refinement.
+
+    Args:
+        folder: Made when something is written; ours alone.
+        every_s: Seconds between two writings; `EVERY_S` if None.
+    """
+
+    def __init__(self, folder: Path, every_s: float | None = None) -> None:
+        self.file = folder / FILE
+        self._every, self._last = EVERY_S if every_s is None else every_s, time.monotonic()
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time to write again."""
+        return time.monotonic() - self._last >= self._every
+
+    def write(self, done: Done, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Take the place of what was written before.
+
+        Raises:
+            StretchError: If the disk is full or the folder cannot be written.
+        """
+        write_tensors(self.file, tensors, {"state": msgspec.json.encode(done).decode()})
+        self._last = time.monotonic()
+
+    def read(self, identity: Mapping[str, str]) -> tuple[Done, dict[str, torch.Tensor]] | None:
+        """What was written last; None if nothing was.
+
+        Args:
+            identity: Fingerprints of the refinement that is to go on.
+
+        Raises:
+            StretchError: If it is damaged, or of another refinement.
+        """
+        if not self.file.exists():
+            return None
+        with self.believed(), safe_open(self.file, framework="pt") as file:
+            done = msgspec.json.decode((file.metadata() or {})["state"], type=Done)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - the file is no mapping
+        if done.version != VERSION:
+            raise StretchError(f"{self.file} has version {done.version}, this nn-stretch goes on from {VERSION}", self._anew)
+        for what, own in identity.items():
+            if done.identity.get(what) != own:
+                raise StretchError(f"{self.file} is of a refinement with other {what}", f"go on with the {what} of before, or {self._anew}")
+        return done, tensors
+
+    @contextlib.contextmanager
+    def believed(self) -> Iterator[None]:
+        """What is read, or made of it, in this block is of the file.
+
+        Raises:
+            StretchError: If it is not what it should be.
+        """
+        try:
+            yield
+        # what torch, safetensors and msgspec raise for tensors and text that do not fit
+        except (OSError, SafetensorError, KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
+            raise StretchError(f"{self.file} is no whole checkpoint: {(str(error).splitlines() or [''])[0]}", self._anew) from error
+
+    def remove(self) -> None:
+        """Take it away, and its folder if nothing else is in there."""
+        with contextlib.suppress(OSError):
+            self.file.unlink(missing_ok=True)
+            self.file.parent.rmdir()
+
+    @property
+    def _anew(self) -> str:
+        return f"remove {self.file} to begin anew"
+
+
+def fingerprint(tensors: Mapping[str, torch.Tensor]) -> str:
+    """SHA-256 of names, shapes and numbers."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().data)
+    return digest.hexdigest()

@@ -1,0 +1,99 @@
+"""Tensors in safetensors files, whole or not at all, and those of an optimiser among them."""
+
+import contextlib
+import errno
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+
+from predictors.errors import StretchError
+
+#: What a system says where no more fits: the disk, the user's share of it, or the largest file a process may write.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+#: Begins the names of an optimiser's tensors.
+_OPTIMIZER = "optimizer."
+
+
+def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> None:
+    """Write a safetensors file under a temporary name, then rename it.
+
+    Args:
+        path: The file; its folder is made.
+        tensors: By name; on any device, in any memory format.
+        metadata: Of the file's header.
+
+    Raises:
+        StretchError: If the disk is full or the folder cannot be written; the old file is kept.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file(_apart(tensors), partial, metadata=dict(metadata or {}))
+        with partial.open("rb") as stream:
+            os.fsync(stream.fileno())
+        partial.replace(path)
+    except (OSError, SafetensorError) as error:
+        full = getattr(error, "errno", None) in _FULL or any(f"os error {code}" in str(error) for code in _FULL)
+        reason = "the disk is full" if full else str(error).splitlines()[0]
+        hint = "free some space, then go on: the last checkpoint is whole" if full else "choose a folder that can be written"
+        raise StretchError(f"cannot write {path}: {reason}", hint) from error
+    finally:
+        with contextlib.suppress(OSError):  # which would hide the error that is told
+            partial.unlink(missing_ok=True)
+
+
+def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Tensors in plain memory of their own each, which the file's format asks for: bands of rows share their weights, others are views."""
+    found: dict[str, torch.Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        own = tensor.detach().cpu().contiguous()
+        shared = own.data_ptr() in seen or own.untyped_storage().nbytes() > own.nbytes
+        found[name] = own.clone() if shared else own
+        seen.add(own.data_ptr())
+    return found
+
+
+def under(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+    """Those whose names begin with a prefix, without it."""
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+    """What an optimiser remembers of its parameters, to be written.
+
+    Args:
+        optimizer: The optimiser.
+        parameters: Its parameters, in an order that stays.
+    """
+    return {
+        f"{_OPTIMIZER}{index}.{key}": value
+        for index, parameter in enumerate(parameters)
+        for key, value in optimizer.state.get(parameter, {}).items()
+        if isinstance(value, torch.Tensor)
+    }
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor], tensors: Mapping[str, torch.Tensor]) -> None:
+    """Let an optimiser remember what `optimizer_tensors` gave.
+
+    Args:
+        optimizer: One of the same kind for the same parameters.
+        parameters: They, in the same order.
+        tensors: What was written, other tensors among it.
+    """
+    states: dict[int, dict[str, Any]] = {}
+    for name, value in under(tensors, _OPTIMIZER).items():
+        index, _, key = name.partition(".")
+        parameter = parameters[int(index)]
+        # The layout of the parameter, so that every sum has the order it would have had.
+        like = torch.empty_like(parameter) if value.shape == parameter.shape else torch.empty_like(value, device=parameter.device)
+        states.setdefault(int(index), {})[key] = like.copy_(value)
+    for index, state in states.items():
+        optimizer.state[parameters[index]].update(state)
