@@ -13,11 +13,11 @@ from predictors.measurements.tables import Latency, write_table
 
 def graph_of(module: Any, shape: tuple[int, ...], name: str) -> OpGraph:
     """Graph of a module as `stretch predict` captures it."""
-    from stretch.capture import capture
     from stretch.capture.exported import capture_exported
+    from stretch.capture.trace import capture_traced
 
     try:
-        return capture(module.eval(), shape, name).graph
+        return capture_traced(module.eval(), shape, name).graph
     except StretchError:
         return capture_exported(module.eval(), shape, name)
 

@@ -1,7 +1,8 @@
 """Real pretrained networks and natural photographs: how often branched networks see what the original sees, and how fast they are predicted to be.
 
 `python -m experiments.real_networks.run measure --weights FOLDER --images FOLDER --out FILE`, on a machine with a GPU, writes numbers;
-`python -m experiments.real_networks.run record FILE…` makes them a record.
+`python -m experiments.real_networks.run record FILE…` makes them a record. With ``--at-length`` few jobs are measured that
+refine as long as there is time, into a record of their own.
 """
 
 import argparse
@@ -95,7 +96,8 @@ class Job:
 
 
 #: How the row of a refined network says what its share means.
-REFINED = {0.0: "together", 0.5: "by segments, then together", 1.0: "by segments"}
+#: That of all settings which takes steps as `stretch refine` does now is told by its length.
+REFINED = {0.0: "together", 0.3: "at length", 0.5: "by segments, then together", 1.0: "by segments"}
 
 #: The design and the photographs that single steps are switched on and off for.
 STEPS_ON, MOST = "sum", 300
@@ -120,6 +122,9 @@ JOBS = (
     ),
     *(Job(network, design, MOST) for design in (*DESIGNS, SEQUENTIAL) for network in NETWORKS),
 )
+
+#: Refined as `stretch refine` does it, with most of a GPU.
+AT_LENGTH = tuple(Job(network, design, MOST, refine=0.3) for design in (STEPS_ON, SEQUENTIAL) for network in NETWORKS)
 
 
 def measure(job: Job, weights: Path, images: Path, end: float) -> Row:
@@ -200,7 +205,8 @@ def run_all(options: argparse.Namespace) -> None:
     """
     end = time.monotonic() + options.seconds
     with tempfile.TemporaryDirectory() as folder:
-        waiting = [(job, Path(folder) / f"{number}.json") for number, job in enumerate(JOBS)]
+        jobs = AT_LENGTH if options.at_length else JOBS
+        waiting = [(job, Path(folder) / f"{number}.json") for number, job in enumerate(jobs)]
         running: list[tuple[Job, Path, subprocess.Popen[bytes]]] = []
         rows: list[Row] = []
         while (waiting or running) and time.monotonic() < end:
@@ -224,34 +230,39 @@ def run_all(options: argparse.Namespace) -> None:
             process.kill()
 
 
-def record(files: Sequence[Path], out: Path) -> None:
+def record(files: Sequence[Path], out: Path | None, at_length: bool) -> None:
     """Make a record of what was measured."""
     runs = [json.loads(file.read_text()) for file in files]
     rows = [row for run in runs for row in run["rows"]]
-    order = [job.name for job in JOBS]
+    order = [job.name for job in (AT_LENGTH if at_length else JOBS)]
     rows.sort(key=lambda row: order.index(str(row["design"])))
-    tables = {
-        "designs": [row for row in rows if "steps" not in row],
-        "refined": [row for row in rows if "steps" in row],
-    }
+    tables = {"refined": [row for row in rows if "steps" in row]}
+    if not at_length:
+        tables |= {"designs": [row for row in rows if "steps" not in row]}
+    out = out or HERE / "results" / ("at_length.json" if at_length else "agreement.json")
     write_record(
         out,
         tables,
         source="measured",
-        command="python -m experiments.real_networks.run measure",
+        command=f"python -m experiments.real_networks.run measure{' --at-length' * at_length}",
         runs=1,
         about={table: About(columns={name: Facts(source="predicted") for name in PREDICTED}) for table in tables},
         notes=[
             f"Agreement on {HELD_BACK} photographs that nothing was fitted to, with 95 % intervals; float32; one seed.",
             f"Times are predictions for {DEVICE}, {' and '.join(PROCESSORS)}, by the profile of this version.",
             "All jobs ran side by side, with others: seconds and steps say how far each came, not how fast it can be.",
-            "Refinement took steps of one size, and batch-norms normalised by batches, in both of its phases; "
-            "since then the second takes smaller steps with fixed statistics, which no row shows.",
+            *(() if at_length else OLD),
         ],
         **origin(runs),
     )
     sys.stderr.write(f"{out} written; fill the pages with python -m experiments.render\n")
 
+
+#: What is said of refinement before it went on at length.
+OLD = (
+    "Refinement took steps of one size, and batch-norms normalised by batches, in both of its phases, on views of larger "
+    "parts with nothing of others pasted in.",
+)
 
 #: Columns that nobody measured.
 PREDICTED = ("predicted_ms", "best_single_ms", "speedup")
@@ -268,11 +279,12 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--side-by-side", type=int, default=16, help="for measure: jobs at a time")
     parser.add_argument("--end", type=float, help="for one: when it must be done, by this machine's monotonic clock")
     parser.add_argument("--job", help="for one: the job as JSON")
-    parser.add_argument("--out", type=Path, default=HERE / "results" / "agreement.json")
+    parser.add_argument("--at-length", action="store_true", help="the few jobs that refine as long as there is time")
+    parser.add_argument("--out", type=Path, help="for measure and one: file of the numbers; for record: another record")
     options = parser.parse_args(words)
     try:
         if options.what == "record":
-            record(options.files, options.out)
+            record(options.files, options.out, options.at_length)
         elif options.what == "one":
             job = msgspec.convert(json.loads(options.job), Job)
             options.out.write_text(json.dumps(measure(job, options.weights, options.images, options.end)))

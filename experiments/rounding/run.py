@@ -14,14 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from experiments.calibration.planned import CASES, Case, Epochs, Seed, arguments, captured, every, network
+from experiments.calibration.planned import CASES, GENTLY, Case, Epochs, Seed, arguments, captured, every, network
 from experiments.gpu import origin
 
 HERE = Path(__file__).parent
 TENSORS = HERE / "tensors.json"
 #: What is rounded: an int8 branch beside an fp16 one.
 ROUNDED = CASES[:1]
-EPOCHS, RATE = 3, 0.01
+#: Batch norms keep their statistics here, so that the rate must be that of a network without them.
+EPOCHS, RATE = 3, 0.001
 #: Training images that ranges are taken from.
 RANGES = 512
 #: What is compared, after training with labels.
@@ -60,7 +61,9 @@ class Rounding(Seed):
         for what in STATES[1:]:
             model = fresh()
             net = self._rounded(case, model, precision) if what == STATES[2] else model
-            run = Run(net, self.train_set, self.test_set, self.config(EPOCHS, RATE, amp="none", graph=False), evaluate_every=EPOCHS)
+            run = Run(
+                net, self.train_set, self.test_set, self.config(EPOCHS, RATE, amp="none", graph=False, **GENTLY), evaluate_every=EPOCHS
+            )
             for _ in run.steps():
                 pass
             torch.cuda.empty_cache()
@@ -87,7 +90,7 @@ class Rounding(Seed):
 def job(work: Rounding, until: float) -> None:
     """Measure one seed, as far as the time goes."""
     start = time.monotonic()
-    for case in CASES:
+    for case in work.cases:
         for done, measure in ((work.done, work.measure), *([(work.rounded_done, work.round)] if case in ROUNDED else [])):
             if done(case):
                 continue
@@ -170,7 +173,7 @@ def main() -> int:
     if options.what == "tensors":
         write_tensors()
     elif options.what == "job":
-        job(Rounding(int(options.names[0]), options.data, options.out, Epochs(*options.epochs)), options.until)
+        job(Rounding(int(options.names[0]), options.data, options.out, Epochs(*options.epochs), options.only), options.until)
     elif options.what == "all":
         return every("experiments.rounding.run", options.names, options)
     else:

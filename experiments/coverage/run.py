@@ -1,0 +1,215 @@
+"""How many networks are captured, branched, and run equal to torch: `python -m experiments.coverage.run all|record`.
+
+``all SET …`` tries every network of a set in a process of its own, one after the other, and goes on where it was
+interrupted; ``one NETWORK`` tries one and prints what became of it; ``record`` adds what was tried to the record, in which
+each network's row names the commit that it was tried at. Networks that the record has, on all processors and right, are not
+tried again unless ``--again`` says so.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import queue
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from experiments.coverage.networks import SETS, write_smallest
+from experiments.coverage.one import CONDITION, DEVICE, PROCESSORS, try_network
+from experiments.gpu import facts
+from experiments.records import Machine, Value, read_record, this_commit, write_record
+from stretch.environment import processor_name, version
+
+HERE = Path(__file__).parent
+RECORD = HERE / "results" / "coverage.json"
+#: Largest difference from torch, relative to the largest output, that counts as equal.
+EQUAL = 1e-4
+#: What the machine is that tries the first network, beside the rows.
+MACHINE = "machine.json"
+#: Seconds that a network may take.
+LIMIT = 600
+
+
+def main() -> int:
+    """Run one of the commands."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["smallest", "one", "all", "record"])
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--out", type=Path, default=Path("runs/coverage"))
+    parser.add_argument("--ways", nargs="+", default=list(PROCESSORS), choices=list(PROCESSORS))
+    parser.add_argument("--jobs", type=int, default=1, help="networks at a time, each on a core of its own")
+    parser.add_argument("--limit", type=int, default=LIMIT, help="seconds that a network may take")
+    parser.add_argument("--again", action="store_true", help="also those that the record says are right")
+    options = parser.parse_args()
+    if options.what == "smallest":
+        write_smallest()
+    elif options.what == "one":
+        sys.stdout.write(json.dumps(try_network(options.names[0], options.ways)) + "\n")
+    elif options.what == "all":
+        try_all(options.names or list(SETS), options.out, options.ways, options.jobs, options.limit, again=options.again)
+    else:
+        record(options.out)
+    return 0
+
+
+def try_all(sets: Sequence[str], out: Path, ways: Sequence[str], jobs: int, limit: int, *, again: bool) -> None:
+    """Try what has no file yet, each network on one core, in a child of a process that has imported what all of them need."""
+    out.mkdir(parents=True, exist_ok=True)
+    if not (out / MACHINE).exists():
+        (out / MACHINE).write_text(json.dumps(facts() | {"processor": processor_name()}))
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(
+        ["torch", "torchvision.models", "timm", "onnxruntime", "onnx", "stretch.api", "scheduler.runtime.session"]
+    )
+    waiting = []
+    for name in sets:
+        (out / name).mkdir(parents=True, exist_ok=True)
+        known = {} if again else recorded(name)
+        done = {network for network, row in known.items() if all(right(row, way) for way in ways)}
+        waiting += [(network, out / name / f"{network.replace(':', '.')}.json") for network in SETS[name]() if network not in done]
+    free: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for core in sorted(os.sched_getaffinity(0))[:jobs]:
+        free.put(core)
+
+    def tried(network: str, file: Path) -> dict[str, Any]:
+        if file.exists():
+            return json.loads(file.read_text())
+        core = free.get()
+        try:
+            return _tried(context, network, file, ways, core, limit)
+        finally:
+            free.put(core)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        for row in pool.map(lambda each: tried(*each), waiting):
+            sys.stderr.write(f"{json.dumps(row)}\n")
+
+
+def _tried(context: Any, network: str, file: Path, ways: Sequence[str], core: int, limit: int) -> dict[str, Any]:
+    """A network's row, made by a process on one core."""
+    partial, load = file.with_suffix(".part"), os.getloadavg()[0]
+    process = context.Process(target=_try, args=(network, list(ways), partial, core))
+    process.start()
+    process.join(limit)
+    if process.is_alive():
+        process.kill()
+        process.join()
+        row = {"failed": "time", "why": f"more than {limit} s"}
+    elif process.exitcode == 0:
+        row = json.loads(partial.read_text())
+    else:
+        row = {"failed": "process", "why": f"it ended with {process.exitcode}"}
+    commit = this_commit()
+    row["commit"] = "" if commit is None else commit.hash[:7] + "+" * commit.dirty
+    row |= {"network": network, "processor": processor_name(), "load": round(load, 2)}
+    partial.write_text(json.dumps(row, indent=1))
+    partial.replace(file)
+    return row
+
+
+def _try(network: str, ways: list[str], file: Path, core: int) -> None:
+    os.sched_setaffinity(0, {core})
+    file.write_text(json.dumps(try_network(network, ways)))
+
+
+def recorded(name: str) -> dict[str, dict[str, Value]]:
+    """Rows of a set that the record has, by network; none where there is no record."""
+    if not RECORD.exists():
+        return {}
+    known = read_record(RECORD)
+    return {str(row["network"]): dict(row) for row in known.tables.get(name, [])}
+
+
+def record(out: Path) -> None:
+    """Add the networks that were tried to the record."""
+    tables: dict[str, list[dict[str, Value]]] = {"sets": []}
+    loads = [read_record(RECORD).load or 0.0] if RECORD.exists() else []
+    for name in SETS:
+        rows = recorded(name)
+        for file in sorted((out / name).glob("*.json")):
+            tried = json.loads(file.read_text())
+            rows[tried["network"]] = told(tried)
+            loads.append(tried["load"])
+        if rows:
+            tables[name] = [rows[network] for network in sorted(rows)]
+            tables["sets"].append(summary(name, tables[name]))
+    where = json.loads((out / MACHINE).read_text())
+    elsewhere = sorted({str(row["processor"]) for name in SETS for row in tables.get(name, [])} - {where["processor"]})
+    write_record(
+        RECORD,
+        tables,
+        machine=Machine(where["processor"], where["cores"], where["memory_gib"], where["system"]),
+        versions=where["versions"],
+        source="measured",
+        command="python -m experiments.coverage.run all --jobs 15 && python -m experiments.coverage.run record",
+        runs=1,
+        load=max(loads),
+        notes=[
+            f"random weights; planned for {DEVICE} with its defaults on {' and on '.join(', '.join(each) for each in PROCESSORS.values())}; the bundle is written, "
+            f"and run by the scheduler on the CPU; right: the output differs from the branched module's by at most {EQUAL:g} of the largest output",
+            "branched: some segment has several branches, stretched or divided exactly",
+            *([f"some networks were tried on another machine ({', '.join(elsewhere)}) with torch {version('torch')}"] if elsewhere else []),
+            "each network's row names the commit that it was tried at, the processor, and the random weights (seed): the first of six for which torch's own result "
+            f"moves by at most {CONDITION:g} with an input that is rounded otherwise (condition), else the best of them; load is the highest of any row",
+        ],
+    )
+
+
+def summary(name: str, rows: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
+    """Counts of a set, from the rows of the record."""
+    counts: dict[str, Value] = {"set": name, "of": len(SETS[name]()), "tried": len(rows)}
+    counts["captured"] = sum(row["operators"] is not None for row in rows)
+    for way in PROCESSORS:
+        branched = [row for row in rows if right(row, way) and (row[f"{way}: branches"] or 0) > 1]
+        counts |= {
+            f"{way}: planned": sum(row[f"{way}: branches"] is not None for row in rows),
+            f"{way}: right": sum(right(row, way) for row in rows),
+            f"{way}: branched and right": len(branched),
+            f"{way}: of these exact": sum(not row[f"{way}: stretched"] for row in branched),
+        }
+    return counts
+
+
+def right(row: Mapping[str, Value], way: str) -> bool:
+    """Whether the bundle computed what torch computes; a distance that is no number is none."""
+    distance = row[f"{way}: distance"]
+    return isinstance(distance, int | float) and distance <= EQUAL
+
+
+def told(row: Mapping[str, Any]) -> dict[str, Value]:
+    """A network's row of the record."""
+    ways = {way: row.get(way, {}) for way in PROCESSORS}
+    failed = next((each for each in (row, *ways.values()) if "failed" in each), None)
+    return {
+        "network": row["network"],
+        "million parameters": round(row["parameters"] / 1e6, 1) if "parameters" in row else None,
+        "operators": row.get("operators"),
+        "opaque": row.get("opaque"),
+        "outputs": row.get("outputs"),
+        "seed": row.get("seed"),
+        "condition": row.get("condition"),
+        "capture s": row.get("capture s"),
+        **{f"{way}: {key}": each.get(source) for way, each in ways.items() for key, source in COLUMNS.items()},
+        "peak MB": row.get("peak_mb"),
+        "why not": f"{failed['failed']}: {failed['why']}" if failed else None,
+        "commit": row["commit"],
+        "processor": row["processor"],
+    }
+
+
+#: Columns of each way.
+COLUMNS = {
+    "branches": "branches",
+    "stretched": "stretched",
+    "exact": "exact",
+    "plan s": "plan",
+    "transform s": "transform",
+    "distance": "distance",
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

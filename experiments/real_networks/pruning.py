@@ -1,0 +1,337 @@
+"""The question that a pruner asks of a branched network: what do channels taken from the plain network keep, at the same predicted time?
+
+`PYTHONPATH=FOLDER:. python -m experiments.real_networks.pruning --weights FOLDER --images FOLDER` with Torch-Pruning in a folder of its own:
+it is no requirement of nn-stretch, only of this experiment (`uv pip install --target FOLDER --no-deps torch-pruning==1.6.1`).
+"""
+
+import argparse
+import bisect
+import copy
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from experiments.real_networks.run import DESIGNS, DEVICE, HELD_BACK, MOST, NETWORKS, PROCESSORS, STEPS_ON, Real
+from experiments.records import About, Facts, Row, write_record
+from predictors.errors import MissingBackendError, StretchError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from predictors.graph import OpGraph
+    from stretch.capture import Captured
+    from stretch.transform.model import Branch
+
+HERE = Path(__file__).parent
+
+#: Shares of the channels of every layer that may be taken, the mildest first.
+RATIOS = tuple(number / 100 for number in range(1, 60))
+
+#: Penalty of the regressions, as `stretch.transform.calibrate.calibrate` has it.
+RIDGE = 1e-4
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """A network that lost channels.
+
+    Args:
+        captured: It, as data with its weights.
+        kept: Of each operator, the original's channel that each of its channels is.
+        ratio: Share of the channels of every layer that was asked for.
+    """
+
+    captured: "Captured"
+    kept: "Mapping[str, torch.Tensor]"
+    ratio: float
+
+
+def prune(original: "Captured", ratio: float, step: int) -> Pruned:
+    """Take the channels of the smallest L1 norm out of every layer but the last, in groups that hang together (Fang et al. 2023, DepGraph).
+
+    Args:
+        original: The network.
+        ratio: Share of the channels of every layer.
+        step: Channels that stay are a multiple of this.
+
+    Raises:
+        MissingBackendError: If Torch-Pruning is not there.
+    """
+    try:
+        import torch_pruning
+    except ModuleNotFoundError as error:
+        raise MissingBackendError(
+            "this experiment prunes with Torch-Pruning, which is not installed",
+            "see the first lines of experiments/real_networks/pruning.py",
+        ) from error
+    import torch
+    from torch import nn
+
+    from stretch.capture import capture
+
+    module = copy.deepcopy(original.module).eval()
+    norms = {name: layer for name, layer in module.named_modules() if isinstance(layer, nn.BatchNorm2d)}
+    means = {}
+    for name, norm in norms.items():
+        # means are cut as the channels are, and no criterion looks at them: they say which channels stayed
+        means[name] = norm.running_mean.clone()
+        norm.running_mean.copy_(torch.arange(norm.num_features))
+    last = [layer for layer in module.modules() if isinstance(layer, nn.Linear)][-1]
+    shape = original.graph.input.shape
+    pruner = torch_pruning.pruner.BasePruner(
+        module,
+        torch.zeros(shape),
+        importance=torch_pruning.importance.MagnitudeImportance(p=1),
+        pruning_ratio=ratio,
+        round_to=step,
+        ignored_layers=[last],
+    )
+    pruner.step()
+    stayed = {}
+    for name, norm in norms.items():
+        index = stayed[name.replace(".", "_")] = norm.running_mean.long()
+        norm.running_mean.copy_(means[name][index])
+    found = capture(module, shape, original.graph.name)
+    return Pruned(found, kept_channels(original.graph, found.graph, stayed), ratio)
+
+
+def kept_channels(original: "OpGraph", pruned: "OpGraph", stayed: "Mapping[str, torch.Tensor]") -> "dict[str, torch.Tensor]":
+    """The original's channel of each channel of every operator.
+
+    A batch norm says which of the convolution's stayed; what lies between has those of what it reads.
+
+    Args:
+        original: The original's operators.
+        pruned: The same with fewer channels.
+        stayed: Of each batch norm.
+
+    Raises:
+        StretchError: If an operator has another number of channels than those it should have.
+    """
+    import torch
+
+    found: dict[str, torch.Tensor] = {}
+    for op in original.ops:
+        behind = original.consumers[op.name]
+        if op.name in stayed:
+            found[op.name] = stayed[op.name]
+        elif op.kind == "conv" and len(behind) == 1 and behind[0] in stayed:
+            found[op.name] = stayed[behind[0]]
+        elif op.kind in ("input", "conv", "linear"):
+            found[op.name] = torch.arange(op.shape[1])
+        else:
+            found[op.name] = found[op.inputs[0]]
+        if len(found[op.name]) != pruned.by_name[op.name].shape[1]:
+            raise StretchError(f"`{op.name}` was pruned to {pruned.by_name[op.name].shape[1]} channels, {len(found[op.name])} are known")
+    return found
+
+
+def calibrate_pruned(original: "Captured", pruned: Pruned, images: "Sequence[torch.Tensor]", *, layers: bool = True) -> "list[Branch]":
+    """What branched networks get, for a pruned one: segment by segment the best of as pruned, statistics anew, and every layer fitted.
+
+    Args:
+        original: The original.
+        pruned: It with fewer channels; stays as it is.
+        images: Batches, (n, channels, height, width).
+        layers: Whether there is more than the network as it was pruned.
+
+    Returns:
+        Its segments, in order.
+    """
+    import torch
+
+    from stretch.transform.calibrate.layers import BranchFit, look
+    from stretch.transform.calibrate.split import divide
+    from stretch.transform.calibrate.statistics import rebase_statistics, renewed_trunk
+
+    arriving, split = divide(list(images), _largest(original.graph))
+    there, segments = arriving, []
+    with torch.no_grad():
+        for (whole, source), (branch, graph) in zip(_segments(original), _segments(pruned.captured, original.graph), strict=True):
+            if not layers:
+                segments.append(branch)
+                continue
+            heritage: Any = SimpleNamespace(branch=SimpleNamespace(graph=graph, source=source), kept=pruned.kept.__getitem__)
+            fit = BranchFit(heritage, branch, {}, split.images)
+            targets, found = look(whole, there, split.fitted, fit.looks)
+            wanted = [target[:, pruned.kept[source.output]] for target in targets[split.held :]]
+            built = _state(branch)
+            offers = [(_error([branch(x) for x in arriving[split.held :]], wanted), built)]
+            renewed = renewed_trunk(branch, arriving, split.fitted)
+            offers.append((_error(renewed[split.held :], wanted), _state(branch)))
+            branch.load_state_dict(built)
+            fitted = fit.run(arriving, split.fitted, found, RIDGE)
+            offers.append((_error(fitted[split.held :], wanted), _state(branch)))
+            branch.load_state_dict(min(offers, key=lambda offer: offer[0])[1])
+            arriving, there = rebase_statistics(branch, arriving), targets
+            segments.append(branch)
+    return segments
+
+
+def _segments(captured: "Captured", like: "OpGraph | None" = None) -> "Iterator[tuple[Branch, OpGraph]]":
+    """A network between the meeting points of another, or its own, as modules with its weights."""
+    from stretch.planning.network.segments import cut_segment, split_segments
+    from stretch.transform.build import load_weights
+    from stretch.transform.model import Branch
+
+    for segment in split_segments(like or captured.graph):
+        graph = cut_segment(captured.graph, segment.name, segment.start, segment.end).graph
+        branch = Branch(graph).eval()
+        for op in graph.ops:
+            if captured.weights.get(op.name) and op.kind != "input":
+                load_weights(branch.get_submodule(op.name), {k: v.detach() for k, v in captured.weights[op.name].items()})
+        yield branch, graph
+
+
+def _largest(graph: "OpGraph") -> int:
+    """Bytes of one image's largest activation."""
+    from math import prod
+
+    return 4 * max(prod(op.shape) for op in graph.ops) // graph.input.shape[0]
+
+
+def _state(module: "nn.Module") -> "dict[str, torch.Tensor]":
+    return {key: value.clone() for key, value in module.state_dict().items()}
+
+
+def _error(got: "Sequence[torch.Tensor]", wanted: "Sequence[torch.Tensor]") -> float:
+    """Squared error over the square."""
+    wrong = sum(float((a - b).square().sum()) for a, b in zip(got, wanted, strict=True))
+    return wrong / sum(float(b.square().sum()) for b in wanted)
+
+
+def agreement(original: "Captured", segments: "Sequence[Branch]", images: "Sequence[torch.Tensor]", when: str) -> Row:
+    """How often a network sees the original's class, with its 95 % interval, and the error of its scores.
+
+    Args:
+        original: The original.
+        segments: The other network.
+        images: Batches that nothing was fitted to.
+        when: Begins the names of the columns.
+    """
+    import torch
+
+    from stretch.evaluation.shares import share_of
+
+    same, wrong, total, count = 0, 0.0, 0.0, 0
+    with torch.inference_mode():
+        for batch in images:
+            output, want = batch, original.module.eval()(batch)
+            for segment in segments:
+                output = segment(output)
+            same += int((output.argmax(1) == want.argmax(1)).sum())
+            wrong, total, count = wrong + float((output - want).square().sum()), total + float(want.square().sum()), count + len(batch)
+    share = share_of(same, count)
+    found = {"value": share.value, "low": share.low, "high": share.high, "error": math.sqrt(wrong / total)}
+    return {f"{when}_{key}": round(value, 4) for key, value in found.items()}
+
+
+def measure(name: str, real: Real, weights: Path, images: Path) -> Row:
+    """The pruned network of a branched one's predicted time, calibrated and compared.
+
+    Args:
+        name: Of the network.
+        real: The network.
+        weights: Folder of weights.
+        images: Folder of photographs.
+    """
+    from predictors.devices import load_device
+    from predictors.predictor import LatencyPredictor
+    from scheduler.bundle.preprocessing import asked_preprocessing
+    from stretch.planning.config import PlanConfig
+    from stretch.planning.cost.branch import Costs
+    from stretch.planning.design.widths import aligns
+    from stretch.planning.plan import plan
+    from stretch.planning.search.controls import best_single
+    from stretch.stages.build import divide_images
+    from stretch.stages.network import read_network
+
+    network = read_network(real.name, weights=str(weights / real.weights))
+    original, profile = network.captured, load_device(DEVICE)
+    planned = plan(network.graph, profile, PlanConfig(processors=PROCESSORS, **DESIGNS[STEPS_ON]))
+    costs = Costs(LatencyPredictor(profile), planned.config.precision)
+    # where the plain network runs best, so that no channel of its slices is left empty, and none is taken for another processor
+    alone = planned.best_single.processor
+    step = aligns(profile, [alone])[alone]
+
+    def ms(ratio: float) -> float:
+        return best_single(prune(original, ratio, step).captured.graph, costs, PROCESSORS).ms
+
+    ratio = mildest(ms, planned.run.makespan_ms)
+    pruned = prune(original, ratio, step)
+    graph, single = pruned.captured.graph, planned.best_single.ms
+    took = best_single(graph, costs, PROCESSORS)
+    preprocessing = asked_preprocessing(network.loaded.preprocessing, real.preprocessing, network.graph.input.shape)
+    found = divide_images(images, original, MOST, preprocessing, HELD_BACK)
+    row: Row = {"design": f"{name} pruned", "network": name, "images": MOST, "pruned_share": ratio}
+    row |= {"branched_predicted_ms": round(planned.run.makespan_ms, 3), "predicted_ms": round(took.ms, 3), "processor": took.processor}
+    row |= {"best_single_ms": round(single, 3), "speedup": round(single / took.ms, 3)}
+    row |= {"macs_ratio": round(graph.macs / network.graph.macs, 4), "params_ratio": round(graph.params / network.graph.params, 4)}
+    row |= agreement(original, calibrate_pruned(original, pruned, found.fitted, layers=False), found.held_back, "built")
+    start = time.perf_counter()
+    segments = calibrate_pruned(original, pruned, found.fitted)
+    row["calibration_s"] = round(time.perf_counter() - start, 1)
+    return row | agreement(original, segments, found.held_back, "calibrated")
+
+
+def mildest(ms: Callable[[float], float], target: float) -> float:
+    """The least of `RATIOS` with which a network takes no longer than a time, by bisection: more channels taken, less time.
+
+    Args:
+        ms: Predicted time by share.
+        target: That time, ms.
+
+    Raises:
+        StretchError: If there is none.
+    """
+    at = bisect.bisect_left(RATIOS, True, key=lambda ratio: ms(ratio) <= target)
+    if at == len(RATIOS):
+        raise StretchError("the network is not predicted to be as fast as its branches, whatever is pruned")
+    return RATIOS[at]
+
+
+#: Columns that nobody measured.
+PREDICTED = ("branched_predicted_ms", "predicted_ms", "processor", "best_single_ms", "speedup")
+
+
+def main(words: list[str] | None = None) -> int:
+    """Measure all networks and write the record."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.real_networks.pruning", description=__doc__)
+    parser.add_argument("--weights", type=Path, required=True, help="folder of weights")
+    parser.add_argument("--images", type=Path, required=True, help="folder of photographs")
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "pruning.json")
+    options = parser.parse_args(words)
+    load = os.getloadavg()[0]
+    try:
+        rows = [measure(name, real, options.weights, options.images) for name, real in NETWORKS.items()]
+    except StretchError as error:
+        sys.stderr.write(f"error: {error.message}\n\nhint: {error.hint}\n")
+        return error.exit_code
+    write_record(
+        options.out,
+        {"equal_time": rows},
+        source="measured",
+        command="python -m experiments.real_networks.pruning",
+        runs=1,
+        load=load,
+        about={"equal_time": About(columns={name: Facts(source="predicted") for name in PREDICTED})},
+        notes=[
+            f"Agreement on {HELD_BACK} photographs that nothing was fitted to, with 95 % intervals; float32; one seed.",
+            f"Times are predictions for {DEVICE}, {' and '.join(PROCESSORS)}; the pruned networks are the mildest that are predicted "
+            "to be as fast on one processor as the branches on both. Torch-Pruning 1.6.1, every layer by the same share, rounded by it to "
+            "fewer channels, as many as that processor computes at a time.",
+            "Seconds are of a machine that others used too.",
+        ],
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
