@@ -17,12 +17,12 @@ pytestmark = pytest.mark.torch
 #: Keys by verb; a nested set is named ``key.``, that of a list's elements ``key[]``, that of each value of a mapping ``key{}``.
 KEYS = {
     "branch": {
-        "": "model device calibrated macs params exact halo halo_ms repeated macs_ratio params_ratio n_meet segments design operator_split_design predicted recommended weights bundle checks warnings agreement refinement",
+        "": "model device calibrated macs params exact halo halo_ms repeated macs_ratio params_ratio n_meet segments sides design operator_split_design predicted recommended weights bundle checks warnings agreement refinement",
         "segments[]": "name start end shape depth kind halo halo_ms repeated branches",
         "predicted.": (
             "makespan_ms best_single_ms best_single_processor speedup sequential_same_macs_ms whole_graph_ms operator_split_ms "
             "ideal_split_ms ideal_fraction efficiency optimal gap source "
-            "makespan_low_ms makespan_high_ms probability_faster measure_next links energy_mj best_single_energy_mj"
+            "expected_ms makespan_low_ms makespan_high_ms probability_faster measure_next links changes crossover energy_mj best_single_energy_mj"
         ),
         "weights.": "source",
     },
@@ -33,12 +33,27 @@ KEYS = {
     "train": {"": "run checkpoint metrics", "metrics.": "accuracy best_accuracy agreement best_agreement loss epochs"},
     "extract": {"": "checkpoint accuracy agreement", "accuracy.": "supernet extracted", "agreement.": "value low high error images bundle"},
     "export": {"": "files checks"},
+    "emit": {"": "package network branched files segments max_error warnings"},
     "run": {
         "": "median_ms p90_ms runs sequential ratio macs_ratio same_net_whole_graph_ms efficiency max_error trace processors replaced",
         "sequential.": "name median_ms p90_ms",
         "comparisons[]": "name ratio low high",
     },
+    "simulate": {
+        "": (
+            "device source runs in_flight arrivals makespan_ms p50_ms p90_ms p99_ms elapsed_ms per_second busy communication_ms deadline_ms "
+            "missed ideal_split_ms ideal_fraction efficiency busy_with_others jitter seed trace warnings"
+        ),
+        "busy{}": "ms share",
+        "busy_with_others[]": "processor share start_ms end_ms",
+    },
     "evaluate": {"": "images top1 top5 original agreement top5_overlap error processors", "agreement.": "value low high images"},
+    "refine": {
+        "": "bundle model kept refinement agreement measured checks warnings",
+        "refinement.": "before after images steps seconds",
+        "agreement.": "before after low high error_before error_after images source",
+        "measured.": "value low high top5_overlap error images precision source segments bundle",
+    },
     "predict": {
         "": "processors",
         "processors{}": "latency_ms low_ms high_ms precision calibrated kernels fixed_ms kernel_count by_roofline fit",
@@ -80,8 +95,11 @@ def words(verb, bundle):
         "train": (bundle.parent / "network.toml", "--out", bundle.parent / "train", "--set", "train.epochs=1"),
         "extract": (bundle.parent / "run", "--no-export"),
         "export": (bundle, "--precision", "cpu=int8", "--out", bundle.parent / "int8"),
+        "emit": (bundle, "--out", bundle.parent / "emitted"),
         "run": (bundle, "--repeat", 2, "--warmup", 0),
+        "simulate": (bundle, "--inferences", 20, "--busy", "gpu=0.5@0:5", "--deadline", 9),
         "evaluate": (bundle, "--images", bundle.parent / "pictures"),
+        "refine": (bundle, "--images", many(bundle.parent / "many"), "--steps", 1, "--run-images", 1, "--out", bundle.parent / "refined"),
         "predict": ("tiny_resnet", "--device", "pixel6", "--kernels"),
         "explain": (bundle,),
         "verify": (bundle,),
@@ -96,6 +114,13 @@ def measured(folder):
     """A folder of measurements."""
     if not folder.exists():
         write_world(folder)
+    return folder
+
+
+def many(folder):
+    """A folder of enough images to refine with."""
+    folder.mkdir(exist_ok=True)
+    np.save(folder / "some.npy", np.random.default_rng(0).standard_normal((24, 3, 32, 32)).astype(np.float32))
     return folder
 
 

@@ -38,6 +38,13 @@ def test_planning_imports_no_torch():
     assert loaded_after(walk).isdisjoint({"torch", "torchvision", "timm"})
 
 
+@pytest.mark.torch
+def test_network_is_captured_without_what_writes_files():
+    pytest.importorskip("torch")
+    read = "from stretch.stages.network import read_network\nread_network('tiny_resnet', weights='none')"
+    assert loaded_after(read) == {"torch"}
+
+
 @pytest.mark.parametrize("statement", ["import stretch", "import stretch.cli", "import scheduler", "import stretch; dir(stretch)"])
 def test_start_of_the_command_line_imports_nothing_heavy(statement):
     assert loaded_after(statement) == set()

@@ -44,6 +44,8 @@ def marked(page: Path):
     return pytest.param(page, marks=pytest.mark.slow) if str(page) in SLOW else page
 
 
+# the page on models has some forty commands, each a process that imports torch
+@pytest.mark.timeout(2400)
 @pytest.mark.torch
 @pytest.mark.parametrize("page", [marked(page) for page in RUNNABLE], ids=str)
 def test_commands_of_a_page_succeed_in_their_order(page, tmp_path):

@@ -65,3 +65,14 @@ def test_pieces_lie_in_the_order_of_what_is_read():
     groups = Groups()
     a, b = ((groups.new(2), 1),), ((groups.new(3), 1),)
     assert side_by_side(groups, Seen([], {}, SHAPE), [b, a]) == (*b, *a)
+
+
+def test_tied_pieces_have_as_many_units_each_of_its_own_size():
+    groups = Groups()
+    queries, values, odd = (groups.new(8), 1), (groups.new(12), 1), (groups.new(10), 1)
+    assert groups.tie([queries, values], 4)
+    (unit, per), (other, more) = groups.find(queries), groups.find(values)
+    assert (unit, groups.units[unit], per, more) == (other, 4, 2, 3)
+    assert not groups.tie([queries, odd], 4)
+    groups.freeze((values,))
+    assert groups.frozen[groups.find(queries)[0]]

@@ -206,3 +206,15 @@ def test_tensors_of_several_inputs_count_as_read():
     graph = OpGraph.build("g", [Op("a", "input", attrs=shape), Op("b", "input", attrs=shape), Op("s", "add", ("a", "b"))], "s")
     (kernel,) = fuse(graph, "tflite_cpu")
     assert (kernel.cost.reads, kernel.cost.writes) == (2 * 8 * 4 * 4, 8 * 4 * 4)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_operator_that_the_processor_lacks_is_a_kernel_of_its_own_and_breaks_the_chain(backend):
+    graph = residual()
+    kernels = Fuser(load_rules(backend), {"relu"}).fuse(graph)
+    alone = [kernel for kernel in kernels if kernel.elsewhere]
+    assert [tuple(graph.by_name[name].kind for name in kernel.ops) for kernel in alone] == [("relu",)] * sum(
+        op.kind == "relu" for op in graph.ops
+    )
+    assert all(graph.by_name[name].kind != "relu" for kernel in kernels if not kernel.elsewhere for name in kernel.ops)
+    assert sum(kernel.macs for kernel in kernels) == graph.macs

@@ -41,6 +41,15 @@ def test_consumers_name_each_reader_once():
     assert graph.consumers == {"x": ("d",), "d": ("r",), "r": ()}
 
 
+@pytest.mark.parametrize("make", [resnet50, efficientnet_b5])
+def test_facts_of_operators_add_up_to_those_of_the_graph(make):
+    graph = make()
+    facts = [graph.op_facts(op) for op in graph.ops]
+    assert sum(each.params for each in facts) == graph.params
+    assert sum(each.macs for each in facts) == graph.macs
+    assert all(graph.op_facts(op) is known for op, known in zip(graph.ops, facts, strict=True))
+
+
 def test_batch_norm_statistics_are_not_parameters():
     net = Net(1, 8, 4, 4)
     net.add("batch_norm", affine=True, eps=1e-5)

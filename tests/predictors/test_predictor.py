@@ -1,9 +1,12 @@
 """Predictions add up and come near public figures."""
 
+from dataclasses import replace
+
 import pytest
+from msgspec import structs
 
 from predictors.devices import list_devices, load_device
-from predictors.errors import UnknownNameError
+from predictors.errors import StretchError, UnknownNameError
 from predictors.predictor import LatencyPredictor
 from tests.predictors.networks import efficientnet_lite4, resnet50, small_resnet
 from tests.predictors.specified import specified
@@ -63,3 +66,32 @@ def test_kernels_costed_one_by_one_give_the_same_sum():
 def test_unknown_processor_is_refused():
     with pytest.raises(UnknownNameError, match="unknown processor of mi9 `npu`"):
         MI9.predict(small_resnet(), "npu")
+
+
+def lacking(processor, *kinds):
+    device = specified("mi9")
+    profile = structs.replace(device.processors[processor], unsupported=kinds)
+    return LatencyPredictor(replace(device, processors={**device.processors, processor: profile}))
+
+
+def test_operator_that_a_processor_lacks_costs_what_the_cpu_takes_and_the_exchange():
+    graph = efficientnet_lite4()
+    there, without = MI9, lacking("gpu", "relu6")
+    estimate = without.predict(graph, "gpu", "fp16")
+    away = [each for each in estimate.kernels if each.kernel.elsewhere]
+    assert len(away) == sum(op.kind == "relu6" for op in graph.ops)
+    cpu = LatencyPredictor(specified("mi9"))
+    for each in away[:3]:
+        cost = each.kernel.cost
+        moved = cpu.links.ms("gpu", "cpu", cost.reads, "fp16") + cpu.links.ms("cpu", "gpu", cost.writes, "fp16")
+        assert each.time.ms == pytest.approx(moved + cpu.kernel_ms(replace(each.kernel, elsewhere=False), "cpu"))
+    assert estimate.ms > there.predict(graph, "gpu", "fp16").ms + len(away) * 0.1
+    assert without.predict(graph, "cpu").ms == there.predict(graph, "cpu").ms
+
+
+@pytest.mark.parametrize(
+    ("processor", "kind", "why"), [("gpu", "relu7", "no kind of operator"), ("cpu", "relu", "computes what others do not")]
+)
+def test_list_of_lacking_operators_that_cannot_be_is_refused(processor, kind, why):
+    with pytest.raises(StretchError, match=why):
+        lacking(processor, kind).predict(small_resnet(), processor)

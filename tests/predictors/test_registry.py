@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from predictors.errors import StretchError, UnknownNameError
-from predictors.registry import Registry, import_modules
+from predictors.registry import Registry, Rules, import_modules
 
 
 def test_registered_object_is_found_by_its_name():
@@ -66,3 +66,21 @@ def test_modules_of_a_folder_are_imported_with_what_they_register_and_those_belo
     finally:
         for name in [name for name in sys.modules if name.startswith("shelf_of_tools")]:
             del sys.modules[name]
+
+
+def test_rule_is_found_by_each_of_its_names():
+    rules = Rules()
+
+    @rules.add("saw", "axe")
+    def cut():
+        return "two"
+
+    assert rules == {"saw": cut, "axe": cut}
+
+
+def test_rules_may_start_from_those_of_another_table():
+    first = Rules()
+    first.add("saw")(len)
+    second = Rules(first)
+    second.add("axe")(len)
+    assert (set(first), set(second)) == ({"saw"}, {"saw", "axe"})

@@ -20,6 +20,7 @@ from predictors.slices import (
     flattened,
     pieces,
     same_slice,
+    weight_rows,
     width,
 )
 from tests.predictors.test_rows import _loaded, _values
@@ -96,7 +97,8 @@ def test_channels_computed_from_their_slice_are_those_of_the_whole(kind, data):
     part, values = graph.op_slice(op, wanted), _values(graph, weights, x)
     assert part.computes.start <= wanted.start < wanted.stop <= part.computes.stop
     parts = [values[name][:, read.start : read.stop] for name, read in zip(op.inputs, part.reads, strict=True) if len(read)]
-    own = {key: value[part.computes.start : part.computes.stop] for key, value in weights.get("y", {}).items()}
+    rows = {key: weight_rows(part.computes, width(op.shape), len(value)) for key, value in weights.get("y", {}).items()}
+    own = {key: value[rows[key].start : rows[key].stop] for key, value in weights.get("y", {}).items()}
     if len(parts) < kind_of(kind).min_inputs:
         got = parts[0]
     else:

@@ -1,5 +1,7 @@
 """Designs for tests: the identity, and random ones that hypothesis draws."""
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from predictors.graph import OpGraph
@@ -33,6 +35,14 @@ def cpu_and(other: str, graph: OpGraph, join: str) -> BranchDesign:
 def _fits(segment: Segment, arriving: int) -> bool:
     """Whether the segment may stay whole when `arriving` channels come in."""
     return arriving == segment.in_width or segment.dense_input
+
+
+def with_rewrites(design: BranchDesign, *names: str) -> BranchDesign:
+    """The design whose scaled branches have other operators in the place of some."""
+    parts = (
+        replace(s, branches=tuple(replace(b, rewrites=names) for b in s.branches)) if len(s.branches) > 1 else s for s in design.segments
+    )
+    return replace(design, segments=tuple(parts))
 
 
 @st.composite

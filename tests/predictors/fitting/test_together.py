@@ -11,6 +11,7 @@ from predictors.fitting.folds import family_folds
 from predictors.fitting.formula import load_formula
 from predictors.fitting.together import Pool
 from predictors.measurements.networks import load_measurements
+from tests.predictors.fitting.alike import differences
 
 
 @pytest.fixture(scope="module")
@@ -54,4 +55,6 @@ def test_shipped_fit_is_the_one_that_its_measurements_make(measurements, device)
         (each.fit.processor, each.fit.core_set, each.fit.precision): each.fit
         for each in fit_device(load_measurements(measurements), load_device(device))
     }
-    assert made == read_fits(PROFILE_FOLDER / f"{device}.toml", device)
+    shipped = read_fits(PROFILE_FOLDER / f"{device}.toml", device)
+    assert made.keys() == shipped.keys()
+    assert [(key, each) for key in made for each in differences(made[key], shipped[key])] == []

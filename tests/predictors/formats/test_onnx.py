@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from predictors.errors import StretchError
+from predictors.errors import StretchError, UsageError
 from predictors.formats.onnx import read_onnx
 from predictors.fusion import fuse
 
@@ -18,12 +18,12 @@ def products(graph):
     return Counter(kernel.cost[:6] for kernel in fuse(graph, "tflite_gpu") if kernel.macs)
 
 
-def write(path, nodes, shape, weights=()):
-    """A small model with one input `x` and one output `y`."""
+def write(path, nodes, shape, weights=(), more=()):
+    """A small model with one input `x`, beside those in `more`, names with their shapes, and one output `y`."""
     graph = helper.make_graph(
         nodes,
         "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, size) for name, size in (("x", shape), *more)],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
         [numpy_helper.from_array(np.zeros(size, np.float32), name) for name, size in weights],
     )
@@ -63,6 +63,22 @@ def test_open_batch_is_one_and_another_size_can_be_asked_for(tmp_path):
     graph = read_onnx(path)
     assert graph.by_name[graph.output].shape == (1, 8, 5, 5)
     assert read_onnx(path, (1, 3, 32, 32)).macs == 8 * 16 * 16 * 27
+
+
+def test_each_of_several_inputs_has_the_shape_that_is_asked_for_by_its_name_or_place(tmp_path):
+    nodes = [helper.make_node("GlobalAveragePool", ["b"], ["g"]), helper.make_node("Mul", ["x", "g"], ["y"])]
+    path = write(tmp_path / "a.onnx", nodes, ["n", 3, 8, 8], more=[("b", ["n", 3, 4, 4])])
+
+    def shapes(asked):
+        return [op.shape for op in read_onnx(path, asked).inputs]
+
+    assert shapes(None) == [(1, 3, 8, 8), (1, 3, 4, 4)]
+    assert shapes({"b": (1, 3, 6, 6)}) == [(1, 3, 8, 8), (1, 3, 6, 6)]
+    assert shapes((1, 3, 9, 9)) == [(1, 3, 9, 9), (1, 3, 4, 4)]
+    assert shapes([(1, 3, 9, 9), (1, 3, 6, 6)]) == [(1, 3, 9, 9), (1, 3, 6, 6)]
+    for asked, name in (({"c": (1, 3)}, "c"), ([(1, 3, 9, 9)] * 3, "number 3")):
+        with pytest.raises(UsageError, match=f"has no input `{name}`"):
+            read_onnx(path, asked)
 
 
 def test_quantised_weights_are_weights(tmp_path):

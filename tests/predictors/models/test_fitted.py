@@ -1,5 +1,7 @@
 """Kernel times from fits: what the terms, trees and corrections of a fit say, kernel by kernel."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -76,6 +78,13 @@ def test_many_kernels_at_once_take_the_times_of_each_alone(some):
     together, alone = FittedModel(fit(groups), CPU), FittedModel(fit(groups), CPU)
     for time, cost in zip(together.times(some), some, strict=True):
         assert time.ms == pytest.approx(alone.time(cost).ms, rel=1e-12)
+
+
+@settings(max_examples=50)
+@given(st.lists(kernel_costs, min_size=1, max_size=20))
+def test_kernels_as_columns_take_the_same_times_those_of_the_roofline_among_them(some):
+    model = FittedModel(fit({kind: KernelGroup({"macs": 1e-6, "io_bytes": 1e-6}) for kind in ("conv1x1", "conv")}), CPU)
+    assert [replace(time, origin="fit") for time in model.times(some)] == model.columns(some).kernels("fit")
 
 
 def test_trees_multiply_the_terms_by_the_exponential_of_their_leaves():

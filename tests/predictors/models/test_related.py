@@ -1,11 +1,12 @@
 """Times of a processor that nobody measured, from those of its relatives."""
 
+import numpy as np
 import pytest
 
 from predictors.devices import load_device
 from predictors.fits import Interval, KernelGroup, LeftOut, Prior, Relative
 from predictors.fusion import KernelCost
-from predictors.models.base import KernelTime
+from predictors.models.base import KernelTime, Times
 from predictors.models.fitted import FittedModel
 from predictors.models.related import Ratios, RelatedModel
 from tests.predictors.fits.examples import fit
@@ -20,7 +21,13 @@ def prior(scale=1.0, relatives=1):
 
 
 def test_each_part_is_scaled_by_its_own_ratio():
-    assert Ratios(2.0, 3.0).of(KernelTime(6.0, 1.0, 3.0, 2.0, "fit")) == KernelTime(13.0, 1.0, 6.0, 6.0, "relatives")
+    times = Times(*(np.array([ms]) for ms in (6.0, 1.0, 3.0, 2.0)))
+    assert Ratios(2.0, 3.0).of(times).kernels("relatives") == [KernelTime(13.0, 1.0, 6.0, 6.0, "relatives")]
+
+
+def test_kernel_without_work_takes_as_long_as_on_the_relative():
+    times = Times(*(np.array([ms]) for ms in (3.0, 1.0, 0.0, 0.0)))
+    assert Ratios(2.0, 3.0).of(times).kernels("relatives") == [KernelTime(3.0, 1.0, 0.0, 0.0, "relatives")]
 
 
 def test_ratios_are_those_of_what_the_profiles_specify():

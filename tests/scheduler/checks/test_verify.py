@@ -60,7 +60,7 @@ def test_subgraph_that_does_not_load_is_a_problem(bundles, bundle_dir):
     model.graph.node[0].op_type = "NoSuchOp"
     (bundle_dir / "stem.onnx").write_bytes(model.SerializeToString())
     rehash(bundles, bundle_dir, "stem.onnx")
-    assert "stem/conv` (NoSuchOp): nn-stretch does not write" in verify_bundle(bundle_dir).problems[0]
+    assert "stem/conv` (NoSuchOp): no bundle holds `NoSuchOp`: nn-stretch does not know" in verify_bundle(bundle_dir).problems[0]
 
 
 def test_no_bundle_is_a_problem(tmp_path):

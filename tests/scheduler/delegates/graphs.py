@@ -12,6 +12,13 @@ from scheduler.bundle.tflite_file import METADATA, SCHEMA, TflitePlan, nhwc
 #: Every kind that computes something.
 KIND_NAMES = sorted(name for name in kinds if name != "input" and not kind_of(name).identity and not kind_of(name).stated)
 
+#: Kinds that `stretch export` writes in TFLite; it refuses the others by name.
+TFLITE_KIND_NAMES = [
+    name
+    for name in KIND_NAMES
+    if name not in ("attention", "channel_mean", "channels_first", "div", "global_l2_norm", "group_norm", "rearrange", "roll", "subsample")
+]
+
 sizes = st.integers(1, 9)
 
 
@@ -40,6 +47,17 @@ def windows(draw, kind):
 
 
 @st.composite
+def attentions(draw, side):
+    heads, (rows, tokens) = draw(st.sampled_from([1, 2, 3, 6])), side
+    added = {
+        name: (draw(st.sampled_from([1, heads])), draw(st.sampled_from([1, rows])), tokens, tokens)
+        for name in ("bias", "mask")
+        if draw(st.booleans())
+    }
+    return {"heads": heads, "keys": tokens, "scale": draw(st.sampled_from([1.0, 0.4])), **added}
+
+
+@st.composite
 def attributes(draw, kind):
     """Attributes of a kind for six channels, and the image's height and width."""
     side = [draw(sizes), draw(sizes)]
@@ -61,6 +79,17 @@ def attributes(draw, kind):
         "channel_shuffle": {"groups": draw(st.sampled_from([1, 2, 3]))},
         "upsample": {"scale": draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))},
         "layer_norm": {"eps": 1e-6, "affine": draw(st.booleans())},
+        "group_norm": {"groups": draw(st.sampled_from([1, 2, 3])), "eps": 1e-5, "affine": draw(st.booleans())},
+        "global_l2_norm": {"keepdims": draw(st.booleans())},
+        "rearrange": {
+            "split": tuple(side),
+            "order": draw(st.permutations(range(2)).map(tuple)),
+            "pixels": draw(st.sampled_from([(1, side[0] * side[1]), tuple(side[::-1])])),
+        },
+        "roll": {"shift": (draw(st.integers(0, side[0] - 1)), draw(st.integers(0, side[1] - 1)))},
+        "subsample": {"start": (first, 0), "stop": tuple(side), "step": draw(st.tuples(*[st.integers(1, 3)] * 2))},
+        "channels_first": {"rows": 1},
+        "attention": draw(attentions(side)),
         "add_scalar": {"value": draw(st.sampled_from([3.0, -0.25]))},
         "mul_scalar": {"value": draw(st.sampled_from([-0.5, 2.0]))},
     }.get(kind, {})
@@ -77,7 +106,13 @@ def graphs(draw, kind):
     if kind in ("linear", "unflatten"):
         ops.append(Op("row", "global_avg_pool", ("x",), {"keepdims": False}) if draw(st.booleans()) else Op("row", "flatten", ("x",)))
         reads = ("row",)
-    if kind_of(kind).min_inputs > 1:
+    if kind == "channels_first":
+        ops.append(Op("tokens", "view", ("x",), {"shape": (shape[0], 6, side[0] * side[1])}))
+        reads = ("tokens",)
+    if kind == "attention":
+        ops += [Op("key", "mul_scalar", ("x",), {"value": 0.7}), Op("value", "mul_scalar", ("x",), {"value": -1.3})]
+        reads = ("x", "key", "value")
+    elif kind_of(kind).min_inputs > 1:
         small = kind in ("add", "mul") and draw(st.booleans())
         ops.append(
             Op("other", "global_avg_pool", ("x",), {"keepdims": True}) if small else Op("other", "mul_scalar", ("x",), {"value": 0.7})

@@ -81,7 +81,7 @@ def agree_on_kind(folder, name, case):
     assert np.allclose(got, expected, rtol=1e-4, atol=1e-4 * max(1.0, float(np.abs(expected).max())))
 
 
-@pytest.mark.parametrize("kind", graphs.KIND_NAMES)
+@pytest.mark.parametrize("kind", graphs.TFLITE_KIND_NAMES)
 @pytest.mark.parametrize("name", OF_TFLITE)
 @settings(max_examples=4, suppress_health_check=CHECKS)
 @given(data=st.data())
@@ -92,7 +92,7 @@ def test_delegate_agrees_with_the_reference_on_a_kind(tmp_path, name, kind, data
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", graphs.KIND_NAMES)
+@pytest.mark.parametrize("kind", graphs.TFLITE_KIND_NAMES)
 @pytest.mark.parametrize("name", OF_TFLITE)
 @settings(max_examples=100, suppress_health_check=CHECKS)
 @given(data=st.data())

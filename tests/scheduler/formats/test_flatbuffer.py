@@ -111,3 +111,20 @@ def test_file_that_names_one_part_many_times_ends():
         content[at : at + 4] = (target - at).to_bytes(4, "little", signed=False)
     with pytest.raises(StretchError, match="more than 500000 parts"):
         nested.decode(content)
+
+
+def test_fields_that_the_schema_does_not_name_are_left_out_where_they_may_be():
+    whole = Flatbuffer({"T": {"a": (0, "i32"), "b": (3, "string")}}, {}, "T", b"TEST")
+    part = Flatbuffer({"T": {"a": (0, "i32")}}, {}, "T", b"TEST")
+    data = bytes(whole.encode({"a": 5, "b": "more"}))
+    assert part.decode(data, others=True) == {"a": 5}
+    with pytest.raises(StretchError, match="has a field that nn-stretch does not write"):
+        part.decode(data)
+
+
+def test_table_of_a_union_that_the_schema_does_not_name_is_left_out_where_it_may_be():
+    tables = {"T": {"kind": (0, "u8"), "own": (1, "kind?U")}, "A": {"n": (0, "i32")}, "B": {"n": (0, "i32")}}
+    whole, part = (Flatbuffer(tables, {"U": union}, "T", b"TEST") for union in ({1: "A", 2: "B"}, {1: "A"}))
+    data = bytes(whole.encode({"kind": 2, "own": {"n": 7}}))
+    assert part.decode(data, others=True) == {"kind": 2}
+    assert part.decode(bytes(whole.encode({"kind": 1, "own": {"n": 7}})), others=True) == {"kind": 1, "own": {"n": 7}}

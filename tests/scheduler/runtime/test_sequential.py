@@ -27,4 +27,12 @@ def test_input_of_another_shape_is_refused(bundle_dir):
 
 def test_max_error_is_relative_to_the_largest_expected_element():
     assert max_error(np.array([1.0, -4.5]), np.array([1.0, -4.0])) == pytest.approx(0.125)
-    assert max_error(np.array([0.5]), np.array([0.0])) == 0.5
+    assert max_error(np.array([0.5]), np.array([0.0])) == pytest.approx(0.5)
+
+
+def test_last_places_of_numbers_around_one_are_no_difference_of_what_lies_between_0_and_1():
+    tiny = np.array([1e-5, 0.0])
+    assert max_error(tiny + 4e-7, tiny) == 0
+    assert max_error(tiny * 1.2, tiny) == pytest.approx(0.2, abs=0.05)
+    assert max_error(tiny - 1e-5 + 4e-7, tiny - 1e-5) > 0.01
+    assert np.isnan(max_error(np.array([np.nan, 0.0]), tiny))

@@ -1,11 +1,14 @@
 """A bundle of two inputs and two outputs, one of whose subgraphs reads and writes two tensors, against ONNX Runtime on the whole."""
 
+from dataclasses import replace
+
 import msgspec
 import numpy as np
 import onnxruntime
 import pytest
 
 from predictors.errors import StretchError, UsageError
+from scheduler.bundle.consistency import graph_problems
 from scheduler.bundle.load import load_bundle
 from scheduler.checks.judge import judge
 from scheduler.checks.verify import random_input, verify_bundle
@@ -134,3 +137,23 @@ def test_who_needs_one_tensor_is_told_that_there_are_several(path):
         manifest.input  # noqa: B018 - reading it is what raises
     with pytest.raises(StretchError, match=r"subgraph `m\.cpu` writes 2 tensors"):
         manifest.subgraphs[2].output  # noqa: B018
+
+
+def test_results_are_called_as_the_manifest_says_one_at_a_time_and_in_flight(path):
+    bundle = load_bundle(path)
+    manifest = msgspec.structs.replace(bundle.manifest, results=("total", "rest"))
+    named = replace(bundle, manifest=manifest)
+    expected = whole(path, numbers())
+    with Session(named) as session:
+        for got in (session.run(numbers()), session.submit(numbers()).result(60)):
+            assert list(got) == ["total", "rest"]
+            for name, result in zip(bundle.manifest.outputs, got, strict=True):
+                np.testing.assert_allclose(got[result], expected[name], atol=1e-5)
+        judge(session, numbers())
+        benchmark(session, numbers(), Effort(1, warmup=0))
+
+
+@pytest.mark.parametrize("results", [("total",), ("total", "total"), ("total", "")])
+def test_results_without_a_name_of_their_own_each_are_refused(path, results):
+    manifest = load_bundle(path).manifest
+    assert any("outputs are called" in problem for problem in graph_problems(msgspec.structs.replace(manifest, results=results)))

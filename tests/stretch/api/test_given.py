@@ -1,3 +1,4 @@
+import gc
 import random
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import nn  # noqa: E402
 from torch.nn.utils import prune  # noqa: E402
 
 from predictors.errors import StretchError, UsageError  # noqa: E402
-from stretch.api.given import full_shape, other_numbers, own_copy, random_state_kept  # noqa: E402
+from stretch.api.given import full_shape, kept_uncollected, other_numbers, own_copy, random_state_kept  # noqa: E402
 from tests.stretch.api import snapshot  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -102,9 +103,13 @@ def test_shape_may_leave_out_the_batch(shape):
     assert all(type(size) is int for size in full)
 
 
-@pytest.mark.parametrize(
-    "shape", [224, (224, 224), (2, 3, 32, 32), (3, 0, 32), (1, 3, -1, 32), (3, 2.5, 32), "3x32x32", (), (1, 1, 3, 32, 32)]
-)
+def test_batch_and_shapes_of_several_inputs_are_taken_as_they_are():
+    assert full_shape((4, 3, 32, 48)) == (4, 3, 32, 48)
+    assert full_shape([(1, 3, 8, 8), [1, 16]]) == [(1, 3, 8, 8), (1, 16)]
+    assert full_shape({"x": (2, 5)}) == {"x": (2, 5)}
+
+
+@pytest.mark.parametrize("shape", [224, (224, 224), (3, 0, 32), (1, 3, -1, 32), (3, 2.5, 32), "3x32x32", (), (1, 1, 3, 32, 32)])
 def test_shape_that_is_none_is_refused(shape):
     with pytest.raises(UsageError, match="is no shape of one image"):
         full_shape(shape)
@@ -126,3 +131,18 @@ def test_random_state_is_what_it_was_even_after_an_error(error):
         pass
     assert snapshot.of_random_state() == before
     assert draw() != first
+
+
+def test_objects_are_kept_from_the_garbage_collector_as_long_as_it_is_asked_for_and_no_caller_does_so_himself():
+    assert not gc.get_freeze_count()
+    with kept_uncollected():
+        assert gc.get_freeze_count()
+    assert not gc.get_freeze_count()
+    gc.freeze()
+    try:
+        before = gc.get_freeze_count()
+        with kept_uncollected():
+            pass
+        assert gc.get_freeze_count() == before
+    finally:
+        gc.unfreeze()

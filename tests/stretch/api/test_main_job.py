@@ -9,6 +9,7 @@ from predictors.devices import PROFILE_FOLDER, load_device  # noqa: E402 - torch
 from predictors.errors import InfeasibleError, StretchError, UnknownNameError, UsageError  # noqa: E402
 from scheduler.bundle.load import load_bundle  # noqa: E402
 from scheduler.bundle.preprocessing import Preprocessing  # noqa: E402
+from scheduler.runtime.session import Session  # noqa: E402
 from stretch.api import branch  # noqa: E402
 from stretch.models import load_model  # noqa: E402
 from stretch.models.tiny import tiny_resnet  # noqa: E402
@@ -180,14 +181,19 @@ class Wrapped(torch.nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("around", "kind"),
-    [(lambda y: (y, y), "tuple"), (lambda y: (y,), "tuple"), (lambda y: {"logits": y}, "dict"), (lambda y: [y], "list")],
-    ids=["two tensors", "one tensor", "dict", "list"],
+    "around",
+    [lambda y: (y, y), lambda y: (y,), lambda y: {"logits": y}, lambda y: [y]],
+    ids=["twice", "one tensor", "dict", "list"],
 )
-def test_module_that_returns_no_single_tensor_is_refused_in_one_sentence(around, kind):
-    with pytest.raises(StretchError, match=f"`Wrapped` returns {kind}, not one tensor$") as refused:
-        branch(Wrapped(around), "pixel6", config=LOOSE, input_shape=(3, 32, 32))
-    assert refused.value.hint == "wrap it in a module that returns one tensor"
+def test_module_that_returns_something_around_its_answer_is_branched_and_returns_the_same_kind(around):
+    module = Wrapped(around).eval()
+    result = branch(module, "pixel6", config=LOOSE, input_shape=(3, 32, 32))
+    x = torch.randn(1, 3, 32, 32)
+    with torch.no_grad():
+        got, want = result.model(x), module(x)
+    assert type(got) is type(want)
+    assert len(got) == len(want)
+    assert list(got) == list(want) if isinstance(want, dict) else got[0].shape == want[0].shape
 
 
 @pytest.mark.parametrize(
@@ -313,3 +319,26 @@ def test_preprocessing_that_is_given_counts_instead_of_the_modules_own(tmp_path)
     assert result.preprocessing == load_bundle(out).manifest.model.preprocessing == expected
     with pytest.raises(UsageError, match="resizes pictures to 20, the model reads 32×32"):
         branch(module, "pixel6", input_shape=(3, 32, 32), alpha=5.0, dry_run=True, preprocessing={"size": 20})
+
+
+def test_network_that_cannot_be_traced_is_planned_and_built_with_a_word_on_what_is_not_scaled():
+    from tests.stretch.capture.patterns import Attention, network
+
+    module = network(Attention)
+    made = branch(module, "mi9", input_shape=(1, 3, 8, 8), processors=("cpu", "gpu"))
+    assert any("captured by torch.export" in each for each in made.warnings)
+    assert any("torch's own" in each for each in made.plan.warnings)
+    x = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    assert not made.plan.changes_network
+    with torch.no_grad():
+        assert torch.allclose(made.model(x), module(x), atol=1e-5)
+
+
+def test_network_that_gives_tokens_is_written_and_run_equal(tmp_path):
+    module = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, 2), torch.nn.Flatten(2), torch.nn.Softmax(2), torch.nn.Linear(49, 5)).eval()
+    made = branch(module, "mi9", out=tmp_path / "bundle", input_shape=(1, 3, 16, 16), processors=("cpu", "gpu"), controls=False)
+    assert any(tensor.layout == "plain" for tensor in load_bundle(tmp_path / "bundle").manifest.tensors)
+    x = torch.randn(1, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    with Session(tmp_path / "bundle", {"cpu": "cpu", "gpu": "cpu"}) as session, torch.no_grad():
+        assert np.allclose(session.run(x.numpy()), module(x).numpy(), atol=1e-5)
+    assert made.plan.design.segments

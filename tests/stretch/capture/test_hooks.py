@@ -5,8 +5,8 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402 - torch may be missing
 
 from predictors.errors import StretchError, UsageError  # noqa: E402
-from stretch.capture import capture  # noqa: E402
 from stretch.capture.hooks import check_hooks, hooks_of  # noqa: E402
+from stretch.capture.trace import capture_traced as capture  # noqa: E402
 
 pytestmark = pytest.mark.torch
 SHAPE = (1, 3, 8, 8)

@@ -3,7 +3,7 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402 - torch may be missing
 
-from stretch.capture import capture  # noqa: E402
+from stretch.capture.trace import capture_traced as capture  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

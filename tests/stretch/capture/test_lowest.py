@@ -10,7 +10,7 @@ from hypothesis import strategies as st  # noqa: E402
 from torch import nn  # noqa: E402
 
 from predictors.errors import StretchError  # noqa: E402
-from stretch.capture import capture  # noqa: E402
+from stretch.capture.trace import capture_traced as capture  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from tests.stretch.designs import identity_design  # noqa: E402
 

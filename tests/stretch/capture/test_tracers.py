@@ -1,11 +1,14 @@
+import contextlib
+
 import pytest
 
 torch = pytest.importorskip("torch")
 from torch import fx, nn  # noqa: E402 - torch may be missing
 
 from predictors.errors import StretchError, UsageError  # noqa: E402
-from stretch.capture import capture  # noqa: E402
-from stretch.capture.tracers import ShapedTracer, source_line  # noqa: E402
+from stretch.capture.inputs import ONLY, Inputs  # noqa: E402
+from stretch.capture.trace import capture_traced as capture  # noqa: E402
+from stretch.capture.tracers import ShapedTracer, Tracer, source_line  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -85,7 +88,7 @@ def test_network_that_decides_by_shapes_is_captured_and_computes_what_it_compute
     module = kind().eval()
     captured = capture(module, (1, 3, 8, 8))
     # the tests of export and transform compare numbers; here the traced graph stands for them
-    tracer = ShapedTracer((1, 3, 8, 8))
+    tracer = ShapedTracer(Inputs({ONLY: (1, 3, 8, 8)}))
     graph = tracer.trace(module)
     traced = fx.GraphModule(tracer.root, graph)
     x = torch.randn(1, 3, 8, 8)
@@ -98,7 +101,7 @@ def test_shapes_and_symbols_give_the_same_graph_of_a_network_that_needs_neither(
     module = captured("tiny_mobilenet").module
     shape = captured("tiny_mobilenet").graph.input.shape
     plain = [(n.op, str(n.target)) for n in fx.Tracer().trace(module).nodes if n.op == "call_module"]
-    shaped = [(n.op, str(n.target)) for n in ShapedTracer(shape).trace(module).nodes if n.op == "call_module"]
+    shaped = [(n.op, str(n.target)) for n in ShapedTracer(Inputs({ONLY: shape})).trace(module).nodes if n.op == "call_module"]
     assert set(shaped) <= set(plain)
     again = capture(module, shape)
     assert again.graph.macs == captured("tiny_mobilenet").graph.macs
@@ -137,3 +140,34 @@ def test_input_that_an_assertion_rejects_is_a_usage_error_with_its_line(kind, re
 
 def test_exception_without_a_line_of_the_network_names_none():
     assert source_line(ValueError("never raised")) == ""
+
+
+class Remembering(nn.Module):
+    """Keeps for later calls what it worked out in the first, as timm's tables of positions do; and asks for numbers of the shape."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.bias = nn.Conv2d(3, 4, 1), nn.Parameter(torch.ones(4))
+        self.kept, self.calls = {}, []
+
+    def forward(self, x):
+        if len(x.shape) != 4 or x.shape[1] != 3:
+            raise ValueError("no image")
+        if "bias" not in self.kept:
+            self.kept["bias"] = self.bias[None, :, None, None] * 2
+            self.calls.append(1)
+            self.last = self.kept["bias"]
+        return self.conv(x) + self.kept["bias"]
+
+
+def test_what_a_module_keeps_for_later_calls_is_not_what_a_trace_computes():
+    module, x = Remembering().eval(), torch.randn(1, 3, 4, 4)
+    given = Inputs.of((1, 3, 4, 4), module)
+    for tracer in (ShapedTracer(given), Tracer()):
+        with contextlib.suppress(Exception):
+            tracer.trace(module)
+        assert (module.kept, module.calls, hasattr(module, "last")) == ({}, [], False)
+    with torch.no_grad():
+        want = module(x)
+    assert isinstance(module.kept["bias"], torch.Tensor)
+    assert torch.isfinite(want).all()

@@ -4,7 +4,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402 - torch may be missing
 
 from predictors.errors import StretchError  # noqa: E402
-from stretch.capture import capture  # noqa: E402
+from stretch.capture.trace import capture_traced as capture  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

@@ -1,11 +1,12 @@
 import json
 
 import numpy as np
+import onnxruntime
 import pytest
 from typer.testing import CliRunner
 
 from stretch.cli import app
-from stretch.cli.branch import _folder_name, _input_shape
+from stretch.cli.branch import _folder_name
 from tests.predictors.specified import kept
 
 LOOSE = ["--alpha", "1000", "--beta", "1000", "--macs", "0.7:1.4", "--weights", "none"]
@@ -34,6 +35,23 @@ def test_json_is_one_object_with_the_bundle_s_path(tmp_path):
     assert data["weights"]["source"] == "random"
     assert data["checks"]["max_error"] <= 1e-4
     assert set(data["seconds"]) == {"import torch", "load", "capture", "plan", "transform", "export"}
+
+
+@pytest.mark.torch
+def test_onnx_file_of_a_bundle_is_branched_into_another_bundle(tiny_bundle, tmp_path):
+    loose = [flag for flag in LOOSE if flag not in ("--weights", "none")]
+    original = str(tiny_bundle / "controls" / "original.onnx")
+    result = invoke(original, "--device", "pixel6", "--out", str(tmp_path / "b"), "--json", *loose)
+    assert result.exit_code == 0, result.output
+    data = json.loads(result.stdout)
+    assert data["weights"] == {"source": "given", "detail": "as the file has them"}
+    assert data["checks"]["max_error"] <= 1e-4
+    again = onnxruntime.InferenceSession(str(tmp_path / "b" / "controls" / "original.onnx"))
+    first = onnxruntime.InferenceSession(original)
+    [given] = first.get_inputs()
+    x = np.random.default_rng(0).normal(size=given.shape).astype(np.float32)
+    [want], [got] = first.run(None, {given.name: x}), again.run(None, {again.get_inputs()[0].name: x})
+    assert np.abs(got - want).max() <= 1e-4 * np.abs(want).max()
 
 
 @pytest.mark.torch
@@ -113,11 +131,6 @@ def test_rule_that_a_refusal_names_can_be_given_on_the_command_line(flag):
 )
 def test_folder_is_named_after_model_and_device(model, device, name):
     assert _folder_name(model, device) == name
-
-
-@pytest.mark.parametrize("text", ["3x32x48", "3,32,48", "3×32×48"])
-def test_input_size_may_be_written_in_three_ways(text):
-    assert _input_shape(text) == (1, 3, 32, 48)
 
 
 @pytest.mark.torch

@@ -39,3 +39,44 @@ def test_pattern_that_matches_nothing_names_the_closest(capsys):
     assert code == 3
     assert out == ""
     assert "did you mean `resnet50`?" in err
+
+
+def test_details_tell_what_of_each_stage_can_be_scaled_and_divided(capsys):
+    code, out, _ = run(capsys, "tiny_resnet", "--details", "--json")
+    (item,) = json.loads(out)["items"]
+    assert code == 0
+    assert (item["name"], item["captured"], item["why"]) == ("tiny_resnet", "traced", "")
+    stages = {stage["name"]: stage for stage in item["stages"]}
+    assert stages["s1"]["scaled"] == ["depth", "width", "hidden"]
+    assert {"rows", "channels"} <= set(stages["s1"]["exact"])
+    assert stages["stem"]["why"] == "the stem stays whole"
+
+
+def test_details_for_people_are_a_table_a_model(capsys):
+    _, out, _ = run(capsys, "tiny_resnet", "--details")
+    assert out.splitlines()[0].startswith("tiny_resnet  (")
+    assert out.splitlines()[1].split() == ["stage", "shape", "blocks", "scaled", "exact", "why", "not", "stretched"]
+
+
+def test_details_of_too_many_models_ask_for_a_narrower_pattern(capsys):
+    code, _, err = run(capsys, "*", "--details")
+    assert code == 2
+    assert "give a narrower pattern" in err
+
+
+def test_input_without_details_is_a_usage_error(capsys):
+    code, _, err = run(capsys, "tiny_resnet", "--input", "3x64x64")
+    assert code == 2
+    assert "leave out --input, or add --details" in err
+
+
+def test_details_are_of_the_size_that_is_asked_for(capsys):
+    _, out, _ = run(capsys, "tiny_resnet", "--details", "--input", "3x64x64", "--json")
+    (item,) = json.loads(out)["items"]
+    assert item["stages"][0]["shape"][2:] == [64, 64]
+
+
+def test_file_that_is_not_there_is_an_unknown_model(capsys):
+    code, _, err = run(capsys, "missing.pt2", "--details")
+    assert code == 3
+    assert "unknown model `missing.pt2`" in err

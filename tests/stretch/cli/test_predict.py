@@ -9,9 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from predictors.devices import load_device
-from predictors.errors import UsageError
 from stretch.cli import app
-from stretch.cli.predict import parse_input
 
 
 def run(capsys, *words):
@@ -147,7 +145,12 @@ def test_onnx_file_of_another_exporter_is_predicted(capsys, tmp_path):
             "make it first",
         ),
         (("--device", "*", "--kernels"), 2, "--kernels and --plot are of one model on one device", "name both without wildcards"),
-        (("--device", "pixel6", "--input", "224"), 2, "the input shape `224` is not channels, height and width", "write it as 3x224x224"),
+        (
+            ("--device", "pixel6", "--input", "224"),
+            2,
+            "--input 224 is not channels, height and width, nor the batch and those",
+            "write channels, height and width as 3x224x224, the batch before them as 4x3x224x224, and of several inputs NAME=1x3x224x224 each",
+        ),
     ],
 )
 def test_wrong_request_is_refused_before_torch_is_imported(words, code, error, hint):
@@ -158,14 +161,3 @@ def test_wrong_request_is_refused_before_torch_is_imported(words, code, error, h
     assert done.returncode == code, done.stderr
     told = json.loads(done.stdout)
     assert (told["error"], told["hint"]) == (error, hint)
-
-
-@pytest.mark.parametrize("text", ["", "3x224", "3x224x224x1", "3x0x224", "3x-1x224", "axbxc", "3x99999x3", "3x²x4"])
-def test_input_that_is_not_three_sizes_is_refused(text):
-    with pytest.raises(UsageError, match="is not channels, height and width"):
-        parse_input(text)
-
-
-def test_input_may_be_written_with_either_case():
-    assert parse_input("3X32x64") == (1, 3, 32, 64)
-    assert parse_input(None) is None

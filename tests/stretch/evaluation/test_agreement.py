@@ -7,13 +7,18 @@ torch = pytest.importorskip("torch")
 from hypothesis import given, settings  # noqa: E402 - torch may be missing
 from hypothesis import strategies as st  # noqa: E402
 
+from predictors.devices import load_device  # noqa: E402
 from predictors.errors import StretchError  # noqa: E402
 from predictors.joins import join_of  # noqa: E402
 from stretch.capture import capture  # noqa: E402
+from stretch.capture.structure import tensors  # noqa: E402
 from stretch.evaluation.agreement import compare  # noqa: E402
+from stretch.planning.config import PlanConfig  # noqa: E402
+from stretch.planning.plan import plan  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from stretch.transform.calibrate import whole_design  # noqa: E402
 from tests.stretch.designs import cpu_and, identity_design, random_designs  # noqa: E402
+from tests.stretch.several import form  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -107,3 +112,21 @@ def test_output_that_is_not_finite_is_refused(captured):
         next(iter(reversed(list(model.parameters())))).fill_(float("nan"))
     with pytest.raises(StretchError, match="NaN or infinity"):
         compare(model, found, images(found))
+
+
+def test_of_several_outputs_each_counts_alike_and_there_is_no_class():
+    captured = capture(*form("pyramid"), "pyramid")
+    loose = PlanConfig(processors=("cpu", "gpu"), alpha=1e3, beta=1e3, balance=1e-3, macs=(0.4, 2.0), segment_macs=0.1)
+    model = build(captured, plan(captured.graph, load_device("mi9"), loose).design)
+    images = [torch.randn(3, 3, 16, 16), torch.randn(2, 3, 16, 16)]
+    found = compare(model, captured, images).agreement
+    assert (found.value, found.images) == (None, 5)
+    squares = []
+    with torch.no_grad():
+        for batch in images:
+            pairs = zip(tensors(model(batch)), tensors(captured.module(batch)), strict=True)
+            squares += [len(batch) * float((a - b).square().sum() / b.square().sum()) for a, b in pairs]
+    count = len(captured.graph.outputs)
+    assert found.error == pytest.approx((sum(squares) / (5 * count)) ** 0.5, rel=1e-4)
+    same = build(captured, whole_design(captured, model.design))
+    assert compare(same, captured, images).agreement.error == pytest.approx(0.0, abs=1e-5)

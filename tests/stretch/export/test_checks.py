@@ -47,6 +47,16 @@ def test_file_that_computes_something_else_is_named(exported, file, named):
         check_export(folder, manifest, found, model, model)
 
 
+def test_weights_that_blow_roundings_up_are_told_from_a_wrong_file(captured, tmp_path):
+    found = captured("tiny_resnet")
+    model = build(found, identity_design(found.graph))
+    with torch.no_grad():
+        # sines of large numbers: two inputs that differ in the last bit give outputs that have nothing in common
+        model.register_forward_hook(lambda module, given, output: torch.sin(output * 1e9))
+    with pytest.raises(StretchError, match=r"moves by .* blow roundings up"):
+        export_bundle(tmp_path / "b", found, model, None, BundleFacts("pixel6", False, "random"), "0.1.0")
+
+
 def test_output_that_is_not_a_number_fails(exported):
     folder, manifest, found, model = exported
     proto = onnx.load(folder / "model.onnx")

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +56,15 @@ def windows(draw, kind):
 
 
 @st.composite
+def attentions(draw):
+    heads = draw(st.sampled_from([1, 2, 4]))
+    added = {
+        name: (draw(st.sampled_from([1, heads])), draw(st.sampled_from([1, 9])), 7, 7) for name in ("bias", "mask") if draw(st.booleans())
+    }
+    return {"heads": heads, "keys": 7, "scale": 0.5, **added}
+
+
+@st.composite
 def operators(draw):
     kind = draw(st.sampled_from(sorted(kind for kind in kinds if kind != "input" and not kind_of(kind).stated)))
     if kind in ("conv", "max_pool", "avg_pool"):
@@ -79,6 +89,21 @@ def operators(draw):
             "mul_scalar": {"value": -0.5},
             "dropout": {"p": 0.1},
             "stochastic_depth": {"p": 0.1, "mode": "row"},
+            "group_norm": {"groups": draw(st.sampled_from([1, 2, 4])), "eps": 1e-5, "affine": draw(st.booleans())},
+            "global_l2_norm": {"keepdims": draw(st.booleans())},
+            "rearrange": {
+                "split": (9, 7),
+                "order": draw(st.sampled_from([(0, 1), (1, 0)])),
+                "pixels": draw(st.sampled_from([(7, 9), (21, 3)])),
+            },
+            "roll": {"shift": draw(st.tuples(st.integers(0, 8), st.integers(0, 6)))},
+            "subsample": {
+                "start": draw(st.tuples(*[st.integers(0, 2)] * 2)),
+                "stop": (9, 6),
+                "step": draw(st.tuples(*[st.integers(1, 3)] * 2)),
+            },
+            "channels_first": {"rows": 1},
+            "attention": draw(attentions()),
         }.get(kind, {})
     count = draw(st.integers(2, 3)) if kind in ("add", "concat", "concat_rows") else kind_of(kind).min_inputs
     return Op("op", kind, ("input",) * count, attrs)
@@ -88,7 +113,14 @@ def operators(draw):
 def test_every_operator_computes_what_its_torch_module_computes(op, seed):
     vector = op.kind in ("linear", "unflatten") or (op.kind in ("layer_norm", "batch_norm", "softmax", "scale", "prelu") and seed % 2)
     shape = (1, 4) if vector else (1, 4, 9, 7)
-    graph = OpGraph.build("net", [Op("input", "input", attrs={"shape": shape}), op], "op")
+    shape = (1, 9, 4) if op.kind == "channels_first" else shape
+    others = (
+        [Op(name, "mul_scalar", ("input",), {"value": by}) for name, by in (("half", 0.5), ("other", -0.7))]
+        if op.kind == "attention"
+        else []
+    )
+    op = replace(op, inputs=("input", "half", "other")) if others else op
+    graph = OpGraph.build("net", [Op("input", "input", attrs={"shape": shape}), *others, op], "op")
     torch.manual_seed(seed)
     module = make_module(op, [shape] * len(op.inputs)).eval()
     for tensor in module.state_dict().values():
@@ -96,7 +128,7 @@ def test_every_operator_computes_what_its_torch_module_computes(op, seed):
             tensor.copy_(torch.rand_like(tensor) + 0.1)
     x = torch.randn(shape) * 4
     with torch.inference_mode():
-        want = module(*[x] * len(op.inputs)).numpy()
+        want = module(*([x, 0.5 * x, -0.7 * x] if others else [x] * len(op.inputs))).numpy()
     model = to_onnx(graph, to_numpy({"op": {k: v for k, v in module.state_dict().items() if k != "num_batches_tracked"}}))
     onnx.checker.check_model(model, full_check=True)
     np.testing.assert_allclose(run(model, x), want, rtol=1e-4, atol=1e-5)

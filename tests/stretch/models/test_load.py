@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -147,10 +148,49 @@ def test_missing_file_of_code_is_named(tmp_path):
         load_model(f"{tmp_path}/absent.py:net", trust_code=True)
 
 
-@pytest.mark.parametrize("name", ["net.onnx", "net.pt2"])
-def test_exported_files_are_refused_with_what_to_give_instead(name):
-    with pytest.raises(UsageError, match="not read from such files"):
-        load_model(name)
+def test_archive_of_torch_export_is_a_model_with_its_own_weights(tmp_path):
+    first = load_model("tiny_resnet", weights="none")
+    path = tmp_path / "net.pt2"
+    torch.export.save(torch.export.export(first.module, (torch.zeros(1, 3, 40, 24),)), path)
+    model = load_model(str(path))
+    assert (model.input_shape, model.weights_source, model.warnings) == ((1, 3, 40, 24), "given", [])
+    own, found = first.module.state_dict(), model.module.state_dict()
+    assert own.keys() == found.keys()
+    assert all(torch.equal(own[key], found[key]) for key in own if not key.endswith("num_batches_tracked"))
+    save_file(load_model("tiny_resnet", weights="none", seed=1).module.state_dict(), tmp_path / "w.safetensors")
+    assert not same(load_model(str(path), weights=str(tmp_path / "w.safetensors")).module, first.module)
+
+
+@pytest.fixture
+def onnx_file(tmp_path):
+    """A file with weights and an input of its own."""
+    import onnx
+
+    nodes = [onnx.helper.make_node("Conv", ["x", "w"], ["y"], name="conv", pads=[1, 1, 1, 1])]
+    weight = onnx.numpy_helper.from_array(np.random.default_rng(0).normal(size=(5, 3, 3, 3)).astype(np.float32), "w")
+    value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["batch", 3, 20, 16])
+    graph = onnx.helper.make_graph(nodes, "net", [value], [onnx.ValueInfoProto(name="y")], [weight])
+    path = tmp_path / "net.onnx"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), str(path))
+    return path, onnx.numpy_helper.to_array(weight).copy()
+
+
+def test_onnx_file_is_a_model_with_its_own_weights_and_input(onnx_file):
+    path, weight = onnx_file
+    model = load_model(str(path))
+    assert (model.input_shape, model.weights_source, model.weights_detail) == ((1, 3, 20, 16), "given", "as the file has them")
+    assert torch.equal(model.module.conv.weight, torch.from_numpy(weight))
+    assert load_model(str(path), input_shape=(1, 3, 8, 8)).input_shape == (1, 3, 8, 8)
+
+
+def test_onnx_file_may_have_random_weights_or_those_of_another_file(onnx_file, tmp_path):
+    path, weight = onnx_file
+    bare = load_model(str(path), weights="none")
+    assert bare.weights_source == "random"
+    assert not torch.equal(bare.module.conv.weight, torch.from_numpy(weight))
+    save_file(bare.module.state_dict(), tmp_path / "w.safetensors")
+    own = load_model(str(path), weights=str(tmp_path / "w.safetensors"))
+    assert same(own.module, bare.module)
 
 
 @pytest.mark.parametrize("seed", [-1, 2**63, 10**30])

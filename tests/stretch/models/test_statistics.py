@@ -78,3 +78,12 @@ def test_scores_of_a_deep_network_stay_in_bounds(name):
     with torch.no_grad():
         scores = model.module(torch.randn(model.input_shape))
     assert 1e-3 < scores.abs().max().item() < 100
+
+
+def test_layer_that_begins_as_zeros_shows_what_it_reads():
+    module = nn.Sequential(nn.Linear(64, 3), nn.Linear(3, 3))
+    nn.init.zeros_(module[0].weight)
+    kept = module[1].weight.clone()
+    settle(module, (1, 64), torch.Generator().manual_seed(0))
+    assert module[0].weight.std().item() == pytest.approx(1 / 8, rel=0.2)
+    assert torch.equal(module[1].weight, kept)

@@ -26,6 +26,13 @@ def test_model_is_torchvisions_own():
     assert isinstance(TorchvisionFamily().build("resnet18"), torchvision.models.ResNet)
 
 
+@pytest.mark.parametrize("name", ["vit_b_16", "vit_h_14"])
+def test_table_of_positions_has_the_size_of_the_default_weights(name):
+    size = TorchvisionFamily().input_shape(name)[-1]
+    with torch.device("meta"):
+        assert TorchvisionFamily().build(name).image_size == size
+
+
 def test_default_weights_in_the_hub_folder_are_used_without_a_network(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.hub, "_hub_dir", str(tmp_path))
     weights = torchvision.models.get_model_weights("mobilenet_v3_small").DEFAULT

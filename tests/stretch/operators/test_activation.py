@@ -74,9 +74,9 @@ def test_mish_is_its_input_beyond_its_clip():
 
 
 def captured(module):
-    from stretch.capture import capture
+    from stretch.capture.trace import capture_traced
 
-    return [(op.kind, dict(op.attrs)) for op in capture(module, (1, 2, 3, 3)).graph.ops[1:]]
+    return [(op.kind, dict(op.attrs)) for op in capture_traced(module, (1, 2, 3, 3)).graph.ops[1:]]
 
 
 class Apply(nn.Module):

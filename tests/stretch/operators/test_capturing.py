@@ -5,7 +5,7 @@ import torch.nn.functional as F  # noqa: E402 - torch may be missing
 from torch import nn  # noqa: E402
 
 from predictors.errors import StretchError  # noqa: E402
-from stretch.capture import capture  # noqa: E402
+from stretch.capture.trace import capture_traced as capture  # noqa: E402
 from stretch.operators.capturing import lower_module, lowers  # noqa: E402
 from stretch.operators.settings import Refusal  # noqa: E402
 from stretch.transform import Branch  # noqa: E402

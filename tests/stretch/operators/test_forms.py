@@ -5,7 +5,7 @@ from torch import nn  # noqa: E402 - torch may be missing
 
 from predictors.graph import Op  # noqa: E402
 from predictors.operators import kind_of, kinds  # noqa: E402
-from stretch.capture import capture  # noqa: E402
+from stretch.capture.trace import capture_traced as capture  # noqa: E402
 from stretch.operators.forms import forms, make_module  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -34,7 +34,16 @@ ATTRS = {
     "mul_scalar": {"value": -0.5},
     "dropout": {"p": 0.3},
     "stochastic_depth": {"p": 0.2, "mode": "row"},
+    "group_norm": {"groups": 2, "eps": 1e-5, "affine": True},
+    "global_l2_norm": {"keepdims": False},
+    "rearrange": {"split": (3, 3, 9), "order": (1, 2, 0), "pixels": (27, 3)},
+    "roll": {"shift": (2, 0)},
+    "subsample": {"start": (0, 1), "stop": (9, 8), "step": (2, 3)},
+    "channels_first": {"rows": 1},
+    "attention": {"heads": 2, "keys": 9, "scale": 0.5, "bias": (2, 1, 9, 9), "mask": (1, 9, 9, 9)},
 }
+#: Where a kind reads something else than feature maps.
+SHAPES = {"linear": (1, 4), "unflatten": (1, 4), "channels_first": (1, 9, 4)}
 
 
 ONE_SIDED = [(kind, {**ATTRS[kind], "padding": (1, 1, 0, 1)}) for kind in ("max_pool", "avg_pool")]
@@ -42,7 +51,7 @@ ONE_SIDED = [(kind, {**ATTRS[kind], "padding": (1, 1, 0, 1)}) for kind in ("max_
 
 @pytest.mark.parametrize(("kind", "attrs"), [*((kind, ATTRS.get(kind, {})) for kind in COMPUTED), *ONE_SIDED])
 def test_module_of_every_kind_traces_back_to_its_operator(kind, attrs):
-    shape = (1, 4) if kind in ("linear", "unflatten") else (1, 4, 9, 9)
+    shape = SHAPES.get(kind, (1, 4, 9, 9))
     count = max(1, kind_of(kind).min_inputs)
     op = Op("op", kind, ("input",) * count, attrs)
 
@@ -59,7 +68,7 @@ def test_module_of_every_kind_traces_back_to_its_operator(kind, attrs):
 
 
 def test_every_kind_that_computes_something_has_a_form():
-    assert set(forms) == set(COMPUTED)
+    assert set(forms) == {*COMPUTED, "opaque", "view"}
 
 
 def test_only_identities_have_no_form_in_files():
@@ -70,5 +79,5 @@ def test_only_identities_have_no_form_in_files():
 @pytest.mark.parametrize("kind", COMPUTED)
 def test_weights_that_a_form_stores_are_those_of_its_kind(kind):
     """A batch norm without factors is stored with ones, so only what a kind has must be stored."""
-    shape = (1, 4) if kind in ("linear", "unflatten") else (1, 4, 9, 9)
-    assert tuple(kind_of(kind).weights([shape], ATTRS.get(kind, {}))) == forms.get(kind).stored
+    shape = SHAPES.get(kind, (1, 4, 9, 9))
+    assert tuple(kind_of(kind).weights([shape] * max(1, kind_of(kind).min_inputs), ATTRS.get(kind, {}))) == forms.get(kind).stored

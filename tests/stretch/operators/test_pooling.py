@@ -12,7 +12,7 @@ pytest.importorskip("ai_edge_litert")
 pytest.importorskip("torch")
 from torch import nn
 
-from stretch.capture import capture
+from stretch.capture.trace import capture_traced as capture
 from stretch.operators.pooling import adaptive_pool
 from stretch.operators.settings import Refusal
 

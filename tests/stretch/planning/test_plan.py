@@ -1,18 +1,19 @@
 """Plans meet their constraints, say the truth about controls, and show the paper's pattern."""
 
 import json
+from dataclasses import replace
 
 import msgspec
 import pytest
 
-from predictors.errors import InfeasibleError, UnknownNameError, UsageError
+from predictors.errors import InfeasibleError, StretchError, UnknownNameError, UsageError
 from predictors.predictor import LatencyPredictor
 from stretch.planning.config import PlanConfig
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.design.scale import scaled_graph
 from stretch.planning.network.segments import split_segments
 from stretch.planning.plan import evaluate, plan
-from tests.predictors.networks import efficientnet_b5, resnet50, small_resnet
+from tests.predictors.networks import Net, efficientnet_b5, resnet50, small_resnet
 from tests.predictors.specified import specified
 
 COMBINATIONS = [("pixel6", ("cpu", "gpu")), ("mi9", ("cpu", "gpu")), ("mi9", ("cpu", "dsp")), ("mi9", ("cpu", "gpu", "dsp"))]
@@ -232,7 +233,96 @@ def test_network_that_cannot_be_stretched_is_divided_exactly_and_told_so():
     assert "divided exactly instead, as with `lossless`" in found.warnings[0]
 
 
+@pytest.mark.slow
+@pytest.mark.torch
+def test_floor_that_processors_bring_with_them_is_nothing_that_was_asked_for():
+    pytest.importorskip("timm")
+    from predictors.devices import load_device
+    from stretch.stages.network import read_network
+
+    graph = read_network("timm:dla46x_c", weights="none").graph
+    found = plan(graph, load_device("mi9"), PlanConfig(processors=("cpu", "gpu")))
+    assert "min_width" in found.warnings[0]
+    assert found.config.lossless
+
+
+def test_network_that_nothing_divides_stays_whole_and_says_so():
+    net = Net(1, 3, 32, 32)
+    stated = {"kernel": "linear", "in_channels": 768, "out_channels": 64, "groups": 1, "taps": 1, "pixels": 16, "weights": 0}
+    net.add("opaque", **stated, variant="linear", shape=(1, 16, 64))
+    net.add("opaque", **stated, variant="mean", shape=(1, 16))
+    found = plan(net.graph("tokens"), specified("pixel6"), PlanConfig(processors=("cpu", "gpu")))
+    assert found.design.n_meet == 0
+    assert found.run.macs == net.graph("tokens").macs
+    assert "the network stays whole" in found.warnings[0]
+    with pytest.raises(InfeasibleError):
+        plan(net.graph("tokens"), specified("pixel6"), PlanConfig(processors=("cpu", "gpu"), lossless=True))
+
+
 @pytest.mark.parametrize("request_", [{"kinds": ("stretch",)}, {"alpha": 0.19}, {"macs": (0.98, 1.02), "beta": 0.1}])
 def test_rule_that_was_asked_for_is_never_given_up(request_):
     with pytest.raises(InfeasibleError):
         plan(small_resnet(), specified("pixel6"), PlanConfig(processors=("cpu", "gpu"), **request_))
+
+
+REWRITTEN = ("gpu:silu=relu6", "cpu:squeeze_excite=none")
+
+
+@pytest.mark.slow
+def test_scaled_branches_have_other_operators_where_that_is_asked_for_and_the_plan_says_so():
+    graph = efficientnet_b5()
+    asked = PlanConfig(processors=("cpu", "gpu"), rewrite=REWRITTEN)
+    result = plan(graph, specified("mi9"), asked)
+    branched = [part for part in result.design.segments if len(part.branches) > 1]
+    assert {b.rewrites for part in branched for b in part.branches if b.processor == "gpu"} == {("silu=relu6",)}
+    assert {b.rewrites for part in branched for b in part.branches if b.processor == "cpu"} == {("squeeze_excite=none",)}
+    assert all(not b.rewrites for part in result.design.segments if len(part.branches) == 1 for b in part.branches)
+    (said,) = [str(each) for each in result.warnings if "others in their place" in str(each)]
+    assert "silu=relu6 on gpu" in said
+    scaled = scaled_graph(graph, result.design)
+    assert scaled.macs == result.run.macs
+    gpu = [op.kind for op in scaled.ops if op.tags.get("processor") == "gpu" and op.tags["segment"] in {part.name for part in branched}]
+    assert "relu6" in gpu
+    assert "silu" not in gpu
+
+
+@pytest.mark.parametrize(
+    ("rewrite", "error", "why"),
+    [
+        (("silu=relu6",), UsageError, "names no processor"),
+        (("dsp:silu=relu6",), UsageError, "`dsp`, which is not among the processors"),
+        (("gpu:silu=no",), UnknownNameError, "unknown rewrite `silu=no`"),
+    ],
+)
+def test_rewrite_that_is_none_is_refused(rewrite, error, why):
+    with pytest.raises(error, match=why):
+        plan(small_resnet(), specified("mi9"), PlanConfig(processors=("cpu", "gpu"), rewrite=rewrite))
+
+
+@pytest.fixture
+def rewriting():
+    """A device whose GPU has ReLU6 for SiLU."""
+    device = specified("mi9")
+    gpu = msgspec.structs.replace(device.processors["gpu"], rewrites=("silu=relu6",))
+    return replace(device, processors={**device.processors, "gpu": gpu})
+
+
+def test_profile_says_what_scaled_branches_have_unless_the_request_does(rewriting):
+    for asked, found in (((), ("silu=relu6",)), (("none",), ()), (("cpu:silu=relu",), ())):
+        config = PlanConfig(processors=("cpu", "gpu"), rewrite=asked)
+        assert config.rewrites_on(("cpu", "gpu"), rewriting).get("gpu", ()) == found
+
+
+def test_unknown_rewrite_of_a_profile_is_told_with_its_processor(rewriting):
+    gpu = msgspec.structs.replace(rewriting.processors["gpu"], rewrites=("swish=relu6",))
+    device = replace(rewriting, processors={**rewriting.processors, "gpu": gpu})
+    with pytest.raises(StretchError, match="processor `gpu` of mi9 has the unknown rewrite `swish=relu6`"):
+        plan(small_resnet(), device, PlanConfig(processors=("cpu", "gpu")))
+
+
+def test_operators_that_the_cpu_has_to_compute_are_told():
+    device = specified("mi9")
+    gpu = msgspec.structs.replace(device.processors["gpu"], unsupported=("add", "gelu"))
+    device = replace(device, processors={**device.processors, "gpu": gpu})
+    result = plan(small_resnet(), device, PlanConfig(processors=("cpu", "gpu"), alpha=10, beta=10, balance=0.01))
+    assert any("gpu lacks `add`: the CPU computes them" in str(each) for each in result.warnings)

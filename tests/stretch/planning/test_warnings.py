@@ -3,10 +3,11 @@
 import pytest
 
 from predictors.devices import load_device
+from predictors.graph import Op, OpGraph
 from stretch.planning.config import PlanConfig
 from stretch.planning.plan import plan
 from stretch.planning.warnings import warnings_of
-from tests.predictors.networks import efficientnet, resnet50
+from tests.predictors.networks import efficientnet, resnet50, small_resnet
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +29,24 @@ def test_design_outside_the_range_of_macs_is_told(result):
 def test_what_is_not_recommended_is_told_with_what_to_measure(result):
     said = [each for each in warnings_of(result, 0, 10**12) if "measure that next" in each]
     assert bool(said) == (result.recommended != "branched")
+
+
+def test_operators_without_a_family_are_counted_and_named(result):
+    stated = {"kernel": "elementwise", "in_channels": 1, "out_channels": 1, "groups": 1, "taps": 1, "pixels": 1, "weights": 0}
+    graph = small_resnet()
+    last = graph.by_name[graph.output]
+    more, before = [], last.name
+    for i, variant in enumerate(("softmax", "roll", "softmax", *map(str, range(8)))):
+        more.append(Op(f"more{i}", "opaque", (before,), {**stated, "variant": variant, "shape": last.shape}))
+        before = more[-1].name
+    mixed = OpGraph.build("mixed", [*graph.ops, *more], before)
+    [said] = [
+        each for each in plan(mixed, result.device, PlanConfig(processors=("cpu", "gpu"), lossless=True)).warnings if "torch's own" in each
+    ]
+    assert said.startswith(f"11 of the {len(graph.ops) + 11} operators")
+    assert "2 `softmax`, 1 `roll`" in said
+    assert "and 4 other kinds" in said
+    assert not any("torch's own" in each for each in warnings_of(result, 0, 10**12))
 
 
 def test_operators_that_need_every_row_are_named_where_bands_are_asked_for(result):

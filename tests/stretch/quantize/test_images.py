@@ -1,4 +1,6 @@
 import io
+import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -185,3 +187,87 @@ def test_pictures_are_turned_as_their_camera_says(tmp_path):
     first, second, *_ = load_images(tmp_path, SHAPE, 100)
     assert np.array_equal(first, second)
     assert first[0, :, 0].mean() != first[0, :, -1].mean()
+
+
+def png_that_states(width, height):
+    """A picture of so many pixels in a few bytes."""
+
+    def chunk(kind, content):
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("mode", ["L", "CMYK", "RGBA", "P", "1", "LA", "I;16"])
+def test_picture_of_another_mode_is_read_as_the_same_colours(tmp_path, mode):
+    Image = pytest.importorskip("PIL.Image")
+    grey = np.tile(np.repeat(np.array([0, 255], np.uint8), 8), (12, 1))
+    plain = Image.fromarray(np.stack([grey] * 3, 2))
+    other = Image.fromarray(grey.astype(np.uint16) * 257) if mode == "I;16" else plain.convert(mode)
+    plain.save(tmp_path / "plain.png")
+    # what PNG has no form for
+    path = tmp_path / ("other.jpg" if mode == "CMYK" else "other.png")
+    other.save(path, **({"quality": 100} if mode == "CMYK" else {}))
+    (want,), (got,) = (read_images(file, SHAPE) for file in (tmp_path / "plain.png", path))
+    # a JPEG rounds
+    assert np.abs(got - want).max() < 0.1
+    assert want.max() - want.min() > 4
+
+
+def test_grey_of_sixteen_bits_keeps_its_shades(tmp_path):
+    Image = pytest.importorskip("PIL.Image")
+    shades = np.tile(np.linspace(0, 65535, 8).astype(np.uint16), (6, 1))
+    Image.fromarray(shades).save(tmp_path / "deep.png")
+    (found,) = read_images(tmp_path / "deep.png", SHAPE, Preprocessing(crop=1.0))
+    assert (np.diff(found[0, 0, 0]) > 0).all()
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 5), (3, 2)])
+def test_tiny_picture_is_enlarged(tmp_path, size):
+    Image = pytest.importorskip("PIL.Image")
+    Image.new("RGB", size, (255, 0, 0)).save(tmp_path / "tiny.png")
+    (found,) = read_images(tmp_path / "tiny.png", SHAPE)
+    assert found.shape == SHAPE
+    assert np.isfinite(found).all()
+    # red all over
+    assert found[0, 0].min() > found[0, 1:].max()
+
+
+@pytest.mark.parametrize(("width", "height"), [(60_000, 60_000), (1, 2_000_000)])
+def test_huge_picture_is_refused_before_it_is_decoded(tmp_path, width, height):
+    pytest.importorskip("PIL.Image")
+    (tmp_path / "huge.png").write_bytes(png_that_states(width, height))
+    with pytest.raises(StretchError, match=r"huge\.png has more pixels than a photograph|no picture that can be read|too large"):
+        read_images(tmp_path / "huge.png", SHAPE)
+
+
+def test_large_photograph_is_read_and_nothing_is_said(tmp_path, monkeypatch):
+    Image = pytest.importorskip("PIL.Image")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    Image.new("RGB", (12, 10)).save(tmp_path / "large.png")
+    assert read_images(tmp_path / "large.png", SHAPE)[0].shape == SHAPE
+    Image.new("RGB", (30, 10)).save(tmp_path / "larger.png")
+    with pytest.raises(StretchError, match=r"larger\.png has more pixels than a photograph"):
+        read_images(tmp_path / "larger.png", SHAPE)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_picture_that_was_cut_off_is_named(tmp_path, kind, share):
+    Image = pytest.importorskip("PIL.Image")
+    pixels = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    stream = io.BytesIO()
+    Image.fromarray(pixels).save(stream, kind)
+    whole = stream.getvalue()
+    path = tmp_path / f"cut.{kind.lower()}"
+    path.write_bytes(whole[: int(share * len(whole))])
+    with pytest.raises(StretchError, match=rf"cut\.{kind.lower()} is no picture that can be read"):
+        read_images(path, SHAPE)
+
+
+def test_picture_under_another_suffix_is_read_as_what_it_is(tmp_path):
+    Image = pytest.importorskip("PIL.Image")
+    Image.new("RGB", (8, 6), (0, 128, 255)).save(tmp_path / "a.png")
+    (tmp_path / "b.jpg").write_bytes((tmp_path / "a.png").read_bytes())
+    assert np.array_equal(read_images(tmp_path / "a.png", SHAPE), read_images(tmp_path / "b.jpg", SHAPE))

@@ -8,17 +8,19 @@ torch = pytest.importorskip("torch")
 from hypothesis import HealthCheck, given, settings  # noqa: E402 - torch may be missing
 from hypothesis import strategies as st  # noqa: E402
 
-from predictors.errors import StretchError  # noqa: E402
+from predictors.errors import StretchError, UsageError  # noqa: E402
 from scheduler.bundle.load import load_bundle  # noqa: E402
+from stretch.capture import capture  # noqa: E402
 from stretch.export.bundle import BundleFacts, export_bundle  # noqa: E402
 from stretch.planning.config import PlanConfig  # noqa: E402
-from stretch.stages.build import CLOSE, Images, build_control, compare_on, divide_images, refined, run_on  # noqa: E402
+from stretch.stages.build import CLOSE, Images, build_control, compare_on, divide_images, run_on  # noqa: E402
 from stretch.stages.design import decide_design  # noqa: E402
 from stretch.stages.network import read_network  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from stretch.transform.calibrate import MIN_IMAGES, whole_design  # noqa: E402
 from tests.predictors.specified import specified  # noqa: E402
 from tests.stretch.designs import identity_design  # noqa: E402
+from tests.stretch.several import form  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -63,6 +65,32 @@ def test_images_held_back_are_others_than_those_for_calibration(network, tmp_pat
         assert (len(fitted), len(back)) == (count, most)
 
 
+@given(st.integers(20, 60), st.integers(1, 30), st.integers(0, 3))
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_image_that_is_there_twice_is_taken_once_and_it_is_said(network, tmp_path, there, copies, seed):
+    """Else what nothing was fitted to would be what was."""
+    shape = network.graph.input.shape[1:]
+    some = np.zeros((there + copies, *shape), np.float32)
+    some[:there, 0, 0, 0] = np.arange(there)
+    some[there:] = some[np.random.default_rng(seed).integers(0, there, copies)]
+    np.save(tmp_path / "some.npy", some[np.random.default_rng(seed).permutation(len(some))])
+    found = divide_images(tmp_path, network.captured, 256)
+    numbers = [int(n) for part in (found.fitted, found.held_back) for batch in part for n in batch[:, 0, 0, 0]]
+    assert sorted(numbers) == list(range(there))
+    assert found.repeated == copies
+    assert f"{copies} of the images are the same as others" in found.warnings[0]
+
+
+def test_images_of_which_too_few_differ_are_refused(network, tmp_path):
+    np.save(tmp_path / "some.npy", np.ones((40, *network.graph.input.shape[1:]), np.float32))
+    with pytest.raises(StretchError, match="40 images of which only 1 differ"):
+        divide_images(tmp_path, network.captured, 64)
+
+
+def test_images_that_all_differ_need_no_word(network, tmp_path):
+    assert divide_images(folder_of(tmp_path, 20, network.graph.input.shape[1:]), network.captured, 64).warnings == []
+
+
 def test_few_images_all_go_to_calibration_and_it_is_said(network, planned, tmp_path):
     found = divide_images(folder_of(tmp_path, 16, network.graph.input.shape[1:]), network.captured, 64)
     assert (sum(map(len, found.fitted)), found.held_back) == (16, [])
@@ -95,17 +123,6 @@ def test_folder_without_images_is_refused(network, tmp_path):
         divide_images(tmp_path, network.captured, 64)
 
 
-def test_refined_network_stays_where_it_was_and_is_no_worse(network, planned):
-    shape = network.graph.input.shape[1:]
-    images = [torch.randn(32, *shape, generator=torch.Generator().manual_seed(0))]
-    model = build(network.captured, planned.design)
-    told = []
-    found = refined(model, network.captured, images, 0.01, told.append)
-    assert found.after <= found.before
-    assert told
-    assert {parameter.device.type for parameter in model.parameters()} == {"cpu"}
-
-
 def test_files_are_run_on_some_of_the_images_held_back_and_what_was_left_out_is_said(network, tmp_path):
     captured = network.captured
     model = build(captured, identity_design(network.graph)).eval()
@@ -117,3 +134,12 @@ def test_files_are_run_on_some_of_the_images_held_back_and_what_was_left_out_is_
     found, said = run_on(load_bundle(tmp_path / "b"), captured, images, seconds=0.0)
     assert found.images == 1
     assert said == ["in the time there is, the bundle's files were run on 1 of 8 images"]
+
+
+@pytest.mark.parametrize(("shapes", "says"), [((4, 3, 16, 16), "batch of 4"), ("towers", "networks of one input")])
+def test_images_of_a_network_that_reads_several_at_once_are_refused(tmp_path, shapes, says):
+    module, given = form("towers" if shapes == "towers" else "deep")
+    captured = capture(module, given if shapes == "towers" else shapes, "net")
+    np.save(tmp_path / "images.npy", np.zeros((40, 3, 16, 16), np.float32))
+    with pytest.raises(UsageError, match=says):
+        divide_images(tmp_path, captured, 16)

@@ -2,13 +2,15 @@
 
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402 - torch may be missing
 
-from predictors.errors import UnknownNameError
-from stretch.models.load import load_model
-from stretch.stages.network import read_graph, read_network
+from predictors.errors import StretchError, UnknownNameError, UsageError  # noqa: E402
+from stretch.models.load import load_model  # noqa: E402
+from stretch.stages.network import check_numbers, read_graph, read_network  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -19,6 +21,22 @@ def test_input_is_the_model_s_usual_one_or_the_one_asked_for_or_made_from_it():
     assert read_network("tiny_resnet", (1, 3, 48, 40), weights="none").graph.input.shape == (1, 3, 48, 40)
     wider = read_network("tiny_resnet", lambda loaded: (*loaded.input_shape[:3], 64), weights="none")
     assert wider.graph.input.shape == (*usual[:3], 64)
+
+
+def test_input_that_a_file_leaves_open_is_the_one_asked_for(tmp_path):
+    from onnx import TensorProto, helper, numpy_helper, save
+
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, "h", "w"])
+    weight = numpy_helper.from_array(np.ones((4, 3, 3, 3), np.float32), "k")
+    nodes = [helper.make_node("Conv", ["x", "k"], ["c"], pads=[1, 1, 1, 1]), helper.make_node("Relu", ["c"], ["y"])]
+    end = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    save(helper.make_model(helper.make_graph(nodes, "net", [value], [end], [weight]), ir_version=8), str(tmp_path / "net.onnx"))
+    name = str(tmp_path / "net.onnx")
+    network = read_network(name, (1, 3, 24, 16), portable=True)
+    assert (network.graph.name, network.graph.input.shape) == ("net.onnx", (1, 3, 24, 16))
+    assert [op.kind for op in network.graph.ops] == ["input", "conv", "relu"]
+    with pytest.raises(UsageError, match="the size of the input `x`"):
+        read_network(name)
 
 
 def test_model_may_be_loaded_already():
@@ -76,3 +94,17 @@ def test_ncnn_network_is_read_for_a_prediction(tmp_path):
     path.write_text("7767517\n2 2\nInput x 0 1 x 0=8 1=8 2=3\nConvolution c 1 1 x y 0=4 1=1 5=1 6=12\n")
     read = read_graph(str(path))
     assert (read.graph.macs, read.refusal) == (64 * 12, None)
+
+
+def test_weights_that_are_no_numbers_are_refused_by_name_and_infinite_masks_are_not():
+    net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))
+    net.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
+    check_numbers(net, "net")
+    with torch.no_grad():
+        net[0].weight[1, 2] = torch.inf
+    with pytest.raises(StretchError, match=r"the weight `0.weight` of `net` has 1 of 12 numbers that are not finite"):
+        check_numbers(net, "net")
+    net[0].reset_parameters()
+    net[1].running_mean[0] = torch.nan
+    with pytest.raises(StretchError, match=r"`1.running_mean` of `net` has 1 of 4"):
+        check_numbers(net, "net")

@@ -1,15 +1,10 @@
-import errno
-import resource
-
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from safetensors.torch import load_file  # noqa: E402 - torch may be missing
-
 from predictors.errors import StretchError  # noqa: E402 - torch may be missing
 from stretch.models.tiny import tiny_resnet  # noqa: E402
-from stretch.train.checkpoint import load_checkpoint, read_state, save_checkpoint, write_tensors  # noqa: E402
+from stretch.train.checkpoint import load_checkpoint, read_state, save_checkpoint  # noqa: E402
 from stretch.train.config import SandwichConfig, TrainConfig  # noqa: E402
 from stretch.train.data import synthetic  # noqa: E402
 from stretch.train.distributed import World  # noqa: E402
@@ -85,45 +80,3 @@ def test_damaged_checkpoint_is_named(tmp_path, damage):
     path.write_bytes(damage)
     with pytest.raises(StretchError, match="no whole checkpoint"):
         read_state(path)
-
-
-def test_full_disk_leaves_the_old_file_and_no_rest(tmp_path, monkeypatch):
-    path = tmp_path / "w.safetensors"
-    write_tensors(path, {"a": torch.zeros(1)})
-    before = path.read_bytes()
-
-    def full(descriptor):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(StretchError, match="the disk is full"):
-        write_tensors(path, {"a": torch.ones(1)})
-    assert path.read_bytes() == before
-    assert [p.name for p in tmp_path.iterdir()] == ["w.safetensors"]
-
-
-def test_weights_below_a_file_are_refused_by_their_own_name(tmp_path):
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(StretchError, match=r"cannot write .*file/model\.safetensors"):
-        write_tensors(tmp_path / "file" / "model.safetensors", {"a": torch.zeros(1)})
-
-
-def test_file_larger_than_the_process_may_write_is_told_as_a_full_disk(tmp_path):
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
-    try:
-        with pytest.raises(StretchError, match=r"w\.safetensors: the disk is full"):
-            write_tensors(tmp_path / "w.safetensors", {"a": torch.zeros(1000)})
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert not list(tmp_path.iterdir())
-
-
-def test_tensors_that_share_memory_are_written_each_by_itself(tmp_path):
-    weight = torch.arange(4.0)
-    write_tensors(tmp_path / "w.safetensors", {"a": weight, "b": weight, "c": torch.ones(2)})
-    assert {name: value.tolist() for name, value in load_file(tmp_path / "w.safetensors").items()} == {
-        "a": [0.0, 1.0, 2.0, 3.0],
-        "b": [0.0, 1.0, 2.0, 3.0],
-        "c": [1.0, 1.0],
-    }

@@ -66,3 +66,8 @@ def test_tables_that_are_something_else_are_left_to_the_check_of_types():
     raw = {"data": 5, "supernet": ["x"]}
     root_paths(raw, Path("/folder"))
     assert raw == {"data": 5, "supernet": ["x"]}
+
+
+def test_model_that_is_an_onnx_file_is_a_file(tmp_path):
+    assert rooted("model", "nets/mine.onnx", tmp_path) == str(tmp_path / "nets/mine.onnx")
+    assert rooted("model", "resnet18", tmp_path) == "resnet18"

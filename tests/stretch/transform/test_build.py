@@ -1,3 +1,5 @@
+import copy
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -14,7 +16,7 @@ from stretch.planning.design.widths import legal_widths, partitions  # noqa: E40
 from stretch.planning.network.segments import split_segments  # noqa: E402
 from stretch.transform import Branch, build  # noqa: E402
 from stretch.transform.width import Trunk, choose_units, importance, inherit, kept_channels  # noqa: E402
-from tests.stretch.designs import identity_design, random_designs, whole  # noqa: E402
+from tests.stretch.designs import cpu_and, identity_design, random_designs, whole, with_rewrites  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -44,6 +46,41 @@ def test_built_model_traces_back_to_the_scaled_graph(captured, name, data):
     assert capture(model, found.graph.input.shape, found.graph.name).graph == scaled_graph(found.graph, design)
     with torch.inference_mode():
         assert model(image(found)).isfinite().all()
+
+
+REWRITES = ("silu=relu6", "hard_swish=relu", "squeeze_excite=none")
+
+
+@pytest.mark.parametrize("name", ["tiny_mobilenet", "tiny_efficientnet"])
+@settings(max_examples=8)
+@given(data=st.data())
+def test_built_model_with_other_operators_traces_back_to_the_scaled_graph(captured, name, data):
+    found = captured(name)
+    design = with_rewrites(data.draw(random_designs(found.graph)), *REWRITES)
+    graph = scaled_graph(found.graph, design)
+    assert capture(build(found, design), found.graph.input.shape, found.graph.name).graph == graph
+    names = {part.name for part in design.segments if len(part.branches) > 1}
+    kinds = {op.kind for op in graph.ops if op.tags.get("segment") in names}
+    assert not kinds & {"silu", "hard_swish", "sigmoid", "hard_sigmoid", "global_avg_pool"}
+
+
+@torch.no_grad()
+def test_branch_without_squeeze_and_excitation_is_the_parent_whose_gates_are_one(captured):
+    found = captured("tiny_efficientnet")
+    design = with_rewrites(cpu_and("gpu", found.graph, "sum"), "squeeze_excite=none")
+    part = next(part for part in design.segments if len(part.branches) > 1)
+    scale = BranchScale("cpu", part.branches[0].depth, part.branches[0].width, rewrites=("squeeze_excite=none",))
+    segment = next(s for s in split_segments(found.graph) if s.name == part.name)
+    alone = SegmentDesign(part.name, part.start, part.end, (scale,))
+    parts = tuple(alone if s.name == part.name else whole(s) for s in split_segments(found.graph))
+    model = build(found, BranchDesign(found.graph.name, "test", parts))
+    gates = [op.name for op in segment.graph.ops if op.kind == "sigmoid"]
+    assert gates
+    parent = copy.deepcopy(found.module)
+    for name, module in parent.named_modules():
+        if name.replace(".", "_") in gates:
+            module.register_forward_hook(lambda module, args, out: torch.ones_like(out))
+    torch.testing.assert_close(model(image(found)), parent(image(found)))
 
 
 @pytest.mark.parametrize("name", TINY)

@@ -153,7 +153,7 @@ def test_interrupted_wait_is_gone_on_with(bundle_dir, before):
         session(X)
         child = child_since(before)
         os.kill(child, signal.SIGSTOP)
-        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
             session(X)
         os.kill(child, signal.SIGCONT)

@@ -55,6 +55,22 @@ def test_nodes_that_state_nothing_are_part_of_the_operator_that_follows(tmp_path
     assert [(op.kind, op.inputs) for op in graph.ops] == [("input", ()), ("silu", ("x",))]
 
 
+def test_inner_nodes_may_write_several_tensors(tmp_path):
+    split = helper.make_node("Split", ["x"], ["one", "other"], name="s", axis=1, num_outputs=2)
+    first, second = (helper.make_node("Relu", [half], [f"{half}.relu"], name=half) for half in ("one", "other"))
+    joined = stating(helper.make_node("Concat", ["one.relu", "other.relu"], ["y"], name="c", axis=1), "relu")
+    (part,) = open_onnx(model(tmp_path / "m.onnx", [split, first, second, joined])).operators
+    assert [node.name for node in part.nodes] == ["s", "one", "other", "c"]
+    assert (part.op.name, part.op.inputs) == ("y", ("x",))
+
+
+def test_inner_node_that_casts_to_whole_numbers_stays_with_its_operator(tmp_path):
+    cast = helper.make_node("Cast", ["x"], ["whole"], name="w", to=TensorProto.INT64)
+    back = stating(helper.make_node("Cast", ["whole"], ["y"], name="b", to=TensorProto.FLOAT), "relu")
+    (part,) = open_onnx(model(tmp_path / "m.onnx", [cast, back])).operators
+    assert ([node.name for node in part.nodes], part.op.inputs) == (["w", "b"], ("x",))
+
+
 def test_operators_that_state_themselves_stay_apart(tmp_path):
     sigmoid, product = sigmoid_and_product(kind="sigmoid")
     graph = open_onnx(model(tmp_path / "m.onnx", [sigmoid, stating(product, "mul")])).graph
@@ -124,8 +140,8 @@ def test_what_is_stated_anew_replaces_what_was():
 
 
 def test_file_with_a_node_that_is_never_written_is_refused(tmp_path):
-    with pytest.raises(StretchError, match="nn-stretch does not write this operator"):
-        _ = open_onnx(model(tmp_path / "m.onnx", [stating(helper.make_node("Sin", ["x"], ["y"], name="n"), "relu")])).graph
+    with pytest.raises(StretchError, match=r"`n` \(RandomNormalLike\): no bundle holds `RandomNormalLike`"):
+        _ = open_onnx(model(tmp_path / "m.onnx", [stating(helper.make_node("RandomNormalLike", ["x"], ["y"], name="n"), "relu")])).graph
 
 
 def test_weights_of_an_operator_are_those_that_its_nodes_read(tmp_path):

@@ -37,7 +37,7 @@ def agrees_in_int8(folder, kind, case):
     assert steps <= 2.5 or snr_db(expected, got) > LEAST_DB.get(kind, 25), (steps, snr_db(expected, got))
 
 
-@pytest.mark.parametrize("kind", graphs.KIND_NAMES)
+@pytest.mark.parametrize("kind", graphs.TFLITE_KIND_NAMES)
 @settings(max_examples=3, suppress_health_check=CHECKS)
 @given(data=st.data())
 def test_int8_form_of_a_kind_is_near_its_reals(tmp_path, kind, data):
@@ -45,14 +45,14 @@ def test_int8_form_of_a_kind_is_near_its_reals(tmp_path, kind, data):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", graphs.KIND_NAMES)
+@pytest.mark.parametrize("kind", graphs.TFLITE_KIND_NAMES)
 @settings(max_examples=100, suppress_health_check=CHECKS)
 @given(data=st.data())
 def test_int8_form_of_a_kind_is_near_its_reals_for_many_shapes(tmp_path, kind, data):
     agrees_in_int8(tmp_path, kind, data.draw(graphs.graphs(kind)))
 
 
-@pytest.mark.parametrize("kind", [name for name in graphs.KIND_NAMES if forms.get(name).int8])
+@pytest.mark.parametrize("kind", [name for name in graphs.TFLITE_KIND_NAMES if forms.get(name).int8])
 @settings(max_examples=2, suppress_health_check=CHECKS)
 @given(data=st.data())
 def test_between_the_conversions_at_the_border_nothing_is_real(tmp_path, kind, data):

@@ -52,7 +52,7 @@ def test_join_convolution_costs_what_its_built_operator_costs(processor):
     segment = STAGES[2]
     graph = built(segment, processor, 4, 512, "none", segment.in_width, "project", 256)
     branch = COSTS.branch(segment, processor, 4, 512)
-    macs, ms, params = COSTS.join_conv(segment, processor, 512, 256)
+    ((macs, ms, params),) = COSTS.join_convs(segment, processor, [(512, 256)])
     assert (branch.macs + macs, branch.params + params) == (graph.macs, graph.params)
     assert branch.contended_ms + ms == pytest.approx(MI9.predict(graph, processor).contended_ms)
 

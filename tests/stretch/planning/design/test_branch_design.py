@@ -48,6 +48,10 @@ def test_design_written_as_toml_is_what_tomllib_reads(design):
         for key in ("rows", "paths", "channels", "ends"):
             if branch[key] is None:  # TOML has no word for nothing
                 del branch[key]
+        if not branch["rewrites"]:
+            del branch["rewrites"]
+    if not wanted["sides"]:
+        del wanted["sides"]
     assert msgspec.json.encode(read, order="sorted") == msgspec.json.encode(wanted, order="sorted")
     assert next(iter(read)) == "version"
 

@@ -23,8 +23,8 @@ def test_branch_of_hidden_channels_has_their_filters_and_columns():
     first, second = (channel_part(graph, "part", Channels(*part), hidden=True) for part in ((0, 8), (8, 24)))
     assert [first.graph.by_name[name].shape[1] for name in (expand, middle, project)] == [8, 8, 8]
     assert [second.graph.by_name[name].shape[1] for name in (expand, middle, project)] == [16, 16, 8]
-    assert second.taken[expand] == Taken(Channels(8, 24))
-    assert second.taken[project] == Taken(Channels(0, 8), Channels(8, 24))
+    assert second.taken[expand] == Taken(Channels(8, 24), 24)
+    assert second.taken[project] == Taken(Channels(0, 8), 8, Channels(8, 24))
     assert first.graph.macs + second.graph.macs == graph.macs
 
 

@@ -115,3 +115,14 @@ def test_what_a_dense_convolution_reads_is_needed_whole():
     assert need[hidden.tensor] == Channels(0, 24)
     assert need[hidden.projection] == Channels(2, 5)
     assert need["input"] == Channels(0, 8)
+
+
+def test_channels_of_an_operator_that_only_states_its_shape_are_not_divided():
+    net = Net(1, 8, 4, 4)
+    net.conv(24)
+    stated = {"kernel": "elementwise", "in_channels": 1, "out_channels": 1, "groups": 1, "taps": 1, "pixels": 1, "weights": 0}
+    net.add("opaque", **stated, variant="softmax", shape=(1, 24, 4, 4))
+    net.conv(8)
+    for hidden in (False, True):
+        with pytest.raises(StretchError, match=r"softmax.*only states the shape"):
+            divided_tensor(net.graph("block"), hidden=hidden)

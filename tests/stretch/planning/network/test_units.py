@@ -2,7 +2,7 @@ import pytest
 
 from predictors.graph import Op, OpGraph
 from stretch.planning.network.segments import split_segments
-from stretch.planning.network.units import cut_points, find_blocks, regions
+from stretch.planning.network.units import cut_points, feature_maps, find_blocks, regions
 
 
 def diamond():
@@ -79,3 +79,22 @@ def test_pooling_behind_the_last_block_belongs_to_no_block(captured):
     assert segment.end == "avgpool"
     assert segment.blocks[-1].removable
     assert "avgpool" not in segment.blocks[-1].ops
+
+
+STATED = {"kernel": "copy", "variant": "permute", "in_channels": 1, "out_channels": 1, "groups": 1, "taps": 1, "pixels": 1, "weights": 0}
+
+
+def test_tensor_whose_axes_may_mean_anything_is_no_feature_map():
+    graph = diamond()
+    one = graph.by_name["a"].attrs
+    ops = [
+        *graph.ops,
+        Op("last", "opaque", ("relu",), {**STATED, "shape": (1, 4, 4, 4)}),
+        Op("act", "silu", ("last",)),
+        Op("both", "add", ("relu", "act")),
+        Op("seen", "view", ("act",), {"shape": (1, 4, 2, 8)}),
+        Op("conv", "conv", ("seen",), one),
+        Op("tokens", "view", ("conv",), {"shape": (1, 4, 16)}),
+    ]
+    graph = OpGraph.build("mixed", ops, "tokens")
+    assert feature_maps(graph) == {"input", "a", "b", "sum", "relu", "both", "conv"}

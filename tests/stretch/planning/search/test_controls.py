@@ -11,7 +11,7 @@ from stretch.planning.cost.makespan import single_ms, timeline
 from stretch.planning.design.scale import scaled_graph
 from stretch.planning.design.widths import legal_widths
 from stretch.planning.network.segments import split_segments
-from stretch.planning.search.controls import best_single, sequential_same_macs, variants
+from stretch.planning.search.controls import best_single, ranked_singles, sequential_same_macs, variants
 from stretch.planning.search.rules import Rules
 from tests.predictors.networks import efficientnet_b5, resnet50, small_resnet
 from tests.predictors.specified import specified
@@ -47,7 +47,7 @@ def test_sequential_control_is_built_as_predicted_and_not_slower_than_the_origin
     config, costs = setup(device)
     segments = split_segments(graph)
     low, high = round(0.97 * graph.macs), round(1.03 * graph.macs)
-    found = sequential_same_macs(graph, segments, costs, config.processors, Rules.of(config), (low, high))
+    found = sequential_same_macs(graph, segments, costs, ranked_singles(graph, costs, config.processors), Rules.of(config), (low, high))
     built = scaled_graph(graph, found.design)
     assert built.macs == found.macs
     assert low <= found.macs <= high
@@ -64,7 +64,12 @@ def test_sequential_control_keeps_the_floors():
     config, costs = setup("pixel6", min_depth=0.7, min_width=0.9)
     segments = split_segments(graph)
     found = sequential_same_macs(
-        graph, segments, costs, config.processors, Rules.of(config), (round(0.97 * graph.macs), round(1.03 * graph.macs))
+        graph,
+        segments,
+        costs,
+        ranked_singles(graph, costs, config.processors),
+        Rules.of(config),
+        (round(0.97 * graph.macs), round(1.03 * graph.macs)),
     )
     for segment, part in zip(segments, found.design.segments, strict=True):
         assert part.branches[0].depth >= 0.7 * segment.depth
@@ -77,7 +82,7 @@ def test_sequential_control_equals_brute_force_on_a_tiny_network():
     segments = split_segments(graph)
     rules = Rules.of(config)
     low, high = round(0.95 * graph.macs), round(1.05 * graph.macs)
-    found = sequential_same_macs(graph, segments, costs, config.processors, rules, (low, high))
+    found = sequential_same_macs(graph, segments, costs, ranked_singles(graph, costs, config.processors), rules, (low, high))
     processor = found.single.processor
     stem, s1, s2, head = segments
     widths = [legal_widths(s, costs.align(processor), 0.9, 1.5) for s in (s1, s2)]

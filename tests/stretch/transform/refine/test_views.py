@@ -18,8 +18,8 @@ def ramp(count=4, size=32):
 @pytest.fixture
 def plain(monkeypatch):
     """Crops and mirrors alone."""
-    monkeypatch.setattr(module, "BLENDED", 0.0)
-    monkeypatch.setattr(module, "LIGHT", 0.0)
+    for name in ("BLENDED", "PASTED", "LIGHT"):
+        monkeypatch.setattr(module, name, 0.0)
 
 
 def test_views_are_windows_of_one_image_each_of_the_area_allowed(plain):
@@ -40,18 +40,31 @@ def test_views_are_windows_of_one_image_each_of_the_area_allowed(plain):
     assert (drawn[:, 1, -1, 16] > drawn[:, 1, 0, 16]).all()
 
 
-def test_some_views_are_blended_with_another(monkeypatch):
-    monkeypatch.setattr(module, "LIGHT", 0.0)
+def test_some_views_have_a_rectangle_of_another(plain, monkeypatch):
+    monkeypatch.setattr(module, "PASTED", 0.5)
+    third = Views(ramp()).draw(200)[:, 2]
+    own = torch.stack([each.flatten().round().mode().values for each in third])
+    other = (third - own[:, None, None]).abs() > 1e-3
+    # of views of the same image none shows
+    some = other.flatten(1).any(1)
+    assert 0.15 < some.float().mean() < 0.55
+    # most of a view may be the other's: then the rectangle is what is left out
+    for mask in other[some]:
+        assert any(torch.equal(each, each.any(1)[:, None] & each.any(0)) for each in (mask, ~mask))
+
+
+def test_some_views_are_blended_with_another(plain, monkeypatch):
+    monkeypatch.setattr(module, "BLENDED", 0.5)
     third = Views(ramp()).draw(200)[:, 2, 16, 16]
     between = ((third - third.round()).abs() > 1e-3).float().mean()
     assert 0.1 < between < module.BLENDED + 0.1
 
 
-def test_light_changes_by_the_deviation_of_the_images(monkeypatch):
-    monkeypatch.setattr(module, "BLENDED", 0.0)
+def test_light_changes_by_the_deviation_of_the_images(plain, monkeypatch):
+    monkeypatch.setattr(module, "LIGHT", 0.2)
     images = ramp() * 100
-    plain, lit = torch.zeros(4), Views(images).draw(300)[:, 2, 16, 16]
-    assert float((lit[:, None] - (plain + 100 * torch.arange(4))).abs().amin(1).std()) > 0.02 * float(images.std())
+    lit = Views(images).draw(300)[:, 2, 16, 16]
+    assert float((lit[:, None] - 100 * torch.arange(4)).abs().amin(1).std()) > 0.02 * float(images.std())
 
 
 def test_same_seed_draws_the_same_views_and_leaves_the_global_generator_alone():

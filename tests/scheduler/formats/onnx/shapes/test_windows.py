@@ -1,0 +1,145 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from predictors.errors import StretchError
+from scheduler.formats.onnx.shapes import RULES
+from scheduler.formats.onnx.shapes.node import Node, Tensor
+from tests.scheduler.formats.onnx.shapes.oracle import Case, agrees, reals, rule
+
+X = (1, 3, 8, 8)
+
+
+def lists(draw, axes, low, high):
+    return [draw(st.integers(low, high)) for _ in range(axes)]
+
+
+@st.composite
+def windows(draw, op):
+    """A convolution or pool over one to three axes."""
+    axes = draw(st.integers(1, 3))
+    kernel, strides = lists(draw, axes, 1, 3), lists(draw, axes, 1, 3)
+    attrs = {"kernel_shape": kernel, "strides": strides, "pads": [draw(st.integers(0, k - 1)) for k in kernel * 2]}
+    # Average pools have dilations since opset 19, which the runtime computes for images alone.
+    if op in ("Conv", "MaxPool"):
+        attrs["dilations"] = lists(draw, axes, 1, 2)
+    if op not in ("Conv", "LpPool"):
+        attrs["ceil_mode"] = draw(st.integers(0, 1))
+    reach = [d * (k - 1) + 1 for d, k in zip(attrs.get("dilations", [1] * axes), kernel, strict=True)]
+    size = [draw(st.integers(r, 8)) for r in reach]
+    if op != "Conv":
+        return Case(op, [reals((draw(st.integers(1, 2)), draw(st.integers(1, 3)), *size))], attrs, results=1)
+    groups, each, more = draw(st.integers(1, 3)), draw(st.integers(1, 2)), draw(st.integers(1, 2))
+    bias = [reals((groups * more,))] if draw(st.booleans()) else []
+    return Case(op, [reals((1, groups * each, *size)), reals((groups * more, each, *kernel)), *bias], {**attrs, "group": groups})
+
+
+@given(st.data())
+@pytest.mark.parametrize("op", ["AveragePool", "Conv", "LpPool", "MaxPool"])
+def test_window_moves_over_one_to_three_axes_as_in_the_runtime(op, data):
+    agrees(data.draw(windows(op)))
+
+
+@given(windows("MaxPool"))
+def test_largest_elements_may_come_with_their_places(case):
+    case.results = 2
+    agrees(case)
+
+
+@given(st.integers(1, 3), st.data())
+def test_transposed_convolution_grows_as_in_the_runtime(axes, data):
+    kernel, strides = lists(data.draw, axes, 1, 3), lists(data.draw, axes, 1, 3)
+    dilations = lists(data.draw, axes, 1, 2)
+    more = [data.draw(st.integers(0, stride - 1)) for stride in strides]
+    size, groups, each = lists(data.draw, axes, 2, 5), data.draw(st.integers(1, 2)), data.draw(st.integers(1, 2))
+    attrs = {"strides": strides, "dilations": dilations, "output_padding": more, "group": groups}
+    reach = [s * (n - 1) + d * (k - 1) + 1 for s, n, d, k in zip(strides, size, dilations, kernel, strict=True)]
+    if min(reach) > 2:
+        attrs["pads"] = [data.draw(st.integers(0, 1)) for _ in range(2 * axes)]
+    weight = reals((2 * groups, each, *kernel))
+    agrees(Case("ConvTranspose", [reals((1, 2 * groups, *size)), weight, reals((each * groups,))], attrs))
+
+
+@given(st.integers(1, 3), st.data())
+@pytest.mark.parametrize("op", ["GlobalAveragePool", "GlobalMaxPool"])
+def test_global_pool_keeps_every_axis(op, axes, data):
+    agrees(Case(op, [reals((1, 3, *lists(data.draw, axes, 1, 5)))]))
+
+
+@pytest.mark.parametrize(
+    ("op", "given_node", "work"),
+    [
+        ("Conv", ([X, (4, 3, 3, 3)], {"pads": [1, 1, 1, 1]}), 4 * 8 * 8 * 3 * 9),
+        ("Conv", ([X, (3, 1, 3, 3)], {"group": 3}), 3 * 6 * 6 * 9),
+        ("ConvTranspose", ([X, (3, 5, 2, 2)], {"strides": [2, 2]}), 64 * 3 * 5 * 4),
+        ("MaxPool", ([X], {"kernel_shape": [2, 2], "strides": [2, 2]}), 3 * 4 * 4 * 4),
+        ("GlobalAveragePool", ([X],), math.prod(X)),
+    ],
+)
+def test_work_is_counted_in_multiply_accumulates_or_elements(op, given_node, work):
+    assert rule(op, *given_node).work == work
+
+
+@pytest.mark.parametrize(
+    ("op", "given_node", "problem"),
+    [
+        ("Conv", ([X, (1, 3, 3000, 3000)],), "larger than its input"),
+        ("Conv", ([(1, 1, 224, 224), (1, 1, 3000, 3000)], {"pads": [1500] * 4}), "3000 × 3000 on 224 × 224 pixels is too much"),
+        ("Conv", ([X, (4, 3, 3, 3)], {"pads": [1 << 40] * 4}), "its pads is"),
+        ("Conv", ([X, (4, 3, 3, 3)], {"pads": b"0000"}), "its pads is"),
+        ("Conv", ([X, (4, 3, 3, 3)], {"strides": [0, 0]}), "its strides is"),
+        ("Conv", ([X, (4, 3, 3, 3)], {"dilations": 3}), "its dilations is"),
+        ("Conv", ([X, (4, 3, 3, 3)], {"kernel_shape": [5, 5]}), "kernel_shape"),
+        ("Conv", ([X, (4, 3, 3, 3)], {"kernel_shape": 5}), "kernel_shape"),
+        ("Conv", ([X, (4, 3, 0, 3)],), "its weight has the shape"),
+        ("Conv", ([X, (4, 3, 3, 3)], {"group": 0}), "groups"),
+        ("Conv", ([X, (4, 3, 3, 3)], {"auto_pad": b"SAME_UPPER"}), "automatic"),
+        ("Conv", ([X, (4, 3, 3, 3), (5,)],), "bias"),
+        ("Conv", ([X, (4, 3, 3)],), "its input and weight have the shapes"),
+        ("Conv", ([(1, 3), (4, 3)],), "its input has the shape"),
+        ("Conv", ([X],), "no input 1"),
+        ("ConvTranspose", ([X, (3, 5, 2, 2)], {"output_padding": [1, 1]}), "its output_padding"),
+        ("ConvTranspose", ([X, (3, 5, 2, 2)], {"output_shape": [9, 9]}), "output_shape"),
+        ("ConvTranspose", ([X, (4, 5, 2, 2)],), "groups"),
+        ("ConvTranspose", ([(1, 1, 4096, 4096), (1, 1, 64, 64)],), "is too much"),
+        ("MaxPool", ([X], {"kernel_shape": [2, 2], "pads": [2, 2, 2, 2]}), "padding is larger"),
+        ("MaxPool", ([X],), "kernel_shape"),
+        ("LpPool", ([X], {"kernel_shape": [2, 2], "p": 0}), "its p"),
+    ],
+)
+def test_window_that_does_not_fit_or_grows_too_much_is_refused(op, given_node, problem):
+    with pytest.raises(StretchError, match=problem):
+        rule(op, *given_node)
+
+
+@given(st.data())
+def test_windows_side_by_side_become_the_image_that_the_runtime_makes(data):
+    axes = data.draw(st.integers(1, 3))
+    kernel, strides, dilations = (lists(data.draw, axes, 1, high) for high in (3, 3, 2))
+    pads = lists(data.draw, 2 * axes, 0, 1)
+    image = [d * (k - 1) + 1 + data.draw(st.integers(0, 4)) for d, k in zip(dilations, kernel, strict=True)]
+    reach = [n + pads[i] + pads[i + axes] - dilations[i] * (kernel[i] - 1) - 1 for i, n in enumerate(image)]
+    windows = math.prod(room // stride + 1 for room, stride in zip(reach, strides, strict=True))
+    attrs = {"strides": strides, "dilations": dilations, "pads": pads}
+    columns = reals((data.draw(st.integers(1, 2)), 2 * math.prod(kernel), windows))
+    agrees(Case("Col2Im", [columns, np.array(image), np.array(kernel)], attrs, stored=(1, 2), opset=18))
+
+
+@pytest.mark.parametrize(
+    ("shape", "image", "kernel", "problem"),
+    [
+        ((1, 8, 5), (3, 4), (2, 2), r"for 6 windows of 4 pixels"),
+        ((1, 7, 6), (3, 4), (2, 2), r"for 6 windows of 4 pixels"),
+        ((8, 6), (3, 4), (2, 2), r"for 6 windows of 4 pixels"),
+        ((1, 8, 6), (3, 4), (2, 2, 1), "an image of 3 × 4 with 2 × 2 × 1"),
+        ((1, 8, 6), (3, 4), (0, 2), "an image of 3 × 4 with 0 × 2"),
+        ((1, 8, 6), (3, 4), (4, 2), "window of 4 × 2 is larger"),
+    ],
+)
+def test_windows_that_make_no_image_are_refused(shape, image, kernel, problem):
+    given_node = Node((Tensor(shape), Tensor((len(image),), 7, image), Tensor((len(kernel),), 7, kernel)), {})
+    with pytest.raises(StretchError, match=problem):
+        RULES["Col2Im"](given_node)

@@ -1,0 +1,50 @@
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from predictors.errors import UsageError
+from scheduler.simulate.scene import Scene
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"runs": 0}, "0 inferences cannot be simulated"),
+        ({"runs": -3}, "-3 inferences cannot be simulated"),
+        ({"runs": 10**9}, "inferences cannot be simulated"),
+        ({"in_flight": 0}, "0 inferences cannot be in flight"),
+        ({"in_flight": 65}, "65 inferences cannot be in flight"),
+        ({"jitter": -0.1}, "a jitter of -0.1 makes no sense"),
+        ({"jitter": float("nan")}, "a jitter of nan makes no sense"),
+        ({"jitter": float("inf")}, "a jitter of inf makes no sense"),
+        ({"jitter": 1.5}, "a jitter of 1.5 makes no sense"),
+        ({"seed": -1}, "-1 is no seed"),
+    ],
+)
+def test_number_out_of_its_range_is_refused_with_a_sentence(asked, told):
+    with pytest.raises(UsageError) as error:
+        Scene(**asked)
+    assert told in error.value.message
+    assert error.value.hint
+
+
+def test_nothing_jitters_unless_it_is_asked_for():
+    assert list(islice(Scene().factors(3), 2)) == [None, None]
+
+
+def test_factors_are_log_normal_around_one():
+    drawn = np.log(list(islice(Scene(jitter=0.1, seed=5).factors(2), 10_000)))
+    assert drawn.shape == (10_000, 2)
+    assert np.abs(drawn.mean(0)).max() < 0.005
+    assert drawn.std(0) == pytest.approx([0.1, 0.1], rel=0.05)
+    assert abs(np.corrcoef(drawn.T)[0, 1]) < 0.05
+
+
+def test_factors_follow_the_seed_and_scale_with_the_jitter():
+    def logs(jitter, seed):
+        return np.log(list(islice(Scene(jitter=jitter, seed=seed).factors(4), 300)))
+
+    assert (logs(0.1, 1) == logs(0.1, 1)).all()
+    assert (logs(0.1, 1) != logs(0.1, 2)).any()
+    assert logs(0.2, 1) == pytest.approx(2 * logs(0.1, 1))

@@ -1,0 +1,159 @@
+"""A bundle refined by one call: whole, in place or beside, and from where it was interrupted."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402 - torch may be missing
+
+from predictors.errors import StretchError, UsageError  # noqa: E402
+from scheduler.bundle.load import load_bundle  # noqa: E402
+from scheduler.checks.verify import verify_bundle  # noqa: E402
+from stretch.api.refining import CHECKPOINT, checkpoint_folder, refine_bundle  # noqa: E402
+from stretch.capture import capture  # noqa: E402
+from stretch.export.bundle import BundleFacts, export_bundle  # noqa: E402
+from stretch.transform import build  # noqa: E402
+from stretch.transform.refine import checkpoint as checkpoints  # noqa: E402
+from tests.stretch.cli.commands import tree  # noqa: E402
+from tests.stretch.designs import cpu_and  # noqa: E402
+
+pytestmark = pytest.mark.torch
+ASKED = {"minutes": None, "steps": 3, "image_count": 32, "run_images": 2}
+
+
+@pytest.fixture
+def bundle(tiny_bundle, tmp_path):
+    return shutil.copytree(tiny_bundle, tmp_path / "bundle")
+
+
+@pytest.fixture
+def images(tmp_path):
+    (tmp_path / "images").mkdir()
+    some = np.random.default_rng(0).standard_normal((40, 3, 32, 32)).astype(np.float32)
+    np.save(tmp_path / "images" / "some.npy", some)
+    return tmp_path / "images"
+
+
+class Interrupt:
+    """Progress that Ctrl-C interrupts when it is told of the so-many-th look."""
+
+    def __init__(self, looks):
+        self.left = looks
+
+    def __call__(self, what):
+        self.left -= what.startswith("refine, ")
+        if not self.left:
+            raise KeyboardInterrupt
+
+
+def test_bundle_takes_its_own_place_and_states_its_agreement(bundle, images):
+    before = load_bundle(bundle).manifest
+    told = []
+    state = torch.get_rng_state()
+    answer = refine_bundle(bundle, images, progress=told.append, **ASKED)
+    assert torch.equal(torch.get_rng_state(), state)
+    made = load_bundle(bundle, check_hashes=True).manifest
+    assert not list(verify_bundle(bundle).problems)
+    assert (answer.bundle, answer.model) == (bundle, "tiny_resnet")
+    assert made.design == before.design
+    assert made.agreement.images == answer.agreement.images == 10
+    assert made.agreement.bundle.images == 2
+    assert made.agreement.value == answer.agreement.after >= answer.agreement.before
+    assert answer.refinement.after <= answer.refinement.before
+    assert made.weights.source == ("trained" if answer.kept == "refined" else before.weights.source)
+    assert any(words.startswith("refine, ") for words in told)
+    # neither a checkpoint nor the earlier bundle is left
+    assert sorted(path.name for path in bundle.parent.iterdir()) == ["bundle", "images"]
+
+
+def test_interrupted_call_goes_on_and_writes_what_one_that_never_stopped_writes(bundle, images, monkeypatch):
+    whole = refine_bundle(bundle, images, out=bundle.parent / "whole", **ASKED)
+    before = tree(bundle)
+    monkeypatch.setattr(checkpoints, "EVERY_S", 0.0)
+    with pytest.raises(KeyboardInterrupt):
+        refine_bundle(bundle, images, out=bundle.parent / "new", progress=Interrupt(2), **ASKED)
+    kept = checkpoint_folder(bundle.parent / "new")
+    assert kept.name == f"new{CHECKPOINT}"
+    assert any(kept.iterdir())
+    assert not (bundle.parent / "new").exists()
+    answer = refine_bundle(bundle, images, out=bundle.parent / "new", **ASKED)
+    assert not kept.exists()
+    assert tree(bundle) == before
+    assert answer.kept == whole.kept
+    assert answer.refinement.steps == whole.refinement.steps == 3
+    assert answer.refinement.after == pytest.approx(whole.refinement.after, rel=1e-4)
+    assert answer.agreement.error_after == pytest.approx(whole.agreement.error_after, rel=1e-3)
+
+
+def test_checkpoint_of_other_images_is_refused_and_nothing_changes(bundle, images, monkeypatch):
+    monkeypatch.setattr(checkpoints, "EVERY_S", 0.0)
+    with pytest.raises(KeyboardInterrupt):
+        refine_bundle(bundle, images, progress=Interrupt(2), **ASKED)
+    np.save(images / "some.npy", np.random.default_rng(1).standard_normal((40, 3, 32, 32)).astype(np.float32))
+    before = tree(bundle.parent)
+    with pytest.raises(StretchError, match="of a refinement with other images"):
+        refine_bundle(bundle, images, **ASKED)
+    assert tree(bundle.parent) == before
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"minutes": None, "steps": None}, "without end"),
+        ({"minutes": 0.0}, "no time to refine for"),
+        ({"minutes": float("nan")}, "no time to refine for"),
+        ({"minutes": -1.0}, "no time to refine for"),
+        ({"steps": 0}, "no number of steps"),
+        ({"run_images": -1}, "no number of images"),
+    ],
+)
+def test_refinement_that_cannot_be_made_is_refused_before_any_work(tmp_path, asked, why):
+    with pytest.raises(UsageError, match=why):
+        refine_bundle(tmp_path / "none", tmp_path / "none", **asked)
+    assert not list(tmp_path.iterdir())
+
+
+def test_checkpoint_within_a_bundle_or_under_a_file_is_refused(bundle, images):
+    before = tree(bundle.parent)
+    for folder, why in ((bundle / "kept", "would lie in the bundle"), (images / "some.npy", "no folder that can be written")):
+        with pytest.raises(UsageError, match=why):
+            refine_bundle(bundle, images, checkpoint=folder, **ASKED)
+    assert tree(bundle.parent) == before
+
+
+def test_too_few_images_are_refused_and_the_bundle_stays(bundle, images):
+    np.save(images / "some.npy", np.random.default_rng(0).standard_normal((12, 3, 32, 32)).astype(np.float32))
+    before = tree(bundle)
+    with pytest.raises(StretchError, match="12 images are too few to refine with"):
+        refine_bundle(bundle, images, **ASKED)
+    assert tree(bundle) == before
+    assert sorted(path.name for path in bundle.parent.iterdir()) == ["bundle", "images"]
+
+
+class Maps(nn.Module):
+    """What it computes is no list of class scores: five maps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        blocks = [nn.Sequential(nn.Conv2d(8, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU()) for _ in range(4)]
+        self.body = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), *blocks, nn.Conv2d(8, 16, 3, 2, 1), nn.ReLU())
+        self.end = nn.Conv2d(16, 5, 1)
+
+    def forward(self, x):
+        return self.end(self.body(x))
+
+
+def test_network_whose_outputs_are_no_classes_is_judged_by_their_error(tmp_path, images):
+    torch.manual_seed(0)
+    found = capture(Maps().eval(), (1, 3, 32, 32), "maps")
+    design = cpu_and("gpu", found.graph, "sum")
+    assert any(len(part.branches) > 1 for part in design.segments)
+    export_bundle(tmp_path / "b", found, build(found, design), None, BundleFacts("mi9", False, "random"), "0.1.0")
+    answer = refine_bundle(tmp_path / "b", images, **ASKED)
+    assert (answer.agreement.before, answer.agreement.after, answer.agreement.low) == (None, None, None)
+    assert answer.agreement.error_after <= answer.agreement.error_before
+    assert any("no list of class scores" in warning for warning in answer.warnings)
+    assert load_bundle(tmp_path / "b").manifest.agreement.error == answer.agreement.error_after

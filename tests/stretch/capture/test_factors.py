@@ -1,0 +1,95 @@
+"""Axes over a feature map against numpy: whatever was reshaped, permuted and cut, they say where each element lies."""
+
+import itertools
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stretch.capture.factors import Axes, Factor, common, map_axes, rearrangement
+
+
+def elements(axes, shape):
+    """What the axes say of a map whose elements are numbered."""
+    n, c, h, w = shape
+    numbers = np.arange(n * c * h * w).reshape(n, c, h * w)
+    stride = {"image": c * h * w, "channel": h * w, "pixel": 1}
+    found = np.full(axes.shape, axes.first * h * w)
+    for place, axis in enumerate(axes.axes):
+        inside = np.zeros(1, int)
+        for factor in axis:
+            inside = np.add.outer(inside, np.arange(factor.size) * factor.step * stride[factor.of]).ravel()
+        found = found + inside.reshape([-1 if i == place else 1 for i in range(len(axes.axes))])
+    return numbers.ravel()[found]
+
+
+def factorisations(size):
+    return [(a, b, size // a // b) for a in range(1, size + 1) if size % a == 0 for b in range(1, size // a + 1) if size // a % b == 0]
+
+
+@given(st.data())
+def test_reshaped_permuted_and_cut_axes_say_where_each_element_lies(data):
+    shape = data.draw(st.sampled_from([(1, 12, 4, 6), (2, 8, 2, 2), (1, 6, 1, 9)]))
+    axes, array = map_axes(shape), np.arange(np.prod(shape)).reshape(shape)
+    for _ in range(data.draw(st.integers(1, 5))):
+        match data.draw(st.sampled_from(["reshape", "permute", "cut"])):
+            case "permute":
+                order = data.draw(st.permutations(range(array.ndim)))
+                axes, array = axes.permuted(order), array.transpose(order)
+            case "reshape":
+                wanted = [data.draw(st.sampled_from(factorisations(size))) for size in array.shape][:4]
+                wanted = [*itertools.chain(*wanted), *array.shape[4:]]
+                made = axes.reshaped(tuple(wanted))
+                if made is not None:
+                    axes, array = made, array.reshape(wanted)
+                made = axes.reshaped((array.shape[0], int(np.prod(array.shape[1:]))))
+                if made is not None and data.draw(st.booleans()):
+                    axes, array = made, array.reshape(array.shape[0], -1)
+            case "cut":
+                axis = data.draw(st.integers(0, array.ndim - 1))
+                start = data.draw(st.integers(0, array.shape[axis] - 1))
+                size = data.draw(st.integers(1, array.shape[axis] - start))
+                made = axes.cut(axis, start, size)
+                if made is not None:
+                    axes, array = made, array.take(range(start, start + size), axis)
+    assert axes.shape == array.shape
+    np.testing.assert_array_equal(elements(axes, shape), array)
+
+
+def test_cut_within_a_head_or_of_pixels_is_none():
+    axes = map_axes((1, 12, 2, 2)).reshaped((1, 12, 4))
+    assert axes is not None
+    assert axes.cut(2, 0, 2) is None
+    heads = Axes(((Factor("channel", 3, 1), Factor("channel", 2, 6)),))
+    assert heads.cut(0, 1, 3) is None
+
+
+def test_axes_in_order_are_those_of_a_map_that_lies_as_it_is_seen():
+    axes = map_axes((1, 12, 2, 6)).reshaped((1, 3, 4, 2, 6))
+    assert axes is not None
+    ordered = axes.permuted((0, 2, 1, 4, 3)).in_order()
+    assert ordered.axes == (
+        (), (Factor("channel", 4, 3),), (Factor("channel", 3, 1),), (Factor("pixel", 6, 2),), (Factor("pixel", 2, 1),)
+    )  # fmt: skip
+
+
+def test_factors_of_one_size_come_in_pairs():
+    twelve, parts = (Factor("pixel", 12, 1),), (Factor("pixel", 3, 1), Factor("pixel", 4, 3))
+    pairs = common(twelve, parts)
+    assert pairs == [(Factor("pixel", 3, 4), Factor("pixel", 3, 1)), (Factor("pixel", 4, 1), Factor("pixel", 4, 3))]
+    assert common(twelve, (Factor("pixel", 8, 1),)) is None
+
+
+@given(st.permutations(range(3)), st.sampled_from([(2, 3, 4), (5, 1, 2), (3, 3, 3)]))
+def test_rearrangement_moves_pixels_to_where_they_are_wanted(order, split):
+    array = np.arange(np.prod(split))
+    seen = map_axes((1, 1, 1, len(array))).reshaped((1, 1, *split))
+    assert seen is not None
+    wanted = seen.permuted((0, 1, *[axis + 2 for axis in order]))
+    steps = rearrangement(list(zip(wanted.factors("pixel"), wanted.in_order().factors("pixel"), strict=True)))
+    assert steps is not None
+    np.testing.assert_array_equal(array.reshape(steps[0]).transpose(steps[1]).ravel(), array.reshape(split).transpose(order).ravel())
+
+
+def test_steps_that_leave_pixels_out_are_no_rearrangement():
+    assert rearrangement([(Factor("pixel", 4, 2), Factor("pixel", 4, 1))]) is None

@@ -1,0 +1,80 @@
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tests.stretch.cli.commands import call, tree
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture
+def bundle(tiny_bundle, tmp_path):
+    (tmp_path / "images").mkdir()
+    some = np.random.default_rng(0).standard_normal((40, 3, 32, 32)).astype(np.float32)
+    np.save(tmp_path / "images" / "some.npy", some)
+    return shutil.copytree(tiny_bundle, tmp_path / "bundle")
+
+
+def asked(bundle, *more):
+    return ("refine", bundle, "--images", bundle.parent / "images", "--image-count", 32, "--run-images", 2, *more)
+
+
+def test_people_are_told_what_changed_and_where_the_bundle_is(capsys, bundle):
+    result = call(capsys, *asked(bundle, "--steps", 2, "--out", bundle.parent / "new"))
+    assert result.code == 0, result.err
+    assert "2 steps in" in result.out
+    assert "before, on 10 images held back" in result.out
+    assert result.out.rstrip().endswith(f"stretch run {bundle.parent / 'new'}")
+    assert call(capsys, "verify", bundle.parent / "new").code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "why"),
+    [
+        (("--minutes", "0"), 2, "--minutes 0 is no time to refine for"),
+        (("--minutes", "nan"), 2, "no time to refine for"),
+        (("--steps", "0"), 2, "steps"),
+        (("--map", "npu=cpu"), 2, "npu"),
+    ],
+)
+def test_wrong_words_are_refused_and_nothing_is_left(capsys, bundle, words, code, why):
+    before = tree(bundle.parent)
+    result = call(capsys, *asked(bundle, *words))
+    assert result.code == code
+    assert why in result.message
+    assert tree(bundle.parent) == before
+
+
+def test_folder_that_is_no_bundle_is_refused(capsys, tmp_path):
+    result = call(capsys, "refine", tmp_path, "--images", tmp_path)
+    assert result.code == 1
+    assert "is not a bundle" in result.message
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_what_was_refined_and_the_same_command_goes_on(bundle):
+    """A real process, ended once its checkpoint is there."""
+    code = "from stretch.transform.refine import checkpoint; checkpoint.EVERY_S = 0.0\nfrom stretch.cli import app\napp()"
+    command = [sys.executable, "-P", "-c", code, *map(str, asked(bundle, "--steps", 40, "--out", bundle.parent / "new"))]
+    kept = bundle.parent / "new.refine" / "refinement.safetensors"
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ) as process:
+        while not kept.exists():
+            assert process.poll() is None, process.stderr.read()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    assert (out, "Traceback" in err) == ("", False)
+    assert "the same command goes on from there" in err
+    assert err.rstrip().endswith("error: interrupted")
+    assert kept.exists()
+    assert not (bundle.parent / "new").exists()
+    result = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
+    assert result.returncode == 0, result.stderr
+    assert "40 steps in" in result.stdout
+    assert not kept.parent.exists()

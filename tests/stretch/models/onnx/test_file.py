@@ -1,0 +1,184 @@
+"""Files from anywhere: what cannot be read is one sentence, and no byte is read outside of the model's folder."""
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+
+from predictors.errors import StretchError, UsageError
+from stretch.models.onnx import read_module
+from stretch.models.onnx.file import read_source
+from tests.stretch.models.onnx.graphs import net
+from tests.stretch.models.onnx.oracle import random
+
+pytestmark = pytest.mark.torch
+
+CONV = helper.make_node("Conv", ["x", "w"], ["h"], name="conv", pads=[1, 1, 1, 1])
+RELU = helper.make_node("Relu", ["h"], ["y"], name="relu")
+WEIGHT = random((6, 4, 3, 3))
+
+
+def small(**more):
+    return net(CONV, RELU, stored={"w": WEIGHT}, **more)
+
+
+def save(path, model, **more):
+    onnx.save(model, str(path), **more)
+    return path
+
+
+def test_file_tells_its_nodes_weights_and_input(tmp_path):
+    source = read_source(save(tmp_path / "m.onnx", small()))
+    assert [node.op_type for node in source.nodes] == ["Conv", "Relu"]
+    assert [(end.name, end.argument) for end in source.ends] == [("x", "x")]
+    assert (source.shapes, source.outputs, source.opset) == ({"x": (1, 4, 5, 3)}, ("y",), 17)
+    np.testing.assert_array_equal(source.stored["w"], WEIGHT)
+
+
+def test_open_batch_is_one_and_an_open_size_must_be_given(tmp_path):
+    assert read_source(save(tmp_path / "b.onnx", small(shape=("batch", 4, 5, 3)))).shapes == {"x": (1, 4, 5, 3)}
+    path = save(tmp_path / "s.onnx", small(shape=("batch", 4, "h", "w")))
+    with pytest.raises(UsageError, match=r"the size of the input `x` of .*s\.onnx is open") as caught:
+        read_source(path)
+    assert "--input" in caught.value.hint
+    assert read_source(path, (1, 4, 8, 8)).shapes == {"x": (1, 4, 8, 8)}
+    with pytest.raises(UsageError, match="has 4 axes, a shape of 3 is given"):
+        read_source(path, (4, 8, 8))
+
+
+def test_weights_beside_the_file_are_read(tmp_path):
+    path = save(tmp_path / "m.onnx", small(), save_as_external_data=True, location="w.bin", size_threshold=0)
+    assert (tmp_path / "w.bin").is_file()
+    np.testing.assert_array_equal(read_source(path).stored["w"], WEIGHT)
+    (tmp_path / "w.bin").write_bytes(b"\0" * 9)
+    with pytest.raises(StretchError, match="`w` lies beyond the end of its file"):
+        read_source(path)
+
+
+@pytest.mark.parametrize("location", ["../w.bin", "{outside}", "link.bin", "", "missing.bin", "sub/../../w.bin", "."])
+def test_weights_outside_of_the_folder_are_not_read(tmp_path, location):
+    outside = tmp_path / "w.bin"
+    outside.write_bytes(WEIGHT.tobytes())
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "link.bin").symlink_to(outside)
+    model = small()
+    weight = model.graph.initializer[0]
+    weight.ClearField("raw_data")
+    weight.data_location = TensorProto.EXTERNAL
+    weight.external_data.add(key="location", value=location.format(outside=outside))
+    with pytest.raises(StretchError, match="no file in the model's folder"):
+        read_source(save(folder / "m.onnx", model))
+
+
+def test_more_than_the_format_holds_beside_the_file_is_refused_before_it_is_read(tmp_path):
+    model = small()
+    (tmp_path / "w.bin").write_bytes(b"")
+    weight = model.graph.initializer[0]
+    weight.ClearField("raw_data")
+    weight.dims[:] = [1 << 20, 1 << 10]
+    weight.data_location = TensorProto.EXTERNAL
+    weight.external_data.add(key="location", value="w.bin")
+    with pytest.raises(StretchError, match=r"has 4\.3 GB of weights beside it, 2\.1 GB are read"):
+        read_source(save(tmp_path / "m.onnx", model))
+
+
+def without_input():
+    model = small()
+    # a weight that is listed among the inputs is none
+    model.graph.input[0].CopyFrom(helper.make_tensor_value_info("w", TensorProto.FLOAT, WEIGHT.shape))
+    return model
+
+
+def with_function():
+    model = small()
+    model.functions.append(helper.make_function("d", "f", ["a"], ["b"], [helper.make_node("Relu", ["a"], ["b"])], model.opset_import))
+    return model
+
+
+def lying():
+    model = small()
+    model.graph.initializer[0].dims[0] = 1 << 40
+    return model
+
+
+def doubled():
+    model = small()
+    model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(WEIGHT.astype(np.float64), "w"))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "problem"),
+    [
+        (without_input(), "has no input"),
+        (with_function(), "defines functions of its own"),
+        (lying(), "`w` has 864 bytes, its shape"),
+        (doubled(), "element type 11"),
+        (small(kind=TensorProto.INT64), "takes whole numbers as its input `x`, and inputs are real numbers here"),
+        (small(kind=TensorProto.DOUBLE), "element type 11"),
+        (small(opset=7), "has opset 7, those from 9 to"),
+        (small(shape=(1, 4, 1 << 20, 1 << 20)), "which no network reads"),
+        (net(outputs=()), "is no ONNX model: it has no operators or no output"),
+        (small(outputs=("y", "q")), "returns `q`, which nothing computes"),
+        (small(outputs=("x",)), "computes nothing from its input"),
+        (small(outputs=("w",)), "computes nothing from its input"),
+        (small(outputs=("x", "w")), "computes nothing from its input"),
+        (net(helper.make_node("Relu", ["a\nb\x1b"], ["y"])), r"it reads `a\\nb\\x1b`, which nothing writes"),
+        (net(RELU), r"node `relu` \(Relu\) of .* it reads `h`, which nothing writes before it"),
+        (net(CONV, CONV, RELU, stored={"w": WEIGHT}), "`h` is written twice"),
+        (net(helper.make_node("Gelu", ["x"], ["y"], domain="com.microsoft")), "of the domain `com.microsoft`"),
+        (net(helper.make_node("Gelu", ["x"], ["y"], domain="com.other")), "of the domain `com.other`, and only"),
+        (net(helper.make_node("MaxRoiPool", ["x"], ["y"], name="g")), r"node `g` \(MaxRoiPool\) .*there is no rule for this operator"),
+        (net(helper.make_node("NonZero", ["x"], ["y"])), r"node `NonZero_0` \(NonZero\) .*depends on what the network computes"),
+        (net(helper.make_node("MaxRoiPool", ["x"], ["y"])), "there is no rule for this operator"),
+        (net(helper.make_node("Relu", ["x"], ["y"], body=small().graph)), "it holds a graph"),
+        (net(helper.make_node("Reshape", ["x", "s"], ["y"]), stored={"s": np.array([7, -1])}), "it makes"),
+        (net(helper.make_node("Conv", ["x", "x"], ["y"])), "its weight depends on what the network reads"),
+    ],
+)
+def test_file_that_is_no_network_is_refused_in_one_sentence(tmp_path, model, problem):
+    with pytest.raises(StretchError, match=problem) as caught:
+        read_module(save(tmp_path / "m.onnx", model))
+    assert "\n" not in caught.value.message
+    assert "m.onnx" in caught.value.message
+
+
+@pytest.mark.parametrize("content", [None, b"", b"text"])
+def test_file_that_is_no_model_is_refused(tmp_path, content):
+    path = tmp_path / "m.onnx"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(StretchError, match=r"cannot read|is no ONNX model"):
+        read_module(path)
+
+
+def of_bytes():
+    """A network of bytes."""
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("QLinearConv", ["q", "s", "z", "w", "t", "u", "s", "z", "b"], ["r"]),
+        helper.make_node("QLinearSigmoid", ["r", "s", "z", "s", "z"], ["g"], domain="com.microsoft"),
+        helper.make_node("DequantizeLinear", ["g", "s", "z"], ["y"]),
+    ]
+    stored = {"s": np.float32(0.1), "z": np.uint8(9), "w": np.ones((6, 4, 1, 1), np.int8), "b": np.ones(6, np.int32)}
+    return net(*nodes, stored={**stored, "t": np.ones(6, np.float32), "u": np.zeros(6, np.int8)})
+
+
+@settings(max_examples=150)
+@given(st.sampled_from([small, of_bytes]), st.data())
+def test_file_with_changed_bytes_is_read_or_refused_and_nothing_else(tmp_path_factory, model, data):
+    content = bytearray(model().SerializeToString())
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    path = tmp_path_factory.getbasetemp() / "changed.onnx"
+    path.write_bytes(content)
+    try:
+        module = read_module(path)
+    except StretchError as error:
+        message = error.message
+        assert "\n" not in message
+    else:
+        assert len(module.input_shape) >= 1

@@ -1,0 +1,305 @@
+"""Operators on bytes against ONNX Runtime, and whole networks that its quantisers write."""
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import helper
+
+from predictors.errors import StretchError
+from stretch.models.onnx import read_module
+from tests.stretch.models.onnx.graphs import computed, functions, net
+from tests.stretch.models.onnx.oracle import random
+
+pytestmark = pytest.mark.torch
+
+MS = "com.microsoft"
+X = (1, 4, 6, 5)
+
+#: Steps of what is read and of what is given; the second are so wide that nothing is cut off.
+STEP, WIDE = np.float32(0.05), np.float32(0.25)
+
+
+def point(kind):
+    """A zero point in the middle of a type."""
+    return np.array(128 if kind == np.uint8 else 3, kind)
+
+
+def on_steps(shape, seed=0, span=60):
+    """Numbers that rounding changes by nothing."""
+    return (np.random.default_rng(seed).integers(-span, span, shape) * STEP).astype(np.float32)
+
+
+def some_bytes(shape, kind, seed=1):
+    limits = np.iinfo(kind)
+    return np.random.default_rng(seed).integers(limits.min, limits.max + 1, shape).astype(kind)
+
+
+def wanted(model, x):
+    """What ONNX Runtime gives, node by node as they stand."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level, options.intra_op_num_threads = 3, 1
+    [made, *_] = onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, {model.graph.input[0].name: x})
+    return made
+
+
+def agrees(folder, model, x, within):
+    """Assert that the module of a file computes what ONNX Runtime does, to so much; gives the module."""
+    path = folder / "m.onnx"
+    onnx.save(model, str(path))
+    want, got = wanted(model, x), computed(path, x)
+    assert got.shape == want.shape
+    assert np.abs(want).max() > 0
+    assert np.abs(got - want).max() <= within
+    return read_module(path)
+
+
+def between(node, stored, kind=np.uint8, shape=X, step=WIDE, opset=17):
+    """A file whose node reads the bytes `q` of its input, and gives bytes `r` in wide steps."""
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        *([node] if isinstance(node, onnx.NodeProto) else node),
+        helper.make_node("DequantizeLinear", ["r", "t", "u"], ["y"]),
+    ]
+    usual = {"s": STEP, "z": point(kind), "t": np.float32(step), "u": point(kind)}
+    return net(*nodes, stored={**usual, **stored}, shape=shape, opset=opset)
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int8])
+@pytest.mark.parametrize("each", [False, True], ids=["per tensor", "per channel"])
+@pytest.mark.parametrize("bias", [False, True])
+def test_convolution_of_bytes_computes_what_the_runtime_does(tmp_path, kind, each, bias):
+    weight, count = some_bytes((6, 2, 3, 3), np.int8), 6 if each else 1
+    scale = (np.arange(count) + 5).astype(np.float32) / 1000
+    node = helper.make_node("QLinearConv", [*"qszw", "ws", "wz", *"tu", *(["b"] if bias else [])], ["r"], group=2, pads=[1, 0, 1, 2])
+    stored = {
+        "w": weight,
+        "ws": scale if each else scale[0],
+        "wz": np.zeros(count if each else (), np.int8),
+        "b": some_bytes(6, np.int8).astype(np.int32) * 99,
+    }
+    made = agrees(tmp_path, between(node, stored, kind), on_steps(X), WIDE * 0.51)
+    assert "Conv2d" in functions(made)[0]
+
+
+@pytest.mark.parametrize(("shape", "other"), [((3, 5), (5, 4)), ((2, 3, 5), (5, 4)), ((2, 3, 5), (2, 5, 4))])
+@pytest.mark.parametrize("each", [False, True], ids=["per tensor", "per column"])
+def test_product_of_bytes_computes_what_the_runtime_does(tmp_path, shape, other, each):
+    if each and len(other) > 2:
+        return
+    stored = {"w": some_bytes(other, np.uint8), "ws": np.float32(0.004), "wz": np.array(120, np.uint8)}
+    if each:
+        stored |= {"ws": (np.arange(4) + 3).astype(np.float32) / 1000, "wz": np.array([120, 118, 128, 130], np.uint8)}
+    node = helper.make_node("QLinearMatMul", [*"qszw", "ws", "wz", *"tu"], ["r"])
+    agrees(tmp_path, between(node, stored, shape=shape), on_steps(shape), WIDE * 0.51)
+
+
+def test_product_of_two_tensors_of_bytes_computes_what_the_runtime_does(tmp_path):
+    turned = helper.make_node("Transpose", ["q"], ["k"], perm=[0, 2, 1])
+    node = helper.make_node("QLinearMatMul", [*"qszksztu"], ["r"])
+    agrees(tmp_path, between([turned, node], {}, shape=(2, 3, 5)), on_steps((2, 3, 5)), WIDE * 0.51)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 0.5])
+@pytest.mark.parametrize("turned", [0, 1])
+@pytest.mark.parametrize("rounds", [True, False])
+def test_layer_of_bytes_computes_what_the_runtime_does(tmp_path, alpha, turned, rounds):
+    weight = some_bytes((4, 5) if turned else (5, 4), np.int8)
+    stored = {"w": weight, "ws": (np.arange(4) + 3).astype(np.float32) / 1000, "wz": np.zeros(4, np.int8)}
+    stored["b"] = some_bytes(4, np.int8).astype(np.int32) * 50
+    reads = [*"qszw", "ws", "wz", "b", *("tu" if rounds else "")]
+    node = helper.make_node("QGemm", reads, ["r" if rounds else "y"], domain=MS, alpha=alpha, transB=turned)
+    model = between(node, stored, shape=(3, 5))
+    if not rounds:
+        del model.graph.node[-1]
+    made = agrees(tmp_path, model, on_steps((3, 5)), WIDE * 0.51 if rounds else 1e-4)
+    assert functions(made) == ["Linear"]
+
+
+@pytest.mark.parametrize("op", ["QLinearAdd", "QLinearMul"])
+@pytest.mark.parametrize("kind", [np.uint8, np.int8])
+@pytest.mark.parametrize("stored", [True, False])
+def test_function_of_two_tensors_of_bytes_computes_what_the_runtime_does(tmp_path, op, kind, stored):
+    reads = [*"qszw", "ws", "wz", *"tu"] if stored else [*"qszqsztu"]
+    more = {"w": some_bytes((4, 1, 1), kind), "ws": np.float32(0.03), "wz": point(kind)}
+    agrees(tmp_path, between(helper.make_node(op, reads, ["r"], domain=MS), more, kind), on_steps(X), WIDE * 0.51)
+
+
+@pytest.mark.parametrize(
+    ("op", "attrs"),
+    [
+        ("QLinearSigmoid", {}),
+        ("QLinearLeakyRelu", {"alpha": 0.1}),
+        ("QLinearSoftmax", {"axis": 1, "opset": 13}),
+        ("QLinearSoftmax", {"axis": 2, "opset": 11}),
+        ("QLinearAveragePool", {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1]}),
+        ("QLinearAveragePool", {"kernel_shape": [2, 2], "pads": [1, 0, 1, 1], "count_include_pad": 1}),
+        ("QLinearGlobalAveragePool", {}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("kind", [np.uint8, np.int8])
+def test_function_of_bytes_computes_what_the_runtime_does(tmp_path, op, attrs, kind):
+    node = helper.make_node(op, [*"qsztu"], ["r"], domain=MS, **attrs)
+    step = np.float32(1 / 64)
+    x = on_steps(X, span=30)
+    # The runtime's averages round their sums once more; a table of functions rounds as its numbers are.
+    agrees(tmp_path, between(node, {}, kind, step=step), x, step * 1.01)
+
+
+@pytest.mark.parametrize("axis", [1, -1])
+def test_tensors_of_several_steps_are_joined_as_the_runtime_does(tmp_path, axis):
+    half = helper.make_node("QLinearMul", [*"qsz", "h", "s", "z", *"sz"], ["p"], domain=MS)
+    node = helper.make_node("QLinearConcat", [*"tu", *"psz", *"qsz", "w", "ws", "wz"], ["r"], axis=axis, domain=MS)
+    stored = {"h": np.array(148, np.uint8), "w": some_bytes(X, np.uint8), "ws": np.float32(0.02), "wz": np.array(9, np.uint8)}
+    agrees(tmp_path, between([half, node], stored), on_steps(X, span=40) * 2, WIDE * 0.76)
+
+
+def test_choice_among_tensors_of_bytes_is_that_of_the_runtime(tmp_path):
+    node = helper.make_node("QLinearWhere", ["m", *"qsz", "w", "ws", "wz", *"tu"], ["r"], domain=MS)
+    mask = np.arange(X[-1]) % 2 == 0
+    stored = {"m": mask, "w": np.array([7], np.uint8), "ws": np.float32(0.02), "wz": np.array(9, np.uint8)}
+    agrees(tmp_path, between(node, stored), on_steps(X), WIDE * 0.51)
+
+
+def dynamic(product, weight, before=(), **attrs):
+    """A file as `quantize_dynamic` writes it: rounded by its own range, multiplied as whole numbers, scaled, biased."""
+    bias = (1, 6, 1, 1) if product == "ConvInteger" else (6,)
+    nodes = [
+        *before,
+        helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]),
+        helper.make_node(product, ["q", "w", "z", "wz"], ["i"], **attrs),
+        helper.make_node("Cast", ["i"], ["f"], to=1),
+        helper.make_node("Mul", ["s", "ws"], ["both"]),
+        helper.make_node("Mul", ["f", "both"], ["m"]),
+        helper.make_node("Add", ["m", "b"], ["y"]),
+    ]
+    return nodes, {"w": weight, "b": random(bias), "ws": np.float32(0.01), "wz": np.array(2, weight.dtype)}
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int8])
+def test_product_rounded_by_its_own_range_is_one_linear_layer(tmp_path, kind):
+    nodes, stored = dynamic("MatMulInteger", some_bytes((5, 6), kind))
+    stored |= {"ws": (np.arange(6) + 1).astype(np.float32) / 100, "wz": np.full(6, 2, kind)}
+    x = random((3, 5))
+    made = agrees(tmp_path, net(*nodes, stored=stored, shape=(3, 5)), x, 5 * 2.6 * 6 / 100 * np.ptp(x))
+    assert functions(made) == ["Linear"]
+    assert made.get_submodule(next(iter(dict(made.named_children())))).bias is not None
+
+
+def test_convolution_rounded_by_its_own_range_is_one_convolution(tmp_path):
+    nodes, stored = dynamic("ConvInteger", some_bytes((6, 4, 3, 3), np.uint8), pads=[1, 1, 1, 1], strides=[2, 2])
+    x = random(X)
+    made = agrees(tmp_path, net(*nodes, stored=stored, shape=X), x, 36 * 253 * 0.01 * np.ptp(x) / 255 / 2)
+    assert functions(made) == ["Conv2d"]
+    assert "rounds 1 activations" in made.warnings[0]
+
+
+def test_product_of_two_tensors_rounded_by_their_own_ranges_computes_what_the_runtime_does(tmp_path):
+    nodes = [
+        helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]),
+        helper.make_node("Transpose", ["q"], ["k"], perm=[0, 2, 1]),
+        helper.make_node("MatMulInteger", ["q", "k", "z", "z"], ["i"]),
+        helper.make_node("Cast", ["i"], ["f"], to=1),
+        helper.make_node("Mul", ["s", "s"], ["both"]),
+        helper.make_node("Mul", ["f", "both"], ["y"]),
+    ]
+    x = random((2, 3, 5))
+    agrees(tmp_path, net(*nodes, shape=(2, 3, 5)), x, 5 * np.abs(x).max() * np.ptp(x) / 255 * 1.1)
+
+
+@settings(max_examples=20)
+@given(st.sampled_from([0, 3, 128]), st.sampled_from([0.02, 0.05]), st.sampled_from(["Mul", "DequantizeLinear"]))
+def test_product_of_bytes_in_stated_steps_is_scaled_back(tmp_path_factory, zero, step, how):
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("MatMulInteger", ["q", "w", "z"], ["i"]),
+        *([helper.make_node("Cast", ["i"], ["f"], to=1), helper.make_node("Mul", ["f", "both"], ["y"])] if how == "Mul" else []),
+        *([helper.make_node("DequantizeLinear", ["i", "both"], ["y"])] if how != "Mul" else []),
+    ]
+    x = np.random.default_rng(0).integers(0, 99, (3, 5)).astype(np.float32) * np.float32(step)
+    stored = {"s": np.float32(step), "z": np.array(zero, np.uint8), "w": some_bytes((5, 6), np.int8), "both": np.float32(step * 0.01)}
+    agrees(tmp_path_factory.mktemp("scaled"), net(*nodes, stored=stored, shape=(3, 5)), x, 1e-4)
+
+
+W = {"w": some_bytes((5, 4), np.int8), "ws": np.float32(0.1), "wz": np.array(0, np.int8)}
+
+
+@pytest.mark.parametrize("each", [False, True], ids=["per tensor", "per column"])
+@pytest.mark.parametrize("bias", [False, True])
+def test_products_that_the_runtime_joins_with_their_scales_are_one_layer(tmp_path, each, bias):
+    more = {"ws": (np.arange(6) + 1).astype(np.float32) / 100, "wz": np.full(6, 2, np.int8)} if each else {}
+    stored = {"w": some_bytes((5, 6), np.int8), "ws": np.float32([0.01]), "wz": np.int8([2]), "b": random((6,)), **more}
+    x = on_steps((3, 5))
+    close = np.ptp(x) / 255 / 2 * 1.1 * np.abs(stored["w"] * stored["ws"]).sum(0).max()
+    last = ["b"] if bias else []
+    alone = helper.make_node("DynamicQuantizeMatMul", ["x", "w", "ws", "wz", *last], ["y"], domain=MS)
+    made = agrees(tmp_path, net(alone, stored=stored, shape=(3, 5)), x, close)
+    assert functions(made) == ["Linear"]
+    assert "rounds 1 activations" in made.warnings[0]
+    first = helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"])
+    second = helper.make_node("MatMulIntegerToFloat", ["q", "w", "s", "ws", "z", "wz", *last], ["y"], domain=MS)
+    made = agrees(tmp_path, net(first, second, stored=stored, shape=(3, 5)), x, close)
+    assert functions(made) == ["Linear"]
+
+
+@pytest.mark.parametrize("ways", [1, 2])
+@pytest.mark.parametrize("each", [False, True], ids=["per tensor", "per gate"])
+def test_recurrent_layer_rounded_by_its_own_ranges_computes_what_the_runtime_does(tmp_path, ways, each):
+    scales = {f"{name}s": np.full((ways, 12) if each else ways, 0.004, np.float32) for name in "wr"}
+    zeros = {f"{name}z": np.zeros((ways, 12) if each else ways, np.int8) for name in "wr"}
+    stored = {"w": some_bytes((ways, 5, 12), np.int8), "r": some_bytes((ways, 3, 12), np.int8), "b": random((ways, 24)), **scales, **zeros}
+    reads = ["x", "w", "r", "b", "", "", "", "", "ws", "wz", "rs", "rz"]
+    direction = "bidirectional" if ways == 2 else "forward"
+    node = helper.make_node("DynamicQuantizeLSTM", reads, ["y"], domain=MS, hidden_size=3, direction=direction)
+    agrees(tmp_path, net(node, stored=stored, shape=(4, 2, 5)), random((4, 2, 5)), 0.03)
+
+
+QGEMM = helper.make_node("QGemm", [*"qszw", "ws", "wz", *"btu"], ["r"], domain=MS)
+
+
+@pytest.mark.parametrize(
+    ("node", "stored", "reason"),
+    [
+        (helper.make_node("QLinearMatMul", [*"xszw", "ws", "wz", *"tu"], ["r"]), W, "its input 0 is not rounded to bytes"),
+        (
+            helper.make_node("QLinearMatMul", [*"qszw", "ws", "z", *"tu"], ["r"]),
+            W,
+            "its input 3 is of type int8, and its zero point of type uint8",
+        ),
+        (
+            helper.make_node("QLinearMatMul", [*"qszw", "ws", "wz", *"tu"], ["r"]),
+            W | {"ws": np.float32(np.nan)},
+            "its scale is no real number",
+        ),
+        (
+            helper.make_node("QLinearMatMul", [*"qszw", "ws", "wz", *"tu"], ["r"]),
+            W | {"ws": np.ones(3, np.float32)},
+            "3 scales for the shape",
+        ),
+        (
+            helper.make_node("QLinearMatMul", [*"qszw", "ws", "wz", *"tu"], ["r"]),
+            W | {"wz": np.zeros(3, np.int8)},
+            "3 numbers of type int8 for 1 scales",
+        ),
+        (helper.make_node("QLinearMatMul", [*"qszw"], ["r"]), W, "its scale depends on what the network reads, or is left out"),
+        (helper.make_node("QLinearGlobalAveragePool", [*"qsztu"], ["r"], channels_last=1, domain=MS), {}, "its channels are last"),
+        (helper.make_node("QLinearUnknown", [*"qsztu"], ["r"], domain=MS), {}, "there is no rule for this operator"),
+        (QGEMM, W | {"b": np.zeros((999, 1), np.int32), "ws": np.ones(4, np.float32)}, r"its bias has the shape \[999, 1\] for 4 scales"),
+        (QGEMM, W | {"b": np.zeros(4, np.int32), "ws": np.ones((999, 1), np.float32)}, "999 scales for the shape"),
+        (
+            helper.make_node("DynamicQuantizeLSTM", ["x", "w", "w", *[""] * 5, "ws", "wz", "ws", "wz"], ["r"], domain=MS, hidden_size=3),
+            W,
+            r"its weights have the shape \[5, 4\]",
+        ),
+        (helper.make_node("MatMulInteger", ["x", "w"], ["r"]), W, "its input 0 is not rounded to bytes"),
+    ],
+)
+def test_operator_on_bytes_that_cannot_be_read_is_refused(tmp_path, node, stored, reason):
+    onnx.save(between(node, stored, shape=(3, 5)), str(tmp_path / "m.onnx"))
+    with pytest.raises(StretchError, match=reason) as caught:
+        read_module(tmp_path / "m.onnx")
+    assert "\n" not in caught.value.message

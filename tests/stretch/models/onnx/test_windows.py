@@ -1,0 +1,134 @@
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from onnx import helper
+
+from predictors.errors import StretchError
+from stretch.models.onnx import read_module
+from tests.scheduler.formats.onnx.shapes.oracle import Case, whole
+from tests.scheduler.formats.onnx.shapes.test_windows import windows
+from tests.stretch.models.onnx.graphs import computed, functions, net
+from tests.stretch.models.onnx.oracle import agrees, random, save
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+X = (1, 4, 9, 8)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("windows")
+
+
+@given(windows("Conv"), st.integers(0, 99))
+def test_convolution_over_one_to_three_axes_computes_what_the_runtime_does(folder, case, seed):
+    case.inputs = [random(x.shape, seed + i) for i, x in enumerate(case.inputs)]
+    agrees(folder, case)
+
+
+@given(windows("MaxPool"), st.integers(0, 99))
+def test_largest_elements_are_those_of_the_runtime(folder, case, seed):
+    case.attrs["dilations"] = [1] * len(case.attrs["kernel_shape"])
+    case.inputs = [random(case.inputs[0].shape, seed)]
+    before, behind = np.array_split(case.attrs["pads"], 2)
+    # What torch's pools do not take is padded before them, which is not the same where they round up.
+    assume(not case.attrs["ceil_mode"] or ((before == behind).all() and (before <= np.array(case.attrs["kernel_shape"]) // 2).all()))
+    assume(case.computed() is not None)
+    agrees(folder, case)
+
+
+@pytest.mark.parametrize("pads", [[0, 0, 1, 1], [1, 0, 0, 1], [0, 1, 1, 0]])
+@pytest.mark.parametrize("up", [0, 1])
+def test_largest_elements_of_uneven_padding_are_those_of_the_runtime(tmp_path, pads, up):
+    attrs = {"kernel_shape": [3, 2], "strides": [2, 2], "pads": pads, "ceil_mode": up}
+    agrees(tmp_path, Case("MaxPool", [random(X)], attrs))
+
+
+@pytest.mark.parametrize("pads", [[0, 0, 0, 0], [1, 1, 1, 1], [0, 1, 1, 0]])
+@pytest.mark.parametrize("counted", [0, 1])
+@pytest.mark.parametrize("up", [0, 1])
+def test_mean_over_a_window_is_that_of_the_runtime(tmp_path, pads, counted, up):
+    attrs = {"kernel_shape": [3, 2], "strides": [2, 2], "pads": pads, "count_include_pad": counted, "ceil_mode": up}
+    agrees(tmp_path, Case("AveragePool", [random(X)], attrs))
+
+
+def test_uneven_padding_of_a_row_of_windows_is_refused_where_torch_has_none(tmp_path):
+    for op, attrs in (("MaxPool", {"ceil_mode": 1}), ("AveragePool", {})):
+        path = save(tmp_path / "m.onnx", Case(op, [random((1, 4, 9))], {"kernel_shape": [3], "strides": [2], "pads": [0, 1], **attrs}))
+        with pytest.raises(StretchError, match="differs between sides"):
+            read_module(path)
+
+
+@pytest.mark.parametrize(("op", "value"), [("Conv", 0.0), ("MaxPool", -np.inf), ("MaxPool", 0.0)])
+@pytest.mark.parametrize("widths", [(1, 1, 1, 1), (0, 1, 1, 1), (1, 0, 1, 0)])
+def test_padding_before_a_window_is_its_own_where_it_has_the_same_value(tmp_path, op, value, widths):
+    top, left, bottom, right = widths
+    nodes = [
+        helper.make_node("Pad", ["x", "widths", "value"], ["p"]),
+        helper.make_node(op, ["p", *(["w"] if op == "Conv" else [])], ["y"], kernel_shape=[4, 4], pads=[1, 0, 0, 0]),
+    ]
+    stored = {"widths": whole(0, 0, top, left, 0, 0, bottom, right), "value": np.float32(value)}
+    model = net(*nodes, stored=stored | ({"w": random((6, 4, 4, 4), 1)} if op == "Conv" else {}), shape=X)
+    onnx.save(model, str(tmp_path / "m.onnx"))
+    x = random(X)
+    [want] = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    np.testing.assert_allclose(computed(tmp_path / "m.onnx", x), want, rtol=1e-4, atol=1e-4)
+    calls = functions(read_module(tmp_path / "m.onnx"))
+    if (op, value) == ("MaxPool", 0.0):
+        assert calls[0] == "pad"
+    else:
+        assert len(calls) == 1
+
+
+def test_mean_without_padding_is_written_as_in_networks_of_torch(tmp_path):
+    made = agrees(tmp_path, Case("AveragePool", [random(X)], {"kernel_shape": [2, 2], "count_include_pad": 0}))
+    assert [part.count_include_pad for part in made.modules() if isinstance(part, torch.nn.AvgPool2d)] == [True]
+
+
+@pytest.mark.parametrize("auto", ["SAME_UPPER", "SAME_LOWER", "VALID"])
+@pytest.mark.parametrize(("op", "more"), [("Conv", [random((6, 4, 3, 4), 1)]), ("MaxPool", [])])
+def test_padding_that_is_left_to_the_runtime_is_worked_out(tmp_path, auto, op, more):
+    agrees(tmp_path, Case(op, [random(X), *more], {"kernel_shape": [3, 4], "strides": [2, 1], "auto_pad": auto}))
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_transposed_convolution_computes_what_the_runtime_does(tmp_path, groups):
+    attrs = {"strides": [2, 3], "pads": [1, 0, 1, 0], "output_padding": [1, 2], "group": groups}
+    agrees(tmp_path, Case("ConvTranspose", [random(X), random((4, 3, 3, 2), 1), random((3 * groups,), 2)], attrs))
+
+
+@pytest.mark.parametrize("p", [1, 2, 3])
+@pytest.mark.parametrize("more", [{}, {"pads": [1, 0, 1, 1], "strides": [2, 1]}, {"auto_pad": "SAME_UPPER"}], ids=str)
+def test_norms_of_windows_are_those_of_the_runtime(tmp_path, p, more):
+    agrees(tmp_path, Case("LpPool", [random(X)], {"kernel_shape": [3, 2], "p": p, **more}))
+    agrees(tmp_path, Case("GlobalLpPool", [random(X)], {"p": p}))
+
+
+@pytest.mark.parametrize("op", ["GlobalAveragePool", "GlobalMaxPool"])
+def test_pool_over_the_whole_image_computes_what_the_runtime_does(tmp_path, op):
+    agrees(tmp_path, Case(op, [random(X)]))
+
+
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        (Case("Conv", [random(X), random((6, 4, 3, 3)), random((5,))]), r"its weights have the shape \[5\], \[6\] are needed"),
+        (Case("Conv", [random(X), random((6, 4, 3))]), "its input and weight have the shapes"),
+        (Case("Conv", [random(X), random((6, 4, 3, 3))], {"strides": [1]}), r"its strides is \[1\] for 2 axes"),
+        (Case("Conv", [random(X), random((6, 4, 3, 3))], {"pads": [1, 1]}), r"its pads are \[1, 1\] for 2 axes"),
+        (Case("Conv", [random(X), random((6, 4, 30, 30))]), "torch does not take what it reads"),
+        (Case("MaxPool", [random(X)], {"kernel_shape": [2, 2]}, results=2), "places of the largest"),
+        (Case("GlobalMaxPool", [random((1, 3, 5))]), "is no image"),
+        (Case("LpPool", [random(X)], {"kernel_shape": [2, 2], "ceil_mode": 1}), "has gaps or overhangs"),
+        (Case("GlobalLpPool", [random(X)], {"p": 0}), "it is of the norm 0"),
+        (Case("ConvTranspose", [random(X), random((4, 3, 3, 3))], {"output_shape": [9, 9]}), "leaves its padding"),
+    ],
+)
+def test_window_that_torch_has_not_is_refused_with_its_node(tmp_path, case, reason):
+    path = save(tmp_path / "m.onnx", case)
+    with pytest.raises(StretchError, match=rf"node `{case.op}_0` \({case.op}\) of .*m\.onnx cannot be read: .*{reason}"):
+        read_module(path)

@@ -1,0 +1,284 @@
+"""Whole networks that torch exported and saved: the graph of the module itself, its numbers and its names."""
+
+import collections
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from torch import nn
+
+from predictors.errors import StretchError, UsageError
+from stretch.capture import capture
+from stretch.models.load import load_model
+from stretch.models.pt2 import read_module
+from tests.stretch.models.onnx.test_network import canonical
+from tests.stretch.models.pt2.archives import Small, save
+from tests.stretch.several import assert_equal, networks, shapes
+
+pytestmark = pytest.mark.torch
+
+#: Largest difference from the module, as a part of its largest output.
+CLOSE = 1e-4
+
+
+def check_numbers(found, module, shape):
+    """Assert that a network computes what the module does."""
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        got, want = found(x), module(x)
+    assert got.shape == want.shape
+    assert (got - want).abs().max() <= CLOSE * max(1.0, float(want.abs().max()))
+
+
+def check_same(name, shape, path, decomposed=False):
+    """Assert that a saved network is the graph of the module, with its names."""
+    module = load_model(name, weights="none").module
+    found = read_module(save(path, module, shape, decomposed))
+    graph = capture(found, shape).graph
+    own = capture(module, shape).graph
+    assert canonical(graph) == canonical(own)
+    kinds = ("conv", "linear", "batch_norm")
+    assert [op.name for op in graph.ops if op.kind in kinds] == [op.name for op in own.ops if op.kind in kinds]
+    assert found.state_dict().keys() == module.state_dict().keys()
+    check_numbers(found, module, shape)
+
+
+@pytest.mark.parametrize("name", ["tiny_resnet", "tiny_mobilenet", "tiny_efficientnet", "tiny_regnet"])
+def test_saved_network_is_the_graph_of_the_module(tmp_path, name):
+    check_same(name, (1, 3, 32, 32), tmp_path / "m.pt2")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("decomposed", [False, True])
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "shufflenet_v2_x0_5", "regnet_x_400mf", "mobilenet_v3_small"])
+def test_saved_networks_of_torchvision_are_the_graphs_of_the_modules(tmp_path, name, decomposed):
+    if decomposed and name == "mobilenet_v3_small":
+        pytest.skip("a hard swish is written in several calls, which stay several")
+    check_same(name, (1, 3, 64, 64), tmp_path / "m.pt2", decomposed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("decomposed", [False, True])
+def test_efficientnet_is_the_graph_of_the_module(tmp_path, decomposed):
+    check_same("efficientnet_b0", (1, 3, 64, 64), tmp_path / "m.pt2", decomposed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["densenet121", "googlenet", "convnext_tiny", "timm:vit_tiny_patch16_224", "timm:mobilevit_xxs"])
+def test_network_computes_what_the_module_does_and_is_captured(tmp_path, name):
+    loaded = load_model(name, weights="none")
+    shape = loaded.input_shape if "vit" in name else (1, 3, 64, 64)
+    found = read_module(save(tmp_path / "m.pt2", loaded.module, shape))
+    check_numbers(found, loaded.module, shape)
+    assert capture(found, shape).graph.macs == capture(loaded.module, shape).graph.macs
+
+
+class Calls(nn.Module):
+    """Functions, methods and stored tensors of many kinds."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3, padding="same", dilation=2)
+        self.up = nn.ConvTranspose2d(8, 4, 3, 2, 1, 1, groups=2)
+        self.norm = nn.LayerNorm(4)
+        self.group = nn.GroupNorm(2, 8)
+        self.slopes = nn.PReLU(8)
+        self.register_buffer("offset", torch.arange(4.0), persistent=False)
+        self.gamma = nn.Parameter(torch.full((4, 1, 1), 0.5))
+
+    def forward(self, x):
+        x = self.slopes(self.group(self.conv(x)))
+        left, right = x.chunk(2, 1)
+        x = torch.cat([right, left, x[:, 2:6]], 1)[:, :8]
+        x = F.interpolate(F.pad(x, (1, 2, 0, 1)), scale_factor=2)
+        x = F.max_pool2d(x, 3, 2, 1) + F.avg_pool2d(x, 2)
+        x = F.hardswish(x) * F.silu(x) - F.gelu(x, approximate="tanh") / 2
+        x = self.up(x).clamp(-3, 3) * self.gamma
+        x = self.norm(x.permute(0, 2, 3, 1)) + self.offset + torch.tensor([1.5])
+        n, h, w, c = x.shape
+        x = x.reshape(n, h * w, c).transpose(1, 2)
+        x = F.scaled_dot_product_attention(x, x, x)
+        return torch.softmax(x.sum(-1), -1) * torch.arange(4, dtype=torch.float32)
+
+
+@pytest.mark.parametrize("decomposed", [False, True])
+def test_calls_of_every_kind_compute_what_they_did(tmp_path, decomposed):
+    module = Calls().eval()
+    shape = (1, 3, 8, 7)
+    found = read_module(save(tmp_path / "m.pt2", module, shape, decomposed))
+    check_numbers(found, module, shape)
+    assert capture(found, shape).graph.by_name["conv"].kind == "conv"
+
+
+def test_open_sizes_are_worked_out_for_the_input_that_is_given(tmp_path):
+    class Net(nn.Module):
+        def forward(self, x):
+            n, c, h, w = x.shape
+            return x.reshape(n, c, h * w)[:, :, : h * (w // 2)].reshape(n, -1)
+
+    dim = torch.export.Dim
+    dynamic = {"x": {0: dim("n", max=64), 2: dim("h", max=64), 3: dim("w", max=64)}}
+    path = save(tmp_path / "m.pt2", Net(), (2, 3, 6, 8), dynamic_shapes=dynamic)
+    for shape in ((1, 3, 6, 8), (1, 3, 5, 9), (4, 3, 2, 2)):
+        check_numbers(read_module(path, shape), Net(), shape)
+
+
+def test_network_that_was_exported_in_training_mode_is_in_evaluation_mode(tmp_path):
+    class Net(Small):
+        def forward(self, x):
+            return F.dropout(super().forward(x), 0.5, self.training)
+
+    module = Net().train()
+    for decomposed in (False, True):
+        found = read_module(save(tmp_path / "m.pt2", module, (2, 3, 6, 5), decomposed))
+        check_numbers(found, Net.eval(module), (2, 3, 6, 5))
+        module.train()
+
+
+def test_weight_that_two_layers_share_stays_one(tmp_path):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.layer(torch.relu(self.layer(x)))
+
+    module = Net()
+    found = read_module(save(tmp_path / "m.pt2", module, (2, 4)))
+    assert found.layer.weight is found.layer_1.weight
+    check_numbers(found, module, (2, 4))
+
+
+def test_half_precision_is_computed_in_single(tmp_path):
+    found = read_module(save(tmp_path / "m.pt2", _Cast().half(), (1, 3, 4, 4), dtype=torch.float16))
+    assert {parameter.dtype for parameter in found.parameters()} == {torch.float32}
+    assert found(torch.zeros(1, 3, 4, 4)).dtype == torch.float32
+
+
+class _Cast(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 2, 1)
+
+    def forward(self, x):
+        return self.conv(x).float().half() * 2
+
+
+class _Written(nn.Module):
+    """A tensor that is changed in place and read under its own name, and under that of a view."""
+
+    def __init__(self, read_view):
+        super().__init__()
+        self.read_view = read_view
+
+    def forward(self, x):
+        y = x * 2
+        seen = y.view(-1, 4)
+        y.relu_()
+        return seen + 1 if self.read_view else y + 1
+
+
+def test_tensor_that_is_changed_in_place_is_read_as_it_is_then(tmp_path):
+    module = _Written(read_view=False)
+    check_numbers(read_module(save(tmp_path / "m.pt2", module, (2, 4))), module, (2, 4))
+
+
+def test_tensor_that_is_changed_through_another_name_is_refused(tmp_path):
+    module = _Written(read_view=True)
+    with pytest.raises(StretchError, match="which was changed in place through another name"):
+        read_module(save(tmp_path / "m.pt2", module, (2, 4)))
+    check_numbers(read_module(save(tmp_path / "d.pt2", module, (2, 4), decomposed=True)), module, (2, 4))
+
+
+def test_stored_tensors_are_not_blown_up(tmp_path):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one = nn.Parameter(torch.ones(1))
+
+        def forward(self, x):
+            return x + self.one.expand(1 << 20).repeat(1 << 10).sum()
+
+    with pytest.raises(StretchError, match="makes a stored tensor too large"):
+        read_module(save(tmp_path / "m.pt2", Net(), (1, 4)))
+
+
+@settings(max_examples=15, deadline=None)
+@given(networks())
+def test_saved_network_of_several_inputs_and_outputs_returns_what_the_module_returns(tmp_path_factory, module):
+    asked = shapes(module)
+    asked = asked if isinstance(asked, list) else [asked]
+    x = [torch.randn(shape, generator=torch.Generator().manual_seed(seed)) for seed, shape in enumerate(asked)]
+    path = tmp_path_factory.getbasetemp() / "several.pt2"
+    torch.export.save(torch.export.export(module, tuple(x)), path)
+    found = read_module(path)
+    assert found.input_shape == (dict(zip("abc", asked, strict=False)) if len(asked) > 1 else asked[0])
+    with torch.no_grad():
+        assert_equal(found(*x), module(*x))
+
+
+class Returning(nn.Module):
+    """Returns all that a network may: what it computes, an input, a weight, numbers, nothing, in containers of every kind."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.full((3,), 2.0))
+
+    def forward(self, left, *, right):
+        y = left * self.scale + right
+        return {"y": y, 3: [y.relu(), (left, None)], "more": collections.OrderedDict(scale=self.scale, size=y.shape[0], half=0.5)}
+
+
+def test_everything_that_a_module_returns_is_returned_in_its_containers(tmp_path):
+    module, left, right = Returning().eval(), torch.randn(2, 3), torch.randn(2, 3)
+    torch.export.save(torch.export.export(module, (left,), {"right": right}), tmp_path / "m.pt2")
+    found = read_module(tmp_path / "m.pt2")
+    assert (found.input_shape, found.warnings) == ({"left": (2, 3), "right": (2, 3)}, [])
+    with torch.no_grad():
+        got, want = found(left, right=right), module(left, right=right)
+    want["more"] = dict(want["more"])
+    assert_equal(got, want)
+
+
+def test_batch_that_inputs_share_is_given_once(tmp_path):
+    class Sum(nn.Module):
+        def forward(self, a, b):
+            return a + b, a - b
+
+    batch = torch.export.Dim("batch")
+    x = (torch.zeros(4, 3), torch.zeros(4, 3))
+    torch.export.save(torch.export.export(Sum(), x, dynamic_shapes=({0: batch}, {0: batch})), tmp_path / "m.pt2")
+    assert read_module(tmp_path / "m.pt2").input_shape == {"a": (1, 3), "b": (1, 3)}
+    assert read_module(tmp_path / "m.pt2", {"b": (5, 3)}).input_shape == {"a": (5, 3), "b": (5, 3)}
+    with pytest.raises(UsageError, match=r"is 5 in its input `a` and 6 in `b`"):
+        read_module(tmp_path / "m.pt2", [(5, 3), (6, 3)])
+    with pytest.raises(UsageError, match=r"the input `a` of .* has 3 along axis 1, 4 is given"):
+        read_module(tmp_path / "m.pt2", [(5, 4), (5, 4)])
+
+
+def test_input_of_words_is_refused_as_that_of_a_module_is(tmp_path):
+    torch.export.save(torch.export.export(nn.Embedding(5, 3), (torch.zeros(1, 4, dtype=torch.int64),)), tmp_path / "m.pt2")
+    with pytest.raises(UsageError, match="takes whole numbers as its input `input`, and inputs are real numbers here"):
+        read_module(tmp_path / "m.pt2")
+
+
+@pytest.mark.parametrize("decomposed", [False, True])
+def test_picture_of_whole_numbers_that_becomes_reals_at_once_is_read_as_reals(tmp_path, decomposed):
+    class Scaled(nn.Module):
+        def __init__(self, more):
+            super().__init__()
+            self.more = more
+
+        def forward(self, x):
+            y = x.to(torch.float32) / 255
+            return y + (x // 2) if self.more else y
+
+    x = torch.arange(24, dtype=torch.uint8).reshape(1, 2, 3, 4)
+    path = save(tmp_path / "m.pt2", Scaled(more=False), x.shape, decomposed, torch.uint8)
+    found = read_module(path)
+    assert torch.equal(found(x.float()), x / 255)
+    assert found.warnings == [f"the input `x` of {path} is of type uint8 and becomes reals at once: here it is of reals"]
+    with pytest.raises(UsageError, match="takes whole numbers as its input `x`"):
+        read_module(save(path, Scaled(more=True), x.shape, decomposed, torch.uint8))

@@ -1,0 +1,234 @@
+"""Whole networks: those that nn-stretch writes are the graph of the module again, those of others compute what LiteRT does."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from predictors.errors import StretchError, UsageError
+from scheduler.formats.tflite import open_tflite
+from stretch.capture import capture
+from stretch.export.onnx import save_onnx, to_onnx
+from stretch.export.tflite.source import read_source
+from stretch.models.load import load_model
+from stretch.models.tflite import read_module
+from tests.scheduler.delegates import graphs
+from tests.stretch.export.tflite.rounded import rounded_source
+from tests.stretch.models.onnx.graphs import functions
+from tests.stretch.models.onnx.test_network import canonical
+from tests.stretch.models.tflite.files import CLOSE, agrees, op, ran, ran_by_name, random, to_first, write
+
+pytestmark = pytest.mark.torch
+pytest.importorskip("ai_edge_litert")
+
+
+def arrays(weights):
+    return {name: {key: value.detach().numpy() for key, value in own.items()} for name, own in weights.items()}
+
+
+def exported(name, shape, folder, half=False):
+    """A network's module, its graph, and the TFLite file that nn-stretch writes of it."""
+    module = load_model(name, weights="none").module
+    captured = capture(module, shape)
+    save_onnx(to_onnx(captured.graph, arrays(captured.weights)), folder / "m.onnx")
+    source = read_source(folder / "m.onnx")
+    (folder / "m.tflite").write_bytes(graphs.tflite_bytes(source.graph, source, half=half))
+    return module, captured.graph, folder / "m.tflite"
+
+
+def check_same(name, shape, folder):
+    """Assert that a file is the graph of a module and computes what it does."""
+    module, graph, path = exported(name, shape, folder)
+    found = read_module(path)
+    assert canonical(capture(found, shape).graph) == canonical(graph)
+    x = torch.from_numpy(random(shape))
+    with torch.no_grad():
+        got, want = found(x), module(x)
+    assert (got - want).abs().max() <= CLOSE * max(1.0, float(want.abs().max()))
+
+
+@pytest.mark.parametrize("name", ["tiny_resnet", "tiny_mobilenet", "tiny_efficientnet", "tiny_regnet"])
+def test_file_of_a_network_is_the_graph_of_its_module(tmp_path, name):
+    check_same(name, (1, 3, 32, 32), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "efficientnet_b0", "regnet_x_400mf", "mobilenet_v3_small"])
+def test_files_of_networks_of_torchvision_are_the_graphs_of_their_modules(tmp_path, name):
+    check_same(name, (1, 3, 64, 64), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["densenet121", "shufflenet_v2_x0_5", "squeezenet1_1", "convnext_tiny"])
+def test_file_computes_what_its_module_does(tmp_path, name):
+    module, _, path = exported(name, (1, 3, 64, 64), tmp_path)
+    x = torch.from_numpy(random((1, 3, 64, 64)))
+    with torch.no_grad():
+        got, want = read_module(path)(x), module(x)
+    assert (got - want).abs().max() <= CLOSE * max(1.0, float(want.abs().max()))
+
+
+def test_weights_of_half_precision_become_those_of_single(tmp_path):
+    module, graph, path = exported("tiny_resnet", (1, 3, 32, 32), tmp_path, half=True)
+    found = read_module(path)
+    assert found.warnings == []
+    assert {parameter.dtype for parameter in found.parameters()} == {torch.float32}
+    assert canonical(capture(found, (1, 3, 32, 32)).graph) == canonical(graph)
+    x = torch.from_numpy(random((1, 3, 32, 32)))
+    with torch.no_grad():
+        got, want = found(x), module(x)
+    assert 0 < (got - want).abs().max() < 0.02 * want.abs().max()
+
+
+def test_file_of_int8_becomes_a_network_of_reals_and_says_what_it_left_out(tmp_path):
+    module = load_model("tiny_resnet", weights="none").module
+    captured = capture(module, (1, 3, 32, 32))
+    x = random((1, 3, 32, 32))
+    source, values = rounded_source(captured.graph, arrays(captured.weights), x, tmp_path)
+    (tmp_path / "m.tflite").write_bytes(graphs.tflite_bytes(source.graph, source))
+    found = read_module(tmp_path / "m.tflite")
+    assert len(found.warnings) == 1
+    assert "they are reals here" in found.warnings[0]
+    assert canonical(capture(found, (1, 3, 32, 32)).graph) == canonical(captured.graph)
+    with torch.no_grad():
+        got, want = found(torch.from_numpy(x)).numpy(), values[source.graph.output]
+    # Rounded weights change the output, by some parts of 127.
+    assert 0 < np.abs(got - want).max() < 0.2 * np.abs(want).max()
+
+
+def test_operators_have_the_names_of_what_they_write(tmp_path):
+    _, _, path = exported("tiny_resnet", (1, 3, 32, 32), tmp_path)
+    written = {tensor.name for tensor in open_tflite(path).tensors}
+    found = [each.name for each in capture(read_module(path)).graph.ops if each.kind in ("conv", "linear")]
+    assert {name.removeprefix("network_") for name in found} <= written
+    assert len(found) > 9
+
+
+def test_weights_that_are_rounded_by_channel_are_those_of_the_runtime(tmp_path):
+    """Reals everywhere but in the weights, which is called the dynamic range."""
+    weight = np.random.default_rng(1).integers(-127, 128, (3, 3, 3, 4)).astype(np.int8)
+    scales = {"w": (np.array([0.01, 0.02, 0.005], np.float32), np.zeros(3, np.int64), 0)}
+    operators = [op("DEQUANTIZE", ["w"], ["r"]), op("CONV_2D", ["x", "r", "b"], table="Conv2DOptions", stride_h=1, stride_w=1)]
+    found = agrees(write(tmp_path / "m.tflite", *operators, stored={"w": weight, "b": random((3,))}, scales=scales))
+    assert functions(found) == ["Conv2d"]
+    assert found.warnings == []
+
+
+def test_input_of_whole_numbers_is_of_the_reals_that_they_stand_for(tmp_path):
+    scales = {"x": (np.float32(0.5), 3, 0), "q": (np.float32(0.5), 3, 0)}
+    path = write(tmp_path / "m.tflite", op("DEQUANTIZE", ["x"], ["r"]), op("NEG", ["r"]), kinds={"x": "uint8"}, scales=scales)
+    x = np.arange(120, dtype=np.uint8).reshape(1, 6, 5, 4)
+    with torch.no_grad():
+        got = read_module(path)(torch.from_numpy(to_first(0.5 * (x.astype(np.float32) - 3)))).numpy()
+    np.testing.assert_allclose(got, to_first(ran(path, x)))
+
+
+def test_input_whose_channels_are_second_in_the_file_is_read_so(tmp_path):
+    """Converters of torch's networks begin with a transposition."""
+    stored = {"mean": np.float32(0.3), "last": np.array([0, 2, 3, 1], np.int32), "w": random((3, 3, 3, 6), 1), "b": random((3,))}
+    operators = [
+        op("SUB", ["x", "mean"], ["c"], "SubOptions"),
+        op("TRANSPOSE", ["c", "last"], ["t"]),
+        op("CONV_2D", ["t", "w", "b"], table="Conv2DOptions", stride_h=1, stride_w=1),
+    ]
+    path = write(tmp_path / "m.tflite", *operators, stored=stored, shape=(1, 6, 5, 4))
+    found = read_module(path)
+    assert found.input_shape == (1, 6, 5, 4)
+    assert functions(found) == ["sub", "Conv2d"]
+    agrees(path)
+
+
+def test_another_size_of_the_image_is_taken_and_other_channels_are_not(tmp_path):
+    stored = {"w": random((3, 3, 3, 4), 1), "b": random((3,))}
+    path = write(tmp_path / "m.tflite", op("CONV_2D", ["x", "w", "b"], table="Conv2DOptions", stride_h=1, stride_w=1), stored=stored)
+    assert read_module(path).input_shape == (1, 4, 6, 5)
+    assert read_module(path, (2, 4, 9, 8))(torch.zeros(2, 4, 9, 8)).shape == (2, 3, 9, 8)
+    with pytest.raises(UsageError, match="has 4 along axis 1, 3 is given"):
+        read_module(path, (1, 3, 6, 5))
+    with pytest.raises(UsageError, match="has 4 axes, a shape of 3 is given"):
+        read_module(path, (4, 6, 5))
+
+
+def test_two_towers_of_several_results_compute_what_the_runtime_does_by_the_names_of_the_file(tmp_path):
+    stored = {
+        "w": random((6, 3, 3, 4), 1),
+        "b": random((6,), 2),
+        "v": random((5, 180), 3),
+        "c": random((5,), 4),
+        "row": np.array([1, 180], np.int32),
+    }
+    path = write(
+        tmp_path / "m.tflite",
+        op("CONV_2D", ["left:0", "w", "b"], ["l"], "Conv2DOptions", stride_h=1, stride_w=1, fused_activation_function=1),
+        op("CONV_2D", ["right", "w", "b"], ["r"], "Conv2DOptions", stride_h=1, stride_w=1),
+        op("ADD", ["l", "r"], ["maps"], "AddOptions"),
+        op("RESHAPE", ["maps", "row"], ["flat"]),
+        op("FULLY_CONNECTED", ["flat", "v", "c"], ["scores"], "FullyConnectedOptions"),
+        stored=stored,
+        shape={"left:0": (1, 6, 5, 4), "right": (1, 6, 5, 4)},
+        outputs=("scores", "maps", "flat"),
+    )
+    module = read_module(path)
+    assert module.input_shape == {"left_0": (1, 4, 6, 5), "right": (1, 4, 6, 5)}
+    assert module.warnings == [f"inputs of {path} have other names here: `left:0` is `left_0`"]
+    inputs = [random((1, 6, 5, 4), seed) for seed in (7, 8)]
+    want = ran_by_name(path, inputs)
+    with torch.no_grad():
+        got = module(*(torch.from_numpy(to_first(x)) for x in inputs))
+    assert list(got) == ["scores", "maps", "flat"]
+    for name, value in got.items():
+        assert np.abs(value.numpy() - to_first(want[name])).max() <= CLOSE * np.abs(want[name]).max()
+    assert read_module(path, {"left:0": (1, 4, 6, 5)}).input_shape == module.input_shape
+    with pytest.raises(UsageError, match=r"one shape is given, .* has 2 inputs, `left:0`, `right`"):
+        read_module(path, (1, 4, 6, 5))
+
+
+def test_outputs_of_one_name_and_those_that_are_stored_or_come_in_are_all_there(tmp_path):
+    path = write(tmp_path / "m.tflite", op("NEG", ["x"], ["y"]), stored={"w": random((3,))}, shape=(2, 3), outputs=("y", "w", "x", "y"))
+    x = random((2, 3), 5)
+    got = read_module(path)(torch.from_numpy(x))
+    assert list(got) == ["y", "w", "x", "y_1"]
+    for name, want in zip(got, (-x, random((3,)), x, -x), strict=True):
+        np.testing.assert_array_equal(got[name].detach().numpy(), want)
+
+
+def test_input_of_words_is_refused_as_that_of_a_module_is(tmp_path):
+    with pytest.raises(StretchError, match="takes whole numbers as its input `x`, and inputs are real numbers here"):
+        read_module(write(tmp_path / "m.tflite", op("ABS", ["x"]), kinds={"x": "int32"}))
+
+
+def test_whole_numbers_that_become_reals_at_once_are_read_as_reals(tmp_path):
+    operators = op("CAST", ["x"], ["f"], "CastOptions"), op("NEG", ["f"])
+    path = write(tmp_path / "m.tflite", *operators, shape=(2, 3), kinds={"x": "int32"})
+    x = np.arange(6, dtype=np.int32).reshape(2, 3)
+    np.testing.assert_array_equal(read_module(path)(torch.from_numpy(x.astype(np.float32))).numpy(), ran(path, x))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_file_with_changed_bytes_is_read_or_refused_and_nothing_else(tmp_path_factory, data):
+    folder = tmp_path_factory.getbasetemp()
+    stored = {"shape": np.array([1, 120], np.int32), "w": random((3, 120), 1), "b": random((3,), 2), "axes": np.array([1], np.int32)}
+    operators = [
+        op("MAX_POOL_2D", ["x"], ["p"], "Pool2DOptions", stride_h=1, stride_w=1, filter_height=2, filter_width=2),
+        op("ADD", ["x", "p"], ["a"], "AddOptions", fused_activation_function=1),
+        op("RESHAPE", ["a", "shape"], ["r"]),
+        op("FULLY_CONNECTED", ["r", "w", "b"], ["f"], "FullyConnectedOptions"),
+        op("SUM", ["f", "axes"], table="ReducerOptions", keep_dims=True),
+    ]
+    content = bytearray(write(folder / "whole.tflite", *operators, stored=stored).read_bytes())
+    # weights are most of a file, and any bytes are weights
+    places = st.integers(0, len(content) - 1) | st.integers(0, 1500)
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(places)] = data.draw(st.integers(0, 255))
+    if data.draw(st.booleans()):
+        del content[data.draw(st.integers(0, len(content) - 1)) :]
+    (folder / "changed.tflite").write_bytes(content)
+    try:
+        module = read_module(folder / "changed.tflite")
+    except StretchError as error:
+        message = error.message
+        assert "\n" not in message
+    else:
+        assert len(module.input_shape) >= 1

@@ -1,0 +1,128 @@
+import msgspec
+import pytest
+
+torch = pytest.importorskip("torch")
+import hypothesis.strategies as st  # noqa: E402 - torch may be missing
+from hypothesis import given, settings  # noqa: E402
+
+from predictors.errors import StretchError  # noqa: E402
+from stretch.opaque.calls import Call, Calls, Replay, Tensor, calls_of, computes, find_operator, plain, read_calls  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+X = Tensor("float32", (2, 3))
+ROLL = Calls((X,), (), (Call("roll.default", ({"read": 0}, (1,), (1,))),))
+
+
+def test_calls_are_computed_one_after_the_other_with_what_they_read():
+    calls = Calls(
+        (X,),
+        (Tensor("float32", (3,), True),),
+        (
+            Call("add.Tensor", ({"read": 0}, {"constant": 0})),
+            Call("max.dim", ({"call": 0}, 1), {}, 1),
+            Call("_to_copy.default", ({"call": 1},), {"dtype": {"dtype": "float32"}}),
+        ),
+    )
+    x, c = torch.randn(2, 3), torch.randn(3)
+    assert torch.equal(Replay(calls, (2,))([x], [c]), (x + c).max(1).indices.float())
+
+
+def test_number_that_json_lacks_comes_back():
+    calls = Calls((X,), (), (Call("clamp.default", ({"read": 0}, plain(float("-inf"), lambda v: None), 0.5)),))
+    x = torch.randn(2, 3)
+    assert torch.equal(Replay(read_calls(calls.text()), (2, 3))([x], []), x.clamp(max=0.5))
+
+
+@given(st.integers(1, 4))
+@settings(deadline=None, max_examples=10)
+def test_several_times_the_batch_is_several_results_one_behind_the_other(times):
+    x = torch.arange(times * 6.0).reshape(2 * times, 3)
+    got = Replay(ROLL, (2, 3)).batched([x], [])
+    assert torch.equal(got, torch.cat([torch.roll(part, 1, 1) for part in x.split(2)]))
+
+
+@given(st.permutations(range(3)))
+@settings(deadline=None)
+def test_order_of_what_is_read_is_no_matter(order):
+    calls = Calls((X, X, X), (), (Call("sub.Tensor", ({"read": 0}, {"read": 1})), Call("stack.default", (({"call": 0}, {"read": 2}), 0))))
+    tensors = [torch.randn(2, 3) for _ in range(3)]
+    other = calls.reading(order)
+    assert torch.equal(Replay(other, (2, 2, 3))([tensors[i] for i in order], []), Replay(calls, (2, 2, 3))(tensors, []))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "from_file.default",
+        "add_.Tensor",
+        "add.out",
+        "rand_like.default",
+        "empty_like.default",
+        "bernoulli.default",
+        "_print.default",
+        "as_strided.default",
+        "no_such_operator.default",
+        "add.NoSuchOverload",
+        "../add.Tensor",
+        "add",
+        "__class__.default",
+        "record_stream.default",
+        "item.default",
+        "_cuda_getCurrentRawStream.default",
+    ],
+)
+def test_operator_that_does_more_than_compute_tensors_is_not_found(name):
+    with pytest.raises(StretchError):
+        find_operator(name)
+
+
+def test_operators_that_drop_only_where_they_are_told_to_compute():
+    assert computes(torch.ops.aten.lstm.input)
+    assert not computes(torch.ops.aten.dropout.default)
+
+
+@pytest.mark.parametrize(
+    ("calls", "shape", "reason"),
+    [
+        (ROLL, (3, 2), "not \\(3, 2\\)"),
+        (Calls((X,), (), ()), (2, 3), "0 calls"),
+        (Calls((), (), (Call("ones.default", ((2, 3),)),)), (2, 3), "0 tensors"),
+        (Calls((X,), (), (Call("relu.default", ({"read": 5},)),)), (2, 3), "cannot be computed"),
+        (Calls((X,), (), (Call("relu.default", ({"wrong": 0},)),)), (2, 3), "cannot be computed"),
+        (Calls((X,), (), (Call("relu.default", ({"read": 0}, 1, 2)),)), (2, 3), "cannot be computed"),
+        (Calls((Tensor("no_type", (2, 3)),), (), ROLL.calls), (2, 3), "no type of torch"),
+        (Calls((X,), (), ROLL.calls * 20), (2, 3), "20 calls"),
+    ],
+)
+def test_calls_that_make_no_sense_are_refused(calls, shape, reason):
+    with pytest.raises(StretchError, match=reason):
+        Replay(calls, shape)
+
+
+@given(st.text() | st.binary().map(lambda raw: raw.decode("latin-1")))
+def test_text_that_is_no_calls_is_refused(text):
+    with pytest.raises(StretchError, match="cannot be read"):
+        read_calls(text)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=3),
+        lambda x: st.lists(x) | st.dictionaries(st.text(max_size=8), x),
+    )
+)
+@settings(deadline=None)
+def test_arguments_of_any_form_are_computed_or_refused(argument):
+    text = msgspec.json.encode(
+        {"reads": [X], "constants": [], "calls": [{"operator": "roll.default", "arguments": [{"read": 0}, argument]}]}
+    )
+    try:
+        Replay(read_calls(text.decode()), (2, 3))
+    except StretchError:
+        return
+
+
+def test_operator_for_predictions_has_no_calls():
+    with pytest.raises(StretchError, match="for predictions"):
+        calls_of({"shape": (1, 2)})

@@ -1,0 +1,122 @@
+"""Graphs with fewer channels: hidden units of tokens, heads among them, are left out as zeros would be."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import hypothesis.strategies as st  # noqa: E402 - torch may be missing
+from hypothesis import given, settings  # noqa: E402
+
+from predictors.errors import StretchError  # noqa: E402
+from predictors.slices import Channels, width  # noqa: E402
+from stretch.capture import capture  # noqa: E402
+from stretch.capture.runnable import capture_runnable  # noqa: E402
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
+from stretch.planning.design.narrow import narrowed_graph  # noqa: E402
+from stretch.planning.design.scale import ScaledBranch  # noqa: E402
+from stretch.planning.network.channels import channel_groups  # noqa: E402
+from stretch.planning.network.divisions import channel_step, divided_tensor, needed_channels  # noqa: E402
+from stretch.planning.network.parts import divide  # noqa: E402
+from stretch.planning.network.segments import split_segments  # noqa: E402
+from stretch.planning.network.units import cut_points  # noqa: E402
+from stretch.transform import build  # noqa: E402
+from stretch.transform.build import load_weights  # noqa: E402
+from stretch.transform.model import Branch  # noqa: E402
+from stretch.transform.width import inherit  # noqa: E402
+from tests.stretch.capture.token_patterns import ATTENTIONS, HEADS, MLPS, Fused, Interleaved, Mlp, ShiftedWindows, network  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+SHAPE = (1, 3, 8, 8)
+
+
+def narrowed_module(captured, chosen):
+    """The captured network with the chosen units of some groups, and its graph."""
+    graph, channels = captured.graph, channel_groups(captured.graph)
+    units = {group: chosen.get(group, torch.arange(count)) for group, count in channels.units.items()}
+    kept = {group: len(index) for group, index in units.items()}
+    narrow = narrowed_graph(graph, channels, kept)
+    module = Branch(narrow).eval()
+    branch = ScaledBranch(narrow, graph, channels, kept, 0)
+    with torch.no_grad():
+        for name, weights in inherit(branch, captured, units, None).items():
+            load_weights(module.get_submodule(name), weights)
+    return module
+
+
+@pytest.mark.parametrize("pattern", [*MLPS, *ATTENTIONS], ids=lambda pattern: pattern.__name__)
+@settings(max_examples=4, deadline=None)
+@given(data=st.data())
+def test_network_without_hidden_units_is_the_network_with_zeros_in_their_place(pattern, data):
+    parent = network(pattern)
+    captured = capture_runnable(parent, SHAPE, "net")
+    channels = channel_groups(captured.graph)
+    hidden = captured.graph.by_name["1_proj"].inputs[0]
+    ((group, per),) = channels.pieces[hidden]
+    units = channels.units[group]
+    assert group not in channels.frozen
+    assert pattern in MLPS or units == HEADS
+    keep = torch.tensor(sorted(data.draw(st.sets(st.integers(0, units - 1), min_size=1, max_size=units - 1))))
+    module = narrowed_module(captured, {group: keep})
+    mask = torch.zeros(units, per)
+    mask[keep] = 1
+    parent[1].kept.copy_(mask.flatten())
+    x = torch.randn(2, *SHAPE[1:], generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        got, want = module(x), parent(x)
+    assert float((got - want).abs().max()) <= 1e-4 * float(want.abs().max())
+    assert module.get_submodule("1_proj").in_channels == len(keep) * per
+
+
+def halves(part):
+    """A part of a network in two branches of hidden channels, or whole where it has none; whether heads are divided."""
+    alone = SegmentDesign(part.name, part.start, part.end, (BranchScale("cpu", part.depth, part.width, align=1),))
+    try:
+        tensor = divided_tensor(part.graph, hidden=True)
+    except StretchError:
+        return alone, False
+    channels, step = width(part.graph.by_name[tensor].shape), channel_step(part.graph, tensor)
+    at = channels // 2 // step * step
+    if not 0 < at < channels:
+        return alone, False
+    ranges = (("cpu", (0, at)), ("gpu", (at, channels)))
+    branches = tuple(BranchScale(name, part.depth, part.width, align=1, channels=both) for name, both in ranges)
+    needed = needed_channels(part.graph, {tensor: Channels(0, 1)})
+    heads = any(op.kind == "attention" and len(needed.get(op.name, ())) < width(op.shape) for op in part.graph.ops if op.name in needed)
+    return SegmentDesign(part.name, part.start, part.end, branches, "partial_sums"), heads
+
+
+def divided(module, shape):
+    """The network with every part in two halves of its hidden channels, and how many parts are divided by heads."""
+    captured = capture(module, shape, "net")
+    cuts = cut_points(captured.graph)
+    parts = [halves(part) for stage in split_segments(captured.graph) for part in divide(captured.graph, stage, cuts)]
+    return build(captured, BranchDesign("net", "any", tuple(design for design, _ in parts))), sum(heads for _, heads in parts)
+
+
+@pytest.mark.parametrize("pattern", [Fused, Interleaved, ShiftedWindows], ids=lambda pattern: pattern.__name__)
+def test_heads_that_are_divided_add_up_to_the_original(pattern):
+    module = network(pattern, Mlp, pattern)
+    model, heads = divided(module, SHAPE)
+    assert heads == 2
+    x = torch.randn(2, *SHAPE[1:], generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        assert float((model(x) - module(x)).abs().max()) <= 1e-4 * float(module(x).abs().max())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("library", "name", "blocks"), [("torchvision", "vit_b_16", 12), ("torchvision", "swin_t", 12), ("timm", "deit_tiny_patch16_224", 12)]
+)
+def test_transformers_divided_by_heads_and_hidden_channels_are_the_original(library, name, blocks):
+    torch.manual_seed(0)
+    made = pytest.importorskip("torchvision.models").get_model if library == "torchvision" else pytest.importorskip("timm").create_model
+    module = made(name).eval()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.abs().max() == 0:
+                parameter.normal_(0, 0.05)
+    model, heads = divided(module, (1, 3, 224, 224))
+    assert heads == blocks
+    x = torch.randn(1, 3, 224, 224, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        assert float((model(x) - module(x)).abs().max()) <= 1e-4 * float(module(x).abs().max())

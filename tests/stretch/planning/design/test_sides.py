@@ -1,0 +1,80 @@
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("torch")
+
+from predictors.errors import StretchError, UnknownNameError
+from stretch.capture.trace import capture_traced
+from stretch.planning.design.branch_design import (
+    BranchDraft,
+    DesignDraft,
+    SegmentDraft,
+    SideDraft,
+    design_to_toml,
+    load_draft,
+)
+from stretch.planning.design.resolve import resolve_design
+from stretch.planning.design.scale import scaled_graph
+from stretch.planning.network.trunk import trunk_of
+from tests.stretch.several import form
+
+pytestmark = pytest.mark.torch
+
+ALIGN = {"cpu": 4, "gpu": 4}
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return capture_traced(*form("pyramid"), "pyramid").graph
+
+
+def design_of(graph, **draft):
+    return resolve_design(DesignDraft(**{"segments": [], **draft}), graph, "mi9", ALIGN, "cpu")
+
+
+def test_sides_that_a_design_does_not_mention_run_on_the_default_processor(graph):
+    design = design_of(graph, sides=[SideDraft("side2", "gpu")])
+    assert {side.name: side.processor for side in design.sides} == {
+        side.name: "gpu" if side.name == "side2" else "cpu" for side in trunk_of(graph).sides
+    }
+    assert "gpu" in design.processors
+
+
+def test_design_with_sides_is_read_as_it_was_written(graph, tmp_path):
+    design = design_of(graph, sides=[SideDraft("side1", "gpu")])
+    file = tmp_path / "design.toml"
+    file.write_text(design_to_toml(design))
+    assert resolve_design(load_draft(file), graph, "mi9", ALIGN, "gpu") == design
+
+
+def test_branched_graph_has_every_result_and_each_side_as_a_subgraph(graph):
+    design = design_of(graph)
+    scaled = scaled_graph(graph, design)
+    assert len(scaled.outputs) == len(graph.outputs)
+    assert scaled.macs == graph.macs
+    named = {op.tags["subgraph"] for op in scaled.ops if op.kind != "input"}
+    assert {f"{side.name}.cpu" for side in design.sides} <= named
+
+
+def test_design_without_its_sides_is_refused(graph):
+    with pytest.raises(StretchError, match="places none beside the trunk"):
+        scaled_graph(graph, replace(design_of(graph), sides=()))
+
+
+@pytest.mark.parametrize(("side", "says"), [(SideDraft("side99", "cpu"), "side99"), (SideDraft("side1", "npu"), "npu")])
+def test_side_or_processor_that_does_not_exist_is_refused(graph, side, says):
+    with pytest.raises(UnknownNameError, match=says):
+        design_of(graph, sides=[side])
+
+
+def test_segment_beyond_a_tap_is_refused(graph):
+    draft = SegmentDraft([BranchDraft("cpu")], start="stages_0_0_2", end="stages_1_2_2", name="long")
+    with pytest.raises(StretchError, match="reaches beyond `stages_0_2_2`"):
+        design_of(graph, segments=[draft])
+
+
+def test_join_that_widens_a_tap_is_refused(graph):
+    branches = [BranchDraft("cpu", width=8), BranchDraft("gpu", width=8)]
+    with pytest.raises(StretchError, match="channels behind its meeting point"):
+        design_of(graph, segments=[SegmentDraft(branches, end="stages_0_2_2", start="stages_0_0_2", name="s1", join="concat")])

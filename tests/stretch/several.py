@@ -1,0 +1,181 @@
+"""Small networks of several inputs and outputs: drawn at random, and one of each usual form. Maps are N×4×8×8."""
+
+import torch
+from hypothesis import assume
+from hypothesis import strategies as st
+from torch import nn
+
+from stretch.capture.structure import keyed
+
+CHANNELS, SIDE = 4, 8
+SHAPE = (1, CHANNELS, SIDE, SIDE)
+
+
+class Drawn(nn.Module):
+    """A network of layers that each read earlier tensors.
+
+    Args:
+        inputs: How many tensors go in, one to three.
+        layers: (kind, number of a tensor, number of another one); inputs have the first numbers.
+        returned: Numbers of tensors that are returned, beside those that nobody reads.
+    """
+
+    def __init__(self, inputs, layers, returned):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = [(kind, a % (inputs + i), b % (inputs + i)) for i, (kind, a, b) in enumerate(layers)]
+        self.convs = nn.ModuleDict(
+            {str(i): nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1) for i, (kind, _, _) in enumerate(self.layers) if kind == "conv"}
+        )
+        read = {n for kind, a, b in self.layers for n in ((a, b) if kind in ("add", "mul") else (a,))}
+        self.reads_all = set(range(inputs)) <= read
+        ends = [n for n in range(inputs, inputs + len(self.layers)) if n not in read]
+        more = [inputs + n % len(self.layers) for n in returned]
+        self.ends = list(dict.fromkeys((*ends, *more)))
+
+    def compute(self, *tensors):
+        values = list(tensors)
+        for i, (kind, a, b) in enumerate(self.layers):
+            match kind:
+                case "conv":
+                    values.append(self.convs[str(i)](values[a]))
+                case "relu":
+                    values.append(values[a].relu())
+                case "add":
+                    values.append(values[a] + values[b])
+                case "mul":
+                    values.append(values[a] * values[b])
+        return {"ends": [values[n] for n in self.ends], "first": (values[self.ends[0]],)}
+
+
+class One(Drawn):
+    def forward(self, a):
+        return self.compute(a)
+
+
+class Two(Drawn):
+    def forward(self, a, b):
+        return self.compute(a, b)
+
+
+class Three(Drawn):
+    def forward(self, a, b, c):
+        return self.compute(a, b, c)
+
+
+def shapes(module):
+    """Shapes of the inputs of a drawn network."""
+    count = {One: 1, Two: 2, Three: 3}[type(module)]
+    return SHAPE if count == 1 else [SHAPE] * count
+
+
+@st.composite
+def networks(draw):
+    """Drawn networks in evaluation mode, each with a layer that computes with one tensor alone."""
+    kind = draw(st.sampled_from([One, Two, Three]))
+    number = st.integers(0, 30)
+    layers = draw(st.lists(st.tuples(st.sampled_from(["conv", "conv", "relu", "add", "mul"]), number, number), min_size=1, max_size=9))
+    layers.insert(draw(st.integers(0, len(layers))), ("conv", draw(number), 0))
+    module = kind({One: 1, Two: 2, Three: 3}[kind], layers, draw(st.lists(number, max_size=2))).eval()
+    assume(module.reads_all)
+    return module
+
+
+def _stage(width, out, stride=1):
+    return nn.Sequential(nn.Conv2d(width, out, 3, stride, 1, bias=False), nn.BatchNorm2d(out), nn.ReLU())
+
+
+class Pyramid(nn.Module):
+    """A backbone of three stages, a pyramid over them, and two heads on each of its maps."""
+
+    def __init__(self):
+        super().__init__()
+        self.stages = nn.ModuleList([nn.Sequential(_stage(3, 8), _stage(8, 8), _stage(8, 8))])
+        for width in (8, 16):
+            self.stages.append(nn.Sequential(_stage(width, 2 * width, 2), _stage(2 * width, 2 * width), _stage(2 * width, 2 * width)))
+        self.lateral = nn.ModuleList([nn.Conv2d(width, 8, 1) for width in (8, 16, 32)])
+        self.scores, self.boxes = nn.Conv2d(8, 5, 3, padding=1), nn.Conv2d(8, 4, 3, padding=1)
+
+    def forward(self, x):
+        maps = []
+        for stage in self.stages:
+            x = stage(x)
+            maps.append(x)
+        joined = self.lateral[2](maps[2])
+        levels = [joined]
+        for number in (1, 0):
+            joined = self.lateral[number](maps[number]) + nn.functional.interpolate(joined, scale_factor=2)
+            levels.insert(0, joined)
+        return {"scores": [self.scores(each) for each in levels], "boxes": [self.boxes(each) for each in levels]}
+
+
+class Towers(nn.Module):
+    """Two towers that meet, and a result before they do."""
+
+    def __init__(self):
+        super().__init__()
+        self.image = nn.Sequential(_stage(3, 8, 2), _stage(8, 8), _stage(8, 8), _stage(8, 16, 2), _stage(16, 16), _stage(16, 16))
+        self.mask = nn.Sequential(_stage(1, 8, 2), _stage(8, 16, 2))
+        self.head = nn.Linear(16, 5)
+
+    def forward(self, image, mask, gain=1.0):
+        weighed = self.image(image) * self.mask(mask) * gain
+        return self.head(weighed.mean((2, 3))), {"map": weighed, "note": None}
+
+
+class Siamese(nn.Module):
+    """One tower for both of its inputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.tower = nn.Sequential(_stage(3, 8, 2), _stage(8, 8), _stage(8, 16, 2))
+
+    def forward(self, left, right):
+        return self.tower(left) + self.tower(right)
+
+
+class Deep(nn.Module):
+    """Every stage's end is returned, as of a network of features."""
+
+    def __init__(self):
+        super().__init__()
+        self.stages = nn.ModuleList([nn.Sequential(_stage(3, 8), _stage(8, 8), _stage(8, 8))])
+        self.stages.append(nn.Sequential(_stage(8, 16, 2), _stage(16, 16), _stage(16, 16)))
+
+    def forward(self, x):
+        found = []
+        for stage in self.stages:
+            x = stage(x)
+            found.append(x)
+        return found
+
+
+FORMS = {
+    "pyramid": (Pyramid, (1, 3, 16, 16)),
+    "towers": (Towers, {"image": (1, 3, 16, 16), "mask": (1, 1, 16, 16)}),
+    "siamese": (Siamese, [(1, 3, 16, 16), (1, 3, 16, 16)]),
+    "deep": (Deep, (1, 3, 16, 16)),
+    "batch": (Towers, {"image": (3, 3, 16, 16), "mask": (3, 1, 16, 16)}),
+}
+
+
+def form(name):
+    """A network of `FORMS` with settled weights, and its shapes."""
+    from stretch.models.statistics import settle
+
+    kind, given = FORMS[name]
+    torch.manual_seed(0)
+    module = kind().eval()
+    settle(module, given, torch.Generator().manual_seed(0))
+    return module, given
+
+
+def assert_equal(got, want, slack=1e-4):
+    """Two returned structures hold the same, up to rounding."""
+    assert type(got) is type(want)
+    for (name, mine), (same, theirs) in zip(keyed(got), keyed(want), strict=True):
+        assert name == same
+        if isinstance(theirs, torch.Tensor):
+            assert torch.allclose(mine, theirs, rtol=0, atol=slack * max(1e-3, float(theirs.detach().abs().max())))
+        else:
+            assert mine == theirs

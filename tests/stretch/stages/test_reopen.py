@@ -1,0 +1,164 @@
+"""A bundle's networks are those that it was written of, whatever its joins are."""
+
+import json
+import random
+import shutil
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hypothesis import HealthCheck, example, given, settings  # noqa: E402 - torch may be missing
+from hypothesis import strategies as st  # noqa: E402
+from torch import nn  # noqa: E402
+
+from predictors.errors import StretchError  # noqa: E402
+from scheduler.bundle.load import load_bundle  # noqa: E402
+from scheduler.formats.onnx import open_onnx  # noqa: E402
+from stretch.capture import capture  # noqa: E402
+from stretch.export.bundle import BundleFacts, export_bundle  # noqa: E402
+from stretch.export.precision import export_precision  # noqa: E402
+from stretch.quantize.images import synthetic_images  # noqa: E402
+from stretch.stages.reopen import reopen  # noqa: E402
+from stretch.transform import build  # noqa: E402
+from tests.corpus.mutations import VALUES, swapped  # noqa: E402
+from tests.stretch import exact_bundles  # noqa: E402
+from tests.stretch.channel_networks import small, small_in_channels  # noqa: E402
+from tests.stretch.designs import cpu_and  # noqa: E402
+
+pytestmark = pytest.mark.torch
+FACTS = BundleFacts("mi9", False, "random")
+
+
+def written(folder, found, design, **options):
+    model = build(found, design)
+    with torch.no_grad():
+        for number, parameter in enumerate(model.parameters()):
+            # no longer what the original has
+            parameter.mul_(1 + 0.01 * (number % 3))
+    export_bundle(folder, found, model, None, FACTS, "0.1.0", **options)
+    return load_bundle(folder, check_hashes=True), model.eval()
+
+
+class Pooled(nn.Module):
+    """As VGG on small images: the last pooling changes nothing, and a segment ends there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = []
+        for inputs, outputs in ((3, 8), (8, 16), (16, 16)):
+            convs = [nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU(), nn.Conv2d(outputs, outputs, 3, padding=1), nn.ReLU()]
+            layers += [*convs, nn.MaxPool2d(2)]
+        self.features, self.pool = nn.Sequential(*layers), nn.AdaptiveAvgPool2d(4)
+        self.head = nn.Linear(16 * 16, 7)
+
+    def forward(self, x):
+        return self.head(torch.flatten(self.pool(self.features(x)), 1))
+
+
+NETWORKS = {
+    **{
+        join: (lambda join=join: (found := _captured("tiny_resnet"), cpu_and("gpu", found.graph, join)))
+        for join in ("sum", "concat", "project")
+    },
+    "depthwise": lambda: (found := _captured("tiny_mobilenet"), cpu_and("gpu", found.graph, "sum")),
+    "bands and paths": lambda: (
+        found := capture(exact_bundles.network(), (1, 3, exact_bundles.HEIGHT, exact_bundles.WIDTH), "net"),
+        exact_bundles.designed(found.graph),
+    ),
+    "channels": lambda: (found := small(), small_in_channels(found.graph)),
+}
+
+
+def _captured(name):
+    from stretch.models.load import load_model
+
+    loaded = load_model(name, weights="none")
+    return capture(loaded.module, loaded.input_shape, name)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_reopened_networks_compute_what_those_that_were_written_compute(tmp_path, name):
+    found, design = NETWORKS[name]()
+    bundle, model = written(tmp_path / "b", found, design)
+    reopened = reopen(bundle)
+    x = torch.randn(3, *found.graph.input.shape[1:])
+    with torch.inference_mode():
+        for got, want in ((reopened.model(x), model(x)), (reopened.original.module(x), found.module.eval()(x))):
+            torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4 * float(want.abs().max()))
+    assert {name for name, _ in reopened.model.named_parameters()} == {name for name, _ in model.named_parameters()}
+    assert not reopened.model.training
+
+
+def test_segment_that_ends_where_nothing_is_computed_is_found_again(tmp_path):
+    torch.manual_seed(0)
+    found = capture(Pooled().eval(), (1, 3, 32, 32), "pooled")
+    design = cpu_and("gpu", found.graph, "sum")
+    assert "pool" in {part.end for part in design.segments}
+    bundle, model = written(tmp_path / "b", found, design)
+    assert "pool" not in {op.name for op in open_onnx(bundle.file("controls/original.onnx")).graph.ops}
+    reopened = reopen(bundle)
+    x = torch.randn(2, 3, 32, 32)
+    with torch.inference_mode():
+        torch.testing.assert_close(reopened.model(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_bundle_without_the_original_is_refused(captured, tmp_path):
+    found = captured("tiny_resnet")
+    bundle, _ = written(tmp_path / "b", found, cpu_and("gpu", found.graph, "sum"), controls=False)
+    with pytest.raises(StretchError, match="without controls"):
+        reopen(bundle)
+
+
+def test_bundle_in_another_precision_is_refused_by_the_subgraph(captured, tmp_path):
+    found = captured("tiny_resnet")
+    bundle, _ = written(tmp_path / "b", found, cpu_and("gpu", found.graph, "sum"))
+    export_precision(bundle, tmp_path / "half", {"gpu": "fp16"}, synthetic_images(found.graph.input.shape, 8), "made up")
+    with pytest.raises(StretchError, match=r"in fp16, and weights can be changed in fp32 alone"):
+        reopen(load_bundle(tmp_path / "half"))
+
+
+def test_file_that_computes_something_else_is_refused(captured, tmp_path):
+    """The branched network's whole file is another's; its hash is not looked at here."""
+    found = captured("tiny_resnet")
+    bundle, _ = written(tmp_path / "b", found, cpu_and("gpu", found.graph, "sum"))
+    other, _ = written(tmp_path / "other", _captured("tiny_resnet"), cpu_and("gpu", found.graph, "sum"))
+    import onnx
+
+    model = onnx.load(str(other.file("model.onnx")))
+    for tensor in model.graph.initializer:
+        if len(tensor.dims) == 4:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor) * 2, tensor.name))
+    onnx.save(model, str(bundle.file("model.onnx")))
+    with pytest.raises(StretchError, match="differs from torch"):
+        reopen(bundle)
+
+
+@pytest.fixture(scope="module")
+def whole(captured, tmp_path_factory):
+    """The folder of a bundle that nobody has tampered with."""
+    found = captured("tiny_resnet")
+    bundle, _ = written(tmp_path_factory.mktemp("whole") / "b", found, cpu_and("gpu", found.graph, "sum"))
+    return bundle.path
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example(seed=3944773)  # a width of four hundred digits
+@example(seed=1097)  # branches of no width
+@example(seed=17168)  # a segment called ".."
+@example(seed=2346)  # a segment called "cpu", as a method of every module
+@given(seed=st.integers(0, 2**32))
+def test_design_that_was_tampered_with_is_refused_in_a_sentence_or_is_of_the_same_original(captured, whole, seed):
+    found, bundle = captured("tiny_resnet"), whole
+    text = json.loads((bundle / "bundle.json").read_text())
+    text["design"] = swapped(random.Random(seed), text["design"], VALUES)
+    path = bundle.parent / "tampered"
+    shutil.copytree(bundle, path, dirs_exist_ok=True)
+    (path / "bundle.json").write_text(json.dumps(text))
+    try:
+        reopened = reopen(load_bundle(path))
+    except StretchError:
+        return
+    x = torch.randn(1, *found.graph.input.shape[1:])
+    with torch.inference_mode():
+        torch.testing.assert_close(reopened.original.module(x), found.module.eval()(x), rtol=1e-3, atol=1e-3)

@@ -1,0 +1,82 @@
+import errno
+import resource
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from safetensors.torch import load_file  # noqa: E402 - torch may be missing
+
+from predictors.errors import StretchError  # noqa: E402
+from stretch.transform.tensors import load_optimizer, optimizer_tensors, write_tensors  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+def test_full_disk_leaves_the_old_file_and_no_rest(tmp_path, monkeypatch):
+    path = tmp_path / "w.safetensors"
+    write_tensors(path, {"a": torch.zeros(1)})
+    before = path.read_bytes()
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(StretchError, match="the disk is full"):
+        write_tensors(path, {"a": torch.ones(1)})
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["w.safetensors"]
+
+
+def test_weights_below_a_file_are_refused_by_their_own_name(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(StretchError, match=r"cannot write .*file/model\.safetensors"):
+        write_tensors(tmp_path / "file" / "model.safetensors", {"a": torch.zeros(1)})
+
+
+def test_file_larger_than_the_process_may_write_is_told_as_a_full_disk(tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        with pytest.raises(StretchError, match=r"w\.safetensors: the disk is full"):
+            write_tensors(tmp_path / "w.safetensors", {"a": torch.zeros(1000)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list(tmp_path.iterdir())
+
+
+def test_tensors_that_share_memory_are_written_each_by_itself(tmp_path):
+    weight = torch.arange(4.0)
+    write_tensors(tmp_path / "w.safetensors", {"a": weight, "b": weight, "c": torch.ones(4)[1:3]})
+    assert {name: value.tolist() for name, value in load_file(tmp_path / "w.safetensors").items()} == {
+        "a": [0.0, 1.0, 2.0, 3.0],
+        "b": [0.0, 1.0, 2.0, 3.0],
+        "c": [1.0, 1.0],
+    }
+
+
+def test_tensors_in_another_memory_format_are_written_as_they_are(tmp_path):
+    weight = torch.arange(2.0 * 3 * 4 * 5).reshape(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
+    write_tensors(tmp_path / "w.safetensors", {"a": weight})
+    assert torch.equal(load_file(tmp_path / "w.safetensors")["a"], weight)
+
+
+def test_optimizer_that_was_written_steps_on_as_the_one_that_never_stopped(tmp_path):
+    def stepped(weight, optimizer, count):
+        for number in range(count):
+            weight.grad = torch.full_like(weight, 0.5 + number)
+            optimizer.step()
+
+    whole = torch.nn.Parameter(torch.ones(2, 3))
+    first = torch.optim.Adam([whole], 0.1)
+    stepped(whole, first, 3)
+    write_tensors(tmp_path / "o.safetensors", optimizer_tensors(first, [whole]))
+    resumed = torch.nn.Parameter(whole.detach().clone())
+    second = torch.optim.Adam([resumed], 0.1)
+    load_optimizer(second, [resumed], load_file(tmp_path / "o.safetensors"))
+    fresh = torch.nn.Parameter(whole.detach().clone())
+    stepped(fresh, torch.optim.Adam([fresh], 0.1), 3)
+    stepped(whole, first, 3)
+    stepped(resumed, second, 3)
+    torch.testing.assert_close(resumed, whole)
+    assert float((fresh - whole).detach().abs().max()) > 1e-3
