@@ -27,6 +27,7 @@ SLOW = {
     "docs/explanations/calibration.md",
     "docs/reference/python.md",
     "docs/guides/branch-a-model.md",
+    "docs/guides/bring-a-network.md",
     "docs/guides/precision-and-the-dsp.md",
     "docs/guides/profile-a-device.md",
     "docs/guides/run-a-bundle.md",
@@ -44,7 +45,7 @@ def marked(page: Path):
     return pytest.param(page, marks=pytest.mark.slow) if str(page) in SLOW else page
 
 
-# the page on models has some forty commands, each a process that imports torch
+# the guides have up to twenty commands, each a process that imports torch
 @pytest.mark.timeout(2400)
 @pytest.mark.torch
 @pytest.mark.parametrize("page", [marked(page) for page in RUNNABLE], ids=str)
