@@ -249,6 +249,23 @@ class Delegate(ABC):
             MissingBackendError: If a library this delegate needs is missing.
         """
 
+    def abort(self, why: str) -> bool:
+        """End what runs now, from another thread, because it hangs.
+
+        Args:
+            why: What the call raises then, as the end of a sentence.
+
+        Returns:
+            Whether the call comes back now, and the delegate may be used again; most cannot be stopped.
+        """
+        del why
+        return False
+
+    @property
+    def restarting(self) -> bool:
+        """Whether a call takes its time because what it runs on is being made anew, which does not count as hanging."""
+        return False
+
     def close(self) -> None:  # noqa: B027 - most have nothing to end
         """End what outlives a call, such as a process; called once, when nothing that it compiled is used any more."""
 

@@ -4,6 +4,7 @@ import contextlib
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
+from typing import Literal
 
 from predictors.errors import StretchError
 from scheduler.bundle.load import Bundle
@@ -13,6 +14,9 @@ from scheduler.delegates.base import UnableError
 from scheduler.placement.fallback import fallback_placement
 from scheduler.placement.place import Dispatch, Placement
 from scheduler.runtime.failures import delegate_failure
+
+#: What became of a call that takes too long.
+Aborted = Literal["ended", "restarting", "no"]
 
 
 class Code:
@@ -91,6 +95,23 @@ class Code:
     def movable(self) -> frozenset[str]:
         """Delegates whose subgraphs may run on any thread, several of them at once."""
         return frozenset(name for (name, _), delegate in self._delegates.items() if delegate.reentrant)
+
+    def abort(self, place: Placement, why: str) -> Aborted:
+        """Have a delegate give up what hangs.
+
+        Args:
+            place: Where it hangs.
+            why: As the end of a sentence.
+
+        Returns:
+            ``ended`` if the call comes back now, ``restarting`` if it does not hang, ``no`` if it cannot be ended.
+        """
+        delegate = self._delegates.get((place.delegate, place.cores))
+        if delegate is None:
+            return "no"
+        if delegate.restarting:
+            return "restarting"
+        return "ended" if delegate.abort(why) else "no"
 
     @property
     def computes(self) -> bool:

@@ -83,7 +83,7 @@ class Executor(Driver[Lane]):
         self._calls, self._errors = lane.calls, lane.errors
         self._places = dict(placements)
         self._done: list[tuple[str, int, int]] = []
-        self._queues = Queues(limit_s, self._places.__getitem__)
+        self._queues = Queues(limit_s, self._places.__getitem__, code.abort)
         for name, place in placements.items():
             self._add(name, place)
         #: The code of each subgraph where it runs now.

@@ -5,7 +5,20 @@ from scheduler.delegates.base import origin
 from scheduler.placement.place import Placement
 
 
-def hang_failure(subgraph: str, place: Placement, limit_s: float) -> StretchError:
+class HangError(StretchError):
+    """A delegate did not come back, and cannot be stopped: its thread is lost."""
+
+
+def hang_reason(limit_s: float) -> str:
+    """What is wrong with a call that takes too long, as the end of a sentence.
+
+    Args:
+        limit_s: How long it was waited for, s.
+    """
+    return f"it did not end within {limit_s:g} s"
+
+
+def hang_failure(subgraph: str, place: Placement, limit_s: float) -> HangError:
     """An error that names a subgraph whose delegate did not come back.
 
     Args:
@@ -13,7 +26,7 @@ def hang_failure(subgraph: str, place: Placement, limit_s: float) -> StretchErro
         place: Where it runs.
         limit_s: How long it was waited for, s.
     """
-    return StretchError(
+    return HangError(
         f"subgraph `{subgraph}` did not end within {limit_s:g} s on processor `{place.processor}` (delegate `{place.delegate}`)",
         f"run it elsewhere with --map {place.processor}=cpu, or allow more with --time-limit",
     )

@@ -24,7 +24,7 @@ from scheduler.runtime.buffers import Buffers, subgraph_spans
 from scheduler.runtime.code import Code
 from scheduler.runtime.driver import Driver, Lane
 from scheduler.runtime.events import Event, Fail, Finish, InputReady, Replaced, Start, StepDone
-from scheduler.runtime.failures import hang_failure, step_failure
+from scheduler.runtime.failures import hang_failure, hang_reason, step_failure
 from scheduler.runtime.inputs import Values, plain
 from scheduler.runtime.machine import Machine
 from scheduler.runtime.plan import ExecutionPlan
@@ -299,12 +299,16 @@ class Pipeline(Driver[_Lane]):
             else:
                 future.set_result(output)
 
-    def _overdue(self, queue: str, call: tuple[str, int]) -> None:
-        """Told by the watch: nothing that is in flight can be waited for any more."""
-        failure = hang_failure(call[0], self._machine.placements[call[0]], self._limit_s)
+    def _overdue(self, queue: str, call: tuple[str, int]) -> bool:
+        """Told by the watch: nothing that is in flight can be waited for any more, unless this does not hang; whether to look again."""
+        place = self._machine.placements[call[0]]
+        ended = self._code.abort(place, hang_reason(self._limit_s)) if self._watch.running.get(queue) is call else "ended"
+        if ended != "no":
+            return ended == "restarting"
+        failure = hang_failure(call[0], place, self._limit_s)
         with self._changed:
             if self._watch.running.get(queue) is not call:
-                return
+                return False
             self._hang = failure
             note_hang(failure)
             self._dismiss()
@@ -313,6 +317,7 @@ class Pipeline(Driver[_Lane]):
             if lane.future.running():
                 with suppress(InvalidStateError):
                     lane.future.set_exception(failure)
+        return False
 
     def _raise_hang(self) -> None:
         if self._hang is not None:

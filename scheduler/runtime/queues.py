@@ -11,7 +11,8 @@ from time import perf_counter_ns
 from predictors.errors import StretchError
 from scheduler.delegates.base import AsyncInvocation
 from scheduler.placement.place import Placement
-from scheduler.runtime.failures import hang_failure
+from scheduler.runtime.code import Aborted
+from scheduler.runtime.failures import hang_failure, hang_reason
 from scheduler.runtime.watch import Watch, interrupt, note_hang
 from scheduler.runtime.workers import Completion, Worker
 
@@ -31,11 +32,14 @@ class Queues:
     Args:
         limit_s: Seconds that one call of a delegate may take.
         place_of: Where a subgraph runs now.
+        abort: Ends what hangs at a placement, so that its call raises what it is given (`scheduler.runtime.code.Code.abort`).
     """
 
-    def __init__(self, limit_s: float, place_of: Callable[[str], Placement]) -> None:
+    def __init__(
+        self, limit_s: float, place_of: Callable[[str], Placement], abort: Callable[[Placement, str], Aborted] = lambda place, why: "no"
+    ) -> None:
         self._limit_s = limit_s
-        self._place_of = place_of
+        self._place_of, self._abort = place_of, abort
         self._completions: SimpleQueue[Completion] = SimpleQueue()
         self._watch = Watch(limit_s, self._overdue)
         #: What runs now, by thread; who runs a step on the calling thread says so here.
@@ -169,19 +173,24 @@ class Queues:
         del self._enqueued[name]
         return name, error, start, perf_counter_ns()
 
-    def _overdue(self, thread: str, call: tuple[str, int]) -> None:
-        """Told by the watch: the subgraph is given up."""
+    def _overdue(self, thread: str, call: tuple[str, int]) -> bool:
+        """Told by the watch: the subgraph is given up, unless it does not hang; whether to look again."""
         name, start = call
-        failure = hang_failure(name, self._place_of(name), self._limit_s)
+        place = self._place_of(name)
+        ended = self._abort(place, hang_reason(self._limit_s)) if self.running.get(thread) is call else "ended"
+        if ended != "no":
+            return ended == "restarting"
+        failure = hang_failure(name, place, self._limit_s)
         with self._telling:
             if self.running.get(thread) is not call:
-                return
+                return False
             self._hang = failure
             note_hang(failure)
             if thread == CALLER:
                 interrupt(self._caller)
             else:
                 self._completions.put((name, failure, start, perf_counter_ns()))
+        return False
 
 
 def _wait_for_all(calls: Sequence[AsyncInvocation]) -> None:

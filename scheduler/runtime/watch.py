@@ -10,6 +10,7 @@ import signal
 import threading
 import weakref
 from collections.abc import Callable
+from math import inf
 from time import perf_counter_ns
 
 from predictors.errors import StretchError
@@ -28,11 +29,12 @@ class Watch:
 
     Args:
         limit_s: How long a call may take, s.
-        overdue: A method that is told once of each call that took longer: its thread,
-            and what `running` has for it. Its object is not kept alive.
+        overdue: A method that is told of each call that took longer: its thread,
+            and what `running` has for it; once, unless it answers that it wants to be told
+            again when as much time has gone by. Its object is not kept alive.
     """
 
-    def __init__(self, limit_s: float, overdue: Callable[[str, tuple[str, int]], None]) -> None:
+    def __init__(self, limit_s: float, overdue: Callable[[str, tuple[str, int]], bool]) -> None:
         #: Written by the threads that call delegates.
         self.running: Running = {}
         ended = threading.Event()
@@ -71,22 +73,23 @@ def last_hang() -> StretchError | None:
 
 
 def _look(
-    running: Running, limit_s: float, overdue: "weakref.WeakMethod[Callable[[str, tuple[str, int]], None]]", ended: threading.Event
+    running: Running, limit_s: float, overdue: "weakref.WeakMethod[Callable[[str, tuple[str, int]], bool]]", ended: threading.Event
 ) -> None:
     limit_ns = int(limit_s * 1e9)
-    told: dict[str, tuple[str, int]] = {}
+    #: Calls that were told of, and when to tell of them again.
+    told: dict[str, tuple[tuple[str, int], float]] = {}
     wait = limit_s
     while not ended.wait(min(wait, threading.TIMEOUT_MAX)):
         now, wait = perf_counter_ns(), limit_s
         for thread, call in list(running.items()):
-            if call is None or told.get(thread) is call:
+            if call is None:
                 continue
-            left = call[1] + limit_ns - now
+            known, again = told.get(thread, (None, inf))
+            left = (again if known is call else call[1] + limit_ns) - now
             if left > 0:
                 wait = min(wait, left / 1e9)
             elif tell := overdue():
-                told[thread] = call
-                tell(thread, call)
+                told[thread] = call, now + limit_ns if tell(thread, call) else inf
                 del tell
 
 

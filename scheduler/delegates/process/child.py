@@ -6,11 +6,10 @@ import sys
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import numpy as np
-
 from predictors.errors import StretchError
 from scheduler.cores import pin_thread
-from scheduler.delegates.base import Array, Compiled, Invocation, get_delegate
+from scheduler.delegates.base import Compiled, Invocation, get_delegate
+from scheduler.delegates.process.shared import opened
 
 
 class Server:
@@ -36,31 +35,28 @@ class Server:
             case "compile":
                 made = self._delegate.compile(Path(command["model"]))
                 self._compiled.append(made)
-                return {"number": len(self._compiled) - 1, "inputs": list(made.inputs.items()), "outputs": list(made.outputs.items())}
+                return {"made": len(self._compiled) - 1, "inputs": list(made.inputs.items()), "outputs": list(made.outputs.items())}
             case "bind":
-                inputs, outputs = ([_array(each) for each in command[what]] for what in ("inputs", "outputs"))
+                inputs, outputs = ([opened(each) for each in command[what]] for what in ("inputs", "outputs"))
                 self._bound.append(self._compiled[command["compiled"]].bind(inputs, outputs))
-                return {"number": len(self._bound) - 1}
+                return {"made": len(self._bound) - 1}
             case "run":
-                self._bound[command["number"]].run()
+                self._bound[command["bound"]].run()
                 return {}
         raise StretchError(f"the child process does not know the command `{command['do']}`")
-
-
-def _array(described: dict[str, Any]) -> Array:
-    return np.memmap(described["file"], np.dtype(described["dtype"]), "r+", shape=tuple(described["shape"]))
 
 
 def serve(server: Server, commands: BinaryIO, answers: BinaryIO) -> None:
     """Answer each command in order until there are no more; a failure is an answer."""
     for line in commands:
+        command = json.loads(line)
         try:
-            answer = server.handle(json.loads(line))
+            answer = server.handle(command)
         except StretchError as error:
             answer = {"error": error.message, "hint": error.hint}
         except Exception as error:  # the parent raises it where it was asked for
             answer = {"error": f"{type(error).__name__}: {error}"}
-        answers.write(json.dumps(answer).encode() + b"\n")
+        answers.write(json.dumps({**answer, "number": command["number"]}).encode() + b"\n")
         answers.flush()
 
 

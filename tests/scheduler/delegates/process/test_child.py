@@ -9,12 +9,16 @@ from scheduler.delegates.process.child import Server, serve
 
 
 def test_a_failure_is_an_answer_and_the_next_command_is_served(bundle_dir):
-    commands = [{"do": "compile", "model": "nowhere.onnx"}, {"do": "compile", "model": str(bundle_dir / "stem.onnx")}]
+    commands = [
+        {"do": "compile", "model": "nowhere.onnx", "number": 1},
+        {"do": "compile", "model": str(bundle_dir / "stem.onnx"), "number": 2},
+    ]
     answers = io.BytesIO()
     serve(Server("reference", ()), io.BytesIO(b"".join(json.dumps(c).encode() + b"\n" for c in commands)), answers)
     first, second = (json.loads(line) for line in answers.getvalue().splitlines())
     assert "nowhere.onnx" in first["error"]
-    assert second == {"number": 0, "inputs": [["x", [1, 3, 8, 8]]], "outputs": [["t0", [1, 6, 8, 8]]]}
+    assert first["number"] == 1
+    assert second == {"made": 0, "number": 2, "inputs": [["x", [1, 3, 8, 8]]], "outputs": [["t0", [1, 6, 8, 8]]]}
 
 
 def test_unknown_command_is_refused():
@@ -27,8 +31,8 @@ def test_results_are_written_to_the_shared_files(bundle_dir, tmp_path):
     server.handle({"do": "compile", "model": str(bundle_dir / "stem.onnx")})
     shapes = {"x": (1, 3, 8, 8), "t0": (1, 6, 8, 8)}
     memory = {name: np.memmap(tmp_path / name, np.float32, "w+", shape=shape) for name, shape in shapes.items()}
-    described = {name: [{"file": str(tmp_path / name), "shape": shape, "dtype": "<f4"}] for name, shape in shapes.items()}
+    described = {name: [{"file": str(tmp_path / name), "offset": 0, "shape": shape, "dtype": "<f4"}] for name, shape in shapes.items()}
     memory["x"][:] = 1
-    number = server.handle({"do": "bind", "compiled": 0, "inputs": described["x"], "outputs": described["t0"]})["number"]
-    server.handle({"do": "run", "number": number})
+    number = server.handle({"do": "bind", "compiled": 0, "inputs": described["x"], "outputs": described["t0"]})["made"]
+    server.handle({"do": "run", "bound": number})
     assert memory["t0"].any()

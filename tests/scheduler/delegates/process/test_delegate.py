@@ -51,16 +51,42 @@ def test_branch_in_another_process_gives_the_same_numbers_and_goes_with_its_sess
     assert child not in children()
 
 
-def test_child_that_dies_is_one_clear_error(bundle_dir, before):
+def test_child_that_dies_is_replaced_and_no_inference_is_lost(bundle_dir, before):
     with Session(bundle_dir, {"gpu": "process"}) as session:
         session(X)
-        os.kill(child_since(before), signal.SIGKILL)
-        with pytest.raises(
-            StretchError, match=r"`s1.gpu` failed on processor `gpu` \(delegate `process`\): the process of the delegate has ended"
-        ):
-            session(X)
-        with pytest.raises(StretchError, match="has ended"):
-            session(X)
+        for number in range(3):
+            os.kill(child_since(before), signal.SIGKILL)
+            x = X * (number + 1)
+            assert np.allclose(session(x), onnx_runtime.output(bundle_dir / "model.onnx", x), atol=1e-5)
+            assert np.allclose(session.submit(x).result(60), onnx_runtime.output(bundle_dir / "model.onnx", x), atol=1e-5)
+        child = child_since(before)
+    assert child not in children()
+
+
+def test_child_that_dies_while_it_computes_is_replaced_and_computes_it_again(bundle_dir, before):
+    delegate = ProcessDelegate("cpu")
+    output = np.zeros((1, 6, 8, 8), np.float32)
+    call = delegate.compile(bundle_dir / "stem.onnx").bind([X], [output])
+    pid = child_since(before)
+    os.kill(pid, signal.SIGSTOP)
+    call.enqueue()
+    os.kill(pid, signal.SIGKILL)
+    call.wait()
+    assert np.allclose(output, onnx_runtime.output(bundle_dir / "stem.onnx", X), atol=1e-5)
+
+
+def test_child_that_dies_again_and_again_is_one_clear_error(bundle_dir, before, tmp_path):
+    file = tmp_path / "stem.onnx"
+    file.write_bytes((bundle_dir / "stem.onnx").read_bytes())
+    delegate = ProcessDelegate("cpu")
+    call = delegate.compile(file).bind([X], [np.zeros((1, 6, 8, 8), np.float32)])
+    file.unlink()
+    os.kill(child_since(before), signal.SIGKILL)
+    with pytest.raises(StretchError, match=r"stem.onnx"):
+        call.run()
+    delegate.close()
+    with pytest.raises(StretchError, match="closed"):
+        call.run()
 
 
 def test_what_the_inner_delegate_refuses_is_said_as_it_says_it(tmp_path):
@@ -122,12 +148,16 @@ def test_session_that_cannot_be_made_leaves_no_child_behind(bundle_dir, before):
     assert children() <= before
 
 
-def test_child_that_hangs_ends_with_the_session_after_its_time(bundle_dir, before):
+def test_child_that_hangs_is_ended_after_its_time_and_the_session_goes_on(bundle_dir, before):
     with Session(bundle_dir, {"gpu": "process"}, time_limit=0.5) as session:
-        session(X)
-        os.kill(child_since(before), signal.SIGSTOP)
-        with pytest.raises(StretchError, match=r"`s1.gpu` did not end within 0.5 s on processor `gpu` \(delegate `process`\)"):
-            session(X)
+        for run in (session, lambda x: session.submit(x).result(60)):
+            run(X)
+            os.kill(child_since(before), signal.SIGSTOP)
+            with pytest.raises(
+                StretchError, match=r"`s1.gpu` failed on processor `gpu` \(delegate `process`\): it did not end within 0.5 s"
+            ):
+                run(X)
+            assert np.allclose(run(X), whole(bundle_dir), atol=1e-6)
     assert children() <= before
 
 

@@ -1,0 +1,183 @@
+"""A child process and the line to it: commands in order, each with a number that its answer has too."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import weakref
+from contextlib import suppress
+from typing import Any
+
+from predictors.errors import StretchError
+
+#: Commands that make something in the child; a new child is given them again.
+_MAKING = ("compile", "bind")
+
+#: Seconds that a child may take to be as far as the one before it.
+START_S = 120.0
+
+
+class GoneError(StretchError):
+    """The child process has ended, and with it what it was told."""
+
+
+class Line:
+    """A child process; it ends with this object, and is replaced by another when it has ended by itself.
+
+    Args:
+        inner: Delegate that it runs.
+        cores: Cores that it is pinned to; empty for any.
+    """
+
+    def __init__(self, inner: str, cores: tuple[int, ...]) -> None:
+        self._command = [sys.executable, "-m", "scheduler.delegates.process.child", inner, ",".join(map(str, cores))]
+        self._sending, self._reading = threading.Lock(), threading.RLock()
+        self._numbers = 0
+        self._answers: dict[int, dict[str, Any]] = {}
+        #: What the child has made, in order.
+        self._made: list[dict[str, Any]] = []
+        #: Why it was ended from here; None if it was not.
+        self._aborted: str | None = None
+        #: Whether a new child is being made ready.
+        self.reviving = False
+        self._ended = False
+        self._start()
+
+    def _start(self) -> None:
+        path = os.pathsep.join(entry for entry in sys.path if entry)
+        self._process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": path},
+            # An interrupt at the terminal is for the parent, which then ends its children.
+            start_new_session=True,
+        )
+        self._end = weakref.finalize(self, _end, self._process)
+
+    def end(self) -> None:
+        """End the child, at once."""
+        self._ended = True
+        self._end()
+
+    def abort(self, why: str) -> None:
+        """End the child from another thread: whoever waits for an answer hears why, and the next command finds a new child.
+
+        Args:
+            why: As the end of a sentence.
+        """
+        self._aborted = why
+        with suppress(OSError):
+            self._process.kill()
+
+    @property
+    def aborted(self) -> bool:
+        """Whether the child was ended from here, and no other has come since."""
+        return self._aborted is not None
+
+    def revive(self) -> None:
+        """See that there is a child: where it has ended, a new one is given all that the old one had made.
+
+        Raises:
+            GoneError: If the new one ends as well, or the delegate was closed.
+            StretchError: If the new one cannot make it again.
+        """
+        if self._alive():
+            return  # whoever waits for an answer holds the lock
+        with self._reading:
+            if self._alive():
+                return
+            if self._ended:
+                raise GoneError("the delegate was closed")
+            self.reviving = True
+            try:
+                self._end()
+                self._aborted, self._answers = None, {}
+                self._start()
+                late = threading.Timer(START_S, self._process.kill)
+                late.daemon = True
+                late.start()
+                try:
+                    for command in self._made:
+                        self.answer(self.send(**command))
+                finally:
+                    late.cancel()
+            finally:
+                self.reviving = False
+
+    def _alive(self) -> bool:
+        return self._process.poll() is None and self._aborted is None
+
+    def send(self, **command: Any) -> int:
+        """Hand a command over without waiting for its answer.
+
+        Returns:
+            The command's number.
+        """
+        with self._sending:
+            self._numbers += 1
+            number = self._numbers
+            assert self._process.stdin is not None
+            try:
+                self._process.stdin.write(json.dumps({**command, "number": number}).encode() + b"\n")
+                self._process.stdin.flush()
+            except (OSError, ValueError) as error:
+                raise self._gone() from error
+        return number
+
+    def answer(self, number: int) -> dict[str, Any]:
+        """The answer to a command.
+
+        Raises:
+            GoneError: If the process has ended.
+            StretchError: If the command failed.
+        """
+        with self._reading:
+            while number not in self._answers:
+                assert self._process.stdout is not None
+                try:
+                    line = self._process.stdout.readline()
+                except ValueError as error:  # closed meanwhile
+                    raise self._gone() from error
+                if not line.endswith(b"\n"):
+                    raise self._gone()
+                found: dict[str, Any] = json.loads(line)
+                self._answers[found.pop("number")] = found
+            found = self._answers.pop(number)
+        if "error" in found:
+            raise StretchError(found["error"], found.get("hint"))
+        return found
+
+    def make(self, **command: Any) -> dict[str, Any]:
+        """Have the child make something, which a child that takes its place makes again.
+
+        Returns:
+            The answer.
+
+        Raises:
+            StretchError: If it refuses or the process has ended.
+        """
+        assert command["do"] in _MAKING
+        self.revive()
+        found = self.answer(self.send(**command))
+        self._made.append(command)
+        return found
+
+    def _gone(self) -> GoneError:
+        if self._aborted is not None:
+            return GoneError(self._aborted)
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(1)
+        code = self._process.poll()
+        return GoneError(f"the process of the delegate has ended{'' if code is None else f' with status {code}'}")
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    # It may hang in a subgraph, and has nothing to lose.
+    process.kill()
+    process.wait()
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            with suppress(OSError):
+                stream.close()
