@@ -29,6 +29,8 @@ RECORD = HERE / "results" / "coverage.json"
 EQUAL = 1e-4
 #: What the machine is that tries the first network, beside the rows.
 MACHINE = "machine.json"
+#: How the note of networks begins that were tried on another machine than the record's.
+ELSEWHERE = "tried on another machine, "
 #: Seconds that a network may take.
 LIMIT = 600
 
@@ -126,23 +128,31 @@ def recorded(name: str) -> dict[str, dict[str, Value]]:
 def record(out: Path) -> None:
     """Add the networks that were tried to the record."""
     tables: dict[str, list[dict[str, Value]]] = {"sets": []}
-    loads = [read_record(RECORD).load or 0.0] if RECORD.exists() else []
+    known = read_record(RECORD) if RECORD.exists() else None
+    loads = [] if known is None else [known.load or 0.0]
+    added = []
     for name in SETS:
         rows = recorded(name)
         for file in sorted((out / name).glob("*.json")):
             tried = json.loads(file.read_text())
             rows[tried["network"]] = told(tried)
+            added.append(tried["network"])
             loads.append(tried["load"])
         if rows:
             tables[name] = [rows[network] for network in sorted(rows)]
             tables["sets"].append(summary(name, tables[name]))
     where = json.loads((out / MACHINE).read_text())
-    elsewhere = sorted({str(row["processor"]) for name in SETS for row in tables.get(name, [])} - {where["processor"]})
+    here = Machine(where["processor"], where["cores"], where["memory_gib"], where["system"])
+    machine, versions = (here, where["versions"]) if known is None else (known.machine, known.versions)
+    others = [] if known is None else [note for note in known.notes if note.startswith(ELSEWHERE)]
+    if machine != here:
+        others.append(f"{ELSEWHERE}{here.processor}, {here.cores} cores, {here.memory_gib} GiB, torch {where['versions']['torch']}: {', '.join(added)}")
+    elsewhere = sorted({str(row["processor"]) for name in SETS for row in tables.get(name, [])} - {machine.processor})
     write_record(
         RECORD,
         tables,
-        machine=Machine(where["processor"], where["cores"], where["memory_gib"], where["system"]),
-        versions=where["versions"],
+        machine=machine,
+        versions=versions,
         source="measured",
         command="python -m experiments.coverage.run all --jobs 15 && python -m experiments.coverage.run record",
         runs=1,
@@ -152,6 +162,7 @@ def record(out: Path) -> None:
             f"and run by the scheduler on the CPU; right: the output differs from the branched module's by at most {EQUAL:g} of the largest output",
             "branched: some segment has several branches, stretched or divided exactly",
             *([f"some networks were tried on another machine ({', '.join(elsewhere)}) with torch {version('torch')}"] if elsewhere else []),
+            *others,
             "each network's row names the commit that it was tried at, the processor, and the random weights (seed): the first of six for which torch's own result "
             f"moves by at most {CONDITION:g} with an input that is rounded otherwise (condition), else the best of them; load is the highest of any row",
         ],

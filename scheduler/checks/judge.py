@@ -8,6 +8,7 @@ import numpy as np
 from predictors.errors import StretchError
 from scheduler.bundle.manifest import SubgraphEntry
 from scheduler.bundle.rows import read_by
+from scheduler.checks.distance import TOLERANCE, distance
 from scheduler.checks.reference import Reference, run_file
 from scheduler.checks.sample import digest, read_sample
 from scheduler.checks.verify import random_input
@@ -15,11 +16,6 @@ from scheduler.delegates.base import Array
 from scheduler.runtime.inputs import Values, as_arrays, plain
 from scheduler.runtime.sequential import max_error
 from scheduler.runtime.session import Session
-
-#: How far a tensor may be from the whole model's, by the least precision among the subgraphs up to it. fp32: largest
-#: difference over the largest element, with room for delegates that add up in another order. Else root mean square of
-#: the difference over that of the tensor: rounding moves every element a little, on random numbers more than on images.
-TOLERANCE = {"fp32": 1e-3, "fp16": 0.05, "int8": 0.3}
 
 #: From the most to the least precise.
 _PRECISIONS = tuple(TOLERANCE)
@@ -72,13 +68,13 @@ def judge(session: Session, x: Values) -> Judgement:
         for name in sub.outputs:
             if name not in expected:
                 continue
-            error = _error(tensors[name], expected[name], precision)
+            error = distance(tensors[name], expected[name], precision)
             if not error <= TOLERANCE[precision]:
                 raise _blame(session, sub, name, tensors, _words(error, precision), precision)
             worst, compared = max(worst, error), compared + 1
     output, final = (manifest.named(found) for found in (tensors, expected))
     check_output(session, plain(output), plain(final))
-    worst = max(worst, *(_error(output[name], final[name], precision) for name in final))
+    worst = max(worst, *(distance(output[name], final[name], precision) for name in final))
     measure = "largest" if precision == "fp32" else "rms"
     largest = max_error(output, final)
     return Judgement(manifest.whole, measure, worst, TOLERANCE[precision], largest, compared, stored, plain(final))
@@ -95,7 +91,7 @@ def check_output(session: Session, output: Values, expected: Values) -> None:
     names = manifest.results or manifest.outputs
     got, right = (as_arrays(values, names) for values in (output, expected))
     for name in names:
-        error = _error(got[name], right[name], precision)
+        error = distance(got[name], right[name], precision)
         if not error <= TOLERANCE[precision]:
             what = "the output" if len(right) == 1 else f"the output `{name}`"
             raise StretchError(f"{what} {_words(error, precision)} {manifest.whole}", _HINT)
@@ -120,21 +116,13 @@ def _check_whole(session: Session, reference: Reference, x: Values, found: Mappi
     return True
 
 
-def _error(got: Array, expected: Array, precision: str) -> float:
-    """How far a tensor is from the expected one; NaN if it holds one."""
-    with np.errstate(all="ignore"):
-        if precision == "fp32":
-            return max_error(got, expected)
-        return float(np.linalg.norm((got - expected).ravel().astype(np.float64))) / (float(np.linalg.norm(expected)) or 1.0)
-
-
 def _blame(session: Session, sub: SubgraphEntry, tensor: str, tensors: Mapping[str, Array], told: str, precision: str) -> StretchError:
     """The error that says whose fault it is: the delegate's, if the subgraph's own file gives something else, or the file's."""
     bundle = session.bundle
     place = session.places[sub.name]
     own = run_file(bundle.file(sub.file), dict(zip(sub.inputs, read_by(sub, tensors), strict=True)))[tensor]
     got = tensors[tensor]
-    if own.shape == got.shape and _error(got, own, precision) <= TOLERANCE[precision]:
+    if own.shape == got.shape and distance(got, own, precision) <= TOLERANCE[precision]:
         return StretchError(
             f"the output of subgraph `{sub.name}` {told} {bundle.manifest.whole}: its file {bundle.file(sub.file)} computes something else",
             "write the bundle again with `stretch branch`",

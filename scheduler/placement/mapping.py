@@ -208,3 +208,25 @@ def _dispatched(placed: Mapping[str, Placement], host: str | None) -> dict[str, 
         queues = {p.queue for p in placed.values()}
         inline = queues.pop() if len(queues) == 1 and len(placed) > 1 else ""
     return {name: replace(p, dispatch="inline") if p.queue == inline and p.dispatch == "blocking" else p for name, p in placed.items()}
+
+
+def mapping_of_used(
+    mapping: Mapping[str, str], manifest: Manifest, used: Sequence[str], processors: Sequence[str] | None
+) -> dict[str, str]:
+    """The mapping without processors that lost all their work to others.
+
+    Args:
+        mapping: Where processors run here.
+        manifest: The bundle's description, as it was designed.
+        used: Processors that have work.
+        processors: Those that may be used; None for all.
+
+    Raises:
+        UsageError: If one was left out by the same caller who mapped it.
+    """
+    designed = {entry.processor for entry in manifest.subgraphs}
+    idle = [name for name in mapping if name in designed and name not in used]
+    for name in idle:
+        if processors and name not in processors:
+            raise UsageError(f"processor `{name}` is mapped, but --processors leaves it out")
+    return {name: target for name, target in mapping.items() if name not in idle}

@@ -95,6 +95,10 @@ class Buffers:
                 bound[name] = self.arrays[own]
         return bound, copies
 
+    def like(self, names: Sequence[str]) -> dict[str, Array]:
+        """New arrays of the shapes and types of some tensors."""
+        return {name: np.zeros(self._tensors[name].shape, np.dtype(self._tensors[name].dtype)) for name in names}
+
     def _slices(self, plan: ExecutionPlan) -> tuple[dict[str, tuple[PlannedJoin, int]], dict[str, list[tuple[str, int]]]]:
         """Tensors that lie in a join's output and where their channels start, and those that have to be copied there."""
         inside: dict[str, tuple[PlannedJoin, int]] = {}
@@ -194,8 +198,16 @@ def _outermost(name: str, slices: Mapping[str, tuple[PlannedJoin, int]]) -> str:
     return name
 
 
-def bind_subgraph(subgraph: PlannedSubgraph, compiled: Compiled, buffers: Buffers) -> Invocation:
+def bind_subgraph(
+    subgraph: PlannedSubgraph, compiled: Compiled, buffers: Buffers, outputs_into: Mapping[str, Array] | None = None
+) -> Invocation:
     """A compiled subgraph tied to the buffers of its tensors: by their names, else in their order; rows that are no piece are copied first.
+
+    Args:
+        subgraph: Which.
+        compiled: Its code.
+        buffers: Of the tensors that cross subgraphs.
+        outputs_into: Where its outputs go, by tensor, if not there.
 
     Raises:
         StretchError: If it does not fit them; names the file.
@@ -206,7 +218,8 @@ def bind_subgraph(subgraph: PlannedSubgraph, compiled: Compiled, buffers: Buffer
     )
     reads, copies = buffers.reads(subgraph)
     try:
-        return with_rows(compiled.bind([reads[name] for name in inputs], [buffers.arrays[name] for name in outputs]), copies)
+        writes = buffers.arrays if outputs_into is None else outputs_into
+        return with_rows(compiled.bind([reads[name] for name in inputs], [writes[name] for name in outputs]), copies)
     except StretchError as error:
         error.message = f"{subgraph.file} does not fit the bundle: {error.message}"
         error.args = (error.message,)

@@ -4,6 +4,7 @@ import contextlib
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Literal
 
 from predictors.errors import StretchError
@@ -11,6 +12,8 @@ from scheduler.bundle.load import Bundle
 from scheduler.cores import pinned
 from scheduler.delegates import Compiled, Delegate, get_delegate, origin
 from scheduler.delegates.base import UnableError
+from scheduler.faults.keeper import STAND_INS, Keeper
+from scheduler.faults.policy import Site
 from scheduler.placement.fallback import fallback_placement
 from scheduler.placement.place import Dispatch, Placement
 from scheduler.runtime.failures import delegate_failure
@@ -25,10 +28,12 @@ class Code:
     Args:
         bundle: The bundle.
         given: Delegate objects to use instead of ones made by name.
+        keeper: What is known of their faults, and what is done about them; None where a fault ends an inference.
     """
 
-    def __init__(self, bundle: Bundle, given: Mapping[str, Delegate] | None = None) -> None:
+    def __init__(self, bundle: Bundle, given: Mapping[str, Delegate] | None = None, keeper: Keeper | None = None) -> None:
         self._bundle = bundle
+        self.keeper = keeper
         self._given = dict(given or {})
         self._delegates: dict[tuple[str, tuple[int, ...]], Delegate] = {}
         self._compiled: dict[tuple[str, str, tuple[int, ...]], Compiled] = {}
@@ -72,8 +77,11 @@ class Code:
             return self.fall_back(name, place, error, queues)
         return place
 
-    def fall_back(self, name: str, place: Placement, error: UnableError, queues: Mapping[str, Dispatch]) -> Placement:
-        """Compile a subgraph for where it runs instead, and warn.
+    def fall_back(self, name: str, place: Placement, error: Exception, queues: Mapping[str, Dispatch]) -> Placement:
+        """Compile a subgraph for where it runs instead.
+
+        With a keeper of faults, who is told, any delegate that every machine has may do it; else the one that the delegate
+        itself falls back on, with a warning.
 
         Args:
             name: The subgraph.
@@ -82,15 +90,68 @@ class Code:
             queues: Dispatch of the queues that are there already.
 
         Raises:
-            StretchError: The same `error` if its delegate falls back on no other, else as `get`.
+            Exception: The same `error` if there is no other.
+            StretchError: As `get`, where the delegate falls back on one that refuses it.
         """
+        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        if self.keeper is not None:
+            self.keeper.failed(place, name, why)
+            return self._instead(name, place, why, error, queues, self.keeper)
         onto = self._delegate(place).falls_back_on
         if onto is None:
             raise error
-        instead = fallback_placement(place, onto, error.message, queues)
+        instead = fallback_placement(place, onto, why, queues)
         self.get(name, instead)
-        warnings.warn(f"subgraph `{name}` of the {place.processor} runs on the CPU: {error.message}", stacklevel=2)
+        warnings.warn(f"subgraph `{name}` of the {place.processor} runs on the CPU: {why}", stacklevel=2)
         return instead
+
+    def _instead(
+        self, name: str, place: Placement, why: str, error: Exception, queues: Mapping[str, Dispatch], keeper: Keeper
+    ) -> Placement:
+        for onto in STAND_INS:
+            instead = fallback_placement(place, onto, why, queues)
+            if onto == place.delegate or keeper.retired(instead):
+                continue
+            try:
+                self.get(name, instead)
+            except StretchError:
+                continue
+            return instead
+        raise error
+
+    def other(self, name: str, place: Placement) -> tuple[str, Compiled] | None:
+        """A subgraph compiled on the same cores by a delegate that its own may be compared with, and that one's name.
+
+        None if there is none: one that has failed itself proves nothing.
+
+        Args:
+            name: The subgraph.
+            place: Where it runs.
+        """
+        for onto in STAND_INS:
+            instead = replace(place, delegate=onto)
+            if onto != place.delegate and not (self.keeper is not None and self.keeper.retired(instead)):
+                with contextlib.suppress(StretchError):
+                    return onto, self.get(name, instead)
+        return None
+
+    def forget(self, site: Site) -> None:
+        """Let go of a delegate and what it compiled, so that both are made anew when they are asked for again.
+
+        Args:
+            site: The delegate on its cores, where nothing runs.
+        """
+        with self._lock:
+            self._compiled = {key: made for key, made in self._compiled.items() if Site(*key[1:]) != site}
+            delegate = self._delegates.pop((site.delegate, site.cores), None)
+            if delegate not in self._own:
+                return
+            self._own.remove(delegate)
+        delegate.close()
+
+    def precision(self, name: str) -> str:
+        """Precision of a subgraph's file."""
+        return self._bundle.subgraph(name).precision
 
     def movable(self) -> frozenset[str]:
         """Delegates whose subgraphs may run on any thread, several of them at once."""
@@ -117,6 +178,10 @@ class Code:
     def computes(self) -> bool:
         """Whether every delegate in use computes what it is asked to."""
         return all(delegate.computes for delegate in self._delegates.values())
+
+    def computing(self, place: Placement) -> bool:
+        """Whether the delegate of a placement computes what it is asked to."""
+        return self._delegate(place).computes
 
     def close(self) -> None:
         """Let go of everything compiled, and end the delegates that were made here; may be called twice."""

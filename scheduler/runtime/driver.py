@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Generic, TypeVar
 
 from predictors.errors import StretchError
-from scheduler.delegates.base import AsyncInvocation, Invocation, UnableError
+from scheduler.delegates.base import Array, AsyncInvocation, Invocation, UnableError
+from scheduler.faults.checks import Check, checked
+from scheduler.faults.policy import Site
 from scheduler.placement.place import Placement, queues_of
 from scheduler.runtime.buffers import Buffers, bind_subgraph
 from scheduler.runtime.code import Code
@@ -78,11 +80,37 @@ class Driver(ABC, Generic[AnyLane]):
         with self._adding:
             for lane in self._lanes:
                 if (name, place) not in lane.calls:
-                    call = bind_subgraph(self.plan.subgraphs[name], compiled, lane.buffers)
+                    call = self._checked(name, place, lane, bind_subgraph(self.plan.subgraphs[name], compiled, lane.buffers))
                     if place.dispatch == "async" and not isinstance(call, AsyncInvocation):
                         raise StretchError(f"delegate `{place.delegate}` says that it is asynchronous, but its invocations are not")
                     lane.calls[name, place] = call
         self._open(place)
+
+    def _checked(self, name: str, place: Placement, lane: AnyLane, call: Invocation) -> Invocation:
+        """A call whose results are looked at, where somebody minds faults and the delegate computes."""
+        keeper = self._code.keeper
+        if keeper is None or not (keeper.policy.finite or keeper.policy.spot_every) or not self._code.computing(place):
+            return call
+        subgraph, arrays = self.plan.subgraphs[name], lane.buffers.arrays
+
+        def other() -> tuple[str, list[Array]] | None:
+            """What another delegate computes, from the inputs that are still there."""
+            found = self._code.other(name, place)
+            if found is None:
+                return None
+            expected = lane.buffers.like(subgraph.outputs)
+            bind_subgraph(subgraph, found[1], lane.buffers, expected).run()
+            return found[0], [expected[each] for each in subgraph.outputs]
+
+        outputs = [arrays[each] for each in subgraph.outputs]
+        return checked(call, Check(outputs, other, self._code.precision(name), keeper.policy))
+
+    def forget(self, site: Site) -> None:
+        """Let go of the code of a site where nothing runs, which is bound anew when it is added again."""
+        with self._adding:
+            for lane in self._lanes:
+                for key in [key for key in lane.calls if Site.of(key[1]) == site]:
+                    del lane.calls[key]
 
     def _begin_record(self, machine: Machine) -> None:
         """Begin to write down what a state machine is told, which starts afresh."""
@@ -105,7 +133,7 @@ class Driver(ABC, Generic[AnyLane]):
             place: Placement that its subgraph had as it started; None for a join.
             error: What it raised.
         """
-        if isinstance(error, UnableError) and place is not None:
+        if place is not None and (isinstance(error, UnableError) or self._code.keeper is not None):
             try:
                 places = self._placed()
                 instead = places[name]

@@ -6,7 +6,20 @@ from scheduler.placement.place import Placement
 
 
 class HangError(StretchError):
-    """A delegate did not come back, and cannot be stopped: its thread is lost."""
+    """A delegate did not come back, and cannot be stopped: its thread is lost.
+
+    Args:
+        subgraph: What hangs.
+        place: Where it runs.
+        limit_s: How long it was waited for, s.
+    """
+
+    def __init__(self, subgraph: str, place: Placement, limit_s: float) -> None:
+        super().__init__(
+            f"subgraph `{subgraph}` {_late(limit_s)} on processor `{place.processor}` (delegate `{place.delegate}`)",
+            f"run it elsewhere with --map {place.processor}=cpu, or allow more with --time-limit",
+        )
+        self.subgraph, self.place, self.limit_s = subgraph, place, limit_s
 
 
 def hang_reason(limit_s: float) -> str:
@@ -15,21 +28,11 @@ def hang_reason(limit_s: float) -> str:
     Args:
         limit_s: How long it was waited for, s.
     """
-    return f"it did not end within {limit_s:g} s"
+    return f"it {_late(limit_s)}"
 
 
-def hang_failure(subgraph: str, place: Placement, limit_s: float) -> HangError:
-    """An error that names a subgraph whose delegate did not come back.
-
-    Args:
-        subgraph: What hangs.
-        place: Where it runs.
-        limit_s: How long it was waited for, s.
-    """
-    return HangError(
-        f"subgraph `{subgraph}` did not end within {limit_s:g} s on processor `{place.processor}` (delegate `{place.delegate}`)",
-        f"run it elsewhere with --map {place.processor}=cpu, or allow more with --time-limit",
-    )
+def _late(limit_s: float) -> str:
+    return f"did not end within {limit_s:g} s"
 
 
 def step_failure(step: str, place: Placement | None, cause: BaseException | None, text: str = "") -> StretchError:

@@ -16,7 +16,6 @@ from time import perf_counter_ns
 
 import numpy as np
 
-from predictors.errors import StretchError
 from scheduler.cores import pin_thread
 from scheduler.delegates.base import Array
 from scheduler.placement.place import Placement
@@ -24,7 +23,7 @@ from scheduler.runtime.buffers import Buffers, subgraph_spans
 from scheduler.runtime.code import Code
 from scheduler.runtime.driver import Driver, Lane
 from scheduler.runtime.events import Event, Fail, Finish, InputReady, Replaced, Start, StepDone
-from scheduler.runtime.failures import hang_failure, hang_reason, step_failure
+from scheduler.runtime.failures import HangError, hang_reason, step_failure
 from scheduler.runtime.inputs import Values, plain
 from scheduler.runtime.machine import Machine
 from scheduler.runtime.plan import ExecutionPlan
@@ -85,7 +84,7 @@ class Pipeline(Driver[_Lane]):
         self._changed = threading.Condition()
         self._closed = False
         self._dismissed = False
-        self._hang: StretchError | None = None
+        self._hang: HangError | None = None
         self._watch = Watch(limit_s, self._overdue)
         self._traces: deque[Trace] = deque(maxlen=KEPT_TRACES)
         self._depths: deque[QueueDepth] = deque(maxlen=KEPT_TRACES * 16)
@@ -100,6 +99,11 @@ class Pipeline(Driver[_Lane]):
     def bytes(self) -> int:
         """Memory of all lanes' buffers."""
         return sum(lane.buffers.bytes for lane in self._lanes)
+
+    @property
+    def hang(self) -> HangError | None:
+        """What hangs, if anything does: nothing runs here any more then."""
+        return self._hang
 
     @property
     def owns_calling_thread(self) -> bool:
@@ -287,6 +291,8 @@ class Pipeline(Driver[_Lane]):
             output: Values | None = None
         else:
             output = plain(self._named({name: lane.buffers.arrays[name].copy() for name in self.plan.outputs}))
+        if self._code.keeper is not None:
+            self._code.keeper.ended()
         with self._changed:
             self._free.append(end.lane)
             if self._closed and not self._machine.in_flight:
@@ -305,7 +311,7 @@ class Pipeline(Driver[_Lane]):
         ended = self._code.abort(place, hang_reason(self._limit_s)) if self._watch.running.get(queue) is call else "ended"
         if ended != "no":
             return ended == "restarting"
-        failure = hang_failure(call[0], place, self._limit_s)
+        failure = HangError(call[0], place, self._limit_s)
         with self._changed:
             if self._watch.running.get(queue) is not call:
                 return False

@@ -12,7 +12,7 @@ from predictors.errors import StretchError
 from scheduler.delegates.base import AsyncInvocation
 from scheduler.placement.place import Placement
 from scheduler.runtime.code import Aborted
-from scheduler.runtime.failures import hang_failure, hang_reason
+from scheduler.runtime.failures import HangError, hang_reason
 from scheduler.runtime.watch import Watch, interrupt, note_hang
 from scheduler.runtime.workers import Completion, Worker
 
@@ -50,7 +50,7 @@ class Queues:
         #: Whether a run has begun and not come to its end.
         self.disturbed = False
         #: What hangs, and who is to hear of it where the calling thread itself does.
-        self._hang: StretchError | None = None
+        self._hang: HangError | None = None
         self._caller = 0
         self._telling = threading.Lock()
 
@@ -180,7 +180,7 @@ class Queues:
         ended = self._abort(place, hang_reason(self._limit_s)) if self.running.get(thread) is call else "ended"
         if ended != "no":
             return ended == "restarting"
-        failure = hang_failure(name, place, self._limit_s)
+        failure = HangError(name, place, self._limit_s)
         with self._telling:
             if self.running.get(thread) is not call:
                 return False

@@ -13,16 +13,20 @@ import numpy as np
 
 from predictors.errors import StretchError, UnknownNameError, UsageError
 from scheduler.bundle.load import Bundle, load_bundle
-from scheduler.bundle.manifest import Manifest
 from scheduler.delegates import Delegate
 from scheduler.delegates.base import Array
+from scheduler.faults.keeper import Keeper
+from scheduler.faults.policy import Decision, FaultPolicy, Site
+from scheduler.faults.recovery import Recovery
 from scheduler.memory import planners
-from scheduler.placement.mapping import bundle_precisions, place_processors, target_placement
+from scheduler.placement.mapping import bundle_precisions, mapping_of_used, place_processors, target_placement
 from scheduler.placement.place import Placement, place_subgraphs, queues_of
 from scheduler.placement.priority import Priority, choose_processors
 from scheduler.runtime.buffers import Buffers
 from scheduler.runtime.code import Code
 from scheduler.runtime.executor import Executor
+from scheduler.runtime.failures import HangError, hang_reason
+from scheduler.runtime.futures import again_after_a_hang
 from scheduler.runtime.inputs import as_arrays, check_inputs, plain
 from scheduler.runtime.pipeline import Pipeline
 from scheduler.runtime.plan import make_plan
@@ -57,6 +61,9 @@ class Session:
             longer ends with a `StretchError`, and the session with it.
         memory_planner: Gives the tensors that cross subgraphs their memory, such as ``greedy``;
             ``naive`` shares none.
+        faults: What is done about delegates that fail: they are retired, their work is done by
+            others within the same inference, and they are tried again later
+            (`scheduler.faults.policy`). None: the inference fails with an error that names the delegate.
         record: File to write every event of the state machine to, with its answer
             (`scheduler.runtime.record.replay` plays it again).
 
@@ -78,6 +85,7 @@ class Session:
         in_flight: int = 2,
         time_limit: float = TIME_LIMIT_S,
         memory_planner: str = "offset",
+        faults: FaultPolicy | None = None,
         record: Path | str | None = None,
     ) -> None:
         if not 0 < time_limit < math.inf:
@@ -87,7 +95,7 @@ class Session:
         self.bundle = bundle if isinstance(bundle, Bundle) else load_bundle(bundle)
         manifest = choose_processors(self.bundle.manifest, processors, priority)
         used = list(dict.fromkeys(entry.processor for entry in manifest.subgraphs))
-        wanted = _wanted(mapping or {}, self.bundle.manifest, used, processors)
+        wanted = mapping_of_used(mapping or {}, self.bundle.manifest, used, processors)
         #: Where each processor of the device runs here; single subgraphs may run elsewhere (`places`).
         self.placements = place_processors(used, wanted, precisions=bundle_precisions(manifest), little_cores=manifest.little_cores)
         self.plan = make_plan(manifest)
@@ -105,9 +113,14 @@ class Session:
         self._pipeline: Pipeline | None = None
         self._executor: Executor | None = None
         self._recorder = None if record is None else Recorder(Path(record))
-        self._code = Code(self.bundle, delegates)
+        self._keeper = None if faults is None else Keeper(faults)
+        self._code = Code(self.bundle, delegates, self._keeper)
+        self._recovery: Recovery | None = None
         try:
-            self._executor = self._made(place_subgraphs(manifest.subgraphs, self.placements))
+            places = place_subgraphs(manifest.subgraphs, self.placements)
+            if self._keeper is not None:
+                self._recovery = Recovery(places, self._keeper, self._code)
+            self._executor = self._made(dict(places))
         except BaseException:
             self._let_go()
             raise
@@ -167,9 +180,18 @@ class Session:
             executor = self._idle()
             arrays = executor.buffers.arrays
             check_inputs(given, arrays)
-            for name, value in given.items():
-                np.copyto(arrays[name], value)
-            self._trace = executor.run(keep)
+            while True:
+                for name, value in given.items():
+                    np.copyto(arrays[name], value)
+                try:
+                    self._trace = executor.run(keep)
+                    break
+                except HangError as error:
+                    executor = self._left_behind(error)
+                    arrays = executor.buffers.arrays
+                finally:
+                    if self._keeper is not None:
+                        self._keeper.ended()
             return self.bundle.manifest.named({name: arrays[name].copy() for name in self.plan.outputs})
 
     def submit(self, x: Any) -> Future[Any]:
@@ -193,7 +215,7 @@ class Session:
         given = as_arrays(x, self.plan.inputs)
         self._refuse_callbacks()
         with self._lock:
-            executor = self._open()
+            executor = self._recovered(self._open())
             check_inputs(given, executor.buffers.arrays)
             if self._pipeline is None:
                 lanes = [self._buffers() for _ in range(self._in_flight)]
@@ -203,7 +225,10 @@ class Session:
                 # A session that was never closed must not leave its threads behind.
                 weakref.finalize(self, Pipeline.stop, self._pipeline)
             # Under the lock: `run` must not meet it in a subgraph that only one of them may use.
-            return self._pipeline.submit(given)
+            if self._recovery is None:
+                return self._pipeline.submit(given)
+            kept = {name: value.copy() for name, value in given.items()}
+            return again_after_a_hang(self._pipeline.submit(given), lambda: self.run(kept))
 
     def replace(self, subgraph: str, target: str) -> None:
         """Run a subgraph elsewhere from now on; of inferences in flight, those that have not started it go along.
@@ -223,6 +248,8 @@ class Session:
             executor = self._open()
             place = target_placement(self.plan.subgraphs[subgraph].processor, target, queues_of(executor.places.values()))
             executor.replace(subgraph, place)
+            if self._recovery is not None:
+                self._recovery.home[subgraph] = place
             if self._pipeline is not None:
                 self._pipeline.replace(subgraph, place)
 
@@ -240,6 +267,11 @@ class Session:
     def replaced(self) -> Mapping[str, Placement]:
         """Subgraphs that run elsewhere than their processor is placed, and where: its delegate could not run them, or `replace` was called."""
         return {name: place for name, place in self.places.items() if place != self.placements[self.plan.subgraphs[name].processor]}
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """What was decided of delegates that failed, in order, each with its reason; nothing where `faults` was not given."""
+        return () if self._keeper is None else self._keeper.decisions
 
     @property
     def trace(self) -> Trace:
@@ -315,21 +347,47 @@ class Session:
 
     def _idle(self) -> Executor:
         """The executor, once no submitted inference uses the compiled subgraphs; the lock keeps new ones out."""
-        executor = self._open()
-        if self._pipeline is not None:
-            self._pipeline.drain()
+        executor = self._recovered(self._open())
+        return self._drained(executor)
+
+    def _drained(self, executor: Executor) -> Executor:
+        """The executor when no submitted inference runs; a new one where one of them hangs."""
+        try:
+            if self._pipeline is not None:
+                self._pipeline.drain()
+        except HangError as error:
+            return self._left_behind(error)
         return executor
 
+    def _recovered(self, executor: Executor) -> Executor:
+        """The executor, with what was decided of delegates that failed carried out; it may be a new one."""
+        if self._recovery is None:
+            return executor
+        if self._pipeline is not None and self._pipeline.hang is not None:
+            executor = self._left_behind(self._pipeline.hang)
+        if not self._recovery.pending:
+            return executor
+        executor = self._drained(executor)
+        runners = [executor] if self._pipeline is None else [executor, self._pipeline]
+        self._recovery.carry_out(executor.places, *runners)
+        return executor
 
-def _wanted(mapping: Mapping[str, str], manifest: Manifest, used: Sequence[str], processors: Sequence[str] | None) -> dict[str, str]:
-    """The mapping without processors that lost all their work to others.
+    def _left_behind(self, hang: HangError) -> Executor:
+        """A new executor with memory of its own, which gives nothing to what hangs; its thread is lost, and may still write to the old memory.
 
-    Raises:
-        UsageError: If one was left out by the same caller who mapped it.
-    """
-    designed = {entry.processor for entry in manifest.subgraphs}
-    idle = [name for name in mapping if name in designed and name not in used]
-    for name in idle:
-        if processors and name not in processors:
-            raise UsageError(f"processor `{name}` is mapped, but --processors leaves it out")
-    return {name: target for name, target in mapping.items() if name not in idle}
+        Raises:
+            HangError: If faults end inferences here.
+            StretchError: If nothing else can do its work.
+        """
+        if self._recovery is None:
+            raise hang
+        executor, pipeline = self._open(), self._pipeline
+        self._recovery.keeper.failed(hang.place, hang.subgraph, hang_reason(hang.limit_s), for_good=True)
+        site = Site.of(hang.place)
+        places = self._recovery.without(site, hang.message, executor.places)
+        self._recovery.home = {name: places[name] if Site.of(home) == site else home for name, home in self._recovery.home.items()}
+        self._executor, self._pipeline = self._made(places), None
+        executor.close()
+        if pipeline is not None:
+            pipeline.close(wait=False)
+        return self._executor

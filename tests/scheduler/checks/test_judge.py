@@ -5,7 +5,8 @@ import pytest
 from onnx import numpy_helper
 
 from predictors.errors import StretchError
-from scheduler.checks.judge import TOLERANCE, check_output, judge
+from scheduler.checks.distance import TOLERANCE
+from scheduler.checks.judge import check_output, judge
 from scheduler.checks.sample import KEY, Sample
 from scheduler.checks.verify import random_input
 from scheduler.delegates import CpuDelegate

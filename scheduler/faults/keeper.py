@@ -1,0 +1,68 @@
+"""What a session knows of its delegates' faults, told and asked from any thread."""
+
+import threading
+from collections.abc import Sequence
+
+from scheduler.faults.policy import Decision, Ended, Failed, FaultPolicy, Probation, Site
+from scheduler.placement.place import Placement
+
+#: Delegates that do the work of one that failed, the first that can: any machine has them.
+STAND_INS = ("cpu", "reference")
+
+
+class Keeper:
+    """Faults of one session.
+
+    Args:
+        policy: What is done about them.
+    """
+
+    def __init__(self, policy: FaultPolicy) -> None:
+        self.policy = policy
+        self._probation = Probation(policy)
+        self._lock = threading.Lock()
+        self._decisions: list[Decision] = []
+        self._carried_out = 0
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """All that was decided, in order."""
+        with self._lock:
+            return tuple(self._decisions)
+
+    def failed(self, place: Placement, step: str, reason: str, *, for_good: bool = False) -> None:
+        """A subgraph could not be run where it was placed.
+
+        Args:
+            place: Where.
+            step: The subgraph.
+            reason: Why not, in words.
+            for_good: Whether its site can never be used again.
+        """
+        self._tell(Failed(Site.of(place), step, reason, for_good))
+
+    def ended(self) -> None:
+        """An inference has ended."""
+        self._tell(Ended())
+
+    @property
+    def pending(self) -> bool:
+        """Whether `take` would give anything."""
+        with self._lock:
+            return self._carried_out < len(self._decisions)
+
+    def take(self) -> Sequence[Decision]:
+        """What was decided since this was asked last, for whoever carries it out."""
+        with self._lock:
+            found = self._decisions[self._carried_out :]
+            self._carried_out = len(self._decisions)
+            return found
+
+    def retired(self, place: Placement) -> bool:
+        """Whether the site of a placement is left alone."""
+        with self._lock:
+            return self._probation.retired(Site.of(place))
+
+    def _tell(self, event: Failed | Ended) -> None:
+        with self._lock:
+            self._decisions += self._probation.handle(event)

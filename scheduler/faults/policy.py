@@ -1,0 +1,185 @@
+"""When a site whose delegate failed is left alone, and when it is tried again: a pure function of events, without a clock.
+
+A *site* is a delegate on its cores. One that fails is *retired* for a number of inferences; then it is *on trial*, and
+*restored* when enough inferences in a row went well. One that fails on trial is retired for twice as long. Counting
+inferences instead of seconds makes a list of events always come to the same decisions.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from predictors.errors import UsageError
+from scheduler.placement.place import Placement
+
+#: What is decided of a site.
+What = Literal["retired", "on trial", "restored"]
+
+
+class Site(NamedTuple):
+    """A delegate on the cores that it was made for.
+
+    Args:
+        delegate: Its name.
+        cores: CPU cores; empty for none.
+    """
+
+    delegate: str
+    cores: tuple[int, ...]
+
+    @classmethod
+    def of(cls, place: Placement) -> "Site":
+        """The site of a placement."""
+        return cls(place.delegate, place.cores)
+
+    def __str__(self) -> str:
+        """As in a mapping, such as ``cpu1``."""
+        return self.delegate + "+".join(map(str, self.cores))
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """A site could not do its work.
+
+    Args:
+        site: Which.
+        step: The subgraph that it was to run.
+        reason: Why not, in words.
+        for_good: Whether it can never be used again, because a call of it hangs.
+    """
+
+    site: Site
+    step: str
+    reason: str
+    for_good: bool = False
+
+
+class Ended(msgspec.Struct, frozen=True, tag=True):
+    """An inference has ended."""
+
+
+Event = Failed | Ended
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """What was decided of a site, and why.
+
+    Args:
+        inference: How many inferences had ended.
+        site: Which.
+        what: ``retired``: others do its work; ``on trial``: it is given its work again; ``restored``: it has done it well.
+        reason: In words.
+        inferences: For how many it is retired; None for good, or where it is not.
+    """
+
+    inference: int
+    site: Site
+    what: What
+    reason: str
+    inferences: int | None = None
+
+
+@dataclass(frozen=True)
+class FaultPolicy:
+    """What is done about delegates that fail.
+
+    Args:
+        back_off: Inferences for which a site is left alone when it fails first; twice as many each time that it fails on trial.
+        longest: For how many at most.
+        trial: Inferences in a row that have to go well before a site is trusted as before.
+        finite: Whether NaN and infinity in a delegate's output, where another computes numbers, count as a failure.
+        spot_every: One in so many runs of each subgraph is compared with another delegate's result; 0 for none.
+
+    Raises:
+        UsageError: If a number makes no sense.
+    """
+
+    back_off: int = 8
+    longest: int = 4096
+    trial: int = 4
+    finite: bool = True
+    spot_every: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        if not 1 <= self.back_off <= self.longest:
+            raise UsageError(
+                f"a back-off of {self.back_off} inferences, at most {self.longest}, makes no sense", "give 1 <= back_off <= longest"
+            )
+        if self.trial < 1:
+            raise UsageError(f"a trial of {self.trial} inferences is none", "give 1 or more")
+        if self.spot_every < 0:
+            raise UsageError(
+                f"spot_every {self.spot_every} makes no sense", "give 0 for no spot checks, or after how many runs there is one"
+            )
+
+
+@dataclass
+class _Record:
+    """What is known of a site that has failed.
+
+    Args:
+        back_off: Inferences for which it is retired, this time.
+        until: When it is tried again; None for never.
+        passed: Inferences that went well on trial; None while it is retired.
+    """
+
+    back_off: int
+    until: int | None
+    passed: int | None = None
+
+
+class Probation:
+    """The state of all sites.
+
+    Args:
+        policy: The numbers.
+    """
+
+    def __init__(self, policy: FaultPolicy) -> None:
+        self._policy = policy
+        self._ended = 0
+        self._records: dict[Site, _Record] = {}
+
+    def handle(self, event: Event) -> list[Decision]:
+        """Take in one event.
+
+        Returns:
+            What is decided now.
+        """
+        match event:
+            case Failed(site, step, reason, for_good):
+                return self._failed(site, f"`{step}`: {reason}", for_good=for_good)
+            case Ended():
+                self._ended += 1
+                return [decision for site in list(self._records) for decision in self._due(site)]
+
+    def retired(self, site: Site) -> bool:
+        """Whether a site is left alone."""
+        record = self._records.get(site)
+        return record is not None and record.passed is None
+
+    def _failed(self, site: Site, reason: str, *, for_good: bool) -> list[Decision]:
+        record = self._records.get(site)
+        if record is not None and record.passed is None and not (for_good and record.until is not None):
+            return []  # of several inferences in flight the first has told
+        again = record is not None and record.passed is not None
+        back_off = min(self._policy.longest, 2 * record.back_off) if again and record is not None else self._policy.back_off
+        self._records[site] = _Record(back_off, None if for_good else self._ended + back_off)
+        return [self._decision(site, "retired", reason, None if for_good else back_off)]
+
+    def _due(self, site: Site) -> list[Decision]:
+        record = self._records[site]
+        if record.passed is not None:
+            record.passed += 1
+            if record.passed < self._policy.trial:
+                return []
+            del self._records[site]
+            return [self._decision(site, "restored", f"{self._policy.trial} inferences in a row went well")]
+        if record.until is None or self._ended < record.until:
+            return []
+        record.passed = 0
+        return [self._decision(site, "on trial", f"{record.back_off} inferences have gone by")]
+
+    def _decision(self, site: Site, what: What, reason: str, inferences: int | None = None) -> Decision:
+        return Decision(inference=self._ended, site=site, what=what, reason=reason, inferences=inferences)

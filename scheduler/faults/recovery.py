@@ -1,0 +1,107 @@
+"""Carries out what was decided of sites: their work goes elsewhere, and comes back on trial."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from predictors.errors import StretchError
+from scheduler.faults.keeper import Keeper
+from scheduler.faults.policy import Site
+from scheduler.placement.place import Dispatch, Placement, queues_of
+
+
+class Runner(Protocol):
+    """What runs subgraphs where they are placed."""
+
+    def replace(self, name: str, place: Placement) -> None:
+        """Run a subgraph elsewhere from now on."""
+
+    def forget(self, site: Site) -> None:
+        """Let go of the code of a site where nothing runs."""
+
+
+class Code(Protocol):
+    """What compiles subgraphs."""
+
+    def fall_back(self, name: str, place: Placement, error: Exception, queues: Mapping[str, Dispatch]) -> Placement:
+        """Compile a subgraph for where it runs instead."""
+
+    def forget(self, site: Site) -> None:
+        """Let go of a delegate and what it compiled."""
+
+
+class Recovery:
+    """Where a session's subgraphs belong, and how they get there.
+
+    Args:
+        home: Where each subgraph runs if nothing is wrong.
+        keeper: What was decided.
+        code: The subgraphs.
+    """
+
+    def __init__(self, home: Mapping[str, Placement], keeper: Keeper, code: Code) -> None:
+        self.home = dict(home)
+        self.keeper = keeper
+        self._code = code
+
+    @property
+    def pending(self) -> bool:
+        """Whether something was decided that is not carried out."""
+        return self.keeper.pending
+
+    def carry_out(self, places: Mapping[str, Placement], *runners: Runner) -> None:
+        """Do what was decided since the last time, while nothing runs.
+
+        Args:
+            places: Where each subgraph runs now.
+            runners: All that run them.
+        """
+        for decision in self.keeper.take():
+            now = dict(places)
+            if decision.what == "retired":
+                self._leave(decision.site, decision.reason, now, runners)
+            elif decision.what == "on trial":
+                self._come_back(decision.site, runners)
+
+    def without(self, site: Site, reason: str, places: Mapping[str, Placement]) -> dict[str, Placement]:
+        """Where each subgraph runs when a site is left.
+
+        Args:
+            site: Which.
+            reason: Why, in words.
+            places: Where each runs now.
+
+        Raises:
+            StretchError: If nothing else can run one of them.
+        """
+        found = dict(places)
+        for name, place in places.items():
+            if Site.of(place) == site:
+                found[name] = self._code.fall_back(name, place, StretchError(reason), queues_of(found.values()))
+        return found
+
+    def _leave(self, site: Site, reason: str, places: dict[str, Placement], runners: tuple[Runner, ...]) -> None:
+        """Nothing is given to a site any more; what nothing else can run stays, and says so when it runs."""
+        for name, place in list(places.items()):
+            if Site.of(place) != site:
+                continue
+            try:
+                places[name] = self._code.fall_back(name, place, StretchError(reason), queues_of(places.values()))
+                for runner in runners:
+                    runner.replace(name, places[name])
+            except StretchError:
+                continue
+
+    def _come_back(self, site: Site, runners: tuple[Runner, ...]) -> None:
+        """A site is made anew, and does its own work again; where it cannot even compile it, it has failed again."""
+        for runner in runners:
+            runner.forget(site)
+        self._code.forget(site)
+        for name, place in self.home.items():
+            if Site.of(place) != site:
+                continue
+            try:
+                for runner in runners:
+                    runner.replace(name, place)
+            except StretchError as error:
+                self.keeper.failed(place, name, error.message)
+                return

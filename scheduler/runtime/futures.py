@@ -1,0 +1,37 @@
+"""Futures of inferences that are run again where what they ran on hangs."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from scheduler.runtime.failures import HangError
+
+
+def again_after_a_hang(future: Future[Any], run: Callable[[], Any]) -> Future[Any]:
+    """A future that has the result of another one, or where that hung, of a second try.
+
+    Args:
+        future: Of the first try.
+        run: The second try; it may take its time.
+    """
+    found: Future[Any] = Future()
+    found.set_running_or_notify_cancel()
+
+    def take(work: Callable[[], Any]) -> None:
+        try:
+            result = work()
+        except BaseException as error:  # it belongs to whoever waits
+            found.set_exception(error)
+        else:
+            found.set_result(result)
+
+    def ended(first: Future[Any]) -> None:
+        if isinstance(first.exception(), HangError):
+            # not here: this is a thread of what hangs
+            threading.Thread(target=take, args=(run,), name="nn-stretch second try", daemon=True).start()
+        else:
+            take(first.result)
+
+    future.add_done_callback(ended)
+    return found

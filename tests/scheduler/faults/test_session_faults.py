@@ -1,0 +1,161 @@
+"""Sessions whose delegates fail: nothing is lost, nothing is wrong, and what is decided is told."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from predictors.errors import StretchError
+from scheduler.delegates import CpuDelegate
+from scheduler.delegates.base import Compiled, Invocation, UnableError
+from scheduler.faults.policy import FaultPolicy
+from scheduler.runtime.session import Session
+from tests import onnx_runtime
+
+POLICY = FaultPolicy(back_off=2, trial=2)
+
+
+class Broken(CpuDelegate):
+    """ONNX Runtime, in which the runs of a list go wrong: by an exception, NaN, other numbers or by never ending."""
+
+    def __init__(self, *wrong):
+        super().__init__()
+        self.wrong, self.runs, self.release = list(wrong), 0, threading.Event()
+
+    def compile(self, model):
+        return BrokenCompiled(super().compile(model), self)
+
+    def how(self):
+        self.runs += 1
+        return self.wrong.pop(0) if self.wrong else None
+
+
+class BrokenCompiled(Compiled):
+    def __init__(self, inner, delegate):
+        super().__init__(inner.inputs, inner.outputs)
+        self.inner, self.delegate = inner, delegate
+
+    def bind(self, inputs, outputs):
+        return BrokenInvocation(self.inner.bind(inputs, outputs), outputs, self.delegate)
+
+
+class BrokenInvocation(Invocation):
+    def __init__(self, inner, outputs, delegate):
+        self.inner, self.outputs, self.delegate = inner, outputs, delegate
+
+    def run(self):
+        how = self.delegate.how()
+        if isinstance(how, Exception):
+            raise how
+        if how == "hang":
+            self.delegate.release.wait(60)
+            return
+        self.inner.run()
+        if how == "nan":
+            self.outputs[0].flat[3] = np.nan
+        if how == "wrong":
+            self.outputs[0] *= 1.5
+
+
+def ways(session):
+    return {"run": session, "submit": lambda x: session.submit(x).result(60)}
+
+
+def made(bundle_dir, broken, policy=POLICY, **options):
+    return Session(bundle_dir, {"gpu": "null"}, delegates={"null": broken}, faults=policy, **options)
+
+
+def inputs(count):
+    return np.random.default_rng(0).standard_normal((count, 1, 3, 8, 8)).astype(np.float32)
+
+
+@pytest.mark.parametrize("way", ["run", "submit"])
+@pytest.mark.parametrize("fault", [UnableError("the device is lost"), RuntimeError("it broke"), ValueError(), "nan"], ids=str)
+def test_delegate_that_fails_is_retired_its_work_is_done_elsewhere_and_it_comes_back(bundle_dir, way, fault):
+    # two subgraphs of an inference run there
+    broken = Broken(None, None, fault)
+    with made(bundle_dir, broken) as session:
+        for x in inputs(12):
+            assert np.allclose(ways(session)[way](x), onnx_runtime.output(bundle_dir / "model.onnx", x), atol=1e-5)
+        assert [(each.inference, each.what) for each in session.decisions] == [(1, "retired"), (3, "on trial"), (5, "restored")]
+        assert session.decisions[0].site.delegate == "null"
+        assert "s1.gpu" in session.decisions[0].reason
+        assert session.places["s1.gpu"].delegate == "null"
+        assert broken.runs > 8
+
+
+def test_without_a_policy_the_inference_fails_and_names_the_delegate(bundle_dir):
+    with Session(bundle_dir, {"gpu": "null"}, delegates={"null": Broken(RuntimeError("it broke"))}) as session:
+        with pytest.raises(StretchError, match=r"s1.gpu.*null.*it broke"):
+            session(inputs(1)[0])
+        assert session.decisions == ()
+
+
+def test_delegate_that_always_fails_is_tried_ever_less_often_and_loses_nothing(bundle_dir):
+    broken = Broken(*[RuntimeError("it broke")] * 1000)
+    with made(bundle_dir, broken, FaultPolicy(back_off=1, trial=2)) as session:
+        for x in inputs(40):
+            assert np.allclose(session(x), onnx_runtime.output(bundle_dir / "model.onnx", x), atol=1e-5)
+        assert [each.inferences for each in session.decisions if each.what == "retired"] == [1, 2, 4, 8, 16, 32]
+    assert broken.runs <= 2 * 6
+
+
+def test_wrong_numbers_are_found_by_spot_checks(bundle_dir):
+    broken = Broken(*[None] * 4, *["wrong"] * 100)
+    with made(bundle_dir, broken, FaultPolicy(back_off=2, trial=2, spot_every=3)) as session:
+        x = inputs(1)[0]
+        want = onnx_runtime.output(bundle_dir / "model.onnx", x)
+        for _ in range(4):
+            assert np.allclose(session(x), want, atol=1e-5)
+        assert "is off by" in session.decisions[0].reason
+        assert session.places["s1.gpu"].delegate == "cpu"
+
+
+def test_network_that_has_no_number_there_is_no_fault(bundle_dir):
+    with made(bundle_dir, Broken()) as session:
+        x = inputs(1)[0] * np.float32(1e38)
+        want = onnx_runtime.output(bundle_dir / "model.onnx", x)
+        got = session(x)
+        assert not np.isfinite(want).all()
+        assert (np.isfinite(got) == np.isfinite(want)).all()
+        assert session.decisions == ()
+
+
+@pytest.mark.parametrize("way", ["run", "submit"])
+def test_call_that_hangs_is_left_behind_for_good_and_the_inference_is_done(bundle_dir, way):
+    broken = Broken(None, None, "hang")
+    with made(bundle_dir, broken, time_limit=1.0) as session:
+        for x in inputs(6):
+            assert np.allclose(ways(session)[way](x), onnx_runtime.output(bundle_dir / "model.onnx", x), atol=1e-5)
+        assert [(each.what, each.inferences) for each in session.decisions] == [("retired", None)]
+        assert session.places["s1.gpu"].delegate == "cpu"
+        broken.release.set()
+        # what it writes now, it writes into memory that nobody reads any more
+        time.sleep(0.1)
+        x = inputs(1)[0]
+        assert np.allclose(session(x), onnx_runtime.output(bundle_dir / "model.onnx", x), atol=1e-5)
+
+
+def test_several_in_flight_lose_nothing_when_a_delegate_fails_again_and_again(bundle_dir):
+    rng = np.random.default_rng(1)
+    wrong = [RuntimeError("it broke") if each < 0.2 else "nan" if each < 0.3 else None for each in rng.random(300)]
+    xs = inputs(120)
+    with made(bundle_dir, Broken(*wrong), FaultPolicy(back_off=1, longest=4, trial=1), in_flight=3) as session:
+        futures = [session.submit(x) for x in xs]
+        for x, future in zip(xs, futures, strict=True):
+            assert np.allclose(future.result(60), onnx_runtime.output(bundle_dir / "model.onnx", x), atol=1e-5)
+        assert {each.what for each in session.decisions} == {"retired", "on trial", "restored"}
+
+
+def test_what_was_moved_by_hand_stays_where_it_was_moved_to(bundle_dir):
+    broken = Broken(None, None)
+    with made(bundle_dir, broken) as session:
+        session(inputs(1)[0])
+        session.replace("s1.gpu", "cpu")
+        broken.wrong = [RuntimeError("it broke")]
+        for x in inputs(8):
+            session(x)
+        assert [each.what for each in session.decisions] == ["retired", "on trial", "restored"]
+        assert {name: session.places[name].delegate for name in ("s1.gpu", "s2.gpu")} == {"s1.gpu": "cpu", "s2.gpu": "null"}
+
