@@ -146,7 +146,9 @@ def record(out: Path) -> None:
     machine, versions = (here, where["versions"]) if known is None else (known.machine, known.versions)
     others = [] if known is None else [note for note in known.notes if note.startswith(ELSEWHERE)]
     if machine != here:
-        others.append(f"{ELSEWHERE}{here.processor}, {here.cores} cores, {here.memory_gib} GiB, torch {where['versions']['torch']}: {', '.join(added)}")
+        others.append(
+            f"{ELSEWHERE}{here.processor}, {here.cores} cores, {here.memory_gib} GiB, torch {where['versions']['torch']}: {', '.join(added)}"
+        )
     elsewhere = sorted({str(row["processor"]) for name in SETS for row in tables.get(name, [])} - {machine.processor})
     write_record(
         RECORD,

@@ -17,7 +17,7 @@ EQUAL = 1e-3
 
 
 def try_network(name: str, rounds: int = ROUNDS) -> dict[str, Any]:
-    """What became of a network: whether each of both slices it, and the seconds that it takes.
+    """What became of a network: whether each of both slices it, and the seconds of one core that it takes.
 
     Args:
         name: Of the network.
@@ -28,6 +28,8 @@ def try_network(name: str, rounds: int = ROUNDS) -> dict[str, Any]:
     from stretch.models.load import load_model
 
     torch.manual_seed(0)
+    # one thread: its time hardly depends on what else the machine does
+    torch.set_num_threads(1)
     loaded = load_model(name, weights="none")
     module, shape = loaded.module.eval(), tuple(loaded.input_shape)
     _drawn(module)
@@ -75,10 +77,10 @@ def _ours(module: "nn.Module", shape: tuple[int, ...]) -> tuple[float, dict[str,
     from experiments.width_slicing.slicing import distance, sliced
     from stretch.capture import capture
 
-    start = time.perf_counter()
+    start = time.process_time()
     captured = capture(module, shape, "net")
     narrow, branch, chosen = sliced(captured)
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
     x = torch.randn(shape, generator=torch.Generator().manual_seed(1))
     apart = distance(captured, narrow, branch, chosen, x)
     if not apart <= EQUAL:
@@ -96,7 +98,7 @@ def _theirs(module: "nn.Module", shape: tuple[int, ...]) -> tuple[float, dict[st
     x = torch.randn(shape, generator=torch.Generator().manual_seed(1))
     last = [layer for layer in module.modules() if isinstance(layer, nn.Linear | nn.Conv2d)][-1]
     attentions = [part for part in module.modules() if isinstance(getattr(part, "qkv", None), nn.Linear) and hasattr(part, "num_heads")]
-    start = time.perf_counter()
+    start = time.process_time()
     pruner = torch_pruning.pruner.MetaPruner(
         module,
         x,
@@ -109,7 +111,7 @@ def _theirs(module: "nn.Module", shape: tuple[int, ...]) -> tuple[float, dict[st
     for part in attentions:
         part.num_heads = pruner.num_heads[part.qkv]
         part.head_dim = part.qkv.out_features // (3 * part.num_heads)
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
     with torch.no_grad():
         out = module(x)
     if not torch.isfinite(out).all():

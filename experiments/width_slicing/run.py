@@ -111,7 +111,7 @@ def record(out: Path) -> None:
             "heads of timm's attention told as its examples do",
             f"ours counts where the narrow network runs, has fewer parameters and differs from the masked parent by at most {EQUAL:g} of the largest output; "
             "theirs where the network runs, is finite and has fewer parameters",
-            "seconds: of ours capture, channel groups and the narrow module; of theirs the dependency graph and one pruning; median of as many rounds as "
+            "seconds of processor time on one thread: of ours capture, channel groups and the narrow module; of theirs the dependency graph and one pruning; median of as many rounds as "
             "the row says, both in turns",
         ],
     )

@@ -8,11 +8,11 @@ import numpy as np
 from predictors.errors import StretchError
 from scheduler.bundle.manifest import SubgraphEntry
 from scheduler.bundle.rows import read_by
-from scheduler.checks.distance import TOLERANCE, distance
 from scheduler.checks.reference import Reference, run_file
 from scheduler.checks.sample import digest, read_sample
 from scheduler.checks.verify import random_input
 from scheduler.delegates.base import Array
+from scheduler.runtime.distance import TOLERANCE, distance
 from scheduler.runtime.inputs import Values, as_arrays, plain
 from scheduler.runtime.sequential import max_error
 from scheduler.runtime.session import Session

@@ -7,10 +7,10 @@ from typing import Generic, TypeVar
 
 from predictors.errors import StretchError
 from scheduler.delegates.base import Array, AsyncInvocation, Invocation, UnableError
-from scheduler.faults.checks import Check, checked
 from scheduler.faults.policy import Site
 from scheduler.placement.place import Placement, queues_of
 from scheduler.runtime.buffers import Buffers, bind_subgraph
+from scheduler.runtime.checked import Check, checked
 from scheduler.runtime.code import Code
 from scheduler.runtime.events import Event, Instruction, StepFailed, StepReturned
 from scheduler.runtime.machine import Machine

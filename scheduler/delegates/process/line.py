@@ -72,6 +72,11 @@ class Line:
             self._process.kill()
 
     @property
+    def pid(self) -> int:
+        """Number of the child process."""
+        return self._process.pid
+
+    @property
     def aborted(self) -> bool:
         """Whether the child was ended from here, and no other has come since."""
         return self._aborted is not None
@@ -160,7 +165,12 @@ class Line:
         """
         assert command["do"] in _MAKING
         self.revive()
-        found = self.answer(self.send(**command))
+        try:
+            found = self.answer(self.send(**command))
+        except GoneError:
+            # it may have ended a moment ago, which nobody had seen yet
+            self.revive()
+            found = self.answer(self.send(**command))
         self._made.append(command)
         return found
 

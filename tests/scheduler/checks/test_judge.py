@@ -5,12 +5,12 @@ import pytest
 from onnx import numpy_helper
 
 from predictors.errors import StretchError
-from scheduler.checks.distance import TOLERANCE
 from scheduler.checks.judge import check_output, judge
 from scheduler.checks.sample import KEY, Sample
 from scheduler.checks.verify import random_input
 from scheduler.delegates import CpuDelegate
 from scheduler.delegates.base import Compiled, Invocation
+from scheduler.runtime.distance import TOLERANCE
 from scheduler.runtime.session import Session
 
 

@@ -158,4 +158,3 @@ def test_what_was_moved_by_hand_stays_where_it_was_moved_to(bundle_dir):
             session(x)
         assert [each.what for each in session.decisions] == ["retired", "on trial", "restored"]
         assert {name: session.places[name].delegate for name in ("s1.gpu", "s2.gpu")} == {"s1.gpu": "cpu", "s2.gpu": "null"}
-

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scheduler.checks.distance import TOLERANCE, distance
 from scheduler.delegates.base import Array, AsyncInvocation, Invocation, UnableError
 from scheduler.faults.policy import FaultPolicy
+from scheduler.runtime.distance import TOLERANCE, distance
 
 #: Computes a subgraph's outputs from the same inputs by another delegate, whose name comes with them; None if there is no other.
 Other = Callable[[], tuple[str, Sequence[Array]] | None]
@@ -20,7 +20,7 @@ class Check:
     Args:
         outputs: Its output buffers.
         other: Computes them by another delegate.
-        precision: Of the subgraph, which decides how far results may be apart (`scheduler.checks.distance`).
+        precision: Of the subgraph, which decides how far results may be apart (`scheduler.runtime.distance`).
         policy: What is looked at.
     """
 
