@@ -22,8 +22,8 @@ class Runner(Protocol):
 class Code(Protocol):
     """What compiles subgraphs."""
 
-    def fall_back(self, name: str, place: Placement, error: Exception, queues: Mapping[str, Dispatch]) -> Placement:
-        """Compile a subgraph for where it runs instead."""
+    def stand_in(self, name: str, place: Placement, error: Exception, queues: Mapping[str, Dispatch]) -> Placement:
+        """Compile a subgraph for where it runs instead; raises the error if there is nowhere."""
 
     def forget(self, site: Site) -> None:
         """Let go of a delegate and what it compiled."""
@@ -55,7 +55,8 @@ class Recovery:
             places: Where each subgraph runs now.
             runners: All that run them.
         """
-        for decision in self.keeper.take():
+        # of a site that was retired and is on trial by now, the last word counts
+        for decision in {each.site: each for each in self.keeper.take()}.values():
             now = dict(places)
             if decision.what == "retired":
                 self._leave(decision.site, decision.reason, now, runners)
@@ -76,7 +77,7 @@ class Recovery:
         found = dict(places)
         for name, place in places.items():
             if Site.of(place) == site:
-                found[name] = self._code.fall_back(name, place, StretchError(reason), queues_of(found.values()))
+                found[name] = self._code.stand_in(name, place, StretchError(reason), queues_of(found.values()))
         return found
 
     def _leave(self, site: Site, reason: str, places: dict[str, Placement], runners: tuple[Runner, ...]) -> None:
@@ -85,7 +86,7 @@ class Recovery:
             if Site.of(place) != site:
                 continue
             try:
-                places[name] = self._code.fall_back(name, place, StretchError(reason), queues_of(places.values()))
+                places[name] = self._code.stand_in(name, place, StretchError(reason), queues_of(places.values()))
                 for runner in runners:
                     runner.replace(name, places[name])
             except StretchError:

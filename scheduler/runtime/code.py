@@ -96,7 +96,7 @@ class Code:
         why = (str(error).strip().splitlines() or [type(error).__name__])[0]
         if self.keeper is not None:
             self.keeper.failed(place, name, why)
-            return self._instead(name, place, why, error, queues, self.keeper)
+            return self.stand_in(name, place, error, queues)
         onto = self._delegate(place).falls_back_on
         if onto is None:
             raise error
@@ -105,12 +105,21 @@ class Code:
         warnings.warn(f"subgraph `{name}` of the {place.processor} runs on the CPU: {why}", stacklevel=2)
         return instead
 
-    def _instead(
-        self, name: str, place: Placement, why: str, error: Exception, queues: Mapping[str, Dispatch], keeper: Keeper
-    ) -> Placement:
+    def stand_in(self, name: str, place: Placement, error: Exception, queues: Mapping[str, Dispatch]) -> Placement:
+        """Compile a subgraph for the first delegate that any machine has, can run it and has not failed itself.
+
+        Args:
+            name: The subgraph.
+            place: Where it is not to run.
+            error: Why not.
+            queues: Dispatch of the queues that are there already.
+
+        Raises:
+            Exception: The same `error` if there is none.
+        """
         for onto in STAND_INS:
-            instead = fallback_placement(place, onto, why, queues)
-            if onto == place.delegate or keeper.retired(instead):
+            instead = fallback_placement(place, onto, str(error), queues)
+            if onto == place.delegate or (self.keeper is not None and self.keeper.retired(instead)):
                 continue
             try:
                 self.get(name, instead)

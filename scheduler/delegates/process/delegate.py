@@ -145,6 +145,11 @@ class ProcessDelegate(Delegate):
         return True
 
     @property
+    def pid(self) -> int:
+        """Number of the child process there is now."""
+        return self._line.pid
+
+    @property
     def restarting(self) -> bool:
         """Whether a new child is being made ready."""
         return self._line.reviving

@@ -20,7 +20,7 @@ class Code:
     def __init__(self, *refused):
         self.refused, self.forgotten = refused, []
 
-    def fall_back(self, name, place, error, queues):
+    def stand_in(self, name, place, error, queues):
         if name in self.refused:
             raise error
         return fallback_placement(place, "cpu", str(error), queues)
@@ -59,6 +59,16 @@ def test_everything_on_a_retired_site_leaves_and_comes_back_made_anew():
     found.carry_out(runner.places, runner)
     assert runner.places == HOME
     assert code.forgotten == runner.forgotten == [Site.of(GPU)]
+
+
+def test_of_what_was_decided_while_nothing_was_carried_out_the_last_word_counts():
+    runner = Runner(HOME)
+    found = recovery(Code())
+    found.keeper.failed(GPU, "a", "it broke")
+    found.keeper.ended()
+    found.carry_out(runner.places, runner)
+    assert runner.places == HOME
+    assert [each.what for each in found.keeper.decisions] == ["retired", "on trial"]
 
 
 def test_what_nothing_else_can_run_stays():
