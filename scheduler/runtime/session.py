@@ -269,6 +269,11 @@ class Session:
         return {name: place for name, place in self.places.items() if place != self.placements[self.plan.subgraphs[name].processor]}
 
     @property
+    def in_flight(self) -> int:
+        """Inferences that `submit` runs at once."""
+        return self._in_flight
+
+    @property
     def decisions(self) -> tuple[Decision, ...]:
         """What was decided of delegates that failed, in order, each with its reason; nothing where `faults` was not given."""
         return () if self._keeper is None else self._keeper.decisions

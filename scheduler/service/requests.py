@@ -1,0 +1,136 @@
+"""Requests that wait, and which of them is next: a pure order without threads or a clock."""
+
+from collections.abc import Collection, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from math import inf, isfinite
+from typing import Any
+
+from predictors.errors import StretchError, UsageError
+
+#: Priorities are from minus to plus this.
+MOST_PRIORITY = 100
+
+
+class OverloadedError(StretchError):
+    """As many requests wait as may; this one was not taken."""
+
+
+class DeadlineError(StretchError):
+    """The deadline of a request passed before it was begun, so it was not."""
+
+
+@dataclass
+class Request:
+    """An inference that is asked for.
+
+    Args:
+        model: Of which model.
+        x: Its input, which the caller leaves as it is until the future is done.
+        priority: Higher ones go first.
+        arrived_s: When it came.
+        deadline_s: When it has to be done; infinite for never.
+        future: Who waits for it.
+    """
+
+    model: str
+    x: Any
+    priority: int
+    arrived_s: float
+    deadline_s: float = inf
+    future: "Future[Any]" = field(default_factory=Future)
+
+
+def checked_priority(priority: int) -> int:
+    """A priority.
+
+    Raises:
+        UsageError: If it is none.
+    """
+    if not -MOST_PRIORITY <= priority <= MOST_PRIORITY:
+        raise UsageError(f"{priority} is no priority", f"it is from {-MOST_PRIORITY} to {MOST_PRIORITY}, the highest goes first")
+    return priority
+
+
+def deadline_at(now_s: float, deadline_ms: float | None) -> float:
+    """When a request has to be done.
+
+    Args:
+        now_s: When it comes.
+        deadline_ms: How long it may take, ms; None for any time.
+
+    Raises:
+        UsageError: If it would be over already.
+    """
+    if deadline_ms is None:
+        return inf
+    if not (isfinite(deadline_ms) and deadline_ms > 0):
+        raise UsageError(
+            f"a deadline in {deadline_ms:g} ms cannot be kept", "give the milliseconds that the request may take, more than none"
+        )
+    return now_s + deadline_ms / 1e3
+
+
+class Waiting:
+    """Requests that wait, for several models.
+
+    The next one is of the highest priority, of these the one whose deadline is earliest, of these (those without a
+    deadline, mostly) of the model that has been given least of the processors, of these the one that came first.
+
+    Args:
+        models: Names of the models.
+        bound: How many may wait.
+    """
+
+    def __init__(self, models: Collection[str], bound: int) -> None:
+        self._bound = bound
+        self._requests: list[Request] = []
+        #: Seconds that each model's inferences took so far.
+        self._used = dict.fromkeys(models, 0.0)
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._requests)
+
+    @property
+    def first_deadline(self) -> float | None:
+        """The earliest deadline of those that wait, s; None if none has one."""
+        first = min((each.deadline_s for each in self._requests), default=inf)
+        return None if first == inf else first
+
+    def add(self, request: Request) -> None:
+        """Take a request.
+
+        Raises:
+            OverloadedError: If as many wait as may.
+        """
+        if len(self._requests) >= self._bound:
+            raise OverloadedError(f"{self._bound} requests wait already", "ask again later, or for fewer a second")
+        self._requests.append(request)
+
+    def used(self, model: str, seconds: float) -> None:
+        """An inference of a model took so long."""
+        self._used[model] += seconds
+
+    def overdue(self, now_s: float) -> list[Request]:
+        """Take away the requests whose deadline has passed."""
+        late = [each for each in self._requests if each.deadline_s <= now_s]
+        self._requests = [each for each in self._requests if each.deadline_s > now_s]
+        return late
+
+    def next(self, room: Mapping[str, bool]) -> Request | None:
+        """Take away the next request of the models that have room; None if there is none.
+
+        Args:
+            room: Whether an inference of a model can begin.
+        """
+        able = [(self._key(each), number) for number, each in enumerate(self._requests) if room[each.model]]
+        return self._requests.pop(min(able)[1]) if able else None
+
+    def everything(self) -> list[Request]:
+        """Take away all."""
+        found, self._requests = self._requests, []
+        return found
+
+    def _key(self, request: Request) -> tuple[float, float, float, float]:
+        return (-request.priority, request.deadline_s, self._used[request.model], request.arrived_s)

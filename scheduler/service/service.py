@@ -1,0 +1,200 @@
+"""A queue before one session or several: back-pressure, deadlines, priorities, a fair share for each model."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from predictors.errors import StretchError, UnknownNameError, UsageError
+from scheduler.bundle.manifest import Manifest
+from scheduler.runtime.inputs import Values, plain
+from scheduler.runtime.session import Session
+from scheduler.service.counters import Counters
+from scheduler.service.requests import DeadlineError, Request, Waiting, checked_priority, deadline_at
+
+#: Name of the model where a session is given without one.
+ONLY = "model"
+
+
+class Service:
+    """Takes requests from any thread or event loop and hands them to sessions, the most urgent first.
+
+    Sessions of several models share the processors of this machine: a model gets its turn when it is the most urgent, or
+    has had least of them. What has begun is not interrupted.
+
+    ::
+
+        with Session("runs/a") as a, Session("runs/b") as b, Service({"a": a, "b": b}) as service:
+            y = service.submit(x, "a", deadline_ms=50).result()
+
+    Args:
+        sessions: A session, or sessions by the name of their model; they stay open when the service ends.
+        waiting: Requests that may wait; the next one is refused with an `OverloadedError`.
+
+    Raises:
+        UsageError: If there is no session, or `waiting` is less than 1.
+    """
+
+    def __init__(self, sessions: Session | Mapping[str, Session], waiting: int = 64) -> None:
+        self._sessions = {ONLY: sessions} if isinstance(sessions, Session) else dict(sessions)
+        if not self._sessions:
+            raise UsageError("a service of no session has nothing to do", "give a session, or some by name")
+        if waiting < 1:
+            raise UsageError(f"a service in which {waiting} requests may wait takes none", "waiting is 1 or more")
+        self._waiting = Waiting(self._sessions, waiting)
+        self._counters = Counters(self._sessions)
+        self._running = dict.fromkeys(self._sessions, 0)
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._serve, name="nn-stretch service", daemon=True)
+        self._thread.start()
+
+    def submit(self, x: Any, model: str | None = None, *, priority: int = 0, deadline_ms: float | None = None) -> Future[Any]:
+        """Ask for an inference.
+
+        Args:
+            x: As for `Session.run`; it must stay as it is until the future is done.
+            model: Which one; may be left out where there is one.
+            priority: From -100 to 100; the highest goes first.
+            deadline_ms: How long it may take from now on. A request whose time is over before it begins is not begun.
+
+        Returns:
+            Its output, a `DeadlineError`, or the error that `Session.run` would raise. Until it begins it can be cancelled.
+
+        Raises:
+            OverloadedError: If too many wait already.
+            UnknownNameError: If there is no such model.
+            UsageError: If the priority or the deadline makes no sense, or no model is named of several.
+            StretchError: If the service is closed.
+        """
+        name = self._named(model)
+        now = time.monotonic()
+        request = Request(name, x, checked_priority(priority), now, deadline_at(now, deadline_ms))
+        with self._changed:
+            if self._closed:
+                raise StretchError("this service is closed", "make a new Service")
+            try:
+                self._waiting.add(request)
+            except StretchError:
+                self._counters.note(name, "refused")
+                raise
+            self._changed.notify_all()
+        return request.future
+
+    async def infer(self, x: Any, model: str | None = None, *, priority: int = 0, deadline_ms: float | None = None) -> Any:
+        """`submit` for an event loop, which goes on meanwhile; cancelling the task cancels a request that has not begun."""
+        return await asyncio.wrap_future(self.submit(x, model, priority=priority, deadline_ms=deadline_ms))
+
+    def warm_up(self) -> None:
+        """Run each model once on zeros, so that no request meets what happens in a first run alone."""
+        for session in self._sessions.values():
+            session(zeros(session.bundle.manifest))
+
+    def outcomes(self, model: str | None = None) -> dict[str, int]:
+        """How many requests of a model were done, done late, failed, expired, refused and cancelled."""
+        return self._counters.outcomes(self._named(model))
+
+    def prometheus(self) -> str:
+        """Counters in Prometheus' text format, for whatever serves them under ``/metrics``."""
+        with self._changed:
+            return self._counters.text(len(self._waiting), dict(self._running))
+
+    def close(self, *, drain: bool = True) -> None:
+        """Take no more requests, and return when none is left; may be called twice.
+
+        Args:
+            drain: Whether those that wait are computed first; else they are cancelled. What has begun is waited for.
+        """
+        with self._changed:
+            self._closed = True
+            dropped = [] if drain else self._waiting.everything()
+            self._changed.notify_all()
+        for request in dropped:
+            if request.future.cancel():
+                self._counters.note(request.model, "cancelled")
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def __enter__(self) -> Self:
+        """The service itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        """Close it; after an error without what waits."""
+        self.close(drain=kind is None)
+
+    def _named(self, model: str | None) -> str:
+        if model is None:
+            if len(self._sessions) > 1:
+                raise UsageError("this service has several models", f"name one of {', '.join(self._sessions)}")
+            return next(iter(self._sessions))
+        if model not in self._sessions:
+            raise UnknownNameError.among("model", model, list(self._sessions))
+        return model
+
+    def _serve(self) -> None:
+        """The thread that hands requests on, until the service is closed and nothing is left."""
+        while True:
+            with self._changed:
+                request = self._taken()
+                while request is None:
+                    if self._closed and not len(self._waiting) and not any(self._running.values()):
+                        return
+                    self._changed.wait(self._until_deadline())
+                    request = self._taken()
+                if request.future.set_running_or_notify_cancel():
+                    self._running[request.model] += 1
+                else:
+                    self._counters.note(request.model, "cancelled")
+                    continue
+            self._begin(request)
+
+    def _taken(self) -> Request | None:
+        """The next request that can begin; the lock is held."""
+        for late in self._waiting.overdue(time.monotonic()):
+            if late.future.set_running_or_notify_cancel():
+                self._counters.note(late.model, "expired")
+                late.future.set_exception(DeadlineError(f"the deadline of a request for `{late.model}` passed before it was begun"))
+            else:
+                self._counters.note(late.model, "cancelled")
+        room = {name: self._running[name] < session.in_flight for name, session in self._sessions.items()}
+        return self._waiting.next(room)
+
+    def _until_deadline(self) -> float | None:
+        """Seconds until a request that waits is late; None if none will be."""
+        first = self._waiting.first_deadline
+        return None if first is None else max(0.0, first - time.monotonic())
+
+    def _begin(self, request: Request) -> None:
+        began = time.monotonic()
+        try:
+            future = self._sessions[request.model].submit(request.x)
+        except BaseException as error:  # it belongs to whoever waits for the request
+            self._end(request, began, None, error)
+            return
+        future.add_done_callback(lambda done: self._end(request, began, done, done.exception()))
+
+    def _end(self, request: Request, began: float, done: "Future[Any] | None", error: BaseException | None) -> None:
+        """An inference has ended; called by the thread that ended it."""
+        now = time.monotonic()
+        with self._changed:
+            self._running[request.model] -= 1
+            self._waiting.used(request.model, now - began)
+            self._changed.notify_all()
+        if error is not None or done is None:
+            self._counters.note(request.model, "failed", now - request.arrived_s)
+            request.future.set_exception(error)
+        else:
+            self._counters.note(request.model, "late" if now > request.deadline_s else "done", now - request.arrived_s)
+            request.future.set_result(done.result())
+
+
+def zeros(manifest: Manifest) -> Values:
+    """An input of zeros, as a session of the bundle takes it."""
+    tensors = {tensor.name: tensor for tensor in manifest.tensors}
+    return plain({name: np.zeros(tensors[name].shape, np.dtype(tensors[name].dtype)) for name in manifest.inputs})

@@ -1,0 +1,198 @@
+import asyncio
+import threading
+from concurrent.futures import CancelledError
+
+import numpy as np
+import pytest
+
+from predictors.errors import StretchError, UnknownNameError, UsageError
+from scheduler import DeadlineError, OverloadedError, Service, Session
+from scheduler.delegates import CpuDelegate
+from scheduler.delegates.base import Compiled, Invocation
+from tests import onnx_runtime
+
+
+class Held(CpuDelegate):
+    """ONNX Runtime that waits until it is let go."""
+
+    def __init__(self):
+        super().__init__()
+        self.go, self.begun = threading.Event(), threading.Semaphore(0)
+
+    def compile(self, model):
+        return HeldCompiled(super().compile(model), self)
+
+
+class HeldCompiled(Compiled):
+    def __init__(self, inner, delegate):
+        super().__init__(inner.inputs, inner.outputs)
+        self.inner, self.delegate = inner, delegate
+
+    def bind(self, inputs, outputs):
+        return HeldInvocation(self.inner.bind(inputs, outputs), self.delegate)
+
+
+class HeldInvocation(Invocation):
+    def __init__(self, inner, delegate):
+        self.inner, self.delegate = inner, delegate
+
+    def run(self):
+        self.delegate.begun.release()
+        assert self.delegate.go.wait(60)
+        self.inner.run()
+
+
+def inputs(count):
+    return np.random.default_rng(0).standard_normal((count, 1, 3, 8, 8)).astype(np.float32)
+
+
+def wanted(bundle_dir, x):
+    return onnx_runtime.output(bundle_dir / "model.onnx", x)
+
+
+@pytest.fixture
+def session(bundle_dir):
+    with Session(bundle_dir) as found:
+        yield found
+
+
+@pytest.fixture
+def held(bundle_dir):
+    """A delegate that waits, and a session with room for one inference at a time."""
+    delegate = Held()
+    with Session(bundle_dir, {"gpu": "null"}, delegates={"null": delegate}, in_flight=1) as found:
+        yield delegate, found
+        delegate.go.set()
+
+
+def test_requests_get_their_outputs(bundle_dir, session):
+    with Service(session) as service:
+        service.warm_up()
+        xs = inputs(20)
+        futures = [service.submit(x, deadline_ms=60_000) for x in xs]
+        for x, future in zip(xs, futures, strict=True):
+            assert np.allclose(future.result(60), wanted(bundle_dir, x), atol=1e-5)
+    assert service.outcomes()["done"] == 20
+
+
+def test_event_loop_goes_on_meanwhile(bundle_dir, session):
+    xs = inputs(8)
+
+    async def ask(service):
+        return await asyncio.gather(*(service.infer(x) for x in xs))
+
+    with Service(session) as service:
+        for x, output in zip(xs, asyncio.run(ask(service)), strict=True):
+            assert np.allclose(output, wanted(bundle_dir, x), atol=1e-5)
+
+
+def test_the_most_urgent_goes_first(held):
+    delegate, session = held
+    ended = []
+    with Service(session) as service:
+        first = service.submit(inputs(1)[0])
+        delegate.begun.acquire()
+        for name, options in {
+            "none": {},
+            "late": {"deadline_ms": 60_000},
+            "soon": {"deadline_ms": 30_000},
+            "first": {"priority": 1},
+        }.items():
+            service.submit(inputs(1)[0], **options).add_done_callback(lambda _, name=name: ended.append(name))
+        delegate.go.set()
+        first.result(60)
+    assert ended == ["first", "soon", "late", "none"]
+
+
+def test_too_many_requests_are_refused_and_the_others_answered(held):
+    delegate, session = held
+    with Service(session, waiting=2) as service:
+        futures = [service.submit(inputs(1)[0])]
+        delegate.begun.acquire()
+        futures += [service.submit(inputs(1)[0]) for _ in range(2)]
+        with pytest.raises(OverloadedError, match="2 requests wait already"):
+            service.submit(inputs(1)[0])
+        assert 'outcome="refused"} 1' in service.prometheus()
+        assert "nn_stretch_waiting 2" in service.prometheus()
+        delegate.go.set()
+        assert all(future.result(60) is not None for future in futures)
+
+
+def test_request_whose_time_is_over_is_not_begun_and_says_so_at_once(held):
+    delegate, session = held
+    with Service(session) as service:
+        running = service.submit(inputs(1)[0])
+        delegate.begun.acquire()
+        with pytest.raises(DeadlineError, match="before it was begun"):
+            service.submit(inputs(1)[0], deadline_ms=20).result(60)
+        delegate.go.set()
+        running.result(60)
+    assert service.outcomes() == {"done": 1, "late": 0, "failed": 0, "expired": 1, "refused": 0, "cancelled": 0}
+
+
+def test_request_that_ends_after_its_deadline_is_answered_and_counted_as_late(held):
+    delegate, session = held
+    with Service(session) as service:
+        future = service.submit(inputs(1)[0], deadline_ms=500)
+        delegate.begun.acquire()
+        threading.Timer(0.6, delegate.go.set).start()
+        assert future.result(60) is not None
+    assert service.outcomes()["late"] == 1
+
+
+def test_request_that_waits_can_be_cancelled(held):
+    delegate, session = held
+    with Service(session) as service:
+        running = service.submit(inputs(1)[0])
+        delegate.begun.acquire()
+        waiting = service.submit(inputs(1)[0])
+        assert waiting.cancel()
+        assert not running.cancel()
+        delegate.go.set()
+        running.result(60)
+    assert service.outcomes()["cancelled"] == 1
+
+
+def test_close_without_draining_cancels_what_waits_and_waits_for_what_runs(held):
+    delegate, session = held
+    service = Service(session)
+    running = service.submit(inputs(1)[0])
+    delegate.begun.acquire()
+    waiting = service.submit(inputs(1)[0])
+    threading.Timer(0.2, delegate.go.set).start()
+    service.close(drain=False)
+    assert running.result(0) is not None
+    with pytest.raises(CancelledError):
+        waiting.result(0)
+    with pytest.raises(StretchError, match="closed"):
+        service.submit(inputs(1)[0])
+    service.close()
+
+
+def test_two_models_share_and_neither_waits_for_ever(bundle_dir, tmp_path):
+    with Session(bundle_dir) as a, Session(bundle_dir) as b, Service({"a": a, "b": b}) as service:
+        xs = inputs(30)
+        futures = [service.submit(x, "a") for x in xs] + [service.submit(xs[0], "b") for _ in range(3)]
+        for x, future in zip(xs, futures, strict=False):
+            assert np.allclose(future.result(60), wanted(bundle_dir, x), atol=1e-5)
+        assert all(future.result(60) is not None for future in futures[30:])
+        with pytest.raises(UnknownNameError):
+            service.submit(xs[0], "c")
+        with pytest.raises(UsageError, match="several models"):
+            service.submit(xs[0])
+
+
+def test_input_that_does_not_fit_is_the_error_of_its_request_alone(bundle_dir, session):
+    with Service(session) as service:
+        wrong = service.submit(np.zeros((1, 2), np.float32))
+        right = service.submit(inputs(1)[0])
+        with pytest.raises(UsageError):
+            wrong.result(60)
+        assert right.result(60) is not None
+        assert service.outcomes()["failed"] == 1
+
+
+@pytest.mark.parametrize("wrong", [{"sessions": {}}, {"waiting": 0}])
+def test_service_that_makes_no_sense_is_refused(session, wrong):
+    with pytest.raises(UsageError):
+        Service(**({"sessions": session} | wrong))
