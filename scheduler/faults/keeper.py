@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Sequence
 
-from scheduler.faults.policy import Decision, Ended, Failed, FaultPolicy, Probation, Site
+from scheduler.faults.policy import Decision, Ended, Event, Failed, FaultPolicy, Probation, Returned, Site
 from scheduler.placement.place import Placement
 
 #: Delegates that do the work of one that failed, the first that can: any machine has them.
@@ -41,6 +41,10 @@ class Keeper:
         """
         self._tell(Failed(Site.of(place), step, reason, for_good))
 
+    def returned(self, site: Site) -> None:
+        """A site on trial has its work again."""
+        self._tell(Returned(site))
+
     def ended(self) -> None:
         """An inference has ended."""
         self._tell(Ended())
@@ -63,6 +67,6 @@ class Keeper:
         with self._lock:
             return self._probation.retired(Site.of(place))
 
-    def _tell(self, event: Failed | Ended) -> None:
+    def _tell(self, event: Event) -> None:
         with self._lock:
             self._decisions += self._probation.handle(event)

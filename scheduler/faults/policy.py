@@ -54,11 +54,21 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     for_good: bool = False
 
 
+class Returned(msgspec.Struct, frozen=True, tag=True):
+    """A site that is on trial has its work again; inferences count for it from now on.
+
+    Args:
+        site: Which.
+    """
+
+    site: Site
+
+
 class Ended(msgspec.Struct, frozen=True, tag=True):
     """An inference has ended."""
 
 
-Event = Failed | Ended
+Event = Failed | Returned | Ended
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,11 +131,13 @@ class _Record:
     Args:
         back_off: Inferences for which it is retired, this time.
         until: When it is tried again; None for never.
-        passed: Inferences that went well on trial; None while it is retired.
+        trial: Whether it is on trial.
+        passed: Inferences that went well on trial; None as long as it does not have its work again.
     """
 
     back_off: int
     until: int | None
+    trial: bool = False
     passed: int | None = None
 
 
@@ -150,6 +162,11 @@ class Probation:
         match event:
             case Failed(site, step, reason, for_good):
                 return self._failed(site, f"`{step}`: {reason}", for_good=for_good)
+            case Returned(site):
+                record = self._records.get(site)
+                if record is not None and record.trial:
+                    record.passed = 0
+                return []
             case Ended():
                 self._ended += 1
                 return [decision for site in list(self._records) for decision in self._due(site)]
@@ -157,20 +174,22 @@ class Probation:
     def retired(self, site: Site) -> bool:
         """Whether a site is left alone."""
         record = self._records.get(site)
-        return record is not None and record.passed is None
+        return record is not None and not record.trial
 
     def _failed(self, site: Site, reason: str, *, for_good: bool) -> list[Decision]:
         record = self._records.get(site)
-        if record is not None and record.passed is None and not (for_good and record.until is not None):
+        if record is not None and not record.trial and not (for_good and record.until is not None):
             return []  # of several inferences in flight the first has told
-        again = record is not None and record.passed is not None
+        again = record is not None and record.trial
         back_off = min(self._policy.longest, 2 * record.back_off) if again and record is not None else self._policy.back_off
         self._records[site] = _Record(back_off, None if for_good else self._ended + back_off)
         return [self._decision(site, "retired", reason, None if for_good else back_off)]
 
     def _due(self, site: Site) -> list[Decision]:
         record = self._records[site]
-        if record.passed is not None:
+        if record.trial:
+            if record.passed is None:
+                return []
             record.passed += 1
             if record.passed < self._policy.trial:
                 return []
@@ -178,7 +197,7 @@ class Probation:
             return [self._decision(site, "restored", f"{self._policy.trial} inferences in a row went well")]
         if record.until is None or self._ended < record.until:
             return []
-        record.passed = 0
+        record.trial = True
         return [self._decision(site, "on trial", f"{record.back_off} inferences have gone by")]
 
     def _decision(self, site: Site, what: What, reason: str, inferences: int | None = None) -> Decision:

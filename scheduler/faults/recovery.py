@@ -106,3 +106,4 @@ class Recovery:
             except StretchError as error:
                 self.keeper.failed(place, name, error.message)
                 return
+        self.keeper.returned(site)

@@ -1,7 +1,7 @@
 import threading
 
 from scheduler.faults.keeper import STAND_INS, Keeper
-from scheduler.faults.policy import FaultPolicy
+from scheduler.faults.policy import FaultPolicy, Site
 from scheduler.placement.place import Placement
 
 GPU = Placement("gpu", "opencl", (), "gpu", "async", True, "")
@@ -15,6 +15,7 @@ def test_decisions_are_taken_once_and_kept():
     assert [each.what for each in keeper.take()] == ["retired"]
     assert not keeper.pending
     keeper.ended()
+    keeper.returned(Site.of(GPU))
     keeper.ended()
     assert [each.what for each in keeper.take()] == ["on trial", "restored"]
     assert [each.what for each in keeper.decisions] == ["retired", "on trial", "restored"]

@@ -3,15 +3,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.errors import UsageError
-from scheduler.faults.policy import Ended, Failed, FaultPolicy, Probation, Site
+from scheduler.faults.policy import Ended, Failed, FaultPolicy, Probation, Returned, Site
 
 GPU, CPU = Site("opencl", ()), Site("cpu", (1,))
 
 
 def told(policy, events):
-    """What is decided, with the number of the event."""
-    probation = Probation(policy)
-    return [(number, each.site, each.what, each.inferences) for number, event in enumerate(events) for each in probation.handle(event)]
+    """What is decided, with the number of the event; what is on trial has its work again at once."""
+    probation, found = Probation(policy), []
+    for number, event in enumerate(events):
+        for each in probation.handle(event):
+            found.append((number, each.site, each.what, each.inferences))
+            if each.what == "on trial":
+                assert probation.handle(Returned(each.site)) == []
+    return found
+
+
+def test_inferences_count_for_a_trial_only_when_the_site_has_its_work_again():
+    probation = Probation(FaultPolicy(back_off=1, trial=1))
+    probation.handle(failed())
+    assert [each.what for each in probation.handle(Ended())] == ["on trial"]
+    assert [probation.handle(Ended()) for _ in range(5)] == [[]] * 5
+    probation.handle(Returned(GPU))
+    assert [each.what for each in probation.handle(Ended())] == ["restored"]
 
 
 def failed(site=GPU, **more):
