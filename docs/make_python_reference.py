@@ -70,7 +70,7 @@ def _class(name: str, kind: type) -> str:
 def _signature(name: str, function: Any) -> str:
     """The signature as the source has it, an argument a line."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
-    assert isinstance(tree, ast.FunctionDef)
+    assert isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef)
     known = inspect.signature(function).parameters
     words = [_argument(each, known[each.arg]) for each in (*tree.args.posonlyargs, *tree.args.args) if each.arg != "self"]
     if tree.args.kwonlyargs:
@@ -78,7 +78,7 @@ def _signature(name: str, function: Any) -> str:
     if tree.args.kwarg is not None:
         words.append(f"**{_argument(tree.args.kwarg, known[tree.args.kwarg.arg])}")
     result = "" if tree.name == "__init__" or tree.returns is None else f" -> {_type(tree.returns)}"
-    return _call(name, words) + result
+    return ("await " if isinstance(tree, ast.AsyncFunctionDef) else "") + _call(name, words) + result
 
 
 def _fields(name: str, kind: Any) -> str:
