@@ -61,9 +61,8 @@ class Session:
             longer ends with a `StretchError`, and the session with it.
         memory_planner: Gives the tensors that cross subgraphs their memory, such as ``greedy``;
             ``naive`` shares none.
-        faults: What is done about delegates that fail: they are retired, their work is done by
-            others within the same inference, and they are tried again later
-            (`scheduler.faults.policy`). None: the inference fails with an error that names the delegate.
+        faults: What is done about delegates that fail (`scheduler.faults.policy`): others do their work
+            within the same inference. None: the inference fails with an error that names the delegate.
         record: File to write every event of the state machine to, with its answer
             (`scheduler.runtime.record.replay` plays it again).
 
@@ -217,18 +216,24 @@ class Session:
         with self._lock:
             executor = self._recovered(self._open())
             check_inputs(given, executor.buffers.arrays)
-            if self._pipeline is None:
-                lanes = [self._buffers() for _ in range(self._in_flight)]
-                self._pipeline = Pipeline(
-                    self.plan, executor.places, lanes, self._code, self._time_limit, self._recorder, self.bundle.manifest.named
-                )
-                # A session that was never closed must not leave its threads behind.
-                weakref.finalize(self, Pipeline.stop, self._pipeline)
             # Under the lock: `run` must not meet it in a subgraph that only one of them may use.
             if self._recovery is None:
-                return self._pipeline.submit(given)
+                return self._piped(executor).submit(given)
             kept = {name: value.copy() for name, value in given.items()}
-            return again_after_a_hang(self._pipeline.submit(given), lambda: self.run(kept))
+            while True:
+                try:
+                    return again_after_a_hang(self._piped(executor).submit(given), lambda: self.run(kept))
+                except HangError as error:  # of another inference, which this one waited for
+                    executor = self._left_behind(error)
+
+    def _piped(self, executor: Executor) -> Pipeline:
+        """What runs submitted inferences, made when the first one is."""
+        if self._pipeline is None:
+            lanes, named = [self._buffers() for _ in range(self._in_flight)], self.bundle.manifest.named
+            self._pipeline = Pipeline(self.plan, executor.places, lanes, self._code, self._time_limit, self._recorder, named)
+            # A session that was never closed must not leave its threads behind.
+            weakref.finalize(self, Pipeline.stop, self._pipeline)
+        return self._pipeline
 
     def replace(self, subgraph: str, target: str) -> None:
         """Run a subgraph elsewhere from now on; of inferences in flight, those that have not started it go along.
@@ -378,12 +383,7 @@ class Session:
         return executor
 
     def _left_behind(self, hang: HangError) -> Executor:
-        """A new executor with memory of its own, which gives nothing to what hangs; its thread is lost, and may still write to the old memory.
-
-        Raises:
-            HangError: If faults end inferences here.
-            StretchError: If nothing else can do its work.
-        """
+        """A new executor with memory of its own, which gives nothing to what hangs; that may still write to the old memory."""
         if self._recovery is None:
             raise hang
         executor, pipeline = self._open(), self._pipeline

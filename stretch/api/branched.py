@@ -33,6 +33,9 @@ UNKNOWN_ACCURACY = Sentence(
     Mention("images"),
 )
 
+#: Said of networks of several outputs.
+NOT_RUN = "the bundle's files were not run on images: that is done for networks of one output"
+
 
 @dataclass
 class Branched:
@@ -136,7 +139,7 @@ class Branched:
         from stretch.stages.build import run_on
 
         if len(bundle.manifest.outputs) > 1:
-            self.warnings.append("the bundle's files were not run on images: that is done for networks of one output")
+            self.warnings.append(NOT_RUN)
             return self.agreement
         found, said = run_on(bundle, self.original, self.images, self.run_images, self.mapping, progress=progress)
         self.warnings += [each for each in said if each not in self.warnings]

@@ -105,11 +105,6 @@ def branch(
     with _torch(phase):
         network = _read(model, input_shape, phase, weights=str(weights), seed=seed, trust_code=trust_code)
         read = _preprocessing(network, preprocessing)
-        if refine is not None and len(network.graph.outputs) > 1:
-            raise UsageError(
-                f"networks of one output are refined, `{network.graph.name}` has {len(network.graph.outputs)}",
-                Sentence("leave out {}", Mention("refine")),
-            )
         found = None if images is None or dry_run else _images(network, images, image_count, read, phase)
         source = None
         if least is not None and draft is None and found is not None and not request.accuracy:

@@ -11,6 +11,7 @@ from predictors.errors import MissingBackendError, UsageError
 from predictors.install import install_line
 from scheduler.bundle.agreement import Agreement
 from scheduler.progress import Progress, silent
+from stretch.api.branched import NOT_RUN
 from stretch.api.main_job import MAX_MINUTES
 from stretch.planning.sentences import Mention, Sentence
 
@@ -217,6 +218,9 @@ def _write(
     def agreeing(made: "Bundle") -> Agreement | None:
         if outcome.after is None or not run_images:
             return outcome.after.agreement if outcome.after else None
+        if len(made.manifest.outputs) > 1:
+            said.append(NOT_RUN)
+            return outcome.after.agreement
         found, warnings = run_on(made, networks.original, images, run_images, mapping, progress=progress)
         said.extend(warnings)
         return msgspec.structs.replace(outcome.after.agreement, bundle=found)

@@ -51,8 +51,7 @@ def reopen(bundle: Bundle) -> Reopened:
         bundle: Whose files are those that it states.
 
     Raises:
-        StretchError: If it has subgraphs in other precisions, no original among its controls, several inputs or outputs,
-            or files that are not as nn-stretch writes them.
+        StretchError: If it has subgraphs in other precisions, no original among its controls, or files that are not as nn-stretch writes them.
     """
     manifest = bundle.manifest
     other = next((sub for sub in manifest.subgraphs if sub.precision != "fp32"), None)
@@ -66,8 +65,6 @@ def reopen(bundle: Bundle) -> Reopened:
             f"{bundle.path} was written without controls, so it does not hold the original",
             "write it again with controls, `stretch branch`",
         )
-    # both say it in a sentence if there are several
-    _ = manifest.input, manifest.output
     file = _opened(bundle.file(manifest.controls["original"]))
     graph = file.graph
     design = _design(bundle, graph, read_passed_on(file.proto))

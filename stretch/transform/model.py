@@ -18,6 +18,9 @@ from stretch.planning.network.trunk import trunk_of
 from stretch.transform.parts import weights_in_parts
 from stretch.transform.slices import share_slices
 
+#: What the first segment reads, among the values of a network; no operator is called so.
+TRUNK = " trunk"
+
 
 class Branch(nn.Module):
     """A scaled copy or a part of a segment, for one processor; its submodules are its operators.
@@ -269,18 +272,44 @@ class BranchedModel(nn.Module):
             inputs: In order.
             instead: Modules that compute a segment in the place of its own, by the segment's name.
         """
+        found = self.beginning(inputs)
+        x = found.pop(TRUNK)
+        for part in self.design.segments:
+            segment = self.get_submodule(part.name) if instead is None or part.name not in instead else instead[part.name]
+            x = found[part.end] = segment(x)
+        return self.ending(found)
+
+    def beginning(self, inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+        """What is there before the first segment: inputs and what sides make of them alone, by name, and as `TRUNK` what it reads.
+
+        Args:
+            inputs: In order.
+
+        Raises:
+            UsageError: If there are more or fewer than the network takes.
+        """
         if len(inputs) != len(self.inputs):
             raise UsageError(f"the network takes {', '.join(self.inputs)}, {len(inputs)} tensors were given")
         found = dict(zip(self.inputs, inputs, strict=True))
         for name in self._before:
             found |= self.get_submodule(name)(found)
-        x = found[self._start]
-        for part in self.design.segments:
-            segment = self.get_submodule(part.name) if instead is None or part.name not in instead else instead[part.name]
-            x = found[part.end] = segment(x)
-        for name in self._after:
-            found |= self.get_submodule(name)(found)
+        return found | {TRUNK: found[self._start]}
+
+    def ending(self, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Values with what sides make of them behind the last segment.
+
+        Args:
+            values: Inputs, ends of segments and what the sides before wrote, by name.
+        """
+        found = dict(values)
+        for side in self.after:
+            found |= side(found)
         return found
+
+    @property
+    def after(self) -> list[Side]:
+        """The parts beside the trunk that come when its last segment has ended, in order."""
+        return [module for name in self._after if isinstance(module := self.get_submodule(name), Side)]
 
     @property
     def sides(self) -> dict[str, Side]:

@@ -1,5 +1,6 @@
 """A branched network beside its original, segment by segment: how far it is off, and where."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -11,7 +12,7 @@ from stretch.planning.design.scale import design_segments
 from stretch.transform.build import build
 from stretch.transform.calibrate.run import whole_design
 from stretch.transform.calibrate.statistics import norms, renew_statistics
-from stretch.transform.model import BranchedModel
+from stretch.transform.model import TRUNK, BranchedModel
 
 #: Share of the numbers that reach a segment refined by itself which are the original's (Wei et al. 2022, QDrop).
 DROPPED = 0.5
@@ -22,10 +23,12 @@ class Stage:
     """One segment of both networks.
 
     Args:
+        end: The tensor at its end.
         own: The branched network's.
         original: The original's.
     """
 
+    end: str
     own: nn.Module
     original: nn.Module
 
@@ -35,7 +38,7 @@ class Errors:
     """Squared errors over squares of one batch, each a scalar.
 
     Args:
-        meeting: Of segments, in order, where both networks have as many channels; the outputs are the last.
+        meeting: Of segments, in order, where both networks have as many channels; the outputs are the last, of several their mean.
         features: Of what the classifier reads; None where there is none, or it reads other channels than the original's.
     """
 
@@ -56,23 +59,25 @@ class Errors:
 
 
 class Pair:
-    """The segments of a branched network that differ from the original's, or come behind one that does.
+    """The segments of a branched network that differ from the original's, or come behind one that does, and what lies beside them.
 
     Args:
         model: The branched network.
         captured: The original.
 
     Attributes:
-        parameters: Weights of those segments.
+        parameters: Weights of those segments, and of the parts that read what they write.
         norms: Their batch-norms, but for those of segments in bands or channels, whose branches see parts of an image.
     """
 
     def __init__(self, model: BranchedModel, captured: Captured) -> None:
         original = build(captured, whole_design(captured, model.design)).to(next(model.parameters()).device)
-        stages = [Stage(model.get_submodule(part.name), original.get_submodule(part.name)) for part in model.design.segments]
+        stages = [Stage(part.end, model.get_submodule(part.name), original.get_submodule(part.name)) for part in model.design.segments]
         same = _same(model, captured)
+        self._own, self._original = model, original
         self._before, self._stages = stages[:same], stages[same:]
-        self.parameters = list(dict.fromkeys(p for stage in self._stages for p in stage.own.parameters()))
+        modules = [*(stage.own for stage in self._stages), *(model.after if self._stages else ())]
+        self.parameters = list(dict.fromkeys(p for module in modules for p in module.parameters()))
         self._scaled = [not join_of(part.join).shares for part in model.design.segments[same:]]
         self.norms = [norm for stage, scaled in zip(self._stages, self._scaled, strict=True) if scaled for norm in norms(stage.own)]
 
@@ -85,25 +90,32 @@ class Pair:
                 no gradient goes back to those before it.
             generator: Decides which part; of the device of `x`.
         """
-        here = there = self._arriving(x)
+        theirs = self._arriving(x)
+        ours = dict(theirs)
+        here = there = theirs[TRUNK]
         found = Errors()
         for stage in self._stages:
             if apart and here.shape == there.shape:
                 chosen = torch.rand(here.shape, generator=generator, device=here.device) < DROPPED
                 here = torch.where(chosen, there, here.detach())
             with _Reading(stage.own) as own:
-                here = stage.own(here)
+                here = ours[stage.end] = stage.own(here)
             with torch.no_grad(), _Reading(stage.original) as original:
-                there = stage.original(there)
+                there = theirs[stage.end] = stage.original(there)
             if here.shape == there.shape:
                 found.meeting.append(relative_error(here, there))
+        if not self._chain:
+            with torch.no_grad():
+                wanted = self._results(self._original, theirs)
+            found.meeting.append(mean_error(self._results(self._own, ours), wanted))
+            return found
         if own.value is not None and original.value is not None and own.value.shape == original.value.shape:
             found.features = relative_error(own.value, original.value)
         return found
 
     @torch.no_grad()
-    def outputs(self, images: torch.Tensor, batch: int, *, original: bool) -> torch.Tensor:
-        """What one of the networks computes, (n, …).
+    def outputs(self, images: torch.Tensor, batch: int, *, original: bool) -> list[torch.Tensor]:
+        """What one of the networks computes, each output (n, …).
 
         Args:
             images: What it reads, (n, channels, height, width).
@@ -112,11 +124,12 @@ class Pair:
         """
         found = []
         for x in images.split(batch):
-            value = self._arriving(x)
+            values = self._arriving(x)
+            value = values[TRUNK]
             for stage in self._stages:
-                value = (stage.original if original else stage.own)(value)
-            found.append(value)
-        return torch.cat(found)
+                value = values[stage.end] = (stage.original if original else stage.own)(value)
+            found.append([value] if self._chain else self._results(self._original if original else self._own, values))
+        return [torch.cat(parts) for parts in zip(*found, strict=True)]
 
     @torch.no_grad()
     def renew(self, images: torch.Tensor, batch: int) -> None:
@@ -126,23 +139,42 @@ class Pair:
             images: What the network reads, (n, channels, height, width).
             batch: Images at a time.
         """
-        arriving = [self._arriving(x) for x in images.split(batch)]
+        arriving = [self._arriving(x)[TRUNK] for x in images.split(batch)]
         for stage, scaled in zip(self._stages, self._scaled, strict=True):
             if scaled:
                 renew_statistics(stage.own, arriving)
             arriving = [stage.own(x) for x in arriving]
 
+    @property
+    def _chain(self) -> bool:
+        """Whether the end of the last segment is all that the network returns."""
+        return not self._own.sides and len(self._own.original_outputs) == 1
+
     @torch.no_grad()
-    def _arriving(self, x: torch.Tensor) -> torch.Tensor:
-        """What arrives at the first segment that differs, in both networks."""
+    def _arriving(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        """What both networks have where the first segment begins that differs, by name; `TRUNK` is what that reads."""
+        values = self._original.beginning([x])
+        value = values.pop(TRUNK)
         for stage in self._before:
-            x = stage.original(x)
-        return x
+            value = stage.original(value)
+            if not self._chain:
+                values[stage.end] = value
+        return values | {TRUNK: value}
+
+    def _results(self, model: BranchedModel, values: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+        """The outputs of one of the networks, from the ends of its segments."""
+        found = model.ending(values)
+        return [found[name] for name in model.original_outputs]
 
 
 def relative_error(own: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
     """Squared error over square, a scalar."""
     return (own.float() - original.float()).square().sum() / original.float().square().sum().clamp_min(1e-12)
+
+
+def mean_error(own: Sequence[torch.Tensor], original: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The mean of the errors of several outputs, each of which counts alike, however large its numbers are."""
+    return torch.stack([relative_error(a, b) for a, b in zip(own, original, strict=True)]).mean()
 
 
 class _Reading:

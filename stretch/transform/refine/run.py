@@ -15,7 +15,7 @@ from stretch.capture import Captured
 from stretch.transform.calibrate.split import held_back
 from stretch.transform.model import BranchedModel
 from stretch.transform.refine.checkpoint import VERSION, Checkpoint, Done, fingerprint
-from stretch.transform.refine.pair import Pair, relative_error
+from stretch.transform.refine.pair import Pair, mean_error
 from stretch.transform.refine.views import Views
 from stretch.transform.tensors import load_optimizer, optimizer_tensors, under
 
@@ -267,7 +267,7 @@ class _Run:
             norm.train(by_batch)
 
     def _error(self) -> float:
-        return float(relative_error(self._pair.outputs(self._held, self._part, original=False), self._wanted))
+        return float(mean_error(self._pair.outputs(self._held, self._part, original=False), self._wanted))
 
     def _state(self) -> dict[str, torch.Tensor]:
         return {key: value.clone() for key, value in self._model.state_dict().items()}

@@ -158,3 +158,14 @@ def test_what_was_moved_by_hand_stays_where_it_was_moved_to(bundle_dir):
             session(x)
         assert [each.what for each in session.decisions] == ["retired", "on trial", "restored"]
         assert {name: session.places[name].delegate for name in ("s1.gpu", "s2.gpu")} == {"s1.gpu": "cpu", "s2.gpu": "null"}
+
+
+def test_hang_loses_none_of_those_that_wait_for_a_free_lane(bundle_dir):
+    xs = inputs(12)
+    broken = Broken(*[None] * 4, "hang")
+    with made(bundle_dir, broken, time_limit=1.0, in_flight=2) as session:
+        futures = [session.submit(x) for x in xs]
+        for x, future in zip(xs, futures, strict=True):
+            assert np.allclose(future.result(60), onnx_runtime.output(bundle_dir / "model.onnx", x), atol=1e-5)
+        assert [(each.what, each.inferences) for each in session.decisions] == [("retired", None)]
+        broken.release.set()

@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402 - torch may be missing
 
+import stretch  # noqa: E402
 from predictors.errors import StretchError, UsageError  # noqa: E402
 from scheduler.bundle.load import load_bundle  # noqa: E402
 from scheduler.checks.verify import verify_bundle  # noqa: E402
@@ -19,6 +20,7 @@ from stretch.transform import build  # noqa: E402
 from stretch.transform.refine import checkpoint as checkpoints  # noqa: E402
 from tests.stretch.cli.commands import tree  # noqa: E402
 from tests.stretch.designs import cpu_and  # noqa: E402
+from tests.stretch.several import form  # noqa: E402
 
 pytestmark = pytest.mark.torch
 ASKED = {"minutes": None, "steps": 3, "image_count": 32, "run_images": 2}
@@ -157,3 +159,16 @@ def test_network_whose_outputs_are_no_classes_is_judged_by_their_error(tmp_path,
     assert answer.agreement.error_after <= answer.agreement.error_before
     assert any("no list of class scores" in warning for warning in answer.warnings)
     assert load_bundle(tmp_path / "b").manifest.agreement.error == answer.agreement.error_after
+
+
+def test_bundle_of_several_outputs_is_refined_in_all_of_them(tmp_path):
+    module, shape = form("pyramid")
+    loose = {"alpha": 1000.0, "beta": 1000.0, "balance": 0.001, "macs": (0.4, 2.0), "segment_macs": 0.1}
+    stretch.branch(module, "mi9", input_shape=shape, processors=("cpu", "gpu"), out=tmp_path / "bundle", **loose)
+    (tmp_path / "images").mkdir()
+    np.save(tmp_path / "images" / "some.npy", np.random.default_rng(0).standard_normal((96, 3, 16, 16)).astype(np.float32))
+    answer = refine_bundle(tmp_path / "bundle", tmp_path / "images", minutes=None, steps=20, image_count=96)
+    assert answer.kept == "refined"
+    assert answer.agreement.after is None
+    assert answer.agreement.error_after < answer.agreement.error_before
+    assert verify_bundle(tmp_path / "bundle").ok

@@ -63,7 +63,8 @@ def test_identity_has_nothing_to_refine_and_no_error(captured):
     pair = Pair(build(found, identity_design(found.graph)), found)
     assert pair.parameters == []
     x = image(found)
-    torch.testing.assert_close(pair.outputs(x, 3, original=False), found.module(x).detach())
+    (output,) = pair.outputs(x, 3, original=False)
+    torch.testing.assert_close(output, found.module(x).detach())
 
 
 def test_loss_counts_ends_whole_and_meeting_points_in_the_mean_unless_each_is_judged_by_itself():

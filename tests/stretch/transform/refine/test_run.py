@@ -4,11 +4,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from predictors.errors import StretchError  # noqa: E402 - torch may be missing
+import stretch  # noqa: E402 - torch may be missing
+from predictors.errors import StretchError  # noqa: E402
+from stretch.evaluation.agreement import compare  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from stretch.transform.calibrate import calibrate  # noqa: E402
 from stretch.transform.refine import Checkpoint, Refinement, refine, run  # noqa: E402
 from tests.stretch.designs import cpu_and, identity_design  # noqa: E402
+from tests.stretch.several import form  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -154,3 +157,18 @@ def test_refinement_that_goes_on_makes_only_the_steps_that_are_left(captured, tm
     again = []
     assert refine(build(found, cpu_and("gpu", found.graph, "sum")), found, [x], how, again.append, Checkpoint(tmp_path)).steps == 6
     assert again == []
+
+
+@pytest.mark.parametrize("name", ["pyramid", "deep"])
+def test_network_of_several_outputs_comes_closer_in_all_of_them(name):
+    module, shape = form(name)
+    loose = {"alpha": 1000.0, "beta": 1000.0, "balance": 0.001, "macs": (0.4, 2.0), "segment_macs": 0.1}
+    result = stretch.branch(module, "mi9", input_shape=shape, processors=("cpu", "gpu"), **loose)
+    images = [torch.randn(48, *result.plan.graph.input.shape[1:], generator=torch.Generator().manual_seed(2))]
+    model, captured = result.model, result.original
+    assert len(captured.graph.outputs) > 1 or model.sides
+    before = compare(model, captured, images).agreement.error
+    found = refine(model, captured, images, Refinement(steps=30, batch=16, looks=5))
+    after = compare(model, captured, images).agreement.error
+    assert found.after < found.before
+    assert after < before
