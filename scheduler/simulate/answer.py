@@ -1,24 +1,26 @@
 """What the simulation of a bundle showed, as plain data: JSON and the terminal's table both read these structs, whose fields are the JSON's keys."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 
 from predictors.devices import DeviceProfile
+from predictors.energy import EnergyModel
 from predictors.errors import StretchError, UsageError
 from scheduler.bundle.load import Bundle
 from scheduler.progress import Progress, silent
-from scheduler.runtime.plan import make_plan
 from scheduler.runtime.trace import Span, Trace
-from scheduler.simulate.clock import Clock, Simulated
+from scheduler.simulate.clock import Clock, Served, Simulated
+from scheduler.simulate.flow import Decided
 from scheduler.simulate.load import Load
-from scheduler.simulate.scene import Scene
-from scheduler.simulate.times import beside_factors, device_placements, step_times, with_times
+from scheduler.simulate.networks import Network
+from scheduler.simulate.prepare import Guest, check_alternatives, check_guests, prepare
+from scheduler.simulate.scene import MOST_RUNS, Scene
 
 
 class BusyAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,13 +35,74 @@ class BusyAnswer(msgspec.Struct, frozen=True, kw_only=True):
     share: float
 
 
+class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A bundle that inferences could run.
+
+    Args:
+        bundle: Its folder.
+        makespan_ms: One inference with nothing that disturbs it.
+        inferences: How many ran it.
+    """
+
+    bundle: str
+    makespan_ms: float
+    inferences: int
+
+
+class DecisionAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A decision on what the next inferences run.
+
+    Args:
+        inference: Number of the inference after which it was made, from 0.
+        at_ms: When.
+        kind: ``move``, ``probe``, ``return`` or ``stay away``.
+        before: Bundle that was run.
+        after: Bundle to run.
+        reason: In words.
+        factors: Measured over expected time of the processors that counted as contended.
+    """
+
+    inference: int
+    at_ms: float
+    kind: str
+    before: str
+    after: str
+    reason: str
+    factors: dict[str, float]
+
+
+class BesideAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A bundle that ran beside, for another user.
+
+    Args:
+        bundle: Its folder.
+        model: Its network.
+        arrivals: When its inferences were asked for; None for each as soon as the last one was over.
+        makespan_ms: One inference with nothing that disturbs it.
+        inferences: How many ended before the first bundle's last one did.
+        p50_ms: Median latency of these, from request to output; None if none ended.
+        p90_ms: What nine of ten stay under.
+        p99_ms: What 99 of 100 stay under.
+    """
+
+    bundle: Path
+    model: str
+    arrivals: str | None
+    makespan_ms: float
+    inferences: int
+    p50_ms: float | None
+    p90_ms: float | None
+    p99_ms: float | None
+
+
 class SimulateAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A bundle under the clock of the simulation.
 
     Args:
         bundle: Its folder.
         model: The network.
-        device: What it was planned for, and is simulated on.
+        device: What it is simulated on.
+        planned_for: The device that it was planned for.
         calibrated: Whether the times it was planned with were fitted to measurements.
         source: Where the times come from.
         runs: Inferences.
@@ -54,13 +117,17 @@ class SimulateAnswer(msgspec.Struct, frozen=True, kw_only=True):
         p99_ms: What 99 of 100 stay under.
         elapsed_ms: From the start of the clock to the end of the last inference.
         per_second: Inferences a second in that time.
-        busy: How long each processor computed.
+        busy: How long each processor computed, for this bundle and those beside.
         communication_ms: Exchanges and joins of one inference, mean, whatever went on beside them.
         deadline_ms: Latency allowed; None if none was stated.
         missed: Inferences over it.
         ideal_split_ms: The original divided over the processors without any loss, as planned; None where the bundle does not say.
         ideal_fraction: That over the median latency.
         efficiency: What the slowest branches take alone, as planned, over the median latency.
+        plans: The bundles that inferences could run, this one first.
+        decisions: Why which of them was run when.
+        beside: Bundles of other users.
+        energy_mj: Energy of the processors in an inference, those beside included, mean; None where the profile states no power of one.
         trace: File with the timeline.
         warnings: What a person should know.
     """
@@ -68,6 +135,7 @@ class SimulateAnswer(msgspec.Struct, frozen=True, kw_only=True):
     bundle: Path
     model: str
     device: str
+    planned_for: str
     calibrated: bool
     source: str
     runs: int
@@ -89,6 +157,10 @@ class SimulateAnswer(msgspec.Struct, frozen=True, kw_only=True):
     ideal_split_ms: float | None
     ideal_fraction: float | None
     efficiency: float | None
+    plans: tuple[PlanAnswer, ...]
+    decisions: tuple[DecisionAnswer, ...]
+    beside: tuple[BesideAnswer, ...]
+    energy_mj: float | None
     trace: Path | None
     warnings: list[str]
 
@@ -101,6 +173,8 @@ class Request:
         arrivals: How arrivals were written.
         deadline_ms: Latency allowed; None for any.
         trace: File that gets the timeline.
+        alternatives: Other plans of the network, among which a policy chooses (`scheduler.adapt`).
+        beside: Bundles of other users, which share the processors.
 
     Raises:
         UsageError: If the deadline makes no sense.
@@ -109,6 +183,8 @@ class Request:
     arrivals: str | None = None
     deadline_ms: float | None = None
     trace: Path | None = None
+    alternatives: tuple[Bundle, ...] = ()
+    beside: tuple[Guest, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the number."""
@@ -129,7 +205,7 @@ def simulate(
 
     Args:
         bundle: The bundle.
-        device: The device it was planned for.
+        device: The device it was planned for, or another one: then times are those of its files by that profile.
         scene: What is run, and what disturbs it.
         request: What else is asked.
         warnings: For the result.
@@ -138,35 +214,58 @@ def simulate(
 
     Raises:
         UnknownNameError: If the device lacks a processor of the bundle, or a load is on one that the bundle does not use.
-        UsageError: If loads take more than all of a processor at once.
-        StretchError: If nothing of the bundle takes time, or a subgraph without a planned time cannot be predicted.
+        UsageError: If loads take more than all of a processor at once, or bundles do not belong together.
+        StretchError: If nothing of a bundle takes time, or a subgraph without a planned time cannot be predicted.
     """
     warn = warn or warnings.append
-    manifest = with_times(bundle, device)
-    untimed = [entry.name for entry in bundle.manifest.subgraphs if entry.predicted_ms is None]
-    if untimed:
-        warn(f"the plan states no time of {', '.join(untimed)}: predicted from the bundle's files")
-    times = step_times(manifest, device, beside_factors(bundle, device) if scene.in_flight > 1 else None)
-    plan, places = make_plan(manifest), device_placements(manifest, device)
-    (makespan,) = Clock(plan, places, times, Scene()).run().latencies_ms
-    if not makespan:
-        raise StretchError("the plan says that nothing of the bundle takes time, so there is nothing to simulate")
-    found = Clock(plan, places, times, scene).run(progress)
+    if device.id == bundle.manifest.device:
+        check_guests(bundle, request.beside)
+    check_alternatives(bundle, request.alternatives)
+    company = scene.in_flight > 1 or bool(request.beside)
+    own = [prepare(each, device, company, warn) for each in (bundle, *request.alternatives)]
+    guests = [prepare(each.bundle, device, True, warn) for each in request.beside]
+    alone = [_makespan_ms(network) for network in (*own, *guests)]
+    theirs = [
+        Scene(runs=MOST_RUNS, arrivals=guest.arrivals, jitter=scene.jitter, seed=scene.seed, traced=scene.traced)
+        for guest in request.beside
+    ]
+    found = Clock(own, scene, list(zip(guests, theirs, strict=True))).run(progress)
     for load in scene.loads:
         if load.start_ms >= found.elapsed_ms:
             warn(f"the load on {load.processor} begins at {load.start_ms:g} ms, when all inferences have ended")
-    return _answer(bundle, scene, request, makespan, found, warnings), found
+    return _answer(bundle, device, scene, request, alone, found, warnings), found
 
 
-def _answer(bundle: Bundle, scene: Scene, request: Request, makespan: float, found: Simulated, warnings: list[str]) -> SimulateAnswer:
-    manifest, deadline = bundle.manifest, request.deadline_ms
+def _makespan_ms(network: Network) -> float:
+    """One inference with nothing that disturbs it.
+
+    Raises:
+        StretchError: If it takes no time.
+    """
+    (makespan,) = Clock(network, Scene()).run().latencies_ms
+    if not makespan:
+        raise StretchError(
+            f"the plan says that nothing of {network.name} takes time, so there is nothing to simulate",
+            "make the bundle anew with `stretch branch`, or name a device with --device",
+        )
+    return makespan
+
+
+def _answer(
+    bundle: Bundle, device: DeviceProfile, scene: Scene, request: Request, alone: Sequence[float], found: Simulated, warnings: list[str]
+) -> SimulateAnswer:
+    manifest, deadline, own = bundle.manifest, request.deadline_ms, found.users[0]
     p50, p90, p99 = (float(each) for each in np.percentile(found.latencies_ms, (50, 90, 99)))
-    ideal, efficiency, planned = (_number(manifest.predicted, key) for key in ("ideal_split_ms", "efficiency", "makespan_ms"))
+    planned_here = device.id == manifest.device
+    figures = manifest.predicted if planned_here else {}
+    ideal, efficiency, planned = (_number(figures, key) for key in ("ideal_split_ms", "efficiency", "makespan_ms"))
+    energy = EnergyModel(device).plan_mj(found.busy_ms, found.elapsed_ms)
     return SimulateAnswer(
         bundle=bundle.path,
         model=manifest.model.name,
-        device=manifest.device,
-        calibrated=manifest.calibrated,
+        device=device.id,
+        planned_for=manifest.device,
+        calibrated=manifest.calibrated if planned_here else device.calibrated,
         source="simulated",
         runs=scene.runs,
         in_flight=scene.in_flight,
@@ -174,7 +273,7 @@ def _answer(bundle: Bundle, scene: Scene, request: Request, makespan: float, fou
         busy_with_others=scene.loads,
         jitter=scene.jitter,
         seed=scene.seed,
-        makespan_ms=makespan,
+        makespan_ms=alone[0],
         p50_ms=p50,
         p90_ms=p90,
         p99_ms=p99,
@@ -187,22 +286,75 @@ def _answer(bundle: Bundle, scene: Scene, request: Request, makespan: float, fou
         ideal_split_ms=ideal,
         ideal_fraction=None if ideal is None else ideal / p50,
         efficiency=None if efficiency is None or planned is None else efficiency * planned / p50,
+        plans=tuple(
+            PlanAnswer(bundle=name, makespan_ms=ms, inferences=count) for (name, count), ms in zip(own.ran.items(), alone, strict=False)
+        ),
+        decisions=tuple(_decision(each) for each in own.decided),
+        beside=tuple(
+            _beside(guest, ms, served) for guest, ms, served in zip(request.beside, alone[len(own.ran) :], found.users[1:], strict=True)
+        ),
+        energy_mj=None if energy is None else energy / scene.runs,
         trace=request.trace,
         warnings=warnings,
     )
 
 
+def _decision(made: Decided) -> DecisionAnswer:
+    what = made.decision
+    return DecisionAnswer(
+        inference=what.inference,
+        at_ms=made.at_ms,
+        kind=what.kind,
+        before=what.before,
+        after=what.after,
+        reason=what.reason,
+        factors=dict(what.factors),
+    )
+
+
+def _beside(guest: Guest, alone: float, served: Served) -> BesideAnswer:
+    ended = served.latencies_ms
+    p50, p90, p99 = (float(each) for each in np.percentile(ended, (50, 90, 99))) if ended else (None, None, None)
+    return BesideAnswer(
+        bundle=guest.bundle.path,
+        model=guest.bundle.manifest.model.name,
+        arrivals=guest.written,
+        makespan_ms=alone,
+        inferences=len(ended),
+        p50_ms=p50,
+        p90_ms=p90,
+        p99_ms=p99,
+    )
+
+
 def tracks(answer: SimulateAnswer, found: Simulated) -> dict[str, tuple[Trace, ...]]:
-    """The groups of a timeline: the inferences that were traced, at least one, and what others took of the processors meanwhile."""
+    """The groups of a timeline.
+
+    The inferences that were traced, at least one; those of other users; which
+    plan was run and why; what else took of the processors meanwhile.
+    """
     groups = {f"simulated on {answer.device}": found.traces}
+    for guest, served in zip(answer.beside, found.users[1:], strict=True):
+        if served.traces:
+            groups[f"beside: {guest.bundle}"] = served.traces
     first, last = found.traces[0].start_ns, max(trace.end_ns for trace in found.traces)
-    spans = []
-    for load in answer.busy_with_others:
-        start, end = (min(max(round(moment * 1e6), first), last) for moment in (load.start_ms, load.end_ms))
-        if start < end:
-            spans.append(Span(f"{load.share:g} of {load.processor}", load.processor, load.processor, "load", start, end))
-    if spans:
-        groups["taken by others"] = (Trace(tuple(spans), first, last),)
+
+    def within(name: str, track: str, kind: Literal["load", "plan"], start_ms: float, end_ms: float) -> list[Span]:
+        start, end = (min(max(round(moment * 1e6), first), last) for moment in (start_ms, end_ms))
+        return [Span(name, track, track, kind, start, end)] if start < end else []
+
+    began = [0.0, *(each.at_ms for each in answer.decisions), answer.elapsed_ms]
+    names = [answer.decisions[0].before if answer.decisions else "", *(f"{each.after}: {each.reason}" for each in answer.decisions)]
+    plans = [span for name, *ends in zip(names, began, began[1:], strict=False) for span in within(name, "plan", "plan", *ends)]
+    loads = [
+        span
+        for load in answer.busy_with_others
+        for span in within(f"{load.share:g} of {load.processor}", load.processor, "load", load.start_ms, load.end_ms)
+    ]
+    if answer.decisions:
+        groups["plan in use"] = (Trace(tuple(plans), first, last),)
+    if loads:
+        groups["taken by others"] = (Trace(tuple(loads), first, last),)
     return groups
 
 

@@ -59,12 +59,12 @@ class Scene:
         if self.seed < 0:
             raise UsageError(f"{self.seed} is no seed", "a seed is 0 or a positive whole number")
 
-    def factors(self, subgraphs: int) -> Iterator[list[float] | None]:
+    def factors(self, subgraphs: int, user: int = 0) -> Iterator[list[float] | None]:
         """Of each inference in turn the factors on its subgraphs' times, in the order of the plan; None where nothing jitters.
 
-        They depend on the seed and the number of the inference alone: whatever disturbs a run, its jitter is the same.
+        They depend on the seed, the user and the number of the inference alone: whatever disturbs a run, its jitter is the same.
         """
-        rng = np.random.default_rng([self.seed, 0])
+        rng = np.random.default_rng([self.seed, 0, user] if user else [self.seed, 0])
         while True:
             if self.jitter:
                 yield from rng.lognormal(0.0, self.jitter, (_CHUNK, subgraphs)).tolist()

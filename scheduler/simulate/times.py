@@ -71,8 +71,13 @@ def step_times(manifest: Manifest, device: DeviceProfile, beside: Mapping[str, f
     return found
 
 
-def with_times(bundle: Bundle, device: DeviceProfile) -> Manifest:
+def with_times(bundle: Bundle, device: DeviceProfile, *, anew: bool = False) -> Manifest:
     """The bundle's description with a time for each subgraph: the plan's, or where it has none, that of the file by the profile.
+
+    Args:
+        bundle: The bundle.
+        device: The device.
+        anew: Whether the plan's times do not count, since they are of another device.
 
     Raises:
         UnknownNameError: If the device lacks a processor of the bundle.
@@ -80,7 +85,7 @@ def with_times(bundle: Bundle, device: DeviceProfile) -> Manifest:
     """
     entries = []
     for entry in bundle.manifest.subgraphs:
-        if entry.predicted_ms is None:
+        if entry.predicted_ms is None or anew:
             ms, slower = _by_profile(bundle, entry, device)
             entry = msgspec.structs.replace(entry, predicted_ms=ms, contention=slower)
         entries.append(entry)
