@@ -1,4 +1,4 @@
-"""What the simulation of a bundle showed, as plain data: JSON and the terminal's table both read these structs, whose fields are the JSON's keys."""
+"""A bundle simulated, and what that showed."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,157 +12,17 @@ import numpy as np
 from predictors.devices import DeviceProfile
 from predictors.energy import EnergyModel
 from predictors.errors import StretchError, UsageError
+from predictors.thermal import Thermal
 from scheduler.bundle.load import Bundle
 from scheduler.progress import Progress, silent
 from scheduler.runtime.trace import Span, Trace
 from scheduler.simulate.clock import Clock, Served, Simulated
+from scheduler.simulate.figures import BesideAnswer, BusyAnswer, DecisionAnswer, HeatAnswer, PlanAnswer, SimulateAnswer
 from scheduler.simulate.flow import Decided
-from scheduler.simulate.load import Load
+from scheduler.simulate.heat import Heat, powers
 from scheduler.simulate.networks import Network
 from scheduler.simulate.prepare import Guest, check_alternatives, check_guests, prepare
 from scheduler.simulate.scene import MOST_RUNS, Scene
-
-
-class BusyAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """How busy a processor was with the bundle's subgraphs.
-
-    Args:
-        ms: Of one inference, mean.
-        share: Of the whole time.
-    """
-
-    ms: float
-    share: float
-
-
-class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A bundle that inferences could run.
-
-    Args:
-        bundle: Its folder.
-        makespan_ms: One inference with nothing that disturbs it.
-        inferences: How many ran it.
-    """
-
-    bundle: str
-    makespan_ms: float
-    inferences: int
-
-
-class DecisionAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A decision on what the next inferences run.
-
-    Args:
-        inference: Number of the inference after which it was made, from 0.
-        at_ms: When.
-        kind: ``move``, ``probe``, ``return`` or ``stay away``.
-        before: Bundle that was run.
-        after: Bundle to run.
-        reason: In words.
-        factors: Measured over expected time of the processors that counted as contended.
-    """
-
-    inference: int
-    at_ms: float
-    kind: str
-    before: str
-    after: str
-    reason: str
-    factors: dict[str, float]
-
-
-class BesideAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A bundle that ran beside, for another user.
-
-    Args:
-        bundle: Its folder.
-        model: Its network.
-        arrivals: When its inferences were asked for; None for each as soon as the last one was over.
-        makespan_ms: One inference with nothing that disturbs it.
-        inferences: How many ended before the first bundle's last one did.
-        p50_ms: Median latency of these, from request to output; None if none ended.
-        p90_ms: What nine of ten stay under.
-        p99_ms: What 99 of 100 stay under.
-    """
-
-    bundle: Path
-    model: str
-    arrivals: str | None
-    makespan_ms: float
-    inferences: int
-    p50_ms: float | None
-    p90_ms: float | None
-    p99_ms: float | None
-
-
-class SimulateAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A bundle under the clock of the simulation.
-
-    Args:
-        bundle: Its folder.
-        model: The network.
-        device: What it is simulated on.
-        planned_for: The device that it was planned for.
-        calibrated: Whether the times it was planned with were fitted to measurements.
-        source: Where the times come from.
-        runs: Inferences.
-        in_flight: How many of them there were at once.
-        arrivals: When they were asked for; None for each as soon as there was a lane for it.
-        busy_with_others: What else took a share of the processors.
-        jitter: Standard deviation of the logarithm of computing times.
-        seed: Of everything random.
-        makespan_ms: One inference with nothing that disturbs it.
-        p50_ms: Median latency, from request to output.
-        p90_ms: What nine of ten stay under.
-        p99_ms: What 99 of 100 stay under.
-        elapsed_ms: From the start of the clock to the end of the last inference.
-        per_second: Inferences a second in that time.
-        busy: How long each processor computed, for this bundle and those beside.
-        communication_ms: Exchanges and joins of one inference, mean, whatever went on beside them.
-        deadline_ms: Latency allowed; None if none was stated.
-        missed: Inferences over it.
-        ideal_split_ms: The original divided over the processors without any loss, as planned; None where the bundle does not say.
-        ideal_fraction: That over the median latency.
-        efficiency: What the slowest branches take alone, as planned, over the median latency.
-        plans: The bundles that inferences could run, this one first.
-        decisions: Why which of them was run when.
-        beside: Bundles of other users.
-        energy_mj: Energy of the processors in an inference, those beside included, mean; None where the profile states no power of one.
-        trace: File with the timeline.
-        warnings: What a person should know.
-    """
-
-    bundle: Path
-    model: str
-    device: str
-    planned_for: str
-    calibrated: bool
-    source: str
-    runs: int
-    in_flight: int
-    arrivals: str | None
-    busy_with_others: tuple[Load, ...]
-    jitter: float
-    seed: int
-    makespan_ms: float
-    p50_ms: float
-    p90_ms: float
-    p99_ms: float
-    elapsed_ms: float
-    per_second: float
-    busy: dict[str, BusyAnswer]
-    communication_ms: float
-    deadline_ms: float | None
-    missed: int | None
-    ideal_split_ms: float | None
-    ideal_fraction: float | None
-    efficiency: float | None
-    plans: tuple[PlanAnswer, ...]
-    decisions: tuple[DecisionAnswer, ...]
-    beside: tuple[BesideAnswer, ...]
-    energy_mj: float | None
-    trace: Path | None
-    warnings: list[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,6 +35,7 @@ class Request:
         trace: File that gets the timeline.
         alternatives: Other plans of the network, among which a policy chooses (`scheduler.adapt`).
         beside: Bundles of other users, which share the processors.
+        thermal: How the chip heats up; None to leave that out.
 
     Raises:
         UsageError: If the deadline makes no sense.
@@ -185,6 +46,7 @@ class Request:
     trace: Path | None = None
     alternatives: tuple[Bundle, ...] = ()
     beside: tuple[Guest, ...] = ()
+    thermal: Thermal | None = None
 
     def __post_init__(self) -> None:
         """Check the number."""
@@ -229,11 +91,38 @@ def simulate(
         Scene(runs=MOST_RUNS, arrivals=guest.arrivals, jitter=scene.jitter, seed=scene.seed, traced=scene.traced)
         for guest in request.beside
     ]
-    found = Clock(own, scene, list(zip(guests, theirs, strict=True))).run(progress)
+    heat = None
+    if request.thermal is not None:
+        used = dict.fromkeys(time.processor for network in (*own, *guests) for time in network.times.values())
+        heat = Heat(request.thermal, powers(device, request.thermal, used))
+    found = Clock(own, scene, list(zip(guests, theirs, strict=True)), heat=heat).run(progress)
     for load in scene.loads:
         if load.start_ms >= found.elapsed_ms:
             warn(f"the load on {load.processor} begins at {load.start_ms:g} ms, when all inferences have ended")
-    return _answer(bundle, device, scene, request, alone, found, warnings), found
+    for step in scene.frequencies:
+        if step.start_ms >= found.elapsed_ms:
+            warn(f"the speed of {step.processor} changes at {step.start_ms:g} ms, when all inferences have ended")
+    answer = _answer(bundle, device, scene, request, alone, found, warnings)
+    if heat is not None and request.thermal is not None:
+        told = _heat(request.thermal, heat, found)
+        answer = msgspec.structs.replace(answer, heat=told, energy_mj=heat.processors_mj / scene.runs)
+    return answer, found
+
+
+def _heat(thermal: Thermal, heat: Heat, found: Simulated) -> HeatAnswer:
+    latencies = found.latencies_ms
+    tenth = max(1, len(latencies) // 10)
+    return HeatAnswer(
+        source=thermal.source,
+        start_c=thermal.ambient_c,
+        end_c=heat.temperature_c,
+        hottest_c=heat.hottest_c,
+        slowest=heat.slowest,
+        throttled=heat.throttled_ms / found.elapsed_ms,
+        changes=heat.changes,
+        first_tenth_ms=float(np.median(latencies[:tenth])),
+        last_tenth_ms=float(np.median(latencies[-tenth:])),
+    )
 
 
 def _makespan_ms(network: Network) -> float:
@@ -271,6 +160,7 @@ def _answer(
         in_flight=scene.in_flight,
         arrivals=request.arrivals,
         busy_with_others=scene.loads,
+        frequencies=scene.frequencies,
         jitter=scene.jitter,
         seed=scene.seed,
         makespan_ms=alone[0],
@@ -294,6 +184,7 @@ def _answer(
             _beside(guest, ms, served) for guest, ms, served in zip(request.beside, alone[len(own.ran) :], found.users[1:], strict=True)
         ),
         energy_mj=None if energy is None else energy / scene.runs,
+        heat=None,
         trace=request.trace,
         warnings=warnings,
     )

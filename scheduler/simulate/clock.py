@@ -15,6 +15,7 @@ from scheduler.progress import Progress, silent
 from scheduler.runtime.events import InputReady
 from scheduler.runtime.trace import Trace
 from scheduler.simulate.flow import Answer, Decided, Engine, Flow, Step, Task, span_of
+from scheduler.simulate.heat import Heat
 from scheduler.simulate.load import Free
 from scheduler.simulate.networks import Network, alternative_of
 from scheduler.simulate.scene import Scene
@@ -73,9 +74,10 @@ class Clock:
     Args:
         networks: What the first user's inferences run: a network, or several among which a policy chooses.
         scene: How many inferences there are, and what disturbs them.
-        beside: Networks of other users and what these ask for, until the first user has finished; loads and the like are
-            taken from `scene` alone.
+        beside: Networks of other users and what these ask for, until the first user has finished; loads and speeds are
+            those of `scene` alone.
         rules: Of the policy, where there are several networks to choose from.
+        heat: The chip's temperature, which slows all processors; None to leave it out.
 
     Raises:
         UnknownNameError: If a load is on a processor that no network uses.
@@ -88,6 +90,7 @@ class Clock:
         scene: Scene,
         beside: Sequence[tuple[Network, Scene]] = (),
         rules: Rules | None = None,
+        heat: Heat | None = None,
     ) -> None:
         own = (networks,) if isinstance(networks, Network) else tuple(networks)
         policy = Policy([alternative_of(each) for each in own], rules) if len(own) > 1 else None
@@ -100,7 +103,9 @@ class Clock:
         self._shared = len(self._flows) > 1 or (len(own) > 1 and scene.in_flight > 1)
         every = [*own, *(network for network, _ in beside)]
         processors = dict.fromkeys(each.times[name].processor for each in every for name in each.plan.order)
-        self._free = Free(scene.loads, processors)
+        self._free = Free(scene.loads, processors, scene.frequencies)
+        self._loads = scene.loads
+        self._heat = heat
         self._busy = dict.fromkeys(processors, 0.0)
         self._communication = 0.0
         self._now = 0.0
@@ -120,19 +125,39 @@ class Clock:
             request, flow = self._request()
             if request <= self._now:
                 self._ask(flow)
+                if self._heat is not None:
+                    self._heat.set(self._shares())
                 continue
             task, at = self._next()
+            change = self._free.until if self._heat is None else min(self._free.until, self._heat.until)
             # at one moment steps end first: what has ended is no longer slowed
-            if self._free.until < at and self._free.until <= request:
-                self._now = self._free.until
-                self._free.change()
+            now = min(at, change, request)
+            if self._heat is not None:
+                self._heat.advance(now)
+            self._now = now
+            if change < at and change <= request:
+                self._change()
                 self._pace()
-            elif request < at:
-                self._now = request
-            else:
-                self._now = at
+            elif request >= at:
                 self._end_part(task)
+            if self._heat is not None:
+                self._heat.set(self._shares())
         return Simulated(tuple(_served(flow) for flow in self._flows), self._now, self._busy, self._communication)
+
+    def _change(self) -> None:
+        """What is left of the processors changes, or how hot they are."""
+        if self._heat is not None and self._heat.until <= self._now:
+            self._heat.change()
+        if self._free.until <= self._now:
+            self._free.change()
+
+    def _shares(self) -> dict[str, float]:
+        """How much of each processor computes, others' loads included."""
+        shares = {task.step.processor: 1.0 for task in self._running if task.doing not in ("in", "out")}
+        for load in self._loads:
+            if load.start_ms <= self._now < load.end_ms:
+                shares[load.processor] = min(1.0, shares.get(load.processor, 0.0) + load.share)
+        return shares
 
     def _request(self) -> tuple[float, Flow]:
         """Who asks next for an inference that there is room for, and when."""
@@ -221,6 +246,8 @@ class Clock:
         if task.doing in ("in", "out"):
             return 1.0
         rate = self._free.shares[task.step.processor]
+        if self._heat is not None:
+            rate *= self._heat.speed
         return rate / task.step.beside if task.doing == "subgraph" and self._has_company(task.step) else rate
 
     def _has_company(self, step: Step) -> bool:

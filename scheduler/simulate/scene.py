@@ -8,7 +8,7 @@ import numpy as np
 
 from predictors.errors import UsageError
 from scheduler.simulate.arrivals import Arrivals
-from scheduler.simulate.load import Load
+from scheduler.simulate.load import Frequency, Load
 
 #: Inferences at once, as `stretch run --in-flight` has it.
 MOST_IN_FLIGHT = 64
@@ -32,6 +32,7 @@ class Scene:
         in_flight: How many of them there may be at once.
         arrivals: When they are asked for; None for each as soon as there is a lane for it.
         loads: What else takes a share of the processors.
+        frequencies: When processors run at other speeds.
         jitter: Standard deviation of the logarithm of each subgraph's computing time, in each inference anew.
         seed: Of everything random.
         traced: Inferences of which the spans are kept, the first ones.
@@ -44,6 +45,7 @@ class Scene:
     in_flight: int = 1
     arrivals: Arrivals | None = None
     loads: tuple[Load, ...] = ()
+    frequencies: tuple[Frequency, ...] = ()
     jitter: float = 0.0
     seed: int = 0
     traced: int = 0

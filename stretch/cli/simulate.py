@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from scheduler.simulate.answer import SimulateAnswer
     from scheduler.simulate.clock import Simulated
+    from scheduler.simulate.figures import SimulateAnswer
 
 #: Traced inferences; more would only make the file slow to open.
 TRACED = 64
@@ -50,6 +50,18 @@ def simulate(
             help="A share of a processor that others take, and between which milliseconds, as gpu=0.9@50:155; repeat or separate by commas."
         ),
     ] = None,
+    frequency: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A factor on the speed of a processor, and between which milliseconds, as gpu=0.5@100:500; repeat or separate by commas."
+        ),
+    ] = None,
+    heat: Annotated[
+        str | None,
+        typer.Option(
+            help="Let the chip heat up and slow down: `profile` as the device's profile says, else a TOML file that describes it."
+        ),
+    ] = None,
     jitter: Annotated[float, typer.Option(help="How much computing times vary: the standard deviation of their logarithm.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Of jitter and random arrivals.", min=0)] = 0,
     arrivals: Annotated[
@@ -64,13 +76,15 @@ def simulate(
 ) -> None:
     """Simulate a bundle without its device, with background load, jitter, other bundles and requests that come at their own times."""
     from predictors.devices import load_device
+    from predictors.thermal import read_thermal
     from scheduler.bundle.load import load_bundle
     from scheduler.measure.trace_files import write_perfetto
     from scheduler.simulate.answer import Request, tracks
     from scheduler.simulate.answer import simulate as simulate_bundle
     from scheduler.simulate.arrivals import parse_arrivals
     from scheduler.simulate.clock import TOLD_EVERY
-    from scheduler.simulate.load import parse_loads
+    from scheduler.simulate.heat import thermal_of
+    from scheduler.simulate.load import parse_frequencies, parse_loads
     from scheduler.simulate.prepare import Guest, parse_guest
     from scheduler.simulate.scene import Scene
 
@@ -79,20 +93,22 @@ def simulate(
         in_flight=in_flight,
         arrivals=None if arrivals is None else parse_arrivals(arrivals),
         loads=parse_loads(busy or []),
+        frequencies=parse_frequencies(frequency or []),
         jitter=jitter,
         seed=seed,
         traced=TRACED if trace is not None else 1,
     )
-    guests = [parse_guest(text) for text in beside or []]
     loaded = load_bundle(bundle, check_hashes=True)
+    profile = load_device(device or loaded.manifest.device)
+    guests = [parse_guest(text) for text in beside or []]
     request = Request(
         arrivals=arrivals,
         deadline_ms=deadline,
         trace=trace,
         alternatives=tuple(load_bundle(path, check_hashes=True) for path in alternatives or []),
+        thermal=None if heat is None else thermal_of(profile) if heat == "profile" else read_thermal(Path(heat)),
         beside=tuple(Guest(load_bundle(path, check_hashes=True), when, written) for path, when, written in guests),
     )
-    profile = load_device(device or loaded.manifest.device)
     with out.progress("simulating", total=inferences // TOLD_EVERY) as step:
         answer, simulated = simulate_bundle(loaded, profile, scene, request, out.warnings, out.warn, step)
     if trace is not None:
@@ -119,6 +135,12 @@ def _print(console: "Console", answer: "SimulateAnswer", found: "Simulated") -> 
         console.print(f"{answer.missed} of {answer.runs} miss the deadline of {answer.deadline_ms:g} ms")
     if answer.energy_mj is not None:
         console.print(f"energy of the processors: {answer.energy_mj:.2f} mJ an inference")
+    if answer.heat is not None:
+        console.print(
+            f"heat ({answer.heat.source}): {answer.heat.start_c:.1f} to {answer.heat.end_c:.1f} °C, at most {answer.heat.hottest_c:.1f}; throttled "
+            f"{100 * answer.heat.throttled:.0f} % of the time, to {answer.heat.slowest:g} of the speed; median of the first tenth "
+            f"{answer.heat.first_tenth_ms:.2f} ms, of the last {answer.heat.last_tenth_ms:.2f}"
+        )
     for line in _others(answer):
         console.print(line)
     if answer.trace is not None:
