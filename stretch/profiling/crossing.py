@@ -1,15 +1,19 @@
 """Links and contention of two processors of this machine, from networks made to show them."""
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from queue import SimpleQueue
 
 import numpy as np
 
 from predictors.graph import OpGraph
+from scheduler.cores import pinned
 from scheduler.measure.links import Handover, fit_link
 from scheduler.measure.networks import runner, time_operators
 from scheduler.measure.steady import time_steadily
 from scheduler.measure.together import time_together
+from scheduler.runtime.workers import Completion, Worker
 from stretch.profiling.drawing import Drawing
 from stretch.profiling.files import write_network
 from stretch.profiling.places import Place
@@ -31,15 +35,18 @@ def measure_crossing(host: Place, other: Place) -> Crossing:
     """
     with tempfile.TemporaryDirectory() as folder:
         return Crossing(
-            fit_link(_handovers(other, Path(folder))),
+            fit_link(_handovers(host, other, Path(folder))),
             _together(host, other, _computing(), Path(folder)),
             _together(host, other, _moving(), Path(folder)),
             other.runtime,
         )
 
 
-def _handovers(place: Place, folder: Path) -> list[Handover]:
+def _handovers(host: Place, place: Place, folder: Path) -> list[Handover]:
     delegate = place.create()
+    # what blocks its caller has a thread of its own when a bundle runs, and handing over to that and hearing of the end is
+    # part of every exchange
+    worker = None if delegate.asynchronous else Handing(host.cores, place.cores)
     runs = {}
     files = {}
     for channels, rows, out in _HANDOVERS:
@@ -49,8 +56,13 @@ def _handovers(place: Place, folder: Path) -> list[Handover]:
             x = made.add("global_avg_pool", x, keepdims=True)
         graph = OpGraph.build(f"handover-{channels}-{rows}-{out}", made.ops, x)
         file = write_network(graph, folder / f"{graph.name}.onnx")
-        runs[graph.name], files[graph.name] = runner(delegate.compile(file), place.caller), (graph, file)
-    times = time_steadily(runs, place.serial)
+        compiled = delegate.compile(file)
+        runs[graph.name] = runner(compiled, place.caller) if worker is None else worker.through(runner(compiled, ()))
+        files[graph.name] = (graph, file)
+    # how long a thread takes to wake up is what is asked for here, so that waiting counts
+    times = time_steadily(runs, place.serial and worker is None)
+    if worker is not None:
+        worker.close()
     found = []
     for name, time in times.items():
         graph, file = files[name]
@@ -59,6 +71,41 @@ def _handovers(place: Place, folder: Path) -> list[Handover]:
         found.append(Handover(sizes[0], sizes[1], max(0.0, time.ms - sum(operators.values()) - added)))
     delegate.close()
     return found
+
+
+class Handing:
+    """A thread on a processor's cores, and a caller on the host's that waits for it, as the scheduler has them.
+
+    Args:
+        host: Cores of the caller.
+        cores: Cores of the thread.
+    """
+
+    def __init__(self, host: tuple[int, ...], cores: tuple[int, ...]) -> None:
+        self._host = host
+        self._completions: SimpleQueue[Completion] = SimpleQueue()
+        self._worker = Worker("profile", cores, self._completions)
+
+    def through(self, work: Callable[[], None]) -> Callable[[], None]:
+        """What has the thread do some work, and waits until it is done.
+
+        Args:
+            work: What raises, raises in the caller.
+        """
+        submit = self._worker.submitter("handed over", work)
+
+        def run() -> None:
+            with pinned(self._host[:1]):
+                submit()
+                error = self._completions.get()[1]
+            if error is not None:
+                raise error
+
+        return run
+
+    def close(self) -> None:
+        """End the thread."""
+        self._worker.close()
 
 
 def _computing() -> OpGraph:
