@@ -8,14 +8,14 @@ from typing import Literal
 import msgspec
 
 from predictors.devices import DeviceProfile
-from predictors.host import is_host
+from predictors.host import HOST, host_among, is_host
 from predictors.predictor import LatencyPredictor
 from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import Manifest, SubgraphEntry
 from scheduler.bundle.rows import cut_shape
 from scheduler.formats.onnx import open_onnx
 from scheduler.placement.place import Placement, place_subgraphs
-from scheduler.placement.processors import device_dispatch, host_of
+from scheduler.placement.processors import device_dispatch
 
 #: What goes on in a part of a step: a tensor is handed over, a subgraph computed, its output taken back, branches joined.
 Doing = Literal["in", "subgraph", "out", "join"]
@@ -66,8 +66,9 @@ def step_times(manifest: Manifest, device: DeviceProfile, beside: Mapping[str, f
     for entry in manifest.subgraphs:
         parts = tuple((doing, ms) for doing, ms in _parts(manifest, entry, predictor) if ms)
         found[entry.name] = StepTime(entry.processor, parts or (("subgraph", 0.0),), (beside or {}).get(entry.name, 1.0))
+    host = _host(manifest)
     for join in manifest.joins:
-        found[join.name] = StepTime(join.processor, (("join", _join_ms(manifest, join.name, predictor)),))
+        found[join.name] = StepTime(host, (("join", _join_ms(manifest, join.name, host, predictor)),))
     return found
 
 
@@ -122,11 +123,16 @@ def _by_profile(bundle: Bundle, entry: SubgraphEntry, device: DeviceProfile) -> 
     return estimate.computing_ms, estimate.contended_ms / estimate.computing_ms if estimate.computing_ms else 1.0
 
 
-def _join_ms(manifest: Manifest, name: str, predictor: LatencyPredictor) -> float:
+def _host(manifest: Manifest) -> str:
+    """The processor that joins, and that has the inputs and gets the outputs: the CPU, also where no subgraph runs on it."""
+    return host_among(entry.processor for entry in manifest.subgraphs) or HOST
+
+
+def _join_ms(manifest: Manifest, name: str, host: str, predictor: LatencyPredictor) -> float:
     join = next(join for join in manifest.joins if join.name == name)
     shape = next(tensor.shape for tensor in manifest.tensors if tensor.name == join.output)
-    precision = next((sub.planned_precision for sub in manifest.subgraphs if sub.processor == join.processor), None)
-    return predictor.join_ms(join.kind, shape, len(join.inputs), join.processor, precision)
+    precision = next((sub.planned_precision for sub in manifest.subgraphs if sub.processor == host), None)
+    return predictor.join_ms(join.kind, shape, len(join.inputs), host, precision)
 
 
 def _parts(manifest: Manifest, entry: SubgraphEntry, predictor: LatencyPredictor) -> tuple[tuple[Doing, float], ...]:
@@ -136,7 +142,7 @@ def _parts(manifest: Manifest, entry: SubgraphEntry, predictor: LatencyPredictor
     links = predictor.links
     tensors = {tensor.name: tensor for tensor in manifest.tensors}
     by_name = {sub.name: sub for sub in manifest.subgraphs}
-    host = host_of(manifest)
+    host = _host(manifest)
     arriving = leaving = 0.0
     for name in entry.inputs:
         producer = by_name.get(tensors[name].producer)
