@@ -21,7 +21,7 @@ from scheduler.simulate.figures import BesideAnswer, BusyAnswer, DecisionAnswer,
 from scheduler.simulate.flow import Decided
 from scheduler.simulate.heat import Heat, powers
 from scheduler.simulate.networks import Network
-from scheduler.simulate.prepare import Guest, check_alternatives, check_guests, prepare
+from scheduler.simulate.prepare import Guest, Other, check_alternatives, check_guests, prepare
 from scheduler.simulate.scene import MOST_RUNS, Scene
 
 
@@ -44,7 +44,7 @@ class Request:
     arrivals: str | None = None
     deadline_ms: float | None = None
     trace: Path | None = None
-    alternatives: tuple[Bundle, ...] = ()
+    alternatives: tuple[Other, ...] = ()
     beside: tuple[Guest, ...] = ()
     thermal: Thermal | None = None
 
@@ -84,7 +84,7 @@ def simulate(
         check_guests(bundle, request.beside)
     check_alternatives(bundle, request.alternatives)
     company = scene.in_flight > 1 or bool(request.beside)
-    own = [prepare(each, device, company, warn) for each in (bundle, *request.alternatives)]
+    own = [prepare(each.bundle, device, company, warn, each.name) for each in (Other(str(bundle.path), bundle), *request.alternatives)]
     guests = [prepare(each.bundle, device, True, warn) for each in request.beside]
     alone = [_makespan_ms(network) for network in (*own, *guests)]
     theirs = [

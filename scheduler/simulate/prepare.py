@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from predictors.devices import DeviceProfile
 from predictors.errors import UsageError
-from scheduler.bundle.load import Bundle
+from scheduler.bundle.load import Bundle, load_bundle
 from scheduler.bundle.manifest import Manifest
+from scheduler.placement.priority import choose_processors
 from scheduler.runtime.plan import make_plan
 from scheduler.simulate.arrivals import Arrivals, parse_arrivals
 from scheduler.simulate.networks import Network
@@ -30,6 +31,35 @@ class Guest:
     written: str | None = None
 
 
+@dataclass(frozen=True)
+class Other:
+    """Another plan of the network.
+
+    Args:
+        name: What it is called.
+        bundle: Of this plan.
+    """
+
+    name: str
+    bundle: Bundle
+
+
+def parse_other(text: str, bundle: Bundle) -> Other:
+    """A plan to change to, as it is written on the command line.
+
+    Args:
+        text: Processors of the bundle, separated by commas, to which its subgraphs move; else the folder of another bundle.
+        bundle: The first bundle.
+
+    Raises:
+        StretchError: If there is no such bundle.
+    """
+    names = [word.strip() for word in text.split(",")]
+    if set(names) <= {entry.processor for entry in bundle.manifest.subgraphs}:
+        return Other(f"{bundle.path} on {','.join(names)}", replace(bundle, manifest=choose_processors(bundle.manifest, names)))
+    return Other(text, load_bundle(Path(text), check_hashes=True))
+
+
 def parse_guest(text: str) -> tuple[Path, Arrivals | None, str | None]:
     """A bundle beside, as it is written on the command line: its folder, and behind an ``@`` when it is asked for, if that is said.
 
@@ -43,7 +73,7 @@ def parse_guest(text: str) -> tuple[Path, Arrivals | None, str | None]:
     return (Path(text), None, None) if form is None else (Path(form[1]), parse_arrivals(form[2]), form[2])
 
 
-def prepare(bundle: Bundle, device: DeviceProfile, company: bool, warn: Callable[[str], None]) -> Network:
+def prepare(bundle: Bundle, device: DeviceProfile, company: bool, warn: Callable[[str], None], name: str | None = None) -> Network:
     """A bundle on a device.
 
     Args:
@@ -51,6 +81,7 @@ def prepare(bundle: Bundle, device: DeviceProfile, company: bool, warn: Callable
         device: The device it was planned for, or another one: then all its times are those of its files by that profile.
         company: Whether other inferences run at the same time, of this bundle or others.
         warn: Told what times were not in the plan.
+        name: Of the network; the bundle's folder if None.
 
     Raises:
         UnknownNameError: If the device lacks a processor of the bundle.
@@ -62,20 +93,20 @@ def prepare(bundle: Bundle, device: DeviceProfile, company: bool, warn: Callable
     if untimed and not elsewhere:
         warn(f"the plan states no time of {', '.join(untimed)}: predicted from the bundle's files")
     times = step_times(manifest, device, beside_factors(bundle, device) if company else None)
-    return Network(str(bundle.path), make_plan(manifest), device_placements(manifest, device), times)
+    return Network(name or str(bundle.path), make_plan(manifest), device_placements(manifest, device), times)
 
 
-def check_alternatives(bundle: Bundle, others: Sequence[Bundle]) -> None:
+def check_alternatives(bundle: Bundle, others: Sequence[Other]) -> None:
     """Refuse bundles that cannot take the place of one.
 
     Raises:
         UsageError: If one is of another network or device, or has other inputs or outputs.
     """
     for other in others:
-        for what, one, two in _compared(bundle.manifest, other.manifest):
+        for what, one, two in _compared(bundle.manifest, other.bundle.manifest):
             if one != two:
                 raise UsageError(
-                    f"{other.path} cannot take the place of {bundle.path}: its {what} is {two}, not {one}",
+                    f"{other.name} cannot take the place of {bundle.path}: its {what} is {two}, not {one}",
                     "alternatives are plans of the same network for the same device, as of `stretch branch MODEL --processors cpu,dsp`",
                 )
 

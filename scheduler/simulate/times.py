@@ -112,7 +112,8 @@ def _on_device(processor: str, device: DeviceProfile) -> Placement:
 
 
 def _branches(manifest: Manifest, entry: SubgraphEntry) -> int:
-    return sum(1 for other in manifest.subgraphs if other.segment == entry.segment)
+    """On how many processors its segment runs."""
+    return len({other.processor for other in manifest.subgraphs if other.segment == entry.segment})
 
 
 def _by_profile(bundle: Bundle, entry: SubgraphEntry, device: DeviceProfile) -> tuple[float, float]:

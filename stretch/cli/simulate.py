@@ -34,8 +34,11 @@ def simulate(
         ),
     ] = None,
     alternatives: Annotated[
-        list[Path] | None,
-        typer.Option("--or", help="Bundle of another plan of the network, to change to while processors are contended; repeat."),
+        list[str] | None,
+        typer.Option(
+            "--or",
+            help="Another plan to change to while processors are contended: a bundle of the same network, or processors of this one, as cpu; repeat.",
+        ),
     ] = None,
     beside: Annotated[
         list[str] | None,
@@ -85,7 +88,7 @@ def simulate(
     from scheduler.simulate.clock import TOLD_EVERY
     from scheduler.simulate.heat import thermal_of
     from scheduler.simulate.load import parse_frequencies, parse_loads
-    from scheduler.simulate.prepare import Guest, parse_guest
+    from scheduler.simulate.prepare import Guest, parse_guest, parse_other
     from scheduler.simulate.scene import Scene
 
     scene = Scene(
@@ -105,7 +108,7 @@ def simulate(
         arrivals=arrivals,
         deadline_ms=deadline,
         trace=trace,
-        alternatives=tuple(load_bundle(path, check_hashes=True) for path in alternatives or []),
+        alternatives=tuple(parse_other(text, loaded) for text in alternatives or []),
         thermal=None if heat is None else thermal_of(profile) if heat == "profile" else read_thermal(Path(heat)),
         beside=tuple(Guest(load_bundle(path, check_hashes=True), when, written) for path, when, written in guests),
     )

@@ -3,10 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from predictors.errors import UnknownNameError, UsageError
+from predictors.errors import StretchError, UnknownNameError, UsageError
 from scheduler.bundle.load import load_bundle
 from scheduler.simulate.arrivals import Arrivals
-from scheduler.simulate.prepare import Guest, check_alternatives, check_guests, parse_guest, prepare
+from scheduler.simulate.prepare import Guest, Other, check_alternatives, check_guests, parse_guest, parse_other, prepare
 from tests.predictors.specified import specified
 
 
@@ -55,7 +55,7 @@ def test_bundle_of_another_network_or_device_is_no_alternative(bundles, bundle_d
     other = shutil.copytree(bundle_dir, tmp_path / "other")
     bundles.edit(other, change)
     with pytest.raises(UsageError, match=told):
-        check_alternatives(load_bundle(bundle_dir), [load_bundle(other)])
+        check_alternatives(load_bundle(bundle_dir), [Other("other", load_bundle(other))])
 
 
 def test_guest_of_another_device_wants_a_device_for_both(bundles, bundle_dir, tmp_path):
@@ -64,3 +64,26 @@ def test_guest_of_another_device_wants_a_device_for_both(bundles, bundle_dir, tm
     with pytest.raises(UsageError, match="was planned for mi9"):
         check_guests(load_bundle(bundle_dir), [Guest(load_bundle(other))])
     check_guests(load_bundle(bundle_dir), [Guest(load_bundle(bundle_dir))])
+
+
+def test_plan_to_change_to_is_the_bundle_on_some_of_its_processors_or_another_folder(bundle_dir):
+    bundle = load_bundle(bundle_dir)
+    moved = parse_other(" cpu", bundle)
+    assert moved.name == f"{bundle_dir} on cpu"
+    assert {entry.processor for entry in moved.bundle.manifest.subgraphs} == {"cpu"}
+    assert parse_other(str(bundle_dir), bundle).bundle == bundle
+    with pytest.raises(StretchError, match="npu is not a bundle"):
+        parse_other("npu", bundle)
+
+
+def test_subgraphs_of_one_processor_do_not_slow_each_other(bundles, bundle_dir):
+    def contend(data):
+        for entry in data["subgraphs"]:
+            entry.update(contention=1.5, alternatives={name: {"ms": 2.0} for name in ("cpu", "gpu")})
+
+    bundles.edit(bundle_dir, contend)
+    bundle, device = load_bundle(bundle_dir), specified("pixel6")
+    apart = prepare(bundle, device, False, print)
+    together = prepare(parse_other("cpu", bundle).bundle, device, False, print)
+    assert dict(apart.times["s1.cpu"].parts)["subgraph"] == 1.5
+    assert together.times["s1.gpu"].parts == (("subgraph", 2.0),)
