@@ -9,13 +9,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from experiments.host_profile.run import stretch
 from experiments.records import Row, write_record
 from predictors.devices import load_device
 from predictors.errors import StretchError
+from predictors.thermal import read_thermal
 from scheduler.bundle.load import load_bundle
 from scheduler.simulate.arrivals import Arrivals
 from scheduler.simulate.clock import Clock, Simulated
+from scheduler.simulate.heat import Heat, powers
 from scheduler.simulate.load import Load, parse_loads
 from scheduler.simulate.networks import Network
 from scheduler.simulate.prepare import prepare
@@ -28,6 +32,9 @@ MODEL, DEVICE = "resnet34", "mi9"
 
 #: Plans of it, by the processors that they may use.
 PLANS = ("gpu,dsp", "cpu,dsp", "cpu,gpu")
+
+#: The plan that works for half an hour; the profile states the power of both of its processors.
+HOT = "cpu,gpu"
 
 SWITCHING = "changing between them"
 
@@ -42,6 +49,9 @@ SHARES = (0.5, 0.75, 0.9)
 
 #: Of those the one whose inferences are listed one by one.
 LISTED = SHARES[-1]
+
+#: Minutes of work that are listed.
+MINUTES = (1, 2, 3, 5, 10, 20, 30)
 
 #: Loads in milliseconds, while inferences follow each other at once, and how many these are: one that is over after a few
 #: inferences, and one that is ten times as long.
@@ -96,6 +106,21 @@ def at_once(networks: Mapping[str, Network]) -> list[Row]:
     return rows
 
 
+def heat(network: Network) -> list[Row]:
+    """Inferences one after the other for half an hour on a chip that warms up: each minute's median."""
+    device, thermal = load_device(DEVICE), read_thermal(HERE / "heat.toml")
+    used = dict.fromkeys(time.processor for time in network.times.values())
+    (alone,) = Clock(network, Scene()).run().latencies_ms
+    body = Heat(thermal, powers(device, thermal, used))
+    found = Clock(network, Scene(runs=round(MINUTES[-1] * 6e4 / alone)), heat=body).run()
+    ends = np.cumsum(found.latencies_ms) / 6e4
+    rows: list[Row] = []
+    for minute in MINUTES:
+        part = np.asarray(found.latencies_ms)[(ends > minute - 1) & (ends <= minute)]
+        rows.append({"minute": f"{minute}", "median, ms": round(float(np.median(part)), 2), "over the first": None})
+    return [row | {"over the first": round(float(row["median, ms"] or 0) / float(rows[0]["median, ms"] or 1), 2)} for row in rows]
+
+
 def rows_of(what: str, latencies: Sequence[float]) -> Row:
     """Median and worst latency in each phase."""
     row: Row = {"plan": what}
@@ -148,6 +173,7 @@ def main(words: list[str] | None = None) -> int:
             for number in range(PHASES[-1][2])
         ],
         "at_once": at_once(networks),
+        "heat": heat(networks[HOT]),
     }
     write_record(
         options.out,
@@ -159,6 +185,7 @@ def main(words: list[str] | None = None) -> int:
         notes=[
             f"{MODEL} planned for {DEVICE} with {', '.join(PLANS)}; a request every {EVERY_MS:g} ms; {LISTED:g} of a processor taken where "
             "nothing else is said.",
+            "heat: inferences follow each other for half an hour on a chip of assumed round numbers, experiments/contention/heat.toml.",
             "at_once: inferences follow each other without a pause, and others take the GPU between the stated milliseconds.",
         ],
     )
