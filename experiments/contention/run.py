@@ -107,7 +107,7 @@ def at_once(networks: Mapping[str, Network]) -> list[Row]:
 
 
 def heat(network: Network) -> list[Row]:
-    """Inferences one after the other for half an hour on a chip that warms up: each minute's median."""
+    """Inferences one after the other for half an hour on a chip that warms up: each minute's mean."""
     device, thermal = load_device(DEVICE), read_thermal(HERE / "heat.toml")
     used = dict.fromkeys(time.processor for time in network.times.values())
     (alone,) = Clock(network, Scene()).run().latencies_ms
@@ -117,8 +117,8 @@ def heat(network: Network) -> list[Row]:
     rows: list[Row] = []
     for minute in MINUTES:
         part = np.asarray(found.latencies_ms)[(ends > minute - 1) & (ends <= minute)]
-        rows.append({"minute": f"{minute}", "median, ms": round(float(np.median(part)), 2), "over the first": None})
-    return [row | {"over the first": round(float(row["median, ms"] or 0) / float(rows[0]["median, ms"] or 1), 2)} for row in rows]
+        rows.append({"minute": f"{minute}", "mean, ms": round(float(np.mean(part)), 2), "over the first": None})
+    return [row | {"over the first": round(float(row["mean, ms"] or 0) / float(rows[0]["mean, ms"] or 1), 2)} for row in rows]
 
 
 def rows_of(what: str, latencies: Sequence[float]) -> Row:
