@@ -7,6 +7,7 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -50,8 +51,8 @@ SHARES = (0.5, 0.75, 0.9)
 #: Of those the one whose inferences are listed one by one.
 LISTED = SHARES[-1]
 
-#: Minutes of work that are listed.
-MINUTES = (1, 2, 3, 5, 10, 20, 30)
+#: Minutes of work between which means are listed.
+MINUTES = (0, 1, 2, 5, 10, 20, 30)
 
 #: Loads in milliseconds, while inferences follow each other at once, and how many these are: one that is over after a few
 #: inferences, and one that is ten times as long.
@@ -107,7 +108,7 @@ def at_once(networks: Mapping[str, Network]) -> list[Row]:
 
 
 def heat(network: Network) -> list[Row]:
-    """Inferences one after the other for half an hour on a chip that warms up: each minute's mean."""
+    """Inferences one after the other for half an hour on a chip that warms up: means of some minutes."""
     device, thermal = load_device(DEVICE), read_thermal(HERE / "heat.toml")
     used = dict.fromkeys(time.processor for time in network.times.values())
     (alone,) = Clock(network, Scene()).run().latencies_ms
@@ -115,9 +116,9 @@ def heat(network: Network) -> list[Row]:
     found = Clock(network, Scene(runs=round(MINUTES[-1] * 6e4 / alone)), heat=body).run()
     ends = np.cumsum(found.latencies_ms) / 6e4
     rows: list[Row] = []
-    for minute in MINUTES:
-        part = np.asarray(found.latencies_ms)[(ends > minute - 1) & (ends <= minute)]
-        rows.append({"minute": f"{minute}", "mean, ms": round(float(np.mean(part)), 2), "over the first": None})
+    for first, last in pairwise(MINUTES):
+        part = np.asarray(found.latencies_ms)[(ends > first) & (ends <= last)]
+        rows.append({"minutes": f"{first} to {last}", "mean, ms": round(float(np.mean(part)), 2), "over the first": None})
     return [row | {"over the first": round(float(row["mean, ms"] or 0) / float(rows[0]["mean, ms"] or 1), 2)} for row in rows]
 
 

@@ -1,6 +1,7 @@
 """Pictures show what their records say."""
 
 import re
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
@@ -28,7 +29,7 @@ def test_lines_rise_where_their_values_do(tmp_path):
     rising, level = ([float(pair.split()[1]) for pair in path.split("L")] for path in re.findall(r'd="M([^"]*L[^"]*)" fill="none"', text))
     assert rising == sorted(rising, reverse=True)
     # the axis is logarithmic: equal factors are equal heights
-    assert len({round(a - b, 0) for a, b in zip(rising, rising[1:], strict=False)}) == 1
+    assert len({round(a - b, 0) for a, b in pairwise(rising)}) == 1
     assert len(set(level)) == 1
     assert "&lt;a&gt;" in text
 
