@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import isfinite
 from pathlib import Path
 from typing import Any, Literal
@@ -225,25 +226,29 @@ def tracks(answer: SimulateAnswer, found: Simulated) -> dict[str, tuple[Trace, .
     plan was run and why; what else took of the processors meanwhile.
     """
     groups = {f"simulated on {answer.device}": found.traces}
-    for guest, served in zip(answer.beside, found.users[1:], strict=True):
-        if served.traces:
-            groups[f"beside: {guest.bundle}"] = served.traces
     first, last = found.traces[0].start_ns, max(trace.end_ns for trace in found.traces)
+    for number, (guest, served) in enumerate(zip(answer.beside, found.users[1:], strict=True), start=1):
+        # a group begins with its first moment: the empty trace has all of them begin together
+        groups[f"beside, {number}: {guest.bundle}"] = (*served.traces, Trace((), first, first))
 
-    def within(name: str, track: str, kind: Literal["load", "plan"], start_ms: float, end_ms: float) -> list[Span]:
-        start, end = (min(max(round(moment * 1e6), first), last) for moment in (start_ms, end_ms))
+    def within(name: str, track: str, kind: Literal["load", "plan"], start_ms: float, end_ms: float, until: int) -> list[Span]:
+        start, end = (min(max(round(moment * 1e6), first), until) for moment in (start_ms, end_ms))
         return [Span(name, track, track, kind, start, end)] if start < end else []
 
+    # decisions are few, and made after the inferences that are traced as well
+    over = max(last, round(answer.elapsed_ms * 1e6))
     began = [0.0, *(each.at_ms for each in answer.decisions), answer.elapsed_ms]
     names = [answer.decisions[0].before if answer.decisions else "", *(f"{each.after}: {each.reason}" for each in answer.decisions)]
-    plans = [span for name, *ends in zip(names, began, began[1:], strict=False) for span in within(name, "plan", "plan", *ends)]
+    plans = [
+        span for name, (start, end) in zip(names, pairwise(began), strict=True) for span in within(name, "plan", "plan", start, end, over)
+    ]
     loads = [
         span
         for load in answer.busy_with_others
-        for span in within(f"{load.share:g} of {load.processor}", load.processor, "load", load.start_ms, load.end_ms)
+        for span in within(f"{load.share:g} of {load.processor}", load.processor, "load", load.start_ms, load.end_ms, last)
     ]
     if answer.decisions:
-        groups["plan in use"] = (Trace(tuple(plans), first, last),)
+        groups["plan in use"] = (Trace(tuple(plans), first, over),)
     if loads:
         groups["taken by others"] = (Trace(tuple(loads), first, last),)
     return groups

@@ -133,7 +133,7 @@ def test_other_plans_are_run_while_a_processor_is_contended_and_why_is_told(stre
     assert (alone["decisions"], [plan["inferences"] for plan in alone["plans"]]) == ([], [200])
 
 
-def test_bundle_beside_shares_the_processors_and_has_latencies_of_its_own(stretch, bundle_dir):
+def test_bundle_beside_shares_the_processors_and_has_latencies_of_its_own(stretch, bundle_dir, tmp_path):
     alone = stretch("simulate", bundle_dir, "--json")[1]
     code, data, err = stretch("simulate", bundle_dir, "--beside", f"{bundle_dir}@periodic:20", "--beside", bundle_dir, "--json")
     assert code == 0, err
@@ -142,7 +142,11 @@ def test_bundle_beside_shares_the_processors_and_has_latencies_of_its_own(stretc
     assert first["inferences"] == pytest.approx(data["elapsed_ms"] / 20, abs=2)
     assert second["p50_ms"] > second["makespan_ms"] == alone["makespan_ms"]
     assert data["p50_ms"] > 1.3 * alone["p50_ms"]
-    code, out, _ = stretch("simulate", bundle_dir, "--beside", bundle_dir)
+    code, out, _ = stretch("simulate", bundle_dir, "--beside", bundle_dir, "--trace", tmp_path / "t.json")
+    groups = [
+        event["args"]["name"] for event in json.loads((tmp_path / "t.json").read_text())["traceEvents"] if event["name"] == "process_name"
+    ]
+    assert groups == ["simulated on pixel6", f"beside, 1: {bundle_dir}"]
     assert f"beside, {bundle_dir}: " in " ".join(out.split())
 
 
