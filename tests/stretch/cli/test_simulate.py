@@ -14,7 +14,7 @@ DESIGNS = {
     "exact": ("tiny_resnet", "--lossless", "--input", "3x64x64"),
     "rows": ("tiny_vgg", "--lossless", "--kinds", "rows", "--input", "3x64x64"),
     "dsp": ("tiny_resnet", "--alpha", 5, "--beta", 5, "--processors", "cpu,dsp"),
-    "dsp without the cpu": ("tiny_resnet", "--alpha", 5, "--beta", 5, "--processors", "gpu,dsp"),
+    "dsp without the cpu": ("tiny_resnet", "--alpha", 50, "--beta", 50, "--processors", "gpu,dsp"),
 }
 
 
