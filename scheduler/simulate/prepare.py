@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
+
 from predictors.devices import DeviceProfile
 from predictors.errors import UsageError
 from scheduler.bundle.load import Bundle, load_bundle
@@ -56,7 +58,7 @@ def parse_other(text: str, bundle: Bundle) -> Other:
     """
     names = [word.strip() for word in text.split(",")]
     if set(names) <= {entry.processor for entry in bundle.manifest.subgraphs}:
-        return Other(f"{bundle.path} on {','.join(names)}", replace(bundle, manifest=choose_processors(bundle.manifest, names)))
+        return Other(f"{bundle.path} on {','.join(names)}", replace(bundle, manifest=_moved(bundle.manifest, names)))
     return Other(text, load_bundle(Path(text), check_hashes=True))
 
 
@@ -124,6 +126,17 @@ def check_guests(bundle: Bundle, guests: Sequence[Guest]) -> None:
                 f"{guest.bundle.path} was planned for {planned}, {bundle.path} for {bundle.manifest.device}",
                 "name the device to simulate them on with --device",
             )
+
+
+def _moved(manifest: Manifest, names: Sequence[str]) -> Manifest:
+    """The plan on some of its processors: what moves computes in the precision that the plan has there."""
+    planned = {entry.processor: entry.planned_precision for entry in manifest.subgraphs}
+    moved = choose_processors(manifest, names)
+    entries = tuple(
+        after if after.processor == before.processor else msgspec.structs.replace(after, planned_precision=planned[after.processor])
+        for before, after in zip(manifest.subgraphs, moved.subgraphs, strict=True)
+    )
+    return msgspec.structs.replace(moved, subgraphs=entries)
 
 
 def _compared(one: Manifest, two: Manifest) -> list[tuple[str, object, object]]:

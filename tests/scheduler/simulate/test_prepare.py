@@ -87,3 +87,14 @@ def test_subgraphs_of_one_processor_do_not_slow_each_other(bundles, bundle_dir):
     together = prepare(parse_other("cpu", bundle).bundle, device, False, print)
     assert dict(apart.times["s1.cpu"].parts)["subgraph"] == 1.5
     assert together.times["s1.gpu"].parts == (("subgraph", 2.0),)
+
+
+def test_what_moves_computes_in_the_precision_that_the_plan_has_there(bundles, bundle_dir):
+    def narrow(data):
+        for entry in data["subgraphs"]:
+            entry.update(planned_precision="fp16" if entry["processor"] == "gpu" else "int8")
+
+    bundles.edit(bundle_dir, narrow)
+    moved = parse_other("cpu", load_bundle(bundle_dir)).bundle
+    assert {entry.planned_precision for entry in moved.manifest.subgraphs} == {"int8"}
+    assert prepare(moved, specified("pixel6"), False, print).times
