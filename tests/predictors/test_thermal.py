@@ -1,5 +1,6 @@
 import pytest
 
+from predictors.devices import PROFILE_FOLDER, load_device
 from predictors.errors import StretchError
 from predictors.thermal import Thermal, Throttle, read_thermal
 
@@ -48,3 +49,30 @@ def test_what_makes_no_sense_is_refused_in_a_sentence(tmp_path, before, after, t
 def test_missing_file_is_named(tmp_path):
     with pytest.raises(StretchError, match=r"heat\.toml"):
         read_thermal(tmp_path / "heat.toml")
+
+
+SECTION = "\n[thermal]\n" + TEXT.split("[power_w]")[0]
+
+
+def test_profile_may_state_heat_with_a_source_of_its_own(tmp_path):
+    text = (PROFILE_FOLDER / "host.toml").read_text()
+    assert load_device("host").thermal is None
+    (tmp_path / "host.toml").write_text(text + SECTION.replace("assumed, for the shape", "rate"))
+    found = load_device(tmp_path / "host.toml").thermal
+    assert found is not None
+    assert (found.source, found.throttle[1]) == ("rate", Throttle(55.0, 0.6))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ("assumed, for the shape", "nowhere", "names the source `nowhere`"),
+        ("speed = 0.6", "speed = 0.9", r"\[thermal\] does not hold together"),
+        ("resistance_c_per_w", "resistance", "resistance"),
+    ],
+)
+def test_profile_with_heat_that_makes_no_sense_is_refused(tmp_path, before, after, told):
+    text = (PROFILE_FOLDER / "host.toml").read_text()
+    (tmp_path / "host.toml").write_text(text + SECTION.replace(before, after).replace("assumed, for the shape", "rate"))
+    with pytest.raises(StretchError, match=told):
+        load_device(tmp_path / "host.toml")
