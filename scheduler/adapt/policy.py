@@ -191,7 +191,7 @@ class Policy:
         return self._watch(replace(state, seen=seen, probed=None), ran.number, factors)
 
     def _away(self, seen: Seen, wait: int) -> Seen:
-        """A processor that is not used from now on."""
+        """A processor as it is if it is not used from now on."""
         return replace(seen, wait=wait, gap=self.rules.probe_after)
 
     def _looked(self, state: State, name: str, factor: float) -> Seen:
@@ -203,8 +203,10 @@ class Policy:
         mean = before.mean + rules.weight * (median(recent) - before.mean)
         contrary = mean <= log(rules.free) if before.contended else mean >= log(rules.contended)
         votes = before.votes + 1 if contrary else 0
-        turned = votes >= rules.inferences
-        return replace(before, recent=recent, mean=mean, contended=before.contended != turned, votes=0 if turned else votes)
+        found = replace(before, recent=recent, mean=mean, votes=votes)
+        if votes < rules.inferences:
+            return found
+        return self._away(replace(found, votes=0, contended=not before.contended), rules.probe_after)
 
     def _probed(self, state: State, number: int, name: str, factors: Mapping[str, float]) -> tuple[State, Decision | None]:
         """What follows from a look at a processor."""
