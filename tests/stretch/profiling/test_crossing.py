@@ -22,13 +22,14 @@ def test_a_link_and_its_contention_are_measured_here():
 def test_work_that_is_handed_over_runs_on_a_thread_of_its_own_and_its_errors_arrive():
     seen = []
     handing = Handing((), ())
-    handing.through(lambda: seen.append(threading.current_thread()))()
+    beside = handing.handing(lambda: seen.append(threading.current_thread()))()
+    assert beside > 0
     assert seen != [threading.current_thread()]
 
     def fail():
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        handing.through(fail)()
+        handing.handing(fail)()
     handing.close()
     assert not seen[0].is_alive()
