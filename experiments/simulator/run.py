@@ -324,6 +324,9 @@ def main(words: list[str] | None = None) -> int:
         {"hand-over": what, "median, µs": round(1e3 * ms, 1)}
         for what, ms in (("to the other core", every.there), ("back from it", every.back), ("on the calling thread", every.inline))
     ]
+    link = device.links["gpu"]
+    stated = link.map_ms.value + link.unmap_ms.value + link.sync_ms.value
+    links.append({"hand-over": "there and back, as the profile has it", "median, µs": round(1e3 * stated, 1)})
     cpu, gpu = (device.processor(name).profile for name in ("cpu", "gpu"))
     factors: list[Row] = [
         {
@@ -346,6 +349,7 @@ def main(words: list[str] | None = None) -> int:
                 columns=dict.fromkeys(SIMULATED_COLUMNS, predicted),
             ),
             "rate": About(runs=REPEATS, interleaved=False),
+            "handovers": About(interleaved=False),
         },
         load=load,
         notes=[
