@@ -1,11 +1,12 @@
-"""Plots of records as SVG: `python -m experiments.plot` draws those listed in `PLOTS`.
+"""Plots of records as SVG: `python -m experiments.plot` draws those listed in `PLOTS` and `LINES`.
 
-One kind is enough: a dot a row on a shared axis, with its interval where there is one, so
-that rows can be compared without colour.
+Two kinds are enough: a dot a row on a shared axis, with its interval where there is one, so
+that rows can be compared without colour; and a line a column over the rows' numbers.
 """
 
 import sys
 from dataclasses import dataclass
+from math import log10
 from pathlib import Path
 from xml.sax.saxutils import escape
 
@@ -37,6 +38,35 @@ class Plot:
     spread: str = ""
     other: str = ""
 
+
+@dataclass(frozen=True)
+class Lines:
+    """A picture of columns over the first one, which counts.
+
+    Args:
+        record: Path of the record.
+        table: Its table.
+        columns: Columns of the lines, and how each is dashed: lengths of stroke and gap, empty for a whole line.
+        title: What the picture shows.
+        out: Path of the picture.
+    """
+
+    record: str
+    table: str
+    columns: dict[str, str]
+    title: str
+    out: str
+
+
+LINES = (
+    Lines(
+        "experiments/contention/results/simulated.json",
+        "latencies",
+        {"cpu,gpu": "2 4", "gpu,dsp": "8 4", "changing between them": ""},
+        "Latency of each inference, ms (logarithmic), simulated",
+        "experiments/contention/latencies.svg",
+    ),
+)
 
 _SCALING = "experiments/cifar_accuracy/results/h200_scaling.json"
 _SUPERNET = "experiments/supernet/results/h200.json"
@@ -143,8 +173,58 @@ def draw(plot: Plot, root: Path = ROOT) -> str:
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
+def draw_lines(plot: Lines, root: Path = ROOT) -> str:
+    """The picture as SVG, its values on a logarithmic axis.
+
+    Args:
+        plot: What to draw.
+        root: Folder that the record's path is relative to.
+
+    Raises:
+        StretchError: If there is no such record.
+    """
+    rows = read_record(root / plot.record).tables[plot.table]
+    count = [float(next(iter(row.values())) or 0) for row in rows]
+    values = {column: [float(row[column] or 0) for row in rows] for column in plot.columns}
+    every = [log10(value) for column in values.values() for value in column]
+    low, high = min(every), max(every)
+    left, right, top, bottom = 70, WIDTH - RIGHT, TOP + ROW * len(values), TOP + ROW * len(values) + 260
+
+    def at(number: float, value: float) -> str:
+        x = left + (number - count[0]) / (count[-1] - count[0]) * (right - left)
+        return f"{x:.1f} {bottom - (log10(value) - low) / (high - low) * (bottom - top):.1f}"
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {bottom + 50}" width="{WIDTH}" height="{bottom + 50}" role="img" '
+        'aria-labelledby="title" font-family="sans-serif" font-size="13" fill="#1a1a1a">',
+        f'  <title id="title">{escape(plot.title)}</title>',
+        f'  <rect width="{WIDTH}" height="{bottom + 50}" fill="#ffffff"/>',
+        f'  <text x="20" y="28" font-weight="bold">{escape(plot.title)}</text>',
+    ]
+    for step in range(5):
+        value = 10 ** (low + (high - low) * step / 4)
+        y = at(count[0], value).split()[1]
+        parts.append(f'  <path d="M{left} {y}H{right}" stroke="#dddddd"/>')
+        parts.append(f'  <text x="{left - 8}" y="{float(y) + 4:.1f}" text-anchor="end">{value:.0f}</text>')
+        number = count[0] + (count[-1] - count[0]) * step / 4
+        x = at(number, 10**low).split()[0]
+        parts.append(f'  <text x="{x}" y="{bottom + 20}" text-anchor="middle">{number:.0f}</text>')
+    parts.append(f'  <text x="{(left + right) / 2:.0f}" y="{bottom + 40}" text-anchor="middle">{escape(next(iter(rows[0])))}</text>')
+    for place, (column, dashes) in enumerate(plot.columns.items()):
+        dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
+        y = TOP - 14 + ROW * place
+        parts.append(f'  <path d="M{left} {y}h40" stroke="#1f5fa8" stroke-width="2"{dashed}/>')
+        parts.append(f'  <text x="{left + 50}" y="{y + 4}">{escape(column)}</text>')
+        points = "L".join(at(*pair) for pair in zip(count, values[column], strict=True))
+        parts.append(f'  <path d="M{points}" fill="none" stroke="#1f5fa8" stroke-width="2"{dashed}/>')
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
 def main() -> int:
     """Draw every picture."""
+    for lines in LINES:
+        (ROOT / lines.out).write_text(draw_lines(lines))
+        sys.stdout.write(f"{lines.out}\n")
     for plot in PLOTS:
         (ROOT / plot.out).write_text(draw(plot))
         sys.stdout.write(f"{plot.out}\n")

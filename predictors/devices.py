@@ -36,6 +36,7 @@ from predictors.specifications import (
     quantities,
     refused,
 )
+from predictors.thermal import Thermal
 
 T = TypeVar("T")
 
@@ -130,6 +131,7 @@ class DeviceProfile:
             (paper 003, section 6.2); None if not known.
         fits: What was fitted to measurements on the device, by processor, core set and precision.
         priors: What fits of other devices say of it, in the same way.
+        thermal: How it heats up; None if not known.
     """
 
     id: str
@@ -141,6 +143,7 @@ class DeviceProfile:
     little_cores: Cores | None = None
     fits: Mapping[tuple[str, str, str], Fit] = field(default_factory=dict)
     priors: Mapping[tuple[str, str, str], Prior] = field(default_factory=dict)
+    thermal: Thermal | None = None
 
     @cached_property
     def calibrated(self) -> bool:
@@ -250,4 +253,5 @@ def load_device(device: str | Path) -> DeviceProfile:
         parsed.little_cores,
         read_fits(path, parsed.id),
         read_priors(path, parsed.id),
+        parsed.thermal,
     )

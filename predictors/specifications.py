@@ -9,6 +9,7 @@ import msgspec
 
 from predictors.errors import StretchError
 from predictors.faults import find_fault, nearest
+from predictors.thermal import Thermal
 
 Precision = Literal["fp32", "fp16", "int8"]
 Layout = Literal["NCHW", "NHWC", "PHWC4"]
@@ -173,6 +174,7 @@ class ProfileFile(_Part, frozen=True):
     processors: dict[str, ProcessorProfile]
     links: dict[str, LinkProfile]
     little_cores: Cores | None = None
+    thermal: Thermal | None = None
 
 
 def refused(path: Path, raw: dict[str, Any], error: Exception) -> StretchError:
@@ -216,6 +218,11 @@ def check(path: Path, parsed: ProfileFile) -> None:
         for label, slice_ in (("width_slice", processor.width_slice), ("reduce_slice", processor.reduce_slice)):
             if slice_.value != round(slice_.value):
                 raise fail(f"{where}.{label} must be a whole number")
+    if parsed.thermal is not None:
+        if (problem := parsed.thermal.problem()) is not None:
+            raise fail(f"[thermal] does not hold together: {problem}")
+        if parsed.thermal.source not in parsed.sources:
+            raise fail(f"[thermal] names the source `{parsed.thermal.source}`, which [sources] does not have")
     for where, quantity in quantities(parsed):
         if quantity.source not in parsed.sources:
             raise fail(

@@ -13,7 +13,7 @@ class Span:
         name: Subgraph or join, or what is converted or moved for it.
         processor: Processor of the device it was planned for.
         queue: Where it ran on this machine.
-        kind: What it was; a load is what others take of a processor where a run is simulated.
+        kind: What it was; where a run is simulated, a load is what others take of a processor, and a plan the one that is run.
         start_ns: When it started, on the clock of `time.perf_counter_ns`.
         end_ns: When it ended.
     """
@@ -21,7 +21,7 @@ class Span:
     name: str
     processor: str
     queue: str
-    kind: Literal["subgraph", "join", "conversion", "load"]
+    kind: Literal["subgraph", "join", "conversion", "load", "plan"]
     start_ns: int
     end_ns: int
 

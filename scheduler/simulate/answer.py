@@ -1,96 +1,29 @@
-"""What the simulation of a bundle showed, as plain data: JSON and the terminal's table both read these structs, whose fields are the JSON's keys."""
+"""A bundle simulated, and what that showed."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 
 from predictors.devices import DeviceProfile
+from predictors.energy import EnergyModel
 from predictors.errors import StretchError, UsageError
+from predictors.thermal import Thermal
 from scheduler.bundle.load import Bundle
 from scheduler.progress import Progress, silent
-from scheduler.runtime.plan import make_plan
 from scheduler.runtime.trace import Span, Trace
-from scheduler.simulate.clock import Clock, Simulated
-from scheduler.simulate.load import Load
-from scheduler.simulate.scene import Scene
-from scheduler.simulate.times import beside_factors, device_placements, step_times, with_times
-
-
-class BusyAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """How busy a processor was with the bundle's subgraphs.
-
-    Args:
-        ms: Of one inference, mean.
-        share: Of the whole time.
-    """
-
-    ms: float
-    share: float
-
-
-class SimulateAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A bundle under the clock of the simulation.
-
-    Args:
-        bundle: Its folder.
-        model: The network.
-        device: What it was planned for, and is simulated on.
-        calibrated: Whether the times it was planned with were fitted to measurements.
-        source: Where the times come from.
-        runs: Inferences.
-        in_flight: How many of them there were at once.
-        arrivals: When they were asked for; None for each as soon as there was a lane for it.
-        busy_with_others: What else took a share of the processors.
-        jitter: Standard deviation of the logarithm of computing times.
-        seed: Of everything random.
-        makespan_ms: One inference with nothing that disturbs it.
-        p50_ms: Median latency, from request to output.
-        p90_ms: What nine of ten stay under.
-        p99_ms: What 99 of 100 stay under.
-        elapsed_ms: From the start of the clock to the end of the last inference.
-        per_second: Inferences a second in that time.
-        busy: How long each processor computed.
-        communication_ms: Exchanges and joins of one inference, mean, whatever went on beside them.
-        deadline_ms: Latency allowed; None if none was stated.
-        missed: Inferences over it.
-        ideal_split_ms: The original divided over the processors without any loss, as planned; None where the bundle does not say.
-        ideal_fraction: That over the median latency.
-        efficiency: What the slowest branches take alone, as planned, over the median latency.
-        trace: File with the timeline.
-        warnings: What a person should know.
-    """
-
-    bundle: Path
-    model: str
-    device: str
-    calibrated: bool
-    source: str
-    runs: int
-    in_flight: int
-    arrivals: str | None
-    busy_with_others: tuple[Load, ...]
-    jitter: float
-    seed: int
-    makespan_ms: float
-    p50_ms: float
-    p90_ms: float
-    p99_ms: float
-    elapsed_ms: float
-    per_second: float
-    busy: dict[str, BusyAnswer]
-    communication_ms: float
-    deadline_ms: float | None
-    missed: int | None
-    ideal_split_ms: float | None
-    ideal_fraction: float | None
-    efficiency: float | None
-    trace: Path | None
-    warnings: list[str]
+from scheduler.simulate.clock import Clock, Served, Simulated
+from scheduler.simulate.figures import BesideAnswer, BusyAnswer, DecisionAnswer, HeatAnswer, PlanAnswer, SimulateAnswer
+from scheduler.simulate.flow import Decided
+from scheduler.simulate.heat import Heat, powers
+from scheduler.simulate.networks import Network
+from scheduler.simulate.prepare import Guest, Other, check_alternatives, check_guests, prepare
+from scheduler.simulate.scene import MOST_RUNS, Scene
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +34,9 @@ class Request:
         arrivals: How arrivals were written.
         deadline_ms: Latency allowed; None for any.
         trace: File that gets the timeline.
+        alternatives: Other plans of the network, among which a policy chooses (`scheduler.adapt`).
+        beside: Bundles of other users, which share the processors.
+        thermal: How the chip heats up; None to leave that out.
 
     Raises:
         UsageError: If the deadline makes no sense.
@@ -109,6 +45,9 @@ class Request:
     arrivals: str | None = None
     deadline_ms: float | None = None
     trace: Path | None = None
+    alternatives: tuple[Other, ...] = ()
+    beside: tuple[Guest, ...] = ()
+    thermal: Thermal | None = None
 
     def __post_init__(self) -> None:
         """Check the number."""
@@ -129,7 +68,7 @@ def simulate(
 
     Args:
         bundle: The bundle.
-        device: The device it was planned for.
+        device: The device it was planned for, or another one: then times are those of its files by that profile.
         scene: What is run, and what disturbs it.
         request: What else is asked.
         warnings: For the result.
@@ -138,43 +77,94 @@ def simulate(
 
     Raises:
         UnknownNameError: If the device lacks a processor of the bundle, or a load is on one that the bundle does not use.
-        UsageError: If loads take more than all of a processor at once.
-        StretchError: If nothing of the bundle takes time, or a subgraph without a planned time cannot be predicted.
+        UsageError: If loads take more than all of a processor at once, or bundles do not belong together.
+        StretchError: If nothing of a bundle takes time, or a subgraph without a planned time cannot be predicted.
     """
     warn = warn or warnings.append
-    manifest = with_times(bundle, device)
-    untimed = [entry.name for entry in bundle.manifest.subgraphs if entry.predicted_ms is None]
-    if untimed:
-        warn(f"the plan states no time of {', '.join(untimed)}: predicted from the bundle's files")
-    times = step_times(manifest, device, beside_factors(bundle, device) if scene.in_flight > 1 else None)
-    plan, places = make_plan(manifest), device_placements(manifest, device)
-    (makespan,) = Clock(plan, places, times, Scene()).run().latencies_ms
-    if not makespan:
-        raise StretchError("the plan says that nothing of the bundle takes time, so there is nothing to simulate")
-    found = Clock(plan, places, times, scene).run(progress)
+    if device.id == bundle.manifest.device:
+        check_guests(bundle, request.beside)
+    check_alternatives(bundle, request.alternatives)
+    company = scene.in_flight > 1 or bool(request.beside)
+    own = [prepare(each.bundle, device, company, warn, each.name) for each in (Other(str(bundle.path), bundle), *request.alternatives)]
+    guests = [prepare(each.bundle, device, True, warn) for each in request.beside]
+    alone = [_makespan_ms(network) for network in (*own, *guests)]
+    theirs = [
+        Scene(runs=MOST_RUNS, arrivals=guest.arrivals, jitter=scene.jitter, seed=scene.seed, traced=scene.traced)
+        for guest in request.beside
+    ]
+    heat = None
+    if request.thermal is not None:
+        used = dict.fromkeys(time.processor for network in (*own, *guests) for time in network.times.values())
+        heat = Heat(request.thermal, powers(device, request.thermal, used))
+    found = Clock(own, scene, list(zip(guests, theirs, strict=True)), heat=heat).run(progress)
     for load in scene.loads:
         if load.start_ms >= found.elapsed_ms:
             warn(f"the load on {load.processor} begins at {load.start_ms:g} ms, when all inferences have ended")
-    return _answer(bundle, scene, request, makespan, found, warnings), found
+    for step in scene.frequencies:
+        if step.start_ms >= found.elapsed_ms:
+            warn(f"the speed of {step.processor} changes at {step.start_ms:g} ms, when all inferences have ended")
+    answer = _answer(bundle, device, scene, request, alone, found, warnings)
+    if heat is not None and request.thermal is not None:
+        told = _heat(request.thermal, heat, found)
+        answer = msgspec.structs.replace(answer, heat=told, energy_mj=heat.processors_mj / scene.runs)
+    return answer, found
 
 
-def _answer(bundle: Bundle, scene: Scene, request: Request, makespan: float, found: Simulated, warnings: list[str]) -> SimulateAnswer:
-    manifest, deadline = bundle.manifest, request.deadline_ms
+def _heat(thermal: Thermal, heat: Heat, found: Simulated) -> HeatAnswer:
+    latencies = found.latencies_ms
+    tenth = max(1, len(latencies) // 10)
+    return HeatAnswer(
+        source=thermal.source,
+        start_c=thermal.ambient_c,
+        end_c=heat.temperature_c,
+        hottest_c=heat.hottest_c,
+        slowest=heat.slowest,
+        throttled=heat.throttled_ms / found.elapsed_ms,
+        changes=heat.changes,
+        first_tenth_ms=float(np.median(latencies[:tenth])),
+        last_tenth_ms=float(np.median(latencies[-tenth:])),
+    )
+
+
+def _makespan_ms(network: Network) -> float:
+    """One inference with nothing that disturbs it.
+
+    Raises:
+        StretchError: If it takes no time.
+    """
+    (makespan,) = Clock(network, Scene()).run().latencies_ms
+    if not makespan:
+        raise StretchError(
+            f"the plan says that nothing of {network.name} takes time, so there is nothing to simulate",
+            "make the bundle anew with `stretch branch`, or name a device with --device",
+        )
+    return makespan
+
+
+def _answer(
+    bundle: Bundle, device: DeviceProfile, scene: Scene, request: Request, alone: Sequence[float], found: Simulated, warnings: list[str]
+) -> SimulateAnswer:
+    manifest, deadline, own = bundle.manifest, request.deadline_ms, found.users[0]
     p50, p90, p99 = (float(each) for each in np.percentile(found.latencies_ms, (50, 90, 99)))
-    ideal, efficiency, planned = (_number(manifest.predicted, key) for key in ("ideal_split_ms", "efficiency", "makespan_ms"))
+    planned_here = device.id == manifest.device
+    figures = manifest.predicted if planned_here else {}
+    ideal, efficiency, planned = (_number(figures, key) for key in ("ideal_split_ms", "efficiency", "makespan_ms"))
+    energy = EnergyModel(device).plan_mj(found.busy_ms, found.elapsed_ms)
     return SimulateAnswer(
         bundle=bundle.path,
         model=manifest.model.name,
-        device=manifest.device,
-        calibrated=manifest.calibrated,
+        device=device.id,
+        planned_for=manifest.device,
+        calibrated=manifest.calibrated if planned_here else device.calibrated,
         source="simulated",
         runs=scene.runs,
         in_flight=scene.in_flight,
         arrivals=request.arrivals,
         busy_with_others=scene.loads,
+        frequencies=scene.frequencies,
         jitter=scene.jitter,
         seed=scene.seed,
-        makespan_ms=makespan,
+        makespan_ms=alone[0],
         p50_ms=p50,
         p90_ms=p90,
         p99_ms=p99,
@@ -187,22 +177,80 @@ def _answer(bundle: Bundle, scene: Scene, request: Request, makespan: float, fou
         ideal_split_ms=ideal,
         ideal_fraction=None if ideal is None else ideal / p50,
         efficiency=None if efficiency is None or planned is None else efficiency * planned / p50,
+        plans=tuple(
+            PlanAnswer(bundle=name, makespan_ms=ms, inferences=count) for (name, count), ms in zip(own.ran.items(), alone, strict=False)
+        ),
+        decisions=tuple(_decision(each) for each in own.decided),
+        beside=tuple(
+            _beside(guest, ms, served) for guest, ms, served in zip(request.beside, alone[len(own.ran) :], found.users[1:], strict=True)
+        ),
+        energy_mj=None if energy is None else energy / scene.runs,
+        heat=None,
         trace=request.trace,
         warnings=warnings,
     )
 
 
+def _decision(made: Decided) -> DecisionAnswer:
+    what = made.decision
+    return DecisionAnswer(
+        inference=what.inference,
+        at_ms=made.at_ms,
+        kind=what.kind,
+        before=what.before,
+        after=what.after,
+        reason=what.reason,
+        factors=dict(what.factors),
+    )
+
+
+def _beside(guest: Guest, alone: float, served: Served) -> BesideAnswer:
+    ended = served.latencies_ms
+    p50, p90, p99 = (float(each) for each in np.percentile(ended, (50, 90, 99))) if ended else (None, None, None)
+    return BesideAnswer(
+        bundle=guest.bundle.path,
+        model=guest.bundle.manifest.model.name,
+        arrivals=guest.written,
+        makespan_ms=alone,
+        inferences=len(ended),
+        p50_ms=p50,
+        p90_ms=p90,
+        p99_ms=p99,
+    )
+
+
 def tracks(answer: SimulateAnswer, found: Simulated) -> dict[str, tuple[Trace, ...]]:
-    """The groups of a timeline: the inferences that were traced, at least one, and what others took of the processors meanwhile."""
+    """The groups of a timeline.
+
+    The inferences that were traced, at least one; those of other users; which
+    plan was run and why; what else took of the processors meanwhile.
+    """
     groups = {f"simulated on {answer.device}": found.traces}
     first, last = found.traces[0].start_ns, max(trace.end_ns for trace in found.traces)
-    spans = []
-    for load in answer.busy_with_others:
-        start, end = (min(max(round(moment * 1e6), first), last) for moment in (load.start_ms, load.end_ms))
-        if start < end:
-            spans.append(Span(f"{load.share:g} of {load.processor}", load.processor, load.processor, "load", start, end))
-    if spans:
-        groups["taken by others"] = (Trace(tuple(spans), first, last),)
+    for number, (guest, served) in enumerate(zip(answer.beside, found.users[1:], strict=True), start=1):
+        # a group begins with its first moment: the empty trace has all of them begin together
+        groups[f"beside, {number}: {guest.bundle}"] = (*served.traces, Trace((), first, first))
+
+    def within(name: str, track: str, kind: Literal["load", "plan"], start_ms: float, end_ms: float, until: int) -> list[Span]:
+        start, end = (min(max(round(moment * 1e6), first), until) for moment in (start_ms, end_ms))
+        return [Span(name, track, track, kind, start, end)] if start < end else []
+
+    # decisions are few, and made after the inferences that are traced as well
+    over = max(last, round(answer.elapsed_ms * 1e6))
+    began = [0.0, *(each.at_ms for each in answer.decisions), answer.elapsed_ms]
+    names = [answer.decisions[0].before if answer.decisions else "", *(f"{each.after}: {each.reason}" for each in answer.decisions)]
+    plans = [
+        span for name, (start, end) in zip(names, pairwise(began), strict=True) for span in within(name, "plan", "plan", start, end, over)
+    ]
+    loads = [
+        span
+        for load in answer.busy_with_others
+        for span in within(f"{load.share:g} of {load.processor}", load.processor, "load", load.start_ms, load.end_ms, last)
+    ]
+    if answer.decisions:
+        groups["plan in use"] = (Trace(tuple(plans), first, over),)
+    if loads:
+        groups["taken by others"] = (Trace(tuple(loads), first, last),)
     return groups
 
 

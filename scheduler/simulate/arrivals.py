@@ -32,12 +32,12 @@ class Arrivals:
     kind: Literal["periodic", "poisson"]
     every_ms: float
 
-    def times(self, seed: int) -> Iterator[float]:
-        """When they come, ms, without an end."""
+    def times(self, seed: int, user: int = 0) -> Iterator[float]:
+        """When they come, ms, without an end; every user's at random times of their own."""
         if self.kind == "periodic":
             for number in count():
                 yield number * self.every_ms
-        rng, at = np.random.default_rng([seed, 1]), 0.0
+        rng, at = np.random.default_rng([seed, 1, user] if user else [seed, 1]), 0.0
         while True:
             for gap in rng.exponential(self.every_ms, _CHUNK).tolist():
                 at += gap

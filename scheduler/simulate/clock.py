@@ -1,34 +1,44 @@
-"""Drives the state machine under a clock that is only a number: what ends next is worked out, nothing is waited for.
+"""Drives state machines under a clock that is only a number: what ends next is worked out, nothing is waited for.
 
 What runs has work left and a rate. The rate changes while it runs: with the
-share of its processor that others leave, and, with several inferences in
-flight, with what the others compute.
+share of its processor that others leave, with the processor's clock and heat,
+and, with several inferences in flight, with what the others compute.
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
 
-from scheduler.placement.place import Placement
+from scheduler.adapt.policy import Policy, Rules
 from scheduler.progress import Progress, silent
-from scheduler.runtime.events import Event, Finish, InputReady, Instruction, Join, Start, StepDone
-from scheduler.runtime.machine import CALLING_THREAD, Machine
-from scheduler.runtime.plan import ExecutionPlan
-from scheduler.runtime.trace import Span, Trace
-from scheduler.runtime.transitions import Node, Transitions
+from scheduler.runtime.events import InputReady
+from scheduler.runtime.trace import Trace
+from scheduler.simulate.flow import Answer, Decided, Engine, Flow, Step, Task, span_of
+from scheduler.simulate.heat import Heat
 from scheduler.simulate.load import Free
+from scheduler.simulate.networks import Network, alternative_of
 from scheduler.simulate.scene import Scene
-from scheduler.simulate.times import Doing, StepTime
-
-_NS = 1e6
-
-#: States of the machine that are remembered; with many inferences in flight there are more than memory holds.
-_KEPT_STATES = 4096
-
 
 #: Inferences after which whoever waits is told.
 TOLD_EVERY = 1000
+
+
+@dataclass(frozen=True)
+class Served:
+    """How the inferences of one user went.
+
+    Args:
+        latencies_ms: Of each, from its request to its output, in the order of the requests; of those that ended.
+        ran: How many ran each network.
+        traces: Of the first ones.
+        decided: Decisions on what to run.
+    """
+
+    latencies_ms: tuple[float, ...]
+    ran: Mapping[str, int]
+    traces: tuple[Trace, ...]
+    decided: tuple[Decided, ...]
 
 
 @dataclass(frozen=True)
@@ -36,99 +46,71 @@ class Simulated:
     """How a simulation went.
 
     Args:
-        latencies_ms: Of each inference, from its request to its output, in the order of the requests.
-        elapsed_ms: From the start of the clock to the end of the last inference.
-        busy_ms: How long each processor computed subgraphs.
+        users: The first user, whose inferences decide how long it goes on, and those beside.
+        elapsed_ms: From the start of the clock to the end of the first user's last inference.
+        busy_ms: How long each processor computed subgraphs of any user.
         communication_ms: How long all exchanges and joins took, whatever went on beside them.
-        traces: Of the first inferences.
     """
 
-    latencies_ms: tuple[float, ...]
+    users: tuple[Served, ...]
     elapsed_ms: float
     busy_ms: Mapping[str, float]
     communication_ms: float
-    traces: tuple[Trace, ...]
 
+    @property
+    def latencies_ms(self) -> tuple[float, ...]:
+        """Of the first user's inferences."""
+        return self.users[0].latencies_ms
 
-@dataclass(frozen=True)
-class _Answer:
-    """What the machine answers: steps that start, and the lane that has ended."""
-
-    starts: tuple["_Step", ...]
-    ended: int | None
-
-
-class _Step:
-    """A step of a lane on a queue, as it is started again and again."""
-
-    __slots__ = ("beside", "column", "event", "key", "lane", "name", "parts", "processor", "queue")
-
-    def __init__(self, start: Start, time: StepTime, column: int | None, queue: str) -> None:
-        self.lane, self.name, self.queue = start.lane, start.step, queue
-        self.event = StepDone(start.lane, start.step, start.queue)
-        #: Of the machine's answer to its end.
-        self.key = (start.lane, start.step, start.queue)
-        self.processor, self.parts, self.beside = time.processor, time.parts, time.beside
-        #: Of its factor in those of an inference; None for a join.
-        self.column = column
-
-
-class _Task:
-    """A step that runs, and the part of it that does."""
-
-    __slots__ = ("began", "doing", "end", "left", "part", "rate", "since", "step")
-
-    def __init__(self, step: _Step) -> None:
-        self.step = step
-        self.part = 0
-        self.doing: Doing = step.parts[0][0]
-        #: When the part began, how much of it was left at `since`, and when it ends if its rate stays, ms.
-        self.began = self.left = self.since = self.end = 0.0
-        self.rate = 1.0
+    @property
+    def traces(self) -> tuple[Trace, ...]:
+        """Of the first user's first inferences."""
+        return self.users[0].traces
 
 
 class Clock:
-    """A simulation of a plan.
+    """A simulation.
 
     Args:
-        plan: What each inference runs.
-        placements: Where each subgraph runs.
-        times: Of each step.
-        scene: What is run, and what disturbs it.
+        networks: What the first user's inferences run: a network, or several among which a policy chooses.
+        scene: How many inferences there are, and what disturbs them.
+        beside: Networks of other users and what these ask for, until the first user has finished; loads and speeds are
+            those of `scene` alone.
+        rules: Of the policy, where there are several networks to choose from.
+        heat: The chip's temperature, which slows all processors; None to leave it out.
 
     Raises:
-        UnknownNameError: If a load is on a processor that the plan does not use.
-        UsageError: If loads take more than all of a processor at once.
+        UnknownNameError: If a load is on a processor that no network uses.
+        UsageError: If loads take more than all of a processor at once, or two alternatives have one name.
     """
 
-    def __init__(self, plan: ExecutionPlan, placements: Mapping[str, Placement], times: Mapping[str, StepTime], scene: Scene) -> None:
-        self._times, self._scene = times, scene
-        self._alone = scene.in_flight == 1
-        if not self._alone:
-            # every queue has a thread then, as in `scheduler.runtime.pipeline`
-            placements = {name: replace(place, dispatch="blocking") for name, place in placements.items()}
-        machine = Machine(plan, placements, scene.in_flight, caller=self._alone)
-        self._table: Transitions[_Answer] = Transitions(self._prepared)
-        self._node: Node[_Answer] = self._table.node(machine)
-        self._columns = {name: column for column, name in enumerate(plan.subgraphs)}
-        self._factors = scene.factors(len(self._columns))
-        processors = dict.fromkeys(times[name].processor for name in plan.order)
-        self._free = Free(scene.loads, processors)
+    def __init__(
+        self,
+        networks: Network | Sequence[Network],
+        scene: Scene,
+        beside: Sequence[tuple[Network, Scene]] = (),
+        rules: Rules | None = None,
+        heat: Heat | None = None,
+    ) -> None:
+        own = (networks,) if isinstance(networks, Network) else tuple(networks)
+        policy = Policy([alternative_of(each) for each in own], rules) if len(own) > 1 else None
+        self._flows = [Flow(own, scene, policy)]
+        self._flows += [Flow((network,), theirs, None, number) for number, (network, theirs) in enumerate(beside, start=1)]
+        self._first = self._flows[0]
+        #: Whether two inferences never meet: then nothing slows another one, and no queue is shared.
+        self._alone = len(self._flows) == 1 and scene.in_flight == 1
+        #: Whether steps of several machines wait for the same queue.
+        self._shared = len(self._flows) > 1 or (len(own) > 1 and scene.in_flight > 1)
+        every = [*own, *(network for network, _ in beside)]
+        processors = dict.fromkeys(each.times[name].processor for each in every for name in each.plan.order)
+        self._free = Free(scene.loads, processors, scene.frequencies)
+        self._loads = scene.loads
+        self._heat = heat
         self._busy = dict.fromkeys(processors, 0.0)
         self._communication = 0.0
         self._now = 0.0
-        self._running: list[_Task] = []  # in the order in which they started
-        self._lanes = deque(range(scene.in_flight))
-        self._asked = self._ended = 0
-        self._requests: Iterator[float] | None = None if scene.arrivals is None else scene.arrivals.times(scene.seed)
-        #: When the next inference is asked for; with no arrivals whenever there is a lane.
-        self._request = -inf if self._requests is None else next(self._requests)
-        #: Number, request and factors of the inference in each lane, and its spans if it is traced.
-        self._number, self._since = [0] * scene.in_flight, [0.0] * scene.in_flight
-        self._factor: list[list[float] | None] = [None] * scene.in_flight
-        self._spans: list[list[Span] | None] = [None] * scene.in_flight
-        self._latencies = [0.0] * scene.runs
-        self._traces: dict[int, Trace] = {}
+        self._running: list[Task] = []  # in the order in which they started
+        self._lines: dict[object, deque[Task]] = {}  # of each queue that is shared what holds it, and what waits behind that
         self._progress: Progress = silent
 
     def run(self, progress: Progress = silent) -> Simulated:
@@ -138,27 +120,52 @@ class Clock:
             progress: Called after each `TOLD_EVERY` inferences.
         """
         self._progress = progress
-        runs = self._scene.runs
-        while self._ended < runs:
-            request = self._request if self._lanes and self._asked < runs else inf
+        first, runs = self._first, self._first.scene.runs
+        while first.ended < runs:
+            request, flow = self._request()
             if request <= self._now:
-                self._ask()
+                self._ask(flow)
+                if self._heat is not None:
+                    self._heat.set(self._shares())
                 continue
             task, at = self._next()
+            change = self._free.until if self._heat is None else min(self._free.until, self._heat.until)
             # at one moment steps end first: what has ended is no longer slowed
-            if self._free.until < at and self._free.until <= request:
-                self._now = self._free.until
-                self._free.change()
+            now = min(at, change, request)
+            if self._heat is not None:
+                self._heat.advance(now)
+            self._now = now
+            if change < at and change <= request:
+                self._change()
                 self._pace()
-            elif request < at:
-                self._now = request
-            else:
-                self._now = at
+            elif request >= at:
                 self._end_part(task)
-        traces = tuple(trace for _, trace in sorted(self._traces.items()))
-        return Simulated(tuple(self._latencies), self._now, self._busy, self._communication, traces)
+            if self._heat is not None:
+                self._heat.set(self._shares())
+        return Simulated(tuple(_served(flow) for flow in self._flows), self._now, self._busy, self._communication)
 
-    def _next(self) -> tuple["_Task | None", float]:
+    def _change(self) -> None:
+        """What is left of the processors changes, or how hot they are."""
+        if self._heat is not None and self._heat.until <= self._now:
+            self._heat.change()
+        if self._free.until <= self._now:
+            self._free.change()
+
+    def _shares(self) -> dict[str, float]:
+        """How much of each processor computes, others' loads included."""
+        shares = {task.step.processor: 1.0 for task in self._running if task.doing not in ("in", "out")}
+        for load in self._loads:
+            if load.start_ms <= self._now < load.end_ms:
+                shares[load.processor] = min(1.0, shares.get(load.processor, 0.0) + load.share)
+        return shares
+
+    def _request(self) -> tuple[float, Flow]:
+        """Who asks next for an inference that there is room for, and when."""
+        if len(self._flows) == 1:
+            return self._first.request, self._first
+        return min(((flow.request, flow) for flow in self._flows), key=lambda pair: pair[0])
+
+    def _next(self) -> tuple[Task | None, float]:
         """What ends next, of several that which started first, and when."""
         first, at = None, inf
         for task in self._running:
@@ -166,96 +173,92 @@ class Clock:
                 first, at = task, task.end
         return first, at
 
-    def _ask(self) -> None:
-        """Begin the next inference in a free lane."""
-        lane = self._lanes.popleft()
-        self._number[lane], self._factor[lane] = self._asked, next(self._factors)
-        self._since[lane] = self._now if self._requests is None else self._request
-        self._spans[lane] = [] if self._asked < self._scene.traced else None
-        self._asked += 1
-        if self._requests is not None:
-            self._request = next(self._requests)
-        self._tell(lane, InputReady(lane))
+    def _ask(self, flow: Flow) -> None:
+        """Begin a user's next inference."""
+        engine, lane = flow.ask(self._now)
+        self._follow(engine, engine.tell(lane, InputReady(lane)))
 
-    def _tell(self, key: object, event: Event) -> None:
-        """Tell the machine what happened, and do what it answers."""
-        known = self._node.answers.get(key)
-        if known is None:
-            if len(self._table) > _KEPT_STATES:
-                self._table.clear()
-                self._node = self._table.node(self._node.machine)
-            known = self._table.learn(self._node, event, key)
-        answer, self._node = known
+    def _follow(self, engine: Engine, answer: Answer) -> None:
+        """Do what a machine answers."""
         for step in answer.starts:
-            task = _Task(step)
+            task = Task(step)
+            if self._shared:
+                line = self._lines.setdefault(step.line, deque())
+                line.append(task)
+                if line[0] is not task:
+                    continue
             self._running.append(task)
             self._begin_part(task)
         if answer.ended is not None:
-            self._finish(answer.ended)
+            flow = self._flows[engine.number]
+            flow.finish(engine, answer.ended, self._now)
+            if flow is self._first and flow.ended % TOLD_EVERY == 0:
+                self._progress(f"{flow.ended} inferences")
         if not self._alone:
             self._pace()
 
-    def _prepared(self, instructions: Sequence[Instruction]) -> _Answer:
-        starts = tuple(self._step(each) for each in instructions if isinstance(each, Start))
-        return _Answer(starts, next((each.lane for each in instructions if isinstance(each, Finish)), None))
-
-    def _step(self, start: Start) -> _Step:
-        queue = CALLING_THREAD if self._alone and isinstance(start, Join) else start.queue
-        return _Step(start, self._times[start.step], self._columns.get(start.step), queue)
-
-    def _begin_part(self, task: _Task) -> None:
+    def _begin_part(self, task: Task) -> None:
         step = task.step
         task.doing, left = step.parts[task.part]
         if task.doing == "subgraph" and step.column is not None:
-            factors = self._factor[step.lane]
+            factors = step.engine.factors[step.lane]
             left = left if factors is None else left * factors[step.column]
         task.began = task.since = self._now
         task.left, task.rate = left, self._rate(task)
         task.end = self._now + left / task.rate if task.rate else inf
 
-    def _end_part(self, task: "_Task | None") -> None:
+    def _end_part(self, task: Task | None) -> None:
         """The part that ended, and what comes then."""
         assert task is not None  # something runs while an inference is in flight and no other is asked for
         step = task.step
+        spent = self._now - task.began
         if task.doing == "subgraph":
-            self._busy[step.processor] += self._now - task.began
+            self._busy[step.processor] += spent
         else:
-            self._communication += self._now - task.began
-        spans = self._spans[step.lane]
+            self._communication += spent
+        if self._first.policy is not None and task.doing in ("subgraph", "join"):
+            took = step.engine.took[step.lane]
+            took[step.processor] = took.get(step.processor, 0.0) + spent
+        spans = step.engine.spans[step.lane]
         if spans is not None and (task.doing == "join" or self._now > task.began):
-            spans.append(_span(task, self._now))
+            spans.append(span_of(task, self._now))
         task.part += 1
         if task.part < len(step.parts):
             self._begin_part(task)
             if not self._alone:
                 self._pace()
-        else:
-            self._running.remove(task)
-            self._tell(step.key, step.event)
+            return
+        self._running.remove(task)
+        if self._shared:
+            self._let_next_in(step)
+        self._follow(step.engine, step.engine.tell(step.key, step.event))
 
-    def _finish(self, lane: int) -> None:
-        number, spans = self._number[lane], self._spans[lane]
-        self._latencies[number] = self._now - self._since[lane]
-        if spans is not None:
-            self._traces[number] = Trace(tuple(spans), round(self._since[lane] * _NS), round(self._now * _NS))
-        self._lanes.append(lane)
-        self._ended += 1
-        if self._ended % TOLD_EVERY == 0:
-            self._progress(f"{self._ended} inferences")
+    def _let_next_in(self, step: Step) -> None:
+        """Who waits longest for a queue gets it."""
+        line = self._lines[step.line]
+        line.popleft()
+        if line:
+            self._running.append(line[0])
+            self._begin_part(line[0])
 
-    def _rate(self, task: _Task) -> float:
+    def _rate(self, task: Task) -> float:
         """How fast a part goes on, of its time alone: others' shares slow what computes, not what crosses a link."""
         if task.doing in ("in", "out"):
             return 1.0
         rate = self._free.shares[task.step.processor]
+        if self._heat is not None:
+            rate *= self._heat.speed
         return rate / task.step.beside if task.doing == "subgraph" and self._has_company(task.step) else rate
 
-    def _has_company(self, step: _Step) -> bool:
+    def _has_company(self, step: Step) -> bool:
         """Whether another inference computes on another processor."""
         if self._alone or step.beside == 1.0:
             return False
         return any(
-            other.doing == "subgraph" and other.step.lane != step.lane and other.step.processor != step.processor for other in self._running
+            other.doing == "subgraph"
+            and other.step.processor != step.processor
+            and (other.step.lane != step.lane or other.step.engine is not step.engine)
+            for other in self._running
         )
 
     def _pace(self) -> None:
@@ -268,9 +271,7 @@ class Clock:
                 task.end = self._now + task.left / rate if rate else inf
 
 
-def _span(task: _Task, now: float) -> Span:
-    """The part of a step that ended, in the trace."""
-    step, start, end = task.step, round(task.began * _NS), round(now * _NS)
-    if task.doing in ("subgraph", "join"):
-        return Span(step.name, step.processor, step.queue, "join" if task.doing == "join" else "subgraph", start, end)
-    return Span(f"{step.name} {task.doing}", step.processor, step.queue, "conversion", start, end)
+def _served(flow: Flow) -> Served:
+    """How a user's inferences went, as far as they have ended."""
+    latencies = tuple(ms for _, ms in sorted(flow.latencies.items()))
+    return Served(latencies, dict(flow.ran), tuple(trace for _, trace in sorted(flow.traces.items())), tuple(flow.decided))

@@ -1,7 +1,7 @@
-"""Background load: what else takes a share of a processor, and when."""
+"""What processors have left as time goes on: others take shares of them, and their clocks change."""
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 
@@ -15,7 +15,12 @@ _ROUNDING = 1e-9
 
 _EXAMPLE = "write a share of a processor and the milliseconds between which it is taken, as gpu=0.9@50:155"
 
-_FORM = re.compile(r"(?P<processor>[^=]+)=(?P<share>[^@=]+)@(?P<start>[^:@]+):(?P<end>[^:@]+)")
+_SPEED_EXAMPLE = "write a processor, a factor on its speed and the milliseconds between which it holds, as gpu=0.5@100:500"
+
+#: Factors on a processor's speed.
+LEAST_SPEED, MOST_SPEED = 0.01, 10.0
+
+_FORM = re.compile(r"(?P<processor>[^=]+)=(?P<number>[^@=]+)@(?P<start>[^:@]+):(?P<end>[^:@]+)")
 
 
 @dataclass(frozen=True)
@@ -41,11 +46,36 @@ class Load:
         """Check the numbers."""
         if not 0 <= self.share <= 1:
             raise UsageError(f"the load on {self.processor} takes {self.share:g} of it, which is no share", "a share is from 0 to 1")
-        for moment in (self.start_ms, self.end_ms):
-            if not (isfinite(moment) and 0 <= moment <= LAST_MS):
-                raise UsageError(f"the load on {self.processor} has {moment:g} ms for a moment", f"moments are from 0 to {LAST_MS:g} ms")
-        if self.end_ms <= self.start_ms:
-            raise UsageError(f"the load on {self.processor} ends at {self.end_ms:g} ms, and begins at {self.start_ms:g} ms", _EXAMPLE)
+        _check_times(f"the load on {self.processor}", self.start_ms, self.end_ms, _EXAMPLE)
+
+
+@dataclass(frozen=True)
+class Frequency:
+    """Another speed of a processor for a while, as dynamic voltage and frequency scaling sets it.
+
+    Args:
+        processor: Processor of the device.
+        speed: Factor on the speed that the profile's times are of.
+        start_ms: From when on.
+        end_ms: Until when.
+
+    Raises:
+        UsageError: If a number is none of these.
+    """
+
+    processor: str
+    speed: float
+    start_ms: float
+    end_ms: float
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        if not LEAST_SPEED <= self.speed <= MOST_SPEED:
+            raise UsageError(
+                f"{self.processor} cannot run at {self.speed:g} of its speed",
+                f"a speed is from {LEAST_SPEED:g} to {MOST_SPEED:g}; 1 is the profile's",
+            )
+        _check_times(f"the speed of {self.processor}", self.start_ms, self.end_ms, _SPEED_EXAMPLE)
 
 
 def parse_loads(texts: Iterable[str]) -> tuple[Load, ...]:
@@ -54,39 +84,60 @@ def parse_loads(texts: Iterable[str]) -> tuple[Load, ...]:
     Raises:
         UsageError: If one is not written so, or its numbers make no sense.
     """
-    words = [word.strip() for text in texts for word in text.split(",")]
-    return tuple(_parsed(word) for word in words)
+    return tuple(Load(*parts) for parts in _windows(texts, "load", _EXAMPLE))
 
 
-def _parsed(word: str) -> Load:
-    form = _FORM.fullmatch(word)
-    if form is None:
-        raise UsageError(f"`{word}` is no load", _EXAMPLE)
-    try:
-        share, start, end = (float(form[name]) for name in ("share", "start", "end"))
-    except ValueError:
-        raise UsageError(f"`{word}` has something in the place of a number", _EXAMPLE) from None
-    return Load(form["processor"].strip(), share, start, end)
+def parse_frequencies(texts: Iterable[str]) -> tuple[Frequency, ...]:
+    """Speeds as they are written on the command line, such as ``gpu=0.5@100:500``, several separated by commas.
+
+    Raises:
+        UsageError: If one is not written so, or its numbers make no sense.
+    """
+    return tuple(Frequency(*parts) for parts in _windows(texts, "speed", _SPEED_EXAMPLE))
+
+
+def _windows(texts: Iterable[str], what: str, example: str) -> Iterator[tuple[str, float, float, float]]:
+    """Processor, number, start and end of each."""
+    for word in (word.strip() for text in texts for word in text.split(",")):
+        form = _FORM.fullmatch(word)
+        if form is None:
+            raise UsageError(f"`{word}` is no {what}", example)
+        try:
+            number, start, end = (float(form[name]) for name in ("number", "start", "end"))
+        except ValueError:
+            raise UsageError(f"`{word}` has something in the place of a number", example) from None
+        yield form["processor"].strip(), number, start, end
+
+
+def _check_times(what: str, start_ms: float, end_ms: float, example: str) -> None:
+    for moment in (start_ms, end_ms):
+        if not (isfinite(moment) and 0 <= moment <= LAST_MS):
+            raise UsageError(f"{what} has {moment:g} ms for a moment", f"moments are from 0 to {LAST_MS:g} ms")
+    if end_ms <= start_ms:
+        raise UsageError(f"{what} ends at {end_ms:g} ms, and begins at {start_ms:g} ms", example)
 
 
 class Free:
-    """What loads leave of each processor as time goes on.
+    """What loads and clocks leave of each processor as time goes on.
 
     Args:
         loads: Any number, of one processor too.
         processors: Those there are.
+        frequencies: Any number, of one processor one at a time.
 
     Raises:
-        UnknownNameError: If a load is on another processor.
-        UsageError: If loads take more than all of a processor at once.
+        UnknownNameError: If a load or a speed is of another processor.
+        UsageError: If loads take more than all of a processor at once, or a processor would have two speeds.
     """
 
-    def __init__(self, loads: Sequence[Load], processors: Collection[str]) -> None:
-        for load in loads:
-            if load.processor not in processors:
-                raise UnknownNameError.among("processor of the bundle", load.processor, processors)
+    def __init__(self, loads: Sequence[Load], processors: Collection[str], frequencies: Sequence[Frequency] = ()) -> None:
+        everything: list[Load | Frequency] = [*loads, *frequencies]
+        for each in everything:
+            if each.processor not in processors:
+                raise UnknownNameError.among("processor of the bundle", each.processor, processors)
         taking = [load for load in loads if load.share]
-        moments = sorted({moment for load in taking for moment in (load.start_ms, load.end_ms)})
+        counting: list[Load | Frequency] = [*taking, *frequencies]
+        moments = sorted({moment for each in counting for moment in (each.start_ms, each.end_ms)})
         self._changes: list[tuple[float, dict[str, float]]] = []
         for moment in moments:
             left = dict.fromkeys(processors, 1.0)
@@ -96,9 +147,11 @@ class Free:
             for processor, share in left.items():
                 if share < -_ROUNDING:
                     raise UsageError(f"loads take {1 - share:g} of {processor} from {moment:g} ms on", "together they may take 1 of it")
-            self._changes.append((moment, {processor: share if share > _ROUNDING else 0.0 for processor, share in left.items()}))
+            speeds = _speeds_at(frequencies, moment)
+            shares = {name: share * speeds.get(name, 1.0) if share > _ROUNDING else 0.0 for name, share in left.items()}
+            self._changes.append((moment, shares))
         self._next = 0
-        #: Share of each processor that is free now.
+        #: Share of each processor that is free now, times its speed.
         self.shares = dict.fromkeys(processors, 1.0)
         #: When that changes next, ms; infinite if it does not.
         self.until = moments[0] if moments else inf
@@ -108,3 +161,13 @@ class Free:
         self.shares = self._changes[self._next][1]
         self._next += 1
         self.until = self._changes[self._next][0] if self._next < len(self._changes) else inf
+
+
+def _speeds_at(frequencies: Sequence[Frequency], moment: float) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for each in frequencies:
+        if each.start_ms <= moment < each.end_ms:
+            if each.processor in found:
+                raise UsageError(f"{each.processor} would have two speeds from {moment:g} ms on", "state one at a time")
+            found[each.processor] = each.speed
+    return found

@@ -5,6 +5,7 @@ from scheduler.bundle.manifest import Manifest
 from scheduler.runtime.plan import make_plan
 from scheduler.runtime.trace import Trace
 from scheduler.simulate.clock import Clock
+from scheduler.simulate.networks import Network
 from scheduler.simulate.scene import Scene
 from scheduler.simulate.times import device_placements, step_times
 
@@ -24,5 +25,5 @@ def predicted_trace(manifest: Manifest, device: DeviceProfile) -> Trace | None:
     """
     if any(entry.predicted_ms is None for entry in manifest.subgraphs):
         return None
-    placements = device_placements(manifest, device)
-    return Clock(make_plan(manifest), placements, step_times(manifest, device), Scene(traced=1)).run().traces[0]
+    network = Network(manifest.model.name, make_plan(manifest), device_placements(manifest, device), step_times(manifest, device))
+    return Clock(network, Scene(traced=1)).run().traces[0]

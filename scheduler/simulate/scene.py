@@ -8,7 +8,7 @@ import numpy as np
 
 from predictors.errors import UsageError
 from scheduler.simulate.arrivals import Arrivals
-from scheduler.simulate.load import Load
+from scheduler.simulate.load import Frequency, Load
 
 #: Inferences at once, as `stretch run --in-flight` has it.
 MOST_IN_FLIGHT = 64
@@ -32,6 +32,7 @@ class Scene:
         in_flight: How many of them there may be at once.
         arrivals: When they are asked for; None for each as soon as there is a lane for it.
         loads: What else takes a share of the processors.
+        frequencies: When processors run at other speeds.
         jitter: Standard deviation of the logarithm of each subgraph's computing time, in each inference anew.
         seed: Of everything random.
         traced: Inferences of which the spans are kept, the first ones.
@@ -44,6 +45,7 @@ class Scene:
     in_flight: int = 1
     arrivals: Arrivals | None = None
     loads: tuple[Load, ...] = ()
+    frequencies: tuple[Frequency, ...] = ()
     jitter: float = 0.0
     seed: int = 0
     traced: int = 0
@@ -59,12 +61,12 @@ class Scene:
         if self.seed < 0:
             raise UsageError(f"{self.seed} is no seed", "a seed is 0 or a positive whole number")
 
-    def factors(self, subgraphs: int) -> Iterator[list[float] | None]:
+    def factors(self, subgraphs: int, user: int = 0) -> Iterator[list[float] | None]:
         """Of each inference in turn the factors on its subgraphs' times, in the order of the plan; None where nothing jitters.
 
-        They depend on the seed and the number of the inference alone: whatever disturbs a run, its jitter is the same.
+        They depend on the seed, the user and the number of the inference alone: whatever disturbs a run, its jitter is the same.
         """
-        rng = np.random.default_rng([self.seed, 0])
+        rng = np.random.default_rng([self.seed, 0, user] if user else [self.seed, 0])
         while True:
             if self.jitter:
                 yield from rng.lognormal(0.0, self.jitter, (_CHUNK, subgraphs)).tolist()

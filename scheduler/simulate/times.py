@@ -8,14 +8,14 @@ from typing import Literal
 import msgspec
 
 from predictors.devices import DeviceProfile
-from predictors.host import is_host
+from predictors.host import HOST, host_among, is_host
 from predictors.predictor import LatencyPredictor
 from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import Manifest, SubgraphEntry
 from scheduler.bundle.rows import cut_shape
 from scheduler.formats.onnx import open_onnx
 from scheduler.placement.place import Placement, place_subgraphs
-from scheduler.placement.processors import device_dispatch, host_of
+from scheduler.placement.processors import device_dispatch
 
 #: What goes on in a part of a step: a tensor is handed over, a subgraph computed, its output taken back, branches joined.
 Doing = Literal["in", "subgraph", "out", "join"]
@@ -66,13 +66,19 @@ def step_times(manifest: Manifest, device: DeviceProfile, beside: Mapping[str, f
     for entry in manifest.subgraphs:
         parts = tuple((doing, ms) for doing, ms in _parts(manifest, entry, predictor) if ms)
         found[entry.name] = StepTime(entry.processor, parts or (("subgraph", 0.0),), (beside or {}).get(entry.name, 1.0))
+    host = _host(manifest)
     for join in manifest.joins:
-        found[join.name] = StepTime(join.processor, (("join", _join_ms(manifest, join.name, predictor)),))
+        found[join.name] = StepTime(host, (("join", _join_ms(manifest, join.name, host, predictor)),))
     return found
 
 
-def with_times(bundle: Bundle, device: DeviceProfile) -> Manifest:
+def with_times(bundle: Bundle, device: DeviceProfile, *, anew: bool = False) -> Manifest:
     """The bundle's description with a time for each subgraph: the plan's, or where it has none, that of the file by the profile.
+
+    Args:
+        bundle: The bundle.
+        device: The device.
+        anew: Whether the plan's times do not count, since they are of another device.
 
     Raises:
         UnknownNameError: If the device lacks a processor of the bundle.
@@ -80,7 +86,7 @@ def with_times(bundle: Bundle, device: DeviceProfile) -> Manifest:
     """
     entries = []
     for entry in bundle.manifest.subgraphs:
-        if entry.predicted_ms is None:
+        if entry.predicted_ms is None or anew:
             ms, slower = _by_profile(bundle, entry, device)
             entry = msgspec.structs.replace(entry, predicted_ms=ms, contention=slower)
         entries.append(entry)
@@ -106,7 +112,8 @@ def _on_device(processor: str, device: DeviceProfile) -> Placement:
 
 
 def _branches(manifest: Manifest, entry: SubgraphEntry) -> int:
-    return sum(1 for other in manifest.subgraphs if other.segment == entry.segment)
+    """On how many processors its segment runs."""
+    return len({other.processor for other in manifest.subgraphs if other.segment == entry.segment})
 
 
 def _by_profile(bundle: Bundle, entry: SubgraphEntry, device: DeviceProfile) -> tuple[float, float]:
@@ -117,11 +124,16 @@ def _by_profile(bundle: Bundle, entry: SubgraphEntry, device: DeviceProfile) -> 
     return estimate.computing_ms, estimate.contended_ms / estimate.computing_ms if estimate.computing_ms else 1.0
 
 
-def _join_ms(manifest: Manifest, name: str, predictor: LatencyPredictor) -> float:
+def _host(manifest: Manifest) -> str:
+    """The processor that joins, and that has the inputs and gets the outputs: the CPU, also where no subgraph runs on it."""
+    return host_among(entry.processor for entry in manifest.subgraphs) or HOST
+
+
+def _join_ms(manifest: Manifest, name: str, host: str, predictor: LatencyPredictor) -> float:
     join = next(join for join in manifest.joins if join.name == name)
     shape = next(tensor.shape for tensor in manifest.tensors if tensor.name == join.output)
-    precision = next((sub.planned_precision for sub in manifest.subgraphs if sub.processor == join.processor), None)
-    return predictor.join_ms(join.kind, shape, len(join.inputs), join.processor, precision)
+    precision = next((sub.planned_precision for sub in manifest.subgraphs if sub.processor == host), None)
+    return predictor.join_ms(join.kind, shape, len(join.inputs), host, precision)
 
 
 def _parts(manifest: Manifest, entry: SubgraphEntry, predictor: LatencyPredictor) -> tuple[tuple[Doing, float], ...]:
@@ -131,7 +143,7 @@ def _parts(manifest: Manifest, entry: SubgraphEntry, predictor: LatencyPredictor
     links = predictor.links
     tensors = {tensor.name: tensor for tensor in manifest.tensors}
     by_name = {sub.name: sub for sub in manifest.subgraphs}
-    host = host_of(manifest)
+    host = _host(manifest)
     arriving = leaving = 0.0
     for name in entry.inputs:
         producer = by_name.get(tensors[name].producer)

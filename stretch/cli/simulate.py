@@ -8,25 +8,61 @@ import typer
 from stretch.cli.output import Output, verb
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rich.console import Console
     from rich.table import Table
 
-    from scheduler.simulate.answer import SimulateAnswer
     from scheduler.simulate.clock import Simulated
+    from scheduler.simulate.figures import SimulateAnswer
 
 #: Traced inferences; more would only make the file slow to open.
 TRACED = 64
+
+#: Decisions that people read; all of them are in the JSON.
+DECISIONS = 12
 
 
 @verb
 def simulate(
     out: Output,
     bundle: Annotated[Path, typer.Argument(help="Folder of a bundle.")],
+    device: Annotated[
+        str | None,
+        typer.Option(
+            help="Simulate on this device: a profile of `stretch devices`, or the path of one; else the one that it was planned for."
+        ),
+    ] = None,
+    alternatives: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--or",
+            help="Another plan to change to while processors are contended: a bundle of the same network, or processors of this one, as cpu; repeat.",
+        ),
+    ] = None,
+    beside: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Bundle of another user that shares the processors, as runs/other or runs/other@periodic:33.3 with requests of its own; repeat."
+        ),
+    ] = None,
     inferences: Annotated[int, typer.Option(help="How many.", min=1, max=1_000_000)] = 100,
     busy: Annotated[
         list[str] | None,
         typer.Option(
             help="A share of a processor that others take, and between which milliseconds, as gpu=0.9@50:155; repeat or separate by commas."
+        ),
+    ] = None,
+    frequency: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A factor on the speed of a processor, and between which milliseconds, as gpu=0.5@100:500; repeat or separate by commas."
+        ),
+    ] = None,
+    heat: Annotated[
+        str | None,
+        typer.Option(
+            help="Let the chip heat up and slow down: `profile` as the device's profile says, else a TOML file that describes it."
         ),
     ] = None,
     jitter: Annotated[float, typer.Option(help="How much computing times vary: the standard deviation of their logarithm.")] = 0.0,
@@ -41,15 +77,18 @@ def simulate(
     deadline: Annotated[float | None, typer.Option(help="Milliseconds from request to output; says how many inferences miss it.")] = None,
     trace: Annotated[Path | None, typer.Option(help="Write the timeline of the first inferences for ui.perfetto.dev to this file.")] = None,
 ) -> None:
-    """Simulate a bundle on the device it was planned for, with background load, jitter and requests that come at their own times."""
+    """Simulate a bundle without its device, with background load, jitter, other bundles and requests that come at their own times."""
     from predictors.devices import load_device
+    from predictors.thermal import read_thermal
     from scheduler.bundle.load import load_bundle
     from scheduler.measure.trace_files import write_perfetto
     from scheduler.simulate.answer import Request, tracks
     from scheduler.simulate.answer import simulate as simulate_bundle
     from scheduler.simulate.arrivals import parse_arrivals
     from scheduler.simulate.clock import TOLD_EVERY
-    from scheduler.simulate.load import parse_loads
+    from scheduler.simulate.heat import thermal_of
+    from scheduler.simulate.load import parse_frequencies, parse_loads
+    from scheduler.simulate.prepare import Guest, parse_guest, parse_other
     from scheduler.simulate.scene import Scene
 
     scene = Scene(
@@ -57,14 +96,24 @@ def simulate(
         in_flight=in_flight,
         arrivals=None if arrivals is None else parse_arrivals(arrivals),
         loads=parse_loads(busy or []),
+        frequencies=parse_frequencies(frequency or []),
         jitter=jitter,
         seed=seed,
         traced=TRACED if trace is not None else 1,
     )
-    request = Request(arrivals=arrivals, deadline_ms=deadline, trace=trace)
     loaded = load_bundle(bundle, check_hashes=True)
+    profile = load_device(device or loaded.manifest.device)
+    guests = [parse_guest(text) for text in beside or []]
+    request = Request(
+        arrivals=arrivals,
+        deadline_ms=deadline,
+        trace=trace,
+        alternatives=tuple(parse_other(text, loaded) for text in alternatives or []),
+        thermal=None if heat is None else thermal_of(profile) if heat == "profile" else read_thermal(Path(heat)),
+        beside=tuple(Guest(load_bundle(path, check_hashes=True), when, written) for path, when, written in guests),
+    )
     with out.progress("simulating", total=inferences // TOLD_EVERY) as step:
-        answer, simulated = simulate_bundle(loaded, load_device(loaded.manifest.device), scene, request, out.warnings, out.warn, step)
+        answer, simulated = simulate_bundle(loaded, profile, scene, request, out.warnings, out.warn, step)
     if trace is not None:
         write_perfetto(trace, tracks(answer, simulated))
     out.emit(answer, lambda console: _print(console, answer, simulated))
@@ -87,8 +136,33 @@ def _print(console: "Console", answer: "SimulateAnswer", found: "Simulated") -> 
     console.print(f"{answer.runs} inferences, {at_once}, in {answer.elapsed_ms:.2f} ms: {answer.per_second:.1f} a second")
     if answer.deadline_ms is not None:
         console.print(f"{answer.missed} of {answer.runs} miss the deadline of {answer.deadline_ms:g} ms")
+    if answer.energy_mj is not None:
+        console.print(f"energy of the processors: {answer.energy_mj:.2f} mJ an inference")
+    if answer.heat is not None:
+        console.print(
+            f"heat ({answer.heat.source}): {answer.heat.start_c:.1f} to {answer.heat.end_c:.1f} °C, at most {answer.heat.hottest_c:.1f}; throttled "
+            f"{100 * answer.heat.throttled:.0f} % of the time, to {answer.heat.slowest:g} of the speed; median of the first tenth "
+            f"{answer.heat.first_tenth_ms:.2f} ms, of the last {answer.heat.last_tenth_ms:.2f}"
+        )
+    for line in _others(answer):
+        console.print(line)
     if answer.trace is not None:
         console.print(f"timeline: {answer.trace} (open it in ui.perfetto.dev)")
+
+
+def _others(answer: "SimulateAnswer") -> "Iterator[str]":
+    """Lines on other plans of the network, and on bundles of other users."""
+    if len(answer.plans) > 1:
+        for plan in answer.plans:
+            yield f"{plan.bundle}: {plan.inferences} of {answer.runs} inferences, {plan.makespan_ms:.2f} ms each where nothing disturbs"
+    for number, made in enumerate(answer.decisions):
+        if number == DECISIONS:
+            yield f"and {len(answer.decisions) - number} more; the rest is in the JSON and in the timeline"
+            break
+        yield f"after inference {made.inference} at {made.at_ms:.1f} ms, {made.kind}: {made.after} ({made.reason})"
+    for guest in answer.beside:
+        times = "none ended" if guest.p50_ms is None else f"median {guest.p50_ms:.2f} ms, p90 {guest.p90_ms:.2f}, p99 {guest.p99_ms:.2f}"
+        yield f"beside, {guest.bundle}: {guest.inferences} inferences, {times}; undisturbed {guest.makespan_ms:.2f} ms"
 
 
 def _latencies(answer: "SimulateAnswer") -> "Table":

@@ -1,15 +1,22 @@
 """Links and contention of two processors of this machine, from networks made to show them."""
 
 import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from queue import SimpleQueue
+from statistics import median
+from time import perf_counter_ns
 
 import numpy as np
 
 from predictors.graph import OpGraph
+from scheduler.cores import pinned
+from scheduler.delegates import Delegate
 from scheduler.measure.links import Handover, fit_link
 from scheduler.measure.networks import runner, time_operators
 from scheduler.measure.steady import time_steadily
 from scheduler.measure.together import time_together
+from scheduler.runtime.workers import Completion, Worker
 from stretch.profiling.drawing import Drawing
 from stretch.profiling.files import write_network
 from stretch.profiling.places import Place
@@ -17,6 +24,9 @@ from stretch.profiling.writing import Crossing
 
 #: Channels, rows in, rows out of the networks whose hand-over is timed: the same work is done on large and small tensors.
 _HANDOVERS = ((16, 16, 16), (16, 112, 112), (64, 112, 112), (64, 112, 1), (64, 56, 56), (128, 56, 1), (16, 32, 1))
+
+#: Runs of each hand-over whose median counts.
+_HANDINGS = 25
 
 #: Channels and rows of networks that compute, and that move memory.
 _COMPUTING, _MOVING = (256, 28), (64, 160)
@@ -31,15 +41,18 @@ def measure_crossing(host: Place, other: Place) -> Crossing:
     """
     with tempfile.TemporaryDirectory() as folder:
         return Crossing(
-            fit_link(_handovers(other, Path(folder))),
+            fit_link(_handovers(host, other, Path(folder))),
             _together(host, other, _computing(), Path(folder)),
             _together(host, other, _moving(), Path(folder)),
             other.runtime,
         )
 
 
-def _handovers(place: Place, folder: Path) -> list[Handover]:
+def _handovers(host: Place, place: Place, folder: Path) -> list[Handover]:
     delegate = place.create()
+    # what blocks its caller has a thread of its own when a bundle runs, and handing over to that and hearing of the end is
+    # part of every exchange
+    worker = None if delegate.asynchronous else Handing(host.cores, place.cores)
     runs = {}
     files = {}
     for channels, rows, out in _HANDOVERS:
@@ -49,16 +62,95 @@ def _handovers(place: Place, folder: Path) -> list[Handover]:
             x = made.add("global_avg_pool", x, keepdims=True)
         graph = OpGraph.build(f"handover-{channels}-{rows}-{out}", made.ops, x)
         file = write_network(graph, folder / f"{graph.name}.onnx")
-        runs[graph.name], files[graph.name] = runner(delegate.compile(file), place.caller), (graph, file)
-    times = time_steadily(runs, place.serial)
+        compiled = delegate.compile(file)
+        runs[graph.name] = runner(compiled, place.caller if worker is None else ())
+        files[graph.name] = (graph, file)
+    if worker is None:
+        spent = {name: time.ms - _kernels_ms(delegate, place, *files[name]) for name, time in time_steadily(runs, place.serial).items()}
+    else:
+        spent = _after_work({name: worker.handing(run) for name, run in runs.items()}, _busying(host, place, worker, folder))
+        worker.close()
     found = []
-    for name, time in times.items():
-        graph, file = files[name]
-        operators, added = time_operators(delegate, file, place.caller, [op.name for op in graph.ops])
+    for name, ms in spent.items():
+        graph = files[name][0]
         sizes = [4 * int(np.prod(shape)) for shape in (graph.input.shape, graph.by_name[graph.output].shape)]
-        found.append(Handover(sizes[0], sizes[1], max(0.0, time.ms - sum(operators.values()) - added)))
+        found.append(Handover(sizes[0], sizes[1], max(0.0, ms)))
     delegate.close()
     return found
+
+
+def _kernels_ms(delegate: Delegate, place: Place, graph: OpGraph, file: Path) -> float:
+    """What the kernels of a network take, and those that the delegate added."""
+    operators, added = time_operators(delegate, file, place.caller, [op.name for op in graph.ops])
+    return sum(operators.values()) + added
+
+
+def _after_work(runs: Mapping[str, Callable[[], float]], busy: Callable[[], object]) -> dict[str, float]:
+    """Median times of hand-overs by turns, each after work of both processors: a subgraph empties caches and lets threads sleep.
+
+    Args:
+        runs: Hand-overs by name; each gives what it took, ms.
+        busy: Has both processors work.
+
+    Returns:
+        ms by name.
+    """
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(_HANDINGS):
+        for name, run in runs.items():
+            busy()
+            times[name].append(run())
+    return {name: median(each) for name, each in times.items()}
+
+
+def _busying(host: Place, place: Place, worker: "Handing", folder: Path) -> Callable[[], None]:
+    """Work of a processor on its thread, then of the host on the caller's."""
+    file = write_network(_computing(), folder / "busy.onnx")
+    own, other = runner(host.create().compile(file), host.caller), worker.handing(runner(place.create().compile(file), ()))
+
+    def busy() -> None:
+        other()
+        own()
+
+    return busy
+
+
+class Handing:
+    """A thread on a processor's cores, and a caller on the host's that waits for it, as the scheduler has them.
+
+    Args:
+        host: Cores of the caller.
+        cores: Cores of the thread.
+    """
+
+    def __init__(self, host: tuple[int, ...], cores: tuple[int, ...]) -> None:
+        self._host = host
+        self._completions: SimpleQueue[Completion] = SimpleQueue()
+        self._worker = Worker("profile", cores, self._completions)
+
+    def handing(self, work: Callable[[], None]) -> Callable[[], float]:
+        """What has the thread do some work, waits until it is done, and tells how long that took beside the work, ms.
+
+        Args:
+            work: What raises, raises in the caller.
+        """
+        submit = self._worker.submitter("handed over", work)
+
+        def run() -> float:
+            with pinned(self._host[:1]):
+                handed = perf_counter_ns()
+                submit()
+                _, error, start, end = self._completions.get()
+                back = perf_counter_ns()
+            if error is not None:
+                raise error
+            return (start - handed + back - end) / 1e6
+
+        return run
+
+    def close(self) -> None:
+        """End the thread."""
+        self._worker.close()
 
 
 def _computing() -> OpGraph:

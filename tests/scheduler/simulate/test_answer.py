@@ -87,7 +87,7 @@ def test_bundle_that_takes_no_time_is_refused(bundles, tmp_path):
     builder = bundles.Builder(tmp_path / "b")
     builder.conv("stem", "stem", "cpu", "x", "y", 2)
     bundle = edited(bundles, builder.write("y"), stop)
-    with pytest.raises(StretchError, match="nothing of the bundle takes time"):
+    with pytest.raises(StretchError, match="takes time, so there is nothing to simulate"):
         simulate(bundle, PIXEL6, Scene(), Request(), [])
 
 

@@ -14,10 +14,11 @@ from scheduler.runtime.code import Code
 from scheduler.runtime.executor import Executor
 from scheduler.runtime.machine import CALLING_THREAD
 from scheduler.runtime.plan import make_plan
-from scheduler.simulate import clock
+from scheduler.simulate import flow
 from scheduler.simulate.arrivals import Arrivals
 from scheduler.simulate.clock import Clock
 from scheduler.simulate.load import Load
+from scheduler.simulate.networks import Network
 from scheduler.simulate.scene import Scene
 from scheduler.simulate.times import StepTime
 from stretch.planning.cost.schedule import Job, schedule
@@ -30,7 +31,7 @@ chains = st.lists(branches, min_size=1, max_size=4).map(chain)
 
 
 def simulated(network, **scene):
-    return Clock(*network, Scene(**scene)).run()
+    return Clock(Network("n", *network), Scene(**scene)).run()
 
 
 #: Roots of primes: no two sums of whole numbers and some of them are alike, so that no two steps end at once.
@@ -216,7 +217,7 @@ def test_states_that_were_forgotten_are_worked_out_anew(monkeypatch):
     network = chain([{"cpu": (0.5, 3.0, 0.5), "gpu": (0.5, 4.0, 0.5)}, {"cpu": (0.5, 5.0, 0.5), "dsp": (0.5, 3.0, 0.5)}])
     scene = {"runs": 50, "in_flight": 3, "jitter": 0.3}
     before = simulated(network, **scene)
-    monkeypatch.setattr(clock, "_KEPT_STATES", 3)
+    monkeypatch.setattr(flow, "_KEPT_STATES", 3)
     assert simulated(network, **scene) == before
 
 
@@ -226,5 +227,5 @@ def test_only_the_first_inferences_are_traced():
 
 def test_whoever_waits_is_told_after_each_thousand():
     told = []
-    Clock(*single("cpu", 1.0), Scene(runs=2500)).run(told.append)
+    Clock(Network("n", *single("cpu", 1.0)), Scene(runs=2500)).run(told.append)
     assert told == ["1000 inferences", "2000 inferences"]

@@ -1,11 +1,12 @@
 import contextlib
+from math import inf
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.errors import UnknownNameError, UsageError
-from scheduler.simulate.load import Free, Load, parse_loads
+from scheduler.simulate.load import Free, Load, parse_frequencies, parse_loads
 
 
 def test_loads_are_read_as_they_are_written():
@@ -77,9 +78,31 @@ def test_free_share_is_what_the_loads_of_the_moment_leave(loads):
         for processor, share in free.shares.items():
             taken = sum(load.share for load in loads if load.processor == processor and load.start_ms <= since < load.end_ms)
             assert abs(share - (1 - taken)) < 1e-9
-        if free.until == float("inf"):
+        if free.until == inf:
             break
         assert free.until >= since
         since = free.until
         free.change()
     assert free.shares == {"cpu": 1, "gpu": 1}
+
+
+def test_speeds_are_factors_on_what_loads_leave():
+    free = Free(parse_loads(["gpu=0.5@0:10"]), ["gpu", "cpu"], parse_frequencies(["gpu=0.5@5:20, cpu=2@5:10"]))
+    seen = []
+    while free.until < inf:
+        at = free.until
+        free.change()
+        seen.append((at, free.shares["gpu"], free.shares["cpu"]))
+    assert seen == [(0, 0.5, 1), (5, 0.25, 2), (10, 0.5, 1), (20, 1, 1)]
+
+
+@pytest.mark.parametrize("text", ["gpu=0@0:1", "gpu=nan@0:1", "gpu=11@0:1", "gpu=0.5@1:1", "gpu=0.5@nan:1", "gpu=x@0:1", "gpu@0:1"])
+def test_speed_that_makes_no_sense_is_refused(text):
+    with pytest.raises(UsageError):
+        parse_frequencies([text])
+
+
+def test_processor_has_one_speed_at_a_time():
+    with pytest.raises(UsageError, match="two speeds from 5 ms on"):
+        Free((), ["gpu"], parse_frequencies(["gpu=0.5@0:9,gpu=0.7@5:12"]))
+    Free((), ["gpu"], parse_frequencies(["gpu=0.5@0:9,gpu=0.7@9:12"]))

@@ -1,6 +1,7 @@
 """`stretch simulate`: a bundle on its device without the device."""
 
 import json
+import shutil
 
 import pytest
 
@@ -13,6 +14,7 @@ DESIGNS = {
     "exact": ("tiny_resnet", "--lossless", "--input", "3x64x64"),
     "rows": ("tiny_vgg", "--lossless", "--kinds", "rows", "--input", "3x64x64"),
     "dsp": ("tiny_resnet", "--alpha", 5, "--beta", 5, "--processors", "cpu,dsp"),
+    "dsp without the cpu": ("tiny_resnet", "--alpha", 50, "--beta", 50, "--processors", "gpu,dsp"),
 }
 
 
@@ -80,6 +82,125 @@ def test_timeline_holds_the_first_inferences(stretch, bundle_dir, tmp_path):
 )
 def test_bad_request_is_told_in_a_sentence(stretch, bundle_dir, words, code, told):
     got, out, err = stretch("simulate", bundle_dir, *words)
+    assert (got, out) == (code, "")
+    assert told in err
+    assert "Traceback" not in err
+
+
+HEAT = """
+source = "assumed"
+resistance_c_per_w = 10.0
+time_constant_s = 2.0
+ambient_c = 25.0
+hysteresis_c = 2.0
+power_exponent = 1.0
+throttle = [{ at_c = 40.0, speed = 0.5 }]
+power_w = { cpu = 3.0, gpu = 3.0 }
+"""
+
+
+@pytest.fixture
+def other(bundles, bundle_dir, tmp_path):
+    """A plan of the same network that uses the cpu alone, and takes longer."""
+
+    def move(data):
+        for entry in data["subgraphs"]:
+            entry.update(processor="cpu", predicted_ms=1.5)
+
+    found = shutil.copytree(bundle_dir, tmp_path / "other")
+    bundles.edit(found, move)
+    return found
+
+
+def test_other_plans_are_run_while_a_processor_is_contended_and_why_is_told(stretch, bundle_dir, other, tmp_path):
+    words = ("simulate", bundle_dir, "--or", other, "--inferences", 200, "--busy", "gpu=0.9@100:600", "--trace", tmp_path / "t.json")
+    code, data, err = stretch(*words, "--json")
+    assert code == 0, err
+    assert [plan["bundle"] for plan in data["plans"]] == [str(bundle_dir), str(other)]
+    assert sum(plan["inferences"] for plan in data["plans"]) == 200
+    assert data["plans"][1]["inferences"] > 10
+    kinds = [made["kind"] for made in data["decisions"]]
+    assert (kinds[0], kinds[-1]) == ("move", "return")
+    assert 100 < data["decisions"][0]["at_ms"] < 600 < data["decisions"][-1]["at_ms"]
+    assert data["decisions"][0]["factors"].keys() == {"gpu"}
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    assert data["decisions"][0]["reason"] in " ".join(event["name"] for event in events if event.get("cat") == "plan")
+    code, out, _ = stretch(*words)
+    assert code == 0
+    assert f"move: {other} (gpu takes" in " ".join(out.split())
+    alone = stretch("simulate", bundle_dir, "--inferences", 200, "--busy", "gpu=0.9@100:600", "--json")[1]
+    assert data["elapsed_ms"] < alone["elapsed_ms"]
+    assert (alone["decisions"], [plan["inferences"] for plan in alone["plans"]]) == ([], [200])
+
+
+def test_bundle_beside_shares_the_processors_and_has_latencies_of_its_own(stretch, bundle_dir, tmp_path):
+    alone = stretch("simulate", bundle_dir, "--json")[1]
+    code, data, err = stretch("simulate", bundle_dir, "--beside", f"{bundle_dir}@periodic:20", "--beside", bundle_dir, "--json")
+    assert code == 0, err
+    first, second = data["beside"]
+    assert (first["arrivals"], second["arrivals"]) == ("periodic:20", None)
+    assert first["inferences"] == pytest.approx(data["elapsed_ms"] / 20, abs=2)
+    assert second["p50_ms"] > second["makespan_ms"] == alone["makespan_ms"]
+    assert data["p50_ms"] > 1.3 * alone["p50_ms"]
+    code, out, _ = stretch("simulate", bundle_dir, "--beside", bundle_dir, "--trace", tmp_path / "t.json")
+    groups = [
+        event["args"]["name"] for event in json.loads((tmp_path / "t.json").read_text())["traceEvents"] if event["name"] == "process_name"
+    ]
+    assert groups == ["simulated on pixel6", f"beside, 1: {bundle_dir}"]
+    assert f"beside, {bundle_dir}: " in " ".join(out.split())
+
+
+def test_chip_heats_up_and_slows_down(stretch, bundle_dir, tmp_path):
+    (tmp_path / "heat.toml").write_text(HEAT)
+    code, data, err = stretch("simulate", bundle_dir, "--heat", tmp_path / "heat.toml", "--inferences", 1000, "--json")
+    assert code == 0, err
+    heat = data["heat"]
+    assert (heat["source"], heat["slowest"]) == ("assumed", 0.5)
+    assert heat["hottest_c"] >= 40
+    assert heat["first_tenth_ms"] < heat["last_tenth_ms"]
+    assert data["energy_mj"] > 0
+    code, out, _ = stretch("simulate", bundle_dir, "--heat", tmp_path / "heat.toml")
+    assert "heat (assumed): 25.0 to " in out
+
+
+def test_slower_clock_takes_longer_while_it_lasts(stretch, bundle_dir):
+    data = stretch("simulate", bundle_dir, "--frequency", "gpu=0.5@0:1e6,cpu=0.5@0:1e6", "--json")[1]
+    alone = stretch("simulate", bundle_dir, "--json")[1]
+    assert alone["p50_ms"] < data["p50_ms"] <= 2 * alone["p50_ms"]
+    assert data["frequencies"][0] == {"processor": "gpu", "speed": 0.5, "start_ms": 0.0, "end_ms": 1e6}
+
+
+def test_bundle_is_simulated_on_another_device_and_its_plans_figures_do_not_count_there(stretch, bundle_dir):
+    code, data, err = stretch("simulate", bundle_dir, "--device", "mi9", "--json")
+    assert code == 0, err
+    assert (data["device"], data["planned_for"], data["efficiency"], data["ideal_split_ms"]) == ("mi9", "pixel6", None, None)
+    assert data["makespan_ms"] != stretch("simulate", bundle_dir, "--json")[1]["makespan_ms"]
+    assert data["energy_mj"] > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["--or", "{bundle}"], 2, "the same plan is given twice"),
+        (["--or", "/nowhere"], 1, "is not a bundle"),
+        (["--beside", "/nowhere@periodic:5"], 1, "is not a bundle"),
+        (["--beside", "{bundle}@periodic:nan"], 2, "requests cannot come"),
+        (["--heat", "profile"], 2, "the profile of pixel6 says nothing of heat"),
+        (["--heat", "/nowhere.toml"], 1, "cannot read the description of heat"),
+        (["--frequency", "gpu=0@0:5"], 2, "gpu cannot run at 0 of its speed"),
+        (["--frequency", "gpu=nan@0:5"], 2, "gpu cannot run at nan of its speed"),
+        (["--frequency", "gpu=-1@0:5"], 2, "gpu cannot run at -1 of its speed"),
+        (["--frequency", "gpu=0.5@0:inf"], 2, "the speed of gpu has inf ms"),
+        (["--frequency", "gpu=0.5@0:9,gpu=0.7@5:12"], 2, "gpu would have two speeds from 5 ms on"),
+        (["--frequency", "gqu=0.5@0:9"], 3, "did you mean `gpu`?"),
+        (["--frequency", "gpu"], 2, "`gpu` is no speed"),
+        (["--busy", "gpu=0.5@0:inf"], 2, "the load on gpu has inf ms for a moment"),
+        (["--device", "pixel66"], 3, "pixel66"),
+        (["--device", "raspberrypi4"], 3, "gpu"),
+    ],
+)
+def test_what_cannot_be_combined_is_told_in_a_sentence(stretch, bundle_dir, words, code, told):
+    got, out, err = stretch("simulate", bundle_dir, *(word.format(bundle=bundle_dir) for word in words))
     assert (got, out) == (code, "")
     assert told in err
     assert "Traceback" not in err

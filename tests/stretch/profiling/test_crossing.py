@@ -1,6 +1,8 @@
+import threading
+
 import pytest
 
-from stretch.profiling.crossing import measure_crossing
+from stretch.profiling.crossing import Handing, measure_crossing
 from stretch.profiling.places import find_places
 
 
@@ -15,3 +17,19 @@ def test_a_link_and_its_contention_are_measured_here():
     assert found.link.back_gbs > 0
     assert min(*found.contention, *found.contention_memory) >= 1
     assert "opencl" in found.runtime
+
+
+def test_work_that_is_handed_over_runs_on_a_thread_of_its_own_and_its_errors_arrive():
+    seen = []
+    handing = Handing((), ())
+    beside = handing.handing(lambda: seen.append(threading.current_thread()))()
+    assert beside > 0
+    assert seen != [threading.current_thread()]
+
+    def fail():
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        handing.handing(fail)()
+    handing.close()
+    assert not seen[0].is_alive()

@@ -1,0 +1,198 @@
+"""What changing between plans gains while others use a processor: `python -m experiments.contention.run`."""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from experiments.host_profile.run import stretch
+from experiments.records import Row, write_record
+from predictors.devices import load_device
+from predictors.errors import StretchError
+from predictors.thermal import read_thermal
+from scheduler.bundle.load import load_bundle
+from scheduler.simulate.arrivals import Arrivals
+from scheduler.simulate.clock import Clock, Simulated
+from scheduler.simulate.heat import Heat, powers
+from scheduler.simulate.load import Load, parse_loads
+from scheduler.simulate.networks import Network
+from scheduler.simulate.prepare import prepare
+from scheduler.simulate.scene import Scene
+
+HERE = Path(__file__).parent
+
+#: Network and phone of the paper's figure 13.
+MODEL, DEVICE = "resnet34", "mi9"
+
+#: Plans of it, by the processors that they may use.
+PLANS = ("gpu,dsp", "cpu,dsp", "cpu,gpu")
+
+#: The plan that works for half an hour; the profile states the power of both of its processors.
+HOT = "cpu,gpu"
+
+SWITCHING = "changing between them"
+
+#: Phases of figure 13 in numbers of inferences: who else works where.
+PHASES = (("gpu", 0, 50), ("cpu", 50, 155), ("gpu", 155, 200))
+
+#: Milliseconds between two requests: far more than any plan takes undisturbed, so that each inference meets its own phase.
+EVERY_MS = 200.0
+
+#: What others take of a processor in their phase.
+SHARES = (0.5, 0.75, 0.9)
+
+#: Of those the one whose inferences are listed one by one.
+LISTED = SHARES[-1]
+
+#: Minutes of work between which means are listed.
+MINUTES = (0, 1, 2, 5, 10, 20, 30)
+
+#: Loads in milliseconds, while inferences follow each other at once, and how many these are: one that is over after a few
+#: inferences, and one that is ten times as long.
+BUSY = {"gpu=0.9@50:155": 30, "gpu=0.9@500:1550": 200}
+
+
+def make_networks(work: Path) -> dict[str, Network]:
+    """Each plan's bundle, by its processors."""
+    device = load_device(DEVICE)
+    found = {}
+    for processors in PLANS:
+        folder = work / f"{MODEL}_{processors.replace(',', '_')}"
+        if not folder.exists():
+            words = ["--device", DEVICE, "--processors", processors, "--weights", "none", "--no-controls", "--out", str(folder)]
+            stretch("branch", MODEL, *words)
+        bundle = load_bundle(folder)
+        network = prepare(bundle, device, False, lambda text: None)
+        found[processors] = Network(processors, network.plan, network.placements, network.times)
+    return found
+
+
+def phases(networks: Mapping[str, Network], share: float) -> dict[str, Simulated]:
+    """The three phases with each plan alone, and with all of them to choose from."""
+    loads = tuple(Load(name, share, first * EVERY_MS, last * EVERY_MS) for name, first, last in PHASES)
+    scene = Scene(runs=PHASES[-1][2], arrivals=Arrivals("periodic", EVERY_MS), loads=loads)
+    own = {name: Clock(network, replace(scene, loads=_met(network, loads))).run() for name, network in networks.items()}
+    return own | {SWITCHING: Clock(tuple(networks.values()), scene).run()}
+
+
+def _met(network: Network, loads: Sequence[Load]) -> tuple[Load, ...]:
+    """The loads on processors that a plan uses; it meets no others."""
+    used = {time.processor for time in network.times.values()}
+    return tuple(load for load in loads if load.processor in used)
+
+
+def at_once(networks: Mapping[str, Network]) -> list[Row]:
+    """Loads of the command line, in milliseconds, without and with other plans."""
+    first, rows = next(iter(networks.values())), []
+    for busy, runs in BUSY.items():
+        scene = Scene(runs=runs, loads=parse_loads([busy]))
+        for name, own in ((first.name, (first,)), (SWITCHING, tuple(networks.values()))):
+            found = Clock(own, scene).run()
+            row: Row = {
+                "load and plan": f"{busy}, {name}",
+                "inferences": runs,
+                "elapsed, ms": round(found.elapsed_ms, 1),
+                "median, ms": round(statistics.median(found.latencies_ms), 2),
+                "worst, ms": round(max(found.latencies_ms), 2),
+                "over twice the undisturbed": sum(ms > 2 * found.latencies_ms[0] for ms in found.latencies_ms),
+            }
+            rows.append(row)
+    return rows
+
+
+def heat(network: Network) -> list[Row]:
+    """Inferences one after the other for half an hour on a chip that warms up: means of some minutes."""
+    device, thermal = load_device(DEVICE), read_thermal(HERE / "heat.toml")
+    used = dict.fromkeys(time.processor for time in network.times.values())
+    (alone,) = Clock(network, Scene()).run().latencies_ms
+    body = Heat(thermal, powers(device, thermal, used))
+    found = Clock(network, Scene(runs=round(MINUTES[-1] * 6e4 / alone)), heat=body).run()
+    ends = np.cumsum(found.latencies_ms) / 6e4
+    rows: list[Row] = []
+    for first, last in pairwise(MINUTES):
+        part = np.asarray(found.latencies_ms)[(ends > first) & (ends <= last)]
+        rows.append({"minutes": f"{first} to {last}", "mean, ms": round(float(np.mean(part)), 2), "over the first": None})
+    return [row | {"over the first": round(float(row["mean, ms"] or 0) / float(rows[0]["mean, ms"] or 1), 2)} for row in rows]
+
+
+def rows_of(what: str, latencies: Sequence[float]) -> Row:
+    """Median and worst latency in each phase."""
+    row: Row = {"plan": what}
+    for name, first, last in PHASES:
+        part = latencies[first:last]
+        row[f"{first} to {last}, {name} contended: median, ms"] = round(statistics.median(part), 2)
+        row[f"{first} to {last}: worst, ms"] = round(max(part), 2)
+    row["mean, ms"] = round(statistics.mean(latencies), 2)
+    return row
+
+
+def main(words: list[str] | None = None) -> int:
+    """Simulate and write ``results/simulated.json``."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.contention.run", description=__doc__)
+    parser.add_argument("--work", type=Path, default=Path("runs/contention"), help="folder of the bundles")
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "simulated.json")
+    options = parser.parse_args(words)
+    options.work.mkdir(parents=True, exist_ok=True)
+    try:
+        networks = make_networks(options.work)
+    except StretchError as error:
+        sys.stderr.write(f"error: {error.message}\n\nhint: {error.hint}\n")
+        return error.exit_code
+    found = {share: phases(networks, share) for share in SHARES}
+    listed = found[LISTED]
+    changed = listed[SWITCHING].users[0]
+    undisturbed: list[Row] = [
+        {"plan": name, "undisturbed, ms": round(Clock(network, Scene()).run().latencies_ms[0], 2), "inferences": changed.ran[name]}
+        for name, network in networks.items()
+    ]
+    tables: dict[str, list[Row]] = {
+        "plans": undisturbed,
+        "phases": [rows_of(name, each.latencies_ms) for name, each in listed.items()],
+        "shares": [
+            {"share taken": f"{share:g}"}
+            | {f"{name}, mean ms": round(statistics.mean(each.latencies_ms), 2) for name, each in runs.items()}
+            for share, runs in found.items()
+        ],
+        "decisions": [
+            {
+                "after inference": each.decision.inference,
+                "what": each.decision.kind,
+                "plan": each.decision.after,
+                "why": each.decision.reason,
+            }
+            for each in changed.decided
+        ],
+        "latencies": [
+            {"inference": number} | {name: round(each.latencies_ms[number], 3) for name, each in listed.items()}
+            for number in range(PHASES[-1][2])
+        ],
+        "at_once": at_once(networks),
+        "heat": heat(networks[HOT]),
+    }
+    write_record(
+        options.out,
+        tables,
+        source="simulated",
+        command="python -m experiments.contention.run",
+        runs=1,
+        load=os.getloadavg()[0],
+        notes=[
+            f"{MODEL} planned for {DEVICE} with {', '.join(PLANS)}; a request every {EVERY_MS:g} ms; {LISTED:g} of a processor taken where "
+            "nothing else is said.",
+            "heat: inferences follow each other for half an hour on a chip of assumed round numbers, experiments/contention/heat.toml.",
+            "at_once: inferences follow each other without a pause, and others take the GPU between the stated milliseconds.",
+        ],
+    )
+    sys.stderr.write(json.dumps(tables["phases"], indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""How a chip heats up and slows down: one body of one time constant, and steps of speed that depend on its temperature.
+
+A phone's chip is slowed after minutes of work: one observed in public went from
+196 to 399 ms within half an hour, another from 213 to 275 ms. Power in, a time
+constant and steps give that shape. Numbers of real devices are seldom stated, so
+whoever gives some says where they come from.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from predictors.errors import StretchError
+from predictors.faults import find_fault
+from predictors.files import read_toml
+
+_Text = Annotated[str, msgspec.Meta(min_length=1)]
+_Positive = Annotated[float, msgspec.Meta(ge=1e-6, le=1e6)]
+_Celsius = Annotated[float, msgspec.Meta(ge=-100, le=1000)]
+_NotNegative = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
+_Speed = Annotated[float, msgspec.Meta(ge=0.01, le=1)]
+
+
+class Throttle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A step of speed.
+
+    Args:
+        at_c: Temperature from which on it holds, °C.
+        speed: Of all processors, as a share of what the profile's times are of.
+    """
+
+    at_c: _Celsius
+    speed: _Speed
+
+
+class Thermal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A chip as one body.
+
+    Args:
+        source: Where the numbers come from: of a profile a key of its ``[sources]``, of a file of its own the words themselves,
+            such as ``assumed, for the shape``.
+        resistance_c_per_w: How much warmer than its surroundings a watt keeps it in the end, °C.
+        time_constant_s: After which 63 % of a change of temperature are over, s.
+        ambient_c: Temperature of its surroundings, and its own at the start, °C.
+        throttle: Steps, coldest first.
+        hysteresis_c: How far it cools below a step before that ends, °C.
+        power_exponent: Of the speed in the power of a processor that computes: 1 if only the clock falls, 3 if the voltage
+            falls with it.
+        power_w: Power of processors that compute, where the profile states none, W.
+        rest_w: What the rest of the chip draws all the time, W.
+    """
+
+    source: _Text
+    resistance_c_per_w: _Positive
+    time_constant_s: _Positive
+    ambient_c: _Celsius
+    throttle: tuple[Throttle, ...]
+    hysteresis_c: _NotNegative
+    power_exponent: Annotated[float, msgspec.Meta(ge=0, le=4)]
+    power_w: dict[str, _NotNegative] = {}
+    rest_w: _NotNegative = 0.0
+
+    def problem(self) -> str | None:
+        """What is wrong with the steps, in words; None if nothing is."""
+        for before, after in zip(self.throttle, self.throttle[1:], strict=False):
+            if not (before.at_c < after.at_c and before.speed > after.speed):
+                return f"the step at {after.at_c:g} °C is not hotter and slower than the one before it"
+        if any(step.at_c - self.hysteresis_c < self.ambient_c for step in self.throttle):
+            return f"a step ends below the {self.ambient_c:g} °C of the surroundings, so it would never end"
+        return None
+
+
+def read_thermal(path: Path) -> Thermal:
+    """Read a TOML file with the keys of `Thermal`.
+
+    Raises:
+        StretchError: If it cannot be read or says something else.
+    """
+    raw = read_toml(path, "description of heat")
+    try:
+        found = msgspec.convert(raw, Thermal)
+    except msgspec.ValidationError as error:
+        fault = find_fault(raw, Thermal)
+        what, hint = (str(error), None) if fault is None else (fault.sentence, fault.hint)
+        raise StretchError(f"{path} does not describe heat: {what}", hint or "the guide on running bundles shows every key") from error
+    if (problem := found.problem()) is not None:
+        raise StretchError(f"{path} does not describe heat: {problem}", "state steps from cold to hot")
+    return found

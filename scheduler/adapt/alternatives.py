@@ -1,0 +1,63 @@
+"""Plans of one network that may take each other's place, and what each of them takes where processors are slower than planned."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+
+@dataclass(frozen=True)
+class Work:
+    """A step of a plan.
+
+    Args:
+        name: Unique in its plan.
+        processor: Processor that it occupies.
+        queue: What runs one step at a time.
+        computing_ms: Time on the processor, which grows with whatever else uses it.
+        other_ms: Exchanges before and after it, which do not.
+        after: Steps of the plan that have to be over before it begins.
+    """
+
+    name: str
+    processor: str
+    queue: str
+    computing_ms: float
+    other_ms: float
+    after: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """A plan, as the policy sees it.
+
+    Args:
+        name: Unique among the alternatives.
+        work: Its steps, each behind those that it waits for.
+    """
+
+    name: str
+    work: tuple[Work, ...]
+
+    @cached_property
+    def computing_ms(self) -> Mapping[str, float]:
+        """What each processor computes in an inference, ms."""
+        total: dict[str, float] = {}
+        for each in self.work:
+            total[each.processor] = total.get(each.processor, 0.0) + each.computing_ms
+        return total
+
+    def expected_ms(self, factors: Mapping[str, float]) -> float:
+        """What an inference takes if processors take longer than planned.
+
+        Each step begins when those before it are over and its queue has done
+        what stands before it in the plan.
+
+        Args:
+            factors: Measured over expected computing time, by processor; 1 for those that are not named.
+        """
+        ends: dict[str, float] = {}
+        queues: dict[str, float] = {}
+        for each in self.work:
+            begins = max((queues.get(each.queue, 0.0), *(ends[name] for name in each.after)))
+            ends[each.name] = queues[each.queue] = begins + each.other_ms + each.computing_ms * factors.get(each.processor, 1.0)
+        return max(ends.values(), default=0.0)

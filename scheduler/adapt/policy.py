@@ -1,0 +1,260 @@
+"""Which plan the next inference runs: a pure function of what the last ones took (paper 003, section 7.4, figure 13).
+
+After each inference the policy hears what every processor took, and what it
+was expected to take. The factor between the two is followed by a mean that one
+inference cannot move far. A processor that stays above one threshold for some
+inferences counts as contended, and as free again once it has stayed below a
+lower one for as many. Whenever that changes, or the factor of a contended
+processor does, the plan with the least expected time is the one to run.
+
+A processor that the present plan does not use is not seen. So now and then an
+inference runs on a plan that uses it: a probe. Probes that find it contended
+still come at twice the distance each time, up to a limit.
+
+There is no clock in here, and nothing of a simulation or a session: both tell
+the same events and follow the same decisions.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import exp, inf, isfinite, log
+from statistics import median
+from typing import Literal
+
+from predictors.errors import UsageError
+from scheduler.adapt.alternatives import Alternative
+
+#: What a decision is: another plan is quicker now; an inference looks at a processor that is not used; what that one saw.
+Kind = Literal["move", "probe", "return", "stay away"]
+
+#: Inferences whose median is what the mean follows: one that is out of line is never the median of three.
+_RECENT = 3
+
+
+@dataclass(frozen=True)
+class Rules:
+    """When the policy acts.
+
+    Args:
+        contended: Factor on its expected time from which on a processor counts as contended.
+        free: Factor up to which it counts as free again; below `contended`.
+        inferences: How many in a row have to say so.
+        weight: Of the last inference in the exponential mean, above 0 and at most 1.
+        gain: Share of the present plan's expected time that another one has to save.
+        probe_after: Inferences before the first look at a contended processor that is not used.
+        probe_most: What doubling that distance ends at.
+
+    Raises:
+        UsageError: If a number is out of its range.
+    """
+
+    contended: float = 1.5
+    free: float = 1.2
+    inferences: int = 2
+    weight: float = 0.5
+    gain: float = 0.05
+    probe_after: int = 8
+    probe_most: int = 64
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        if not (isfinite(self.contended) and 1 <= self.free < self.contended):
+            raise UsageError(
+                f"a processor cannot be contended from {self.contended:g} times its time on and free up to {self.free:g} times",
+                "the second is 1 or more, and below the first",
+            )
+        if not (0 < self.weight <= 1 and 0 <= self.gain < 1):
+            raise UsageError(f"a weight of {self.weight:g} or a gain of {self.gain:g} makes no sense", "both are shares")
+        if not (self.inferences >= 1 and 1 <= self.probe_after <= self.probe_most):
+            raise UsageError("the policy counts inferences from 1 on", "and the least distance of probes is at most the greatest")
+
+
+@dataclass(frozen=True)
+class Ran:
+    """An inference is over.
+
+    Args:
+        number: Which one.
+        alternative: Plan that it ran.
+        expected_ms: What each processor of that plan computes, as planned.
+        measured_ms: What it took.
+    """
+
+    number: int
+    alternative: str
+    expected_ms: Mapping[str, float]
+    measured_ms: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What the next inference runs, and why.
+
+    Args:
+        inference: The one after which it was decided.
+        kind: What it is.
+        before: Plan that was run.
+        after: Plan to run; the same one where a look found that it is the right one.
+        reason: In words.
+        factors: What was taken for the factor on each processor's time; those that count as free are left out.
+    """
+
+    inference: int
+    kind: Kind
+    before: str
+    after: str
+    reason: str
+    factors: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What is known of a processor.
+
+    Args:
+        recent: Logarithms of the last factors; before the first inference, that all takes what was planned.
+        mean: Their exponential mean, by the median of the last ones.
+        contended: Whether it counts as that.
+        votes: Inferences in a row that speak for the contrary.
+        wait: Inferences until it is looked at, if it is contended and not used.
+        gap: How long the next wait is.
+    """
+
+    recent: tuple[float, ...] = (0.0,) * (_RECENT - 1)
+    mean: float = 0.0
+    contended: bool = False
+    votes: int = 0
+    wait: int = 0
+    gap: int = 0
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything that a policy remembers.
+
+    Args:
+        present: Plan that the next inference runs.
+        seen: By processor; none for those that were never used.
+        probed: Processor that the next inference is to look at; None if it is no probe.
+    """
+
+    present: str
+    seen: Mapping[str, Seen] = field(default_factory=dict)
+    probed: str | None = None
+
+
+class Policy:
+    """A choice among alternatives.
+
+    Args:
+        alternatives: At least one; the first stays where several take the same time.
+        rules: When to act.
+
+    Raises:
+        UsageError: If two have one name.
+    """
+
+    def __init__(self, alternatives: Sequence[Alternative], rules: Rules | None = None) -> None:
+        self.alternatives = {each.name: each for each in alternatives}
+        if not alternatives or len(self.alternatives) < len(alternatives):
+            raise UsageError("the same plan is given twice", "alternatives are different plans of a network")
+        self.rules = rules or Rules()
+
+    def begin(self) -> State:
+        """The state before anything has run: the plan that takes least if nothing is contended."""
+        return State(self._best({}, next(iter(self.alternatives))))
+
+    def after(self, state: State, ran: Ran) -> tuple[State, Decision | None]:
+        """What follows from an inference.
+
+        Args:
+            state: Before it was over.
+            ran: What it took.
+
+        Returns:
+            The state from now on, and the decision if the plan changes.
+        """
+        seen = {**state.seen, **{name: self._looked(state, name, factor) for name, factor in _factors(ran).items()}}
+        if ran.alternative != state.present:  # begun before the last decision, which it cannot know of
+            return replace(state, seen=seen), None
+        factors = {name: exp(each.mean) for name, each in seen.items() if each.contended}
+        if state.probed in _factors(ran):
+            return self._probed(replace(state, seen=seen), ran.number, str(state.probed), factors)
+        if any(factors.keys() & _factors(ran).keys() - {name for name, each in state.seen.items() if each.contended}):
+            # what was known of the others is old, and now it matters again
+            seen = {name: self._away(each, 0) if name in factors and name not in _factors(ran) else each for name, each in seen.items()}
+        best = self._best(factors, state.present)
+        if best != state.present:
+            left = {name: self._away(each, self.rules.probe_after) for name, each in seen.items() if name in _factors(ran)}
+            reason = self._why(factors, state.present, best)
+            return self._decided(State(state.present, {**seen, **left}), ran.number, "move", best, reason, factors)
+        return self._watch(replace(state, seen=seen, probed=None), ran.number, factors)
+
+    def _away(self, seen: Seen, wait: int) -> Seen:
+        """A processor as it is if it is not used from now on."""
+        return replace(seen, wait=wait, gap=self.rules.probe_after)
+
+    def _looked(self, state: State, name: str, factor: float) -> Seen:
+        """What is known of a processor after it was seen once more."""
+        before, rules = state.seen.get(name, Seen()), self.rules
+        if name == state.probed:  # it was not seen for long: what was known of it counts no more
+            return replace(before, recent=(factor,) * (_RECENT - 1), mean=factor, contended=factor > log(rules.free), votes=0)
+        recent = (*before.recent, factor)[-_RECENT:]
+        mean = before.mean + rules.weight * (median(recent) - before.mean)
+        contrary = mean <= log(rules.free) if before.contended else mean >= log(rules.contended)
+        votes = before.votes + 1 if contrary else 0
+        found = replace(before, recent=recent, mean=mean, votes=votes)
+        if votes < rules.inferences:
+            return found
+        return self._away(replace(found, votes=0, contended=not before.contended), rules.probe_after)
+
+    def _probed(self, state: State, number: int, name: str, factors: Mapping[str, float]) -> tuple[State, Decision | None]:
+        """What follows from a look at a processor."""
+        found = state.seen[name]
+        if found.contended:
+            gap = min(2 * found.gap, self.rules.probe_most)
+            state = State(state.present, {**state.seen, name: replace(found, gap=gap, wait=gap)})
+            reason = f"{name} still takes {exp(found.mean):.2f} times its time: next look after {gap} inferences"
+            return self._decided(state, number, "stay away", self._best(factors, state.present), reason, factors)
+        state = State(state.present, state.seen)
+        best = self._best(factors, state.present)
+        return self._decided(state, number, "return", best, f"{name} is free again: {exp(found.mean):.2f} times its time", factors)
+
+    def _watch(self, state: State, number: int, factors: Mapping[str, float]) -> tuple[State, Decision | None]:
+        """Come nearer to a look at processors that are not used, if one of them would pay if it was free."""
+        used = self.alternatives[state.present].computing_ms
+        seen, due = dict(state.seen), None
+        for name in factors:
+            if used.get(name) or self._best({**factors, name: 1.0}, state.present) == state.present:
+                continue
+            seen[name] = replace(seen[name], wait=seen[name].wait - 1)
+            due = due or (name if seen[name].wait <= 0 else None)
+        state = replace(state, seen=seen)
+        if due is None:
+            return state, None
+        using = [each for each in self.alternatives.values() if each.computing_ms.get(due)]
+        least = min(using, key=lambda each: each.expected_ms(factors)).name
+        reason = f"a look at {due}, which took {factors[due]:.2f} times its time"
+        return self._decided(replace(state, probed=due), number, "probe", least, reason, factors)
+
+    def _best(self, factors: Mapping[str, float], present: str) -> str:
+        """The plan to run: the present one unless another saves enough."""
+        expected = {name: each.expected_ms(factors) for name, each in self.alternatives.items()}
+        least = min(expected, key=expected.__getitem__)
+        return least if expected[least] < (1 - self.rules.gain) * expected[present] else present
+
+    def _why(self, factors: Mapping[str, float], present: str, best: str) -> str:
+        slower = ", ".join(f"{name} takes {factor:.2f} times its time" for name, factor in factors.items())
+        one, other = (self.alternatives[name].expected_ms(factors) for name in (present, best))
+        return f"{slower or 'no processor is contended'}: {other:.2f} ms expected in the place of {one:.2f} ms"
+
+    def _decided(
+        self, state: State, number: int, kind: Kind, best: str, reason: str, factors: Mapping[str, float]
+    ) -> tuple[State, Decision]:
+        return replace(state, present=best), Decision(number, kind, state.present, best, reason, dict(factors))
+
+
+def _factors(ran: Ran) -> dict[str, float]:
+    """Logarithms of measured over expected times, of processors that took some."""
+    pairs = {name: (ran.measured_ms.get(name, 0.0), expected) for name, expected in ran.expected_ms.items()}
+    return {name: log(measured / expected) for name, (measured, expected) in pairs.items() if 0 < measured < inf and 0 < expected < inf}

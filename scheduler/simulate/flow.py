@@ -1,0 +1,193 @@
+"""One user's inferences while a simulation goes on: requests, lanes, and the state machines that say what each of them starts."""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+
+from scheduler.adapt.policy import Decision, Policy, Ran
+from scheduler.runtime.events import Event, Finish, Instruction, Join, Start, StepDone
+from scheduler.runtime.machine import CALLING_THREAD, Machine
+from scheduler.runtime.trace import Span, Trace
+from scheduler.runtime.transitions import Node, Transitions
+from scheduler.simulate.networks import Network, alternative_of
+from scheduler.simulate.scene import Scene
+from scheduler.simulate.times import Doing, StepTime
+
+_NS = 1e6
+
+#: States of a machine that are remembered; with many inferences in flight there are more than memory holds.
+_KEPT_STATES = 4096
+
+
+@dataclass(frozen=True)
+class Decided:
+    """A decision of the policy, and when it was made.
+
+    Args:
+        at_ms: On the simulation's clock.
+        decision: What and why.
+    """
+
+    at_ms: float
+    decision: Decision
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a machine answers: steps that start, and the lane that has ended."""
+
+    starts: tuple["Step", ...]
+    ended: int | None
+
+
+class Step:
+    """A step of a lane on a queue, as it is started again and again."""
+
+    __slots__ = ("beside", "column", "engine", "event", "key", "lane", "line", "name", "parts", "processor", "queue")
+
+    def __init__(self, engine: "Engine", start: Start, time: StepTime, column: int | None, queue: str) -> None:
+        self.engine, self.lane, self.name, self.queue = engine, start.lane, start.step, queue
+        self.event = StepDone(start.lane, start.step, start.queue)
+        #: Of the machine's answer to its end.
+        self.key = (start.lane, start.step, start.queue)
+        #: What it waits for where several networks share processors: a queue of the device, or this user's own thread.
+        self.line = (engine.number, start.queue) if start.queue == CALLING_THREAD else (0, start.queue)
+        self.processor, self.parts, self.beside = time.processor, time.parts, time.beside
+        #: Of its factor in those of an inference; None for a join.
+        self.column = column
+
+
+class Task:
+    """A step that runs, and the part of it that does."""
+
+    __slots__ = ("began", "doing", "end", "left", "part", "rate", "since", "step")
+
+    def __init__(self, step: Step) -> None:
+        self.step = step
+        self.part = 0
+        self.doing: Doing = step.parts[0][0]
+        #: When the part began, how much of it was left at `since`, and when it ends if its rate stays, ms.
+        self.began = self.left = self.since = self.end = 0.0
+        self.rate = 1.0
+
+
+class Engine:
+    """The state machine of a network, and the lanes of a user's inferences in it.
+
+    Args:
+        network: What it runs.
+        lanes: Inferences at once.
+        number: Of the user.
+    """
+
+    def __init__(self, network: Network, lanes: int, number: int) -> None:
+        self.network, self.number, self._times = network, number, network.times
+        self._caller = lanes == 1
+        placements = network.placements
+        if not self._caller:
+            # every queue has a thread then, as in `scheduler.runtime.pipeline`
+            placements = {name: replace(place, dispatch="blocking") for name, place in placements.items()}
+        machine = Machine(network.plan, placements, lanes, caller=self._caller)
+        self._table: Transitions[Answer] = Transitions(self._prepared)
+        self._node: Node[Answer] = self._table.node(machine)
+        self.columns = {name: column for column, name in enumerate(network.plan.subgraphs)}
+        self.free = deque(range(lanes))
+        #: Number, request and factors of the inference in each lane, its spans if it is traced, and what processors took for it.
+        self.inference, self.since = [0] * lanes, [0.0] * lanes
+        self.factors: list[list[float] | None] = [None] * lanes
+        self.spans: list[list[Span] | None] = [None] * lanes
+        self.took: list[dict[str, float]] = [{} for _ in range(lanes)]
+
+    def tell(self, key: object, event: Event) -> Answer:
+        """Tell the machine what happened."""
+        known = self._node.answers.get(key)
+        if known is None:
+            if len(self._table) > _KEPT_STATES:
+                self._table.clear()
+                self._node = self._table.node(self._node.machine)
+            known = self._table.learn(self._node, event, key)
+        answer, self._node = known
+        return answer
+
+    def _prepared(self, instructions: Sequence[Instruction]) -> Answer:
+        starts = tuple(self._step(each) for each in instructions if isinstance(each, Start))
+        return Answer(starts, next((each.lane for each in instructions if isinstance(each, Finish)), None))
+
+    def _step(self, start: Start) -> Step:
+        queue = CALLING_THREAD if self._caller and isinstance(start, Join) else start.queue
+        return Step(self, start, self._times[start.step], self.columns.get(start.step), queue)
+
+
+class Flow:
+    """What one user asks for.
+
+    Args:
+        networks: What an inference may run: the only one, or what the policy chooses among.
+        scene: How many inferences, when, and how they vary.
+        policy: Chooses; None for the first network always.
+        number: Of the user; the first is 0.
+    """
+
+    def __init__(self, networks: Sequence[Network], scene: Scene, policy: Policy | None, number: int = 0) -> None:
+        self.scene, self.number, self.policy = scene, number, policy
+        self.engines = {each.name: Engine(each, scene.in_flight, number) for each in networks}
+        self._expected = {each.name: alternative_of(each).computing_ms for each in networks}
+        self._state = None if policy is None else policy.begin()
+        self.present = self.engines[networks[0].name if self._state is None else self._state.present]
+        self.decided: list[Decided] = []
+        self.asked = self.ended = 0
+        self._factors = {name: scene.factors(len(engine.columns), number) for name, engine in self.engines.items()}
+        self._requests: Iterator[float] | None = None if scene.arrivals is None else scene.arrivals.times(scene.seed, number)
+        #: When the next inference is asked for; with no arrivals whenever there is a lane.
+        self._request = -inf if self._requests is None else next(self._requests)
+        self.latencies: dict[int, float] = {}
+        self.ran: dict[str, int] = dict.fromkeys(self.engines, 0)
+        self.traces: dict[int, Trace] = {}
+
+    @property
+    def request(self) -> float:
+        """When the next inference begins, as far as the lanes are concerned; infinite where there is none or no room."""
+        return self._request if self.asked < self.scene.runs and self.asked - self.ended < self.scene.in_flight else inf
+
+    def ask(self, now: float) -> tuple[Engine, int]:
+        """Begin the next inference: the engine that runs it, and its lane there."""
+        engine = self.present
+        lane = engine.free.popleft()
+        # the jitter of an inference depends on its number alone, whatever it runs
+        for name, factors in self._factors.items():
+            drawn = next(factors)
+            if name == engine.network.name:
+                engine.factors[lane] = drawn
+        engine.inference[lane] = self.asked
+        engine.since[lane] = now if self._requests is None else self._request
+        engine.spans[lane] = [] if self.asked < self.scene.traced else None
+        self.asked += 1
+        if self._requests is not None:
+            self._request = next(self._requests)
+        return engine, lane
+
+    def finish(self, engine: Engine, lane: int, now: float) -> None:
+        """An inference is over."""
+        number, spans = engine.inference[lane], engine.spans[lane]
+        self.latencies[number] = now - engine.since[lane]
+        if spans is not None:
+            self.traces[number] = Trace(tuple(spans), round(engine.since[lane] * _NS), round(now * _NS))
+        engine.free.append(lane)
+        self.ended += 1
+        name = engine.network.name
+        self.ran[name] += 1
+        if self.policy is not None and self._state is not None:
+            took, engine.took[lane] = engine.took[lane], {}
+            self._state, decision = self.policy.after(self._state, Ran(number, name, self._expected[name], took))
+            if decision is not None:
+                self.decided.append(Decided(now, decision))
+                self.present = self.engines[self._state.present]
+
+
+def span_of(task: Task, now: float) -> Span:
+    """The part of a step that ended, in a trace."""
+    step, start, end = task.step, round(task.began * _NS), round(now * _NS)
+    if task.doing in ("subgraph", "join"):
+        return Span(step.name, step.processor, step.queue, "join" if task.doing == "join" else "subgraph", start, end)
+    return Span(f"{step.name} {task.doing}", step.processor, step.queue, "conversion", start, end)

@@ -1,0 +1,43 @@
+"""What a simulation runs: a plan, where its steps run, and what each takes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from scheduler.adapt.alternatives import Alternative, Work
+from scheduler.placement.place import Placement
+from scheduler.runtime.machine import CALLING_THREAD
+from scheduler.runtime.plan import ExecutionPlan
+from scheduler.simulate.times import StepTime
+
+
+@dataclass(frozen=True)
+class Network:
+    """A bundle, as a simulation sees it.
+
+    Args:
+        name: Unique in a simulation.
+        plan: What each inference runs.
+        placements: Where each subgraph runs.
+        times: Of each step.
+    """
+
+    name: str
+    plan: ExecutionPlan
+    placements: Mapping[str, Placement]
+    times: Mapping[str, StepTime]
+
+
+def alternative_of(network: Network) -> Alternative:
+    """The network as the policy sees it that chooses between several."""
+    plan, places = network.plan, network.placements
+    inline = next((place.queue for place in places.values() if place.dispatch == "inline"), CALLING_THREAD)
+    writers = {tensor: name for name in plan.order for tensor in plan.step(name).outputs}
+    work = []
+    for name in plan.order:
+        time = network.times[name]
+        # what the host joins grows with what else uses it, as what it computes does
+        computing = sum(ms for doing, ms in time.parts if doing in ("subgraph", "join"))
+        before = tuple(dict.fromkeys(writers[tensor] for tensor in plan.step(name).inputs if tensor in writers))
+        queue = places[name].queue if name in places else inline
+        work.append(Work(name, time.processor, queue, computing, sum(ms for _, ms in time.parts) - computing, before))
+    return Alternative(network.name, tuple(work))

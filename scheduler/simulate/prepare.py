@@ -1,0 +1,155 @@
+"""Bundles as networks of a simulation: their times on its device, and whether they belong together."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from predictors.devices import DeviceProfile
+from predictors.errors import UsageError
+from scheduler.bundle.load import Bundle, load_bundle
+from scheduler.bundle.manifest import Manifest
+from scheduler.placement.priority import choose_processors
+from scheduler.runtime.plan import make_plan
+from scheduler.simulate.arrivals import Arrivals, parse_arrivals
+from scheduler.simulate.networks import Network
+from scheduler.simulate.times import beside_factors, device_placements, step_times, with_times
+
+
+@dataclass(frozen=True)
+class Guest:
+    """A bundle that runs beside the first one, for another user.
+
+    Args:
+        bundle: The bundle.
+        arrivals: When its inferences are asked for; None for each as soon as the last one is over.
+        written: How arrivals were written.
+    """
+
+    bundle: Bundle
+    arrivals: Arrivals | None = None
+    written: str | None = None
+
+
+@dataclass(frozen=True)
+class Other:
+    """Another plan of the network.
+
+    Args:
+        name: What it is called.
+        bundle: Of this plan.
+    """
+
+    name: str
+    bundle: Bundle
+
+
+def parse_other(text: str, bundle: Bundle) -> Other:
+    """A plan to change to, as it is written on the command line.
+
+    Args:
+        text: Processors of the bundle, separated by commas, to which its subgraphs move; else the folder of another bundle.
+        bundle: The first bundle.
+
+    Raises:
+        StretchError: If there is no such bundle.
+    """
+    names = [word.strip() for word in text.split(",")]
+    if set(names) <= {entry.processor for entry in bundle.manifest.subgraphs}:
+        return Other(f"{bundle.path} on {','.join(names)}", replace(bundle, manifest=_moved(bundle.manifest, names)))
+    return Other(text, load_bundle(Path(text), check_hashes=True))
+
+
+def parse_guest(text: str) -> tuple[Path, Arrivals | None, str | None]:
+    """A bundle beside, as it is written on the command line: its folder, and behind an ``@`` when it is asked for, if that is said.
+
+    Returns:
+        The folder, the arrivals, and how they were written.
+
+    Raises:
+        UsageError: If the arrivals make no sense.
+    """
+    form = re.fullmatch(r"(.+)@((?:periodic|poisson):.*)", text)
+    return (Path(text), None, None) if form is None else (Path(form[1]), parse_arrivals(form[2]), form[2])
+
+
+def prepare(bundle: Bundle, device: DeviceProfile, company: bool, warn: Callable[[str], None], name: str | None = None) -> Network:
+    """A bundle on a device.
+
+    Args:
+        bundle: The bundle.
+        device: The device it was planned for, or another one: then all its times are those of its files by that profile.
+        company: Whether other inferences run at the same time, of this bundle or others.
+        warn: Told what times were not in the plan.
+        name: Of the network; the bundle's folder if None.
+
+    Raises:
+        UnknownNameError: If the device lacks a processor of the bundle.
+        StretchError: If a subgraph without a planned time cannot be predicted.
+    """
+    elsewhere = device.id != bundle.manifest.device
+    manifest = with_times(bundle, device, anew=elsewhere)
+    untimed = [entry.name for entry in bundle.manifest.subgraphs if entry.predicted_ms is None]
+    if untimed and not elsewhere:
+        warn(f"the plan states no time of {', '.join(untimed)}: predicted from the bundle's files")
+    times = step_times(manifest, device, beside_factors(bundle, device) if company else None)
+    return Network(name or str(bundle.path), make_plan(manifest), device_placements(manifest, device), times)
+
+
+def check_alternatives(bundle: Bundle, others: Sequence[Other]) -> None:
+    """Refuse bundles that cannot take the place of one.
+
+    Raises:
+        UsageError: If one is of another network or device, or has other inputs or outputs.
+    """
+    for other in others:
+        for what, one, two in _compared(bundle.manifest, other.bundle.manifest):
+            if one != two:
+                raise UsageError(
+                    f"{other.name} cannot take the place of {bundle.path}: its {what} is {two}, not {one}",
+                    "alternatives are plans of the same network for the same device, as of `stretch branch MODEL --processors cpu,dsp`",
+                )
+
+
+def check_guests(bundle: Bundle, guests: Sequence[Guest]) -> None:
+    """Refuse bundles that were planned for other devices.
+
+    Raises:
+        UsageError: If one was.
+    """
+    for guest in guests:
+        planned = guest.bundle.manifest.device
+        if planned != bundle.manifest.device:
+            raise UsageError(
+                f"{guest.bundle.path} was planned for {planned}, {bundle.path} for {bundle.manifest.device}",
+                "name the device to simulate them on with --device",
+            )
+
+
+def _moved(manifest: Manifest, names: Sequence[str]) -> Manifest:
+    """The plan on some of its processors: what moves computes in the precision that the plan has there."""
+    planned = {entry.processor: entry.planned_precision for entry in manifest.subgraphs}
+    moved = choose_processors(manifest, names)
+    entries = tuple(
+        after if after.processor == before.processor else msgspec.structs.replace(after, planned_precision=planned[after.processor])
+        for before, after in zip(manifest.subgraphs, moved.subgraphs, strict=True)
+    )
+    return msgspec.structs.replace(moved, subgraphs=entries)
+
+
+def _compared(one: Manifest, two: Manifest) -> list[tuple[str, object, object]]:
+    return [
+        ("network", one.model.name, two.model.name),
+        ("device", one.device, two.device),
+        ("original's number of multiply-accumulates", one.model.original_macs, two.model.original_macs),
+        ("input", _ends(one, one.inputs), _ends(two, two.inputs)),
+        ("output", _ends(one, one.outputs), _ends(two, two.outputs)),
+    ]
+
+
+def _ends(manifest: Manifest, names: Sequence[str]) -> str:
+    """Shapes of the inputs or outputs, in order."""
+    shapes = {tensor.name: tensor.shape for tensor in manifest.tensors}
+    return ", ".join("×".join(map(str, shapes[name])) for name in names)

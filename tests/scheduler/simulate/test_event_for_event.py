@@ -1,0 +1,190 @@
+"""The simulation without noise tells the state machine what the executor tells it, event for event.
+
+The executor runs `null` delegates that end when they are told to: a conductor follows what
+starts, has always that step end that ends next on its own count, and waits until everything
+that follows has begun. So no time is measured, and none can be off.
+"""
+
+import threading
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.bundle.load import load_bundle
+from scheduler.delegates.null import NullCompiled, NullDelegate, NullInvocation
+from scheduler.placement.place import Placement, place_subgraphs
+from scheduler.runtime.buffers import Buffers
+from scheduler.runtime.code import Code
+from scheduler.runtime.events import Finish, Start, StepDone
+from scheduler.runtime.pipeline import Pipeline
+from scheduler.runtime.plan import make_plan
+from scheduler.runtime.record import Recorder
+from scheduler.simulate import flow
+from scheduler.simulate.clock import Clock
+from scheduler.simulate.networks import Network
+from scheduler.simulate.scene import Scene
+from scheduler.simulate.times import StepTime
+from tests.scheduler.bundles import Builder
+from tests.scheduler.simulate.plans import PROCESSORS
+from tests.scheduler.simulate.test_clock import ROOTS
+
+#: Seconds after which a test gives up; nothing depends on how long anything takes.
+PATIENCE = 60.0
+
+
+class Conductor(Recorder):
+    """Has steps end in the order of their times.
+
+    Args:
+        path: The record.
+        times: Of each subgraph.
+    """
+
+    def __init__(self, path, times):
+        super().__init__(path)
+        self.times, self.events = times, []
+        self.changed = threading.Condition()
+        self.now = 0.0
+        self.ends = {}  # when each subgraph that was started ends, by name
+        self.waiting = {}  # what releases those that wait
+        self.joining = self.finished = 0
+
+    def note(self, machine, event, instructions):
+        super().note(machine, event, instructions)
+        with self.changed:
+            self.events.append(event)
+            self.joining -= isinstance(event, StepDone) and event.step not in self.times
+            for each in instructions:
+                if isinstance(each, Start) and each.step in self.times:
+                    self.ends[each.step] = self.now + self.times[each.step]
+                self.joining += isinstance(each, Start) and each.step not in self.times
+                self.finished += isinstance(each, Finish)
+            self.changed.notify_all()
+
+    def hold(self, name):
+        """A subgraph waits here for its end."""
+        released = threading.Event()
+        with self.changed:
+            self.waiting[name] = released
+            self.changed.notify_all()
+        assert released.wait(PATIENCE)
+
+    def conduct(self, inferences):
+        """Release what ends next, again and again."""
+        while True:
+            with self.changed:
+                assert self.changed.wait_for(lambda: not self.joining and set(self.ends) == set(self.waiting), PATIENCE)
+                if self.finished == inferences:
+                    return
+                name = min(self.ends, key=self.ends.__getitem__)
+                self.now = self.ends.pop(name)
+                self.waiting.pop(name).set()
+                seen = len(self.events)
+                assert self.changed.wait_for(lambda told=seen: len(self.events) > told, PATIENCE)
+
+
+class ConductedInvocation(NullInvocation):
+    """Ends when the conductor says so."""
+
+    def __init__(self, conductor, name):
+        super().__init__(0.0)
+        self.conductor, self.name = conductor, name
+
+    def wait(self):
+        self.conductor.hold(self.name)
+
+
+class ConductedCompiled(NullCompiled):
+    """A subgraph of which only the shapes are known."""
+
+    def __init__(self, compiled, conductor, name):
+        super().__init__(compiled.inputs, compiled.outputs, 0.0)
+        self.conductor, self.name = conductor, name
+
+    def bind(self, inputs, outputs):
+        self.check(inputs, outputs)
+        return ConductedInvocation(self.conductor, self.name)
+
+
+class ConductedDelegate(NullDelegate):
+    """`null`, whose costs are the conductor's."""
+
+    def __init__(self, conductor):
+        super().__init__()
+        self.conductor = conductor
+
+    def compile(self, model):
+        return ConductedCompiled(super().compile(model), self.conductor, model.stem)
+
+
+@st.composite
+def networks(draw):
+    """Segments of one to three branches each, on processors that change, and a time for every subgraph."""
+    segments = draw(st.lists(st.lists(st.sampled_from(PROCESSORS), min_size=1, max_size=3, unique=True), min_size=1, max_size=4))
+    numbers = iter(draw(st.permutations(range(len(ROOTS)))) * 2)
+    whole = [[draw(st.integers(1, 20)) for _ in branches] for branches in segments]
+    return segments, [[number + ROOTS[next(numbers)] for number in row] for row in whole]
+
+
+def write(folder, segments):
+    """A bundle of these segments."""
+    builder, arriving = Builder(folder), "x"
+    for number, branches in enumerate(segments):
+        for processor in branches:
+            builder.conv(f"s{number}.{processor}", f"s{number}", processor, arriving, f"s{number}.{processor}.y", 4)
+        arriving = f"s{number}.{branches[0]}.y"
+        if len(branches) > 1:
+            builder.join(f"s{number}.join", f"s{number}", "sum", [f"s{number}.{processor}.y" for processor in branches], f"y{number}")
+            arriving = f"y{number}"
+    return load_bundle(builder.write(arriving))
+
+
+@settings(max_examples=25)
+@given(networks(), st.integers(2, 3))
+def test_events_of_the_executor_are_those_of_the_simulation(network, lanes):
+    segments, took = network
+    times = {
+        f"s{number}.{name}": ms
+        for number, (branches, row) in enumerate(zip(segments, took, strict=True))
+        for name, ms in zip(branches, row, strict=True)
+    }
+    with TemporaryDirectory() as folder:
+        bundle = write(Path(folder) / "bundle", segments)
+        plan = make_plan(bundle.manifest)
+        places = place_subgraphs(
+            bundle.manifest.subgraphs, {name: Placement(name, "null", (), name, "blocking", False, "") for name in PROCESSORS}
+        )
+        conductor = Conductor(Path(folder) / "record.jsonl", times)
+        code = Code(bundle, {"null": ConductedDelegate(conductor)})
+        lines = [Buffers(plan, bundle.manifest.tensors) for _ in range(lanes)]
+        pipeline = Pipeline(plan, places, lines, code, recorder=conductor)
+        try:
+            for _ in range(lanes):
+                pipeline.submit({"x": np.zeros((1, 3, 8, 8), np.float32)})
+            conductor.conduct(lanes)
+        finally:
+            pipeline.close()
+            conductor.close()
+    simulated = told_by_the_simulation(plan, places, times, lanes)
+    assert simulated == conductor.events
+
+
+def told_by_the_simulation(plan, places, times, lanes):
+    """What the machines of a simulation are told."""
+    steps = {name: StepTime(places[name].processor, (("subgraph", times[name]),)) for name in plan.subgraphs}
+    steps |= {name: StepTime("cpu", (("join", 0.0),)) for name in plan.joins}
+    events, tell = [], flow.Engine.tell
+
+    def noted(engine, key, event):
+        events.append(event)
+        return tell(engine, key, event)
+
+    flow.Engine.tell = noted
+    try:
+        Clock(Network("n", plan, places, steps), Scene(runs=lanes, in_flight=lanes)).run()
+    finally:
+        flow.Engine.tell = tell
+    return events

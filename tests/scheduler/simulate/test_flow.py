@@ -1,0 +1,123 @@
+"""Several plans and several users under one clock."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from predictors.errors import UsageError
+from scheduler.adapt.policy import Policy, Ran
+from scheduler.simulate.arrivals import Arrivals
+from scheduler.simulate.clock import Clock
+from scheduler.simulate.load import Load
+from scheduler.simulate.networks import Network, alternative_of
+from scheduler.simulate.scene import Scene
+from tests.scheduler.simulate.plans import chain, single
+from tests.scheduler.simulate.test_clock import chains, timed_plans
+
+BOTH = Network("both", *chain([{"cpu": (0.0, 10.0, 0.0), "gpu": (1.0, 10.0, 1.0)}] * 2))
+CPU = Network("cpu", *single("cpu", 36.0))
+GPU = Network("gpu", *single("gpu", 34.0))
+BUSY = (Load("gpu", 0.9, 400.0, 2000.0),)
+
+
+def mean(latencies):
+    return sum(latencies) / len(latencies)
+
+
+def test_work_moves_away_from_a_contended_processor_and_returns():
+    still = Clock(BOTH, Scene(runs=200, loads=BUSY)).run()
+    found = Clock((BOTH, CPU, GPU), Scene(runs=200, loads=BUSY)).run()
+    (served,) = found.users
+    assert served.decided[0].decision.kind == "move"
+    assert served.decided[-1].decision.kind == "return"
+    assert served.decided[-1].decision.after == "both"
+    assert served.decided[-1].at_ms > 2000 > served.decided[0].at_ms > 400
+    assert sum(served.ran.values()) == 200
+    assert served.ran["cpu"] > 20
+    assert found.latencies_ms[-1] == found.latencies_ms[0] == still.latencies_ms[0]
+    # while the load lasts, most inferences take what the cpu alone takes, not ten times the gpu's time
+    assert found.elapsed_ms < still.elapsed_ms
+    slow, fewer = (sum(ms > 100 for ms in each.latencies_ms) for each in (still, found))
+    assert 0 < fewer < slow
+
+
+def test_alternatives_that_nothing_speaks_for_change_nothing():
+    alone = Clock(BOTH, Scene(runs=50, jitter=0.1, traced=50)).run()
+    found = Clock((BOTH, CPU, GPU), Scene(runs=50, jitter=0.1, traced=50)).run()
+    assert found.latencies_ms == alone.latencies_ms
+    assert found.traces == alone.traces
+    assert not found.users[0].decided
+    assert found.users[0].ran == {"both": 50, "cpu": 0, "gpu": 0}
+
+
+def test_decisions_are_those_of_the_policy_told_the_same_inferences():
+    found = Clock((BOTH, CPU, GPU), Scene(runs=200, loads=BUSY, traced=200)).run()
+    policy = Policy([alternative_of(each) for each in (BOTH, CPU, GPU)])
+    state, decided = policy.begin(), []
+    for number, trace in enumerate(found.traces):
+        took = {}
+        for span in trace.spans:
+            if span.kind in ("subgraph", "join"):
+                took[span.processor] = took.get(span.processor, 0.0) + span.ms
+        ran = policy.alternatives[state.present]
+        state, decision = policy.after(state, Ran(number, ran.name, ran.computing_ms, took))
+        decided += [(decision.inference, decision.kind, decision.after)] if decision else []
+    want = [each.decision for each in found.users[0].decided]
+    assert decided == [(each.inference, each.kind, each.after) for each in want]
+
+
+@settings(max_examples=20)
+@given(st.integers(2, 4), st.sampled_from([None, Arrivals("poisson", 20.0)]), st.integers(0, 3))
+def test_inferences_in_flight_end_on_the_plan_they_began_on(in_flight, arrivals, seed):
+    found = Clock((BOTH, CPU, GPU), Scene(runs=120, in_flight=in_flight, arrivals=arrivals, loads=BUSY, seed=seed, traced=120)).run()
+    (served,) = found.users
+    assert len(served.latencies_ms) == 120
+    steps = [{span.name for span in trace.spans if span.kind == "subgraph"} for trace in served.traces]
+    assert {frozenset(each) for each in steps} <= {frozenset(each.plan.subgraphs) for each in (BOTH, CPU, GPU)}
+
+
+@settings(max_examples=30)
+@given(timed_plans(), timed_plans(), st.integers(1, 3), st.integers(1, 2))
+def test_users_share_processors_and_none_runs_two_steps_at_once(one, other, in_flight, theirs):
+    scene = Scene(runs=6, in_flight=in_flight, traced=6)
+    found = Clock(Network("a", *one), scene, [(Network("b", *other), Scene(runs=40, in_flight=theirs, traced=40))]).run()
+    ended = [span for served in found.users for trace in served.traces for span in trace.spans if span.kind == "subgraph"]
+    for name in {span.queue for span in ended} - {"calling thread"}:
+        mine = sorted((span.start_ns, span.end_ns) for span in ended if span.queue == name)
+        assert all(end <= start + 1 for (_, end), (start, _) in pairwise(mine))
+    assert len(found.users[0].latencies_ms) == 6
+    assert found.elapsed_ms == pytest.approx(max(trace.end_ns for trace in found.users[0].traces) / 1e6)
+
+
+@given(chains, st.integers(1, 3))
+def test_company_that_asks_for_nothing_changes_nothing(network, in_flight):
+    scene = Scene(runs=5, in_flight=in_flight)
+    late = Scene(runs=1, arrivals=Arrivals("poisson", 1e9), seed=3)
+    alone = Clock(Network("a", *network), scene).run()
+    assert Clock(Network("a", *network), scene, [(GPU, late)]).run().latencies_ms == pytest.approx(alone.latencies_ms)
+
+
+def test_two_users_of_one_processor_take_turns():
+    found = Clock(Network("a", *single("gpu", 10.0)), Scene(runs=5), [(Network("b", *single("gpu", 4.0)), Scene(runs=100))]).run()
+    assert found.users[0].latencies_ms == pytest.approx((10, 14, 14, 14, 14))
+    assert found.users[1].latencies_ms == pytest.approx((14, 14, 14, 14))
+    assert found.busy_ms == {"gpu": pytest.approx(found.elapsed_ms)}
+
+
+def test_users_of_other_processors_do_not_meet():
+    found = Clock(Network("a", *single("cpu", 10.0)), Scene(runs=5), [(Network("b", *single("gpu", 4.0)), Scene(runs=100))]).run()
+    assert set(found.users[0].latencies_ms) == {10.0}
+    assert set(found.users[1].latencies_ms) == {4.0}
+
+
+def test_every_user_has_jitter_and_requests_of_their_own():
+    scene = Scene(runs=10, jitter=0.2, arrivals=Arrivals("poisson", 30.0))
+    found = Clock(Network("a", *single("cpu", 10.0)), scene, [(Network("b", *single("gpu", 10.0)), scene)]).run()
+    assert found.users[0].latencies_ms[:3] != found.users[1].latencies_ms[:3]
+
+
+def test_plans_of_one_name_are_refused():
+    with pytest.raises(UsageError, match="twice"):
+        Clock((CPU, CPU), Scene())
