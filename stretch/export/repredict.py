@@ -110,7 +110,7 @@ def _figures(
     told = [name for name in runs if name in str(manifest.predicted.get("told", ""))]
     recommendation = recommend(branched, runs, told)
     original, same, whole = (singles.get(name) for name in ("original", "sequential_same_macs", "whole_graph"))
-    makespan = trace.makespan_ms
+    makespan, energy, busy = trace.makespan_ms, EnergyModel(device), _busy(manifest, estimates)
     ideal = ideal_split_ms(graphs["original"], processors, predictor, costs.precision) if original else None
     return {
         "makespan_ms": makespan,
@@ -130,8 +130,10 @@ def _figures(
         "comparisons": msgspec.to_builtins(recommendation.rivals),
         **msgspec.to_builtins(certainty(recommendation, branched, runs.get(names["original"]) if original else None)),
         **msgspec.to_builtins(deciding(branched, runs, told, names["original"] if original else None)),
-        "energy_mj": EnergyModel(device).plan_mj(_busy(manifest, estimates), makespan),
-        "best_single_energy_mj": EnergyModel(device).plan_mj({original.processor: original.ms}, original.ms) if original else None,
+        "energy_mj": energy.plan_mj(busy, makespan),
+        "best_single_energy_mj": energy.plan_mj({original.processor: original.ms}, original.ms) if original else None,
+        "sequential_same_macs_energy_mj": energy.plan_mj({same.processor: same.ms}, same.ms) if same else None,
+        "energy": msgspec.to_builtins(energy.parts(busy, makespan)),
         "told": told,
         "optimal": None,
         "gap": None,

@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from predictors.energy import EnergyPart
 from predictors.joins import JoinKind
 from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.cost.compare import LinkFigure, Rival
@@ -168,8 +169,11 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
         changes: The design, and what would be recommended, with other numbers that hang together at half and at twice.
         crossover: How many times as fast all processors but the best single one would have to be for the same branches to take
             no longer than that one alone; None if they do already, or never would.
-        energy_mj: Energy of its processors while they compute; None if the profile states no power of one.
+        energy_mj: Energy of its processors while they compute, and while they wait or have no work where the profile states that
+            power; None if it states no power of one that computes.
         best_single_energy_mj: The same of the best single processor.
+        sequential_same_macs_energy_mj: The same of the sequential network; None too where there is none.
+        energy: What `energy_mj` is made of, by processor and state, with the source of each power.
         source: Where the numbers come from.
     """
 
@@ -201,6 +205,8 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     crossover: float | None
     energy_mj: float | None
     best_single_energy_mj: float | None
+    sequential_same_macs_energy_mj: float | None
+    energy: tuple[EnergyPart, ...]
     source: str = "predicted"
 
     def to_json(self) -> dict[str, Any]:
