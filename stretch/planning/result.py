@@ -16,7 +16,9 @@ from predictors.rewrites import changing
 from stretch.planning.answer import BranchAnswer, PlanAnswer, Predicted, SegmentAnswer, SegmentKind, SideAnswer
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import PredictedAccuracy
+from stretch.planning.cost.ahead import Ahead, ahead
 from stretch.planning.cost.compare import (
+    NO_CLEAR_WINNER,
     Branch,
     Certainty,
     PredictedRun,
@@ -135,8 +137,18 @@ class PlanResult:
 
     @property
     def recommended(self) -> str:
-        """What to run: ``branched``, the control that is predicted to be faster, or that the uncertainty leaves it open."""
-        return self.recommendation.recommended
+        """What to run: ``branched``, the control that is predicted to be faster, or that the uncertainty leaves it open.
+
+        Where one processor is far ahead, branches that are neither faster nor slower are not worth their trouble.
+        """
+        found = self.recommendation.recommended
+        return f"single:{self.best_single.processor}" if found == NO_CLEAR_WINNER and self.ahead.far else found
+
+    @cached_property
+    def ahead(self) -> Ahead:
+        """How far the best single processor is ahead of the others."""
+        best = self.best_single
+        return ahead(self.graph, self.predictor, self.config.precision, (best.processor, best.precision))
 
     @cached_property
     def recommendation(self) -> Recommendation:
@@ -243,6 +255,8 @@ class PlanResult:
             gap=self.gap,
             **msgspec.structs.asdict(self.certainty),
             **msgspec.structs.asdict(self.deciding),
+            far_ahead=self.ahead.processor if self.ahead.far else None,
+            crossover_divided=self.ahead.crossover,
             told=sorted(self.recommendation.told),
             energy_mj=self.energy_mj,
             best_single_energy_mj=self._alone_mj(self.best_single),

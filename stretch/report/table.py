@@ -227,9 +227,18 @@ def figures(plan: PlanAnswer) -> list[tuple[str, str]]:
         ("faster than all of these", _probability(predicted)),
         ("recommended", plan.recommended),
         *([("recommended instead", changed)] if (changed := _changes(plan)) else []),
-        *([("branching pays", f"where all others are {predicted.crossover:.2f} times as fast")] if predicted.crossover else []),
+        *([("branching pays", pays)] if (pays := _pays(predicted)) else []),
     ]
     return rows
+
+
+def _pays(predicted: Predicted) -> str | None:
+    """How fast the other processors would have to be; None where that is not known, or they are."""
+    if predicted.crossover:
+        return f"where all others are {predicted.crossover:.2f} times as fast"
+    if predicted.far_ahead and predicted.crossover_divided:
+        return f"where all others are at least {predicted.crossover_divided:.3g} times as fast"
+    return None
 
 
 def _computes(plan: PlanAnswer) -> str:

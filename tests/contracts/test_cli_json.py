@@ -23,7 +23,7 @@ KEYS = {
             "makespan_ms best_single_ms best_single_processor speedup sequential_same_macs_ms whole_graph_ms operator_split_ms "
             "ideal_split_ms ideal_fraction efficiency optimal gap source "
             "expected_ms makespan_low_ms makespan_high_ms probability_faster measure_next links changes crossover energy_mj best_single_energy_mj "
-            "sequential_same_macs_energy_mj energy"
+            "sequential_same_macs_energy_mj energy far_ahead crossover_divided"
         ),
         "weights.": "source",
     },
