@@ -169,7 +169,8 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
         changes: The design, and what would be recommended, with other numbers that hang together at half and at twice.
         crossover: How many times as fast all processors but the best single one would have to be for the same branches to take
             no longer than that one alone; None if they do already, or never would.
-        far_ahead: The best single processor, where not even a division without loss would be faster; None elsewhere.
+        far_ahead: The best single processor, where not even a division without loss would be faster, also at the ends of their
+            intervals; None elsewhere.
         crossover_divided: How many times as fast all others would have to be for a division without loss, which meets once in the
             middle, to take no longer than that processor computes alone; None if they are, or never would be.
         energy_mj: Energy of its processors while they compute, and while they wait or have no work where the profile states that

@@ -24,6 +24,7 @@ class Ahead:
         handover_ms: What crosses there and back, of the processor whose link takes longest.
         crossover: How many times as fast all others would have to be for that division to take no longer than `alone_ms`;
             None where they are already, or never would be.
+        margin: How many times as fast they may be, beside it, for all that the intervals of their times say.
     """
 
     processor: str
@@ -31,11 +32,12 @@ class Ahead:
     divided_ms: float
     handover_ms: float
     crossover: float | None
+    margin: float
 
     @property
     def far(self) -> bool:
-        """Whether not even that division is faster."""
-        return self.divided_ms >= self.alone_ms
+        """Whether not even that division is faster, also at the ends of the intervals."""
+        return self.divided_ms >= self.alone_ms and (self.crossover is None or self.crossover > self.margin)
 
 
 def ahead(graph: OpGraph, predictor: LatencyPredictor, precision: Mapping[str, str], best: tuple[str, str]) -> Ahead:
@@ -50,18 +52,21 @@ def ahead(graph: OpGraph, predictor: LatencyPredictor, precision: Mapping[str, s
     processor, at = best
     device = predictor.device
     family = device.processor(processor).family
-    alone = predictor.predict(graph, processor, at).computing_ms
+    best_estimate = predictor.predict(graph, processor, at)
+    alone, margin = best_estimate.computing_ms, 1.0
     exchange = {processor: _exchange_ms(predictor, processor, at)}
     times = {processor: alone}
     for name, its in precision.items():
         if device.processor(name).family != family:
-            times[name] = predictor.predict(graph, name, its).computing_ms
+            estimate = predictor.predict(graph, name, its)
+            times[name] = estimate.computing_ms
+            margin = max(margin, estimate.ms / estimate.low_ms * best_estimate.high_ms / best_estimate.ms)
             exchange[name] = _exchange_ms(predictor, name, its)
     divided = _divided_ms(times, exchange)
     helped = sum(max(0.0, alone - exchange[name]) / ms for name, ms in times.items() if name != processor)
     left = min(alone, exchange[processor]) / alone
     crossover = left / helped if helped and left > helped else None
-    return Ahead(processor, alone, divided, max(exchange.values()), crossover)
+    return Ahead(processor, alone, divided, max(exchange.values()), crossover, margin)
 
 
 def _exchange_ms(predictor: LatencyPredictor, processor: str, precision: str) -> float:

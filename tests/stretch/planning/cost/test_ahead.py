@@ -32,7 +32,17 @@ def of(device, best, processors=("cpu", "gpu", "dsp")):
     return ahead(small_resnet(64), LatencyPredictor(device), precision, (best, precision[best]))
 
 
-@pytest.mark.parametrize("slower", [0.01, 0.05, 0.2])
+def test_a_lead_that_the_intervals_could_undo_is_not_far():
+    device = with_speed(specified("mi9"), "dsp", 0.01)
+    found = of(device, "gpu", ("gpu", "dsp"))
+    assert found.margin == pytest.approx(1.4**2)  # both ends of 40 %
+    closer = of(with_speed(device, "dsp", found.crossover / 1.5), "gpu", ("gpu", "dsp"))
+    assert closer.crossover == pytest.approx(1.5)
+    assert closer.divided_ms > closer.alone_ms
+    assert not closer.far
+
+
+@pytest.mark.parametrize("slower", [0.01, 0.05])
 def test_crossover_is_where_the_division_takes_as_long_as_the_processor_alone(slower):
     device = with_speed(specified("mi9"), "dsp", slower)
     found = of(device, "gpu", ("gpu", "dsp"))
