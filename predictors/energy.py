@@ -1,8 +1,34 @@
-"""Energy of computation from a profile's power figures (paper 003, section 7.3, figure 10)."""
+"""Energy of a run from a profile's power figures, by what each processor does (paper 003, section 7.3, figure 10)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Literal
 
-from predictors.devices import DeviceProfile
+import msgspec
+
+from predictors.devices import DeviceProfile, NotNegative, Positive
+
+#: What a processor does: compute, wait for others between its parts of a run, or have no work in it.
+State = Literal["busy", "waiting", "idle"]
+
+
+class EnergyPart(msgspec.Struct, frozen=True, kw_only=True):
+    """Energy of one processor in one state; a row of `predicted.energy` in the command line's JSON.
+
+    Args:
+        processor: Name, with or without core set; of one without work its family.
+        state: What it does.
+        ms: For how long.
+        power_w: Power meanwhile, W; None where the profile states none.
+        mj: Energy, mJ; None where the profile states no power.
+        source: Where the profile has the power from.
+    """
+
+    processor: str
+    state: State
+    ms: float
+    power_w: float | None
+    mj: float | None
+    source: str | None
 
 
 class EnergyModel:
@@ -31,22 +57,55 @@ class EnergyModel:
         return None if power is None else power.value * ms
 
     def plan_mj(self, busy: Mapping[str, float], makespan_ms: float) -> float | None:
-        """Energy of a run on several processors, mJ: each while it computes, and while it waits where that power is known.
+        """Energy of a run on several processors, mJ: of each while it computes, and while it waits or idles where that power is known.
 
         Args:
             busy: How long each processor computes, ms by name.
             makespan_ms: How long the run takes.
 
         Returns:
-            None if the profile states no power of one of them.
+            None if the profile states no power of one that computes.
 
         Raises:
             UnknownNameError: If the device lacks one of them.
         """
-        total = 0.0
+        parts = self.parts(busy, makespan_ms)
+        if any(part.mj is None for part in parts if part.state == "busy"):
+            return None
+        return sum(part.mj for part in parts if part.mj is not None)
+
+    def parts(self, busy: Mapping[str, float], makespan_ms: float) -> tuple[EnergyPart, ...]:
+        """What the energy of a run is made of: every processor of the device in every state that it is in.
+
+        Args:
+            busy: As of `plan_mj`.
+            makespan_ms: How long the run takes.
+
+        Raises:
+            UnknownNameError: If the device lacks one of them.
+        """
+        return tuple(self._parts(busy, makespan_ms))
+
+    def _parts(self, busy: Mapping[str, float], makespan_ms: float) -> Iterator[EnergyPart]:
+        working = set()
         for name, ms in busy.items():
-            computing, idle = self.mj(name, ms), self._device.processor(name).profile.idle_w
-            if computing is None:
-                return None
-            total += computing + (idle.value * max(0.0, makespan_ms - ms) if idle else 0.0)
-        return total
+            processor = self._device.processor(name)
+            working.add(processor.family)
+            profile = processor.profile
+            yield self._part(name, "busy", ms, processor.cores.power_w)
+            # transfers and joins of others may be on the way while it computes, so that sums may exceed the makespan
+            if makespan_ms > ms:
+                yield self._part(name, "waiting", makespan_ms - ms, profile.idle_w if profile.waiting_w is None else profile.waiting_w)
+        for family, profile in self._device.processors.items():
+            if family not in working:
+                yield self._part(family, "idle", makespan_ms, profile.idle_w)
+
+    def _part(self, processor: str, state: State, ms: float, power: Positive | NotNegative | None) -> EnergyPart:
+        return EnergyPart(
+            processor=processor,
+            state=state,
+            ms=ms,
+            power_w=None if power is None else power.value,
+            mj=None if power is None else power.value * ms,
+            source=None if power is None else self._device.sources.get(power.source),
+        )

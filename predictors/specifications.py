@@ -117,7 +117,8 @@ class ProcessorProfile(_Part, frozen=True):
         relatives: Backends of other kinds of processors whose fits say something of this one, where none of its own kind was ever fitted.
         rewrites: What branches that are scaled have instead of operators that it lacks or is slow at (`predictors.rewrite`).
         unsupported: Kinds of operators that its runtime does not compute: the CPU does, and tensors go there and back.
-        idle_w: Power while it waits for other processors, W; None where not known, and then not counted.
+        idle_w: Power while it has no work in a run, W; None where not known, and then not counted.
+        waiting_w: Power while it waits for other processors between its parts of a run, W; `idle_w` if None.
         contention_memory: The same for kernels that move memory; `contention` if None (`predictors.contention`).
         uncertainty: Relative half-width of the 90 % interval around a prediction without a fit.
         efficiency: Fraction of the peak per kernel kind when nothing else limits.
@@ -139,6 +140,7 @@ class ProcessorProfile(_Part, frozen=True):
     core_sets: dict[str, CoreSet]
     contention_memory: Factor | None = None
     idle_w: NotNegative | None = None
+    waiting_w: NotNegative | None = None
     relatives: tuple[str, ...] = ()
     rewrites: tuple[str, ...] = ()
     unsupported: tuple[str, ...] = ()

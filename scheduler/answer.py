@@ -11,6 +11,7 @@ from scheduler.checks.judge import Judgement
 from scheduler.checks.verify import Verification
 from scheduler.delegates.base import TunedKernel
 from scheduler.measure.benchmark import Benchmark, Timing
+from scheduler.measure.energy.loop import MeasuredEnergy
 from scheduler.measure.throughput import Rate, Throughput
 from scheduler.measure.verdict import CONTROLS, Comparison, Verdict, judge_speed
 from scheduler.placement.place import Dispatch, Placement
@@ -143,6 +144,9 @@ class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
         trace: File of the timeline, where one was asked for.
         csv: File of the table, where one was asked for.
         priority: What processors were chosen for; None: as the design says.
+        energy_mj: Measured energy of one inference, with all else that the counter covers; None where it could not be measured.
+        energy_counter: What measured it; None where nothing did.
+        energy_reason: Why it could not be measured; None where it was.
         warnings: What a person should know.
     """
 
@@ -179,6 +183,9 @@ class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
     trace: Path | None
     csv: Path | None
     priority: str | None
+    energy_mj: float | None
+    energy_counter: str | None
+    energy_reason: str | None
     warnings: list[str]
 
 
@@ -187,6 +194,7 @@ def run_answer(
     result: Benchmark,
     right: Judgement | None,
     rates: Throughput | None,
+    energy: MeasuredEnergy,
     *,
     trace: Path | None = None,
     csv: Path | None = None,
@@ -200,6 +208,7 @@ def run_answer(
         result: Its times and those of its controls.
         right: Of its results; None where a delegate computes nothing.
         rates: With several in flight, where that was asked for.
+        energy: Of one inference.
         trace: File of the timeline, where one was asked for.
         csv: File of the table, where one was asked for.
         priority: What processors were chosen for.
@@ -240,6 +249,9 @@ def run_answer(
         trace=trace,
         csv=csv,
         priority=priority,
+        energy_mj=energy.mj,
+        energy_counter=energy.counter,
+        energy_reason=energy.reason,
         warnings=warnings,
     )
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from scheduler.checks.judge import Judgement
     from scheduler.delegates import Delegate
     from scheduler.measure.benchmark import Benchmark, Effort
+    from scheduler.measure.energy.loop import MeasuredEnergy
     from scheduler.measure.throughput import Throughput
     from scheduler.placement.place import Placement
     from scheduler.placement.priority import Priority
@@ -83,7 +84,8 @@ def run(
     with Session(loaded, parse_mapping(mapping or []), **options, in_flight=in_flight or 1, time_limit=time_limit) as session:
         _tell_placements(out, session, priority)
         result, right, rates = _measure(out, session, x, _effort(repeat, warmup), in_flight)
-        answer = run_answer(session, result, right, rates, trace=trace, csv=table, priority=priority, warnings=out.warnings)
+        energy = _energy(out, session, x)
+        answer = run_answer(session, result, right, rates, energy, trace=trace, csv=table, priority=priority, warnings=out.warnings)
         tracks = _tracks(session, result, out) if trace is not None or table is not None else {}
         depths = {"in flight": session.queue_depths}
     if trace is not None:
@@ -110,6 +112,14 @@ def _measure(
         return result, right, None
     with out.progress("measuring throughput", total=1 + result.branched.runs) as step:
         return result, right, throughput(session, x, in_flight, rounds=result.branched.runs, step=step)
+
+
+def _energy(out: Output, session: "Session", x: "np.ndarray[Any, Any]") -> "MeasuredEnergy":
+    """Energy of an inference by itself, where this machine counts it."""
+    from scheduler.measure.energy.loop import measure_energy
+
+    with out.progress("measuring energy"):
+        return measure_energy(lambda: session.run(x))
 
 
 def _effort(repeat: int | None, warmup: int) -> "Effort":
@@ -206,6 +216,8 @@ def _print(console: "Console", answer: "RunAnswer", result: "Benchmark") -> None
     console.print(f"{ratio}{efficiency}, {answer.runs} rounds in {answer.seconds:.1f} s on cores {cores}")
     console.print(_results(answer.check, answer.max_error))
     console.print(answer.verdict)
+    if answer.energy_mj is not None:
+        console.print(f"energy: {answer.energy_mj:.3g} mJ an inference ({answer.energy_counter}, with all else that it covers)")
     if answer.throughput is not None:
         console.print()
         rates = answer.throughput.contestants

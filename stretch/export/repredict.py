@@ -17,6 +17,7 @@ from scheduler.bundle.manifest import Alternative, Manifest, SubgraphEntry
 from scheduler.formats.onnx import open_onnx
 from scheduler.runtime.trace import Trace
 from scheduler.simulate.predicted import predicted_trace
+from stretch.planning.cost.ahead import ahead
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.compare import NO_CLEAR_WINNER, Branch, PredictedRun, certainty, recommend, single_run
 from stretch.planning.cost.deciding import deciding
@@ -110,7 +111,8 @@ def _figures(
     told = [name for name in runs if name in str(manifest.predicted.get("told", ""))]
     recommendation = recommend(branched, runs, told)
     original, same, whole = (singles.get(name) for name in ("original", "sequential_same_macs", "whole_graph"))
-    makespan = trace.makespan_ms
+    lead = ahead(graphs["original"], predictor, costs.precision, (original.processor, original.precision)) if original else None
+    makespan, energy, busy = trace.makespan_ms, EnergyModel(device), _busy(manifest, estimates)
     ideal = ideal_split_ms(graphs["original"], processors, predictor, costs.precision) if original else None
     return {
         "makespan_ms": makespan,
@@ -130,8 +132,12 @@ def _figures(
         "comparisons": msgspec.to_builtins(recommendation.rivals),
         **msgspec.to_builtins(certainty(recommendation, branched, runs.get(names["original"]) if original else None)),
         **msgspec.to_builtins(deciding(branched, runs, told, names["original"] if original else None)),
-        "energy_mj": EnergyModel(device).plan_mj(_busy(manifest, estimates), makespan),
-        "best_single_energy_mj": EnergyModel(device).plan_mj({original.processor: original.ms}, original.ms) if original else None,
+        "far_ahead": lead.processor if lead and lead.far else None,
+        "crossover_divided": lead.crossover if lead else None,
+        "energy_mj": energy.plan_mj(busy, makespan),
+        "best_single_energy_mj": energy.plan_mj({original.processor: original.ms}, original.ms) if original else None,
+        "sequential_same_macs_energy_mj": energy.plan_mj({same.processor: same.ms}, same.ms) if same else None,
+        "energy": msgspec.to_builtins(energy.parts(busy, makespan)),
         "told": told,
         "optimal": None,
         "gap": None,

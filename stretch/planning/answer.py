@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from predictors.energy import EnergyPart
 from predictors.joins import JoinKind
 from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.cost.compare import LinkFigure, Rival
@@ -168,8 +169,15 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
         changes: The design, and what would be recommended, with other numbers that hang together at half and at twice.
         crossover: How many times as fast all processors but the best single one would have to be for the same branches to take
             no longer than that one alone; None if they do already, or never would.
-        energy_mj: Energy of its processors while they compute; None if the profile states no power of one.
+        far_ahead: The best single processor, where not even a division without loss would be faster, also at the ends of their
+            intervals; None elsewhere.
+        crossover_divided: How many times as fast all others would have to be for a division without loss, which meets once in the
+            middle, to take no longer than that processor computes alone; None if they are, or never would be.
+        energy_mj: Energy of its processors while they compute, and while they wait or have no work where the profile states that
+            power; None if it states no power of one that computes.
         best_single_energy_mj: The same of the best single processor.
+        sequential_same_macs_energy_mj: The same of the sequential network; None too where there is none.
+        energy: What `energy_mj` is made of, by processor and state, with the source of each power.
         source: Where the numbers come from.
     """
 
@@ -199,8 +207,12 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     links: tuple[LinkFigure, ...]
     changes: tuple[Change, ...]
     crossover: float | None
+    far_ahead: str | None
+    crossover_divided: float | None
     energy_mj: float | None
     best_single_energy_mj: float | None
+    sequential_same_macs_energy_mj: float | None
+    energy: tuple[EnergyPart, ...]
     source: str = "predicted"
 
     def to_json(self) -> dict[str, Any]:

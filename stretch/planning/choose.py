@@ -46,7 +46,13 @@ def macs_range(graph: OpGraph, config: PlanConfig) -> tuple[int, int]:
 
 
 def choose(
-    graph: OpGraph, config: PlanConfig, costs: Costs, stages: Sequence[Segment], accuracy_source: AccuracySource | None = None
+    graph: OpGraph,
+    config: PlanConfig,
+    costs: Costs,
+    stages: Sequence[Segment],
+    accuracy_source: AccuracySource | None = None,
+    *,
+    explain: bool = True,
 ) -> Choice:
     """The fastest design within the constraints, or the most accurate one where that is the objective.
 
@@ -60,6 +66,7 @@ def choose(
         costs: Costs on the device.
         stages: The segments of the network.
         accuracy_source: What predicts the accuracy of designs, where the request is about it.
+        explain: Whether to look for the tightest rule where there is no design, which takes several searches.
 
     Raises:
         InfeasibleError: If there is none; names the tightest rule.
@@ -73,6 +80,8 @@ def choose(
     if set(config.planned_kinds) != {"stretch"}:
         space = with_exact_kinds(graph, config, space)
         found = _mixed(graph, config, space, n_meet)
+    if found is None and not explain:
+        raise InfeasibleError(f"no design of `{graph.name}` meets the constraints")
     if found is None:
         raise _refusal(graph, config, costs, stages, space)
     bounds = Bounds(graph, space, config, macs_range(graph, config), n_meet)

@@ -16,6 +16,7 @@ from stretch.planning.choose import Choice, choose, macs_range
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import AccuracySource
 from stretch.planning.cost.accuracy_file import load_accuracy
+from stretch.planning.cost.ahead import ahead
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.makespan import ideal_split_ms, timeline
 from stretch.planning.design.branch_design import BranchDesign
@@ -67,12 +68,13 @@ def _choice(asked: "Asked") -> tuple["Asked", Choice, tuple[Sentence, ...]]:
     Raises:
         InfeasibleError: If there is none of them.
     """
+    # as a request without a word is completed for these processors
+    usual = PlanConfig(processors=asked.config.processors).checked(asked.device)
+    explained = asked.config != usual or not asked.far_ahead
     try:
-        return asked, choose(asked.trunk, asked.config, asked.costs, asked.stages, asked.accuracy_source), ()
+        return asked, choose(asked.trunk, asked.config, asked.costs, asked.stages, asked.accuracy_source, explain=explained), ()
     except InfeasibleError as error:
         refused, config = error, asked.config
-    # as a request without a word is completed for these processors
-    usual = PlanConfig(processors=config.processors).checked(asked.device)
     own = any(rule.value != getattr(usual, rule.rule) for rule in refused.rules)
     if own or config.kinds or config.lossless or config.accuracy or config.widens or config.strategy != usual.strategy:
         raise refused
@@ -143,6 +145,13 @@ class Asked:
     def trunk(self) -> OpGraph:
         """What is searched for a design: the network, or of one with several inputs or outputs its trunk."""
         return trunk_of(self.graph).graph
+
+    @property
+    def far_ahead(self) -> bool:
+        """Whether one processor is so far ahead that it is best used alone."""
+        predictor, precision = self.costs.predictor, self.config.precision
+        best = min(precision.items(), key=lambda each: predictor.predict(self.graph, *each).computing_ms)
+        return ahead(self.graph, predictor, precision, best).far
 
     @property
     def macs(self) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from predictors.devices import DeviceProfile
-from predictors.energy import EnergyModel
+from predictors.energy import EnergyModel, EnergyPart
 from predictors.graph import OpGraph
 from predictors.joins import JoinKind, join_of
 from predictors.models.base import Origin
@@ -16,7 +16,9 @@ from predictors.rewrites import changing
 from stretch.planning.answer import BranchAnswer, PlanAnswer, Predicted, SegmentAnswer, SegmentKind, SideAnswer
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import PredictedAccuracy
+from stretch.planning.cost.ahead import Ahead, ahead
 from stretch.planning.cost.compare import (
+    NO_CLEAR_WINNER,
     Branch,
     Certainty,
     PredictedRun,
@@ -135,8 +137,18 @@ class PlanResult:
 
     @property
     def recommended(self) -> str:
-        """What to run: ``branched``, the control that is predicted to be faster, or that the uncertainty leaves it open."""
-        return self.recommendation.recommended
+        """What to run: ``branched``, the control that is predicted to be faster, or that the uncertainty leaves it open.
+
+        Where one processor is far ahead, branches that are neither faster nor slower are not worth their trouble.
+        """
+        found = self.recommendation.recommended
+        return f"single:{self.best_single.processor}" if found == NO_CLEAR_WINNER and self.ahead.far else found
+
+    @cached_property
+    def ahead(self) -> Ahead:
+        """How far the best single processor is ahead of the others."""
+        best = self.best_single
+        return ahead(self.graph, self.predictor, self.config.precision, (best.processor, best.precision))
 
     @cached_property
     def recommendation(self) -> Recommendation:
@@ -197,18 +209,32 @@ class PlanResult:
     @property
     def energy_mj(self) -> float | None:
         """Energy of the processors over the run, mJ; None if the profile states no power of one."""
+        return EnergyModel(self.device).plan_mj(self._busy, self.run.makespan_ms)
+
+    @property
+    def energy(self) -> tuple[EnergyPart, ...]:
+        """What that is made of: each processor in each state that it is in."""
+        return EnergyModel(self.device).parts(self._busy, self.run.makespan_ms)
+
+    @property
+    def _busy(self) -> dict[str, float]:
+        """How long each processor computes, ms."""
         busy: dict[str, float] = {}
         for row in self.run.segments:
             for branch in row.branches:
                 busy[branch.scale.processor] = busy.get(branch.scale.processor, 0.0) + branch.ms + branch.contention_ms
         for side in self.run.sides:
             busy[side.time.scale.processor] = busy.get(side.time.scale.processor, 0.0) + side.time.ms
-        return EnergyModel(self.device).plan_mj(busy, self.run.makespan_ms)
+        return busy
+
+    def _alone_mj(self, one: Single) -> float | None:
+        """Energy of a network on one processor, mJ."""
+        return EnergyModel(self.device).plan_mj({one.processor: one.ms}, one.ms)
 
     @property
     def predicted(self) -> Predicted:
         """Its times and those of its controls."""
-        makespan, sequential, single = self.run.makespan_ms, self.sequential, self.best_single
+        makespan, sequential = self.run.makespan_ms, self.sequential
         return Predicted(
             makespan_ms=makespan,
             best_single_ms=self.best_single.ms,
@@ -229,9 +255,13 @@ class PlanResult:
             gap=self.gap,
             **msgspec.structs.asdict(self.certainty),
             **msgspec.structs.asdict(self.deciding),
+            far_ahead=self.ahead.processor if self.ahead.far else None,
+            crossover_divided=self.ahead.crossover,
             told=sorted(self.recommendation.told),
             energy_mj=self.energy_mj,
-            best_single_energy_mj=EnergyModel(self.device).plan_mj({single.processor: single.ms}, single.ms),
+            best_single_energy_mj=self._alone_mj(self.best_single),
+            sequential_same_macs_energy_mj=self._alone_mj(sequential.single) if sequential else None,
+            energy=self.energy,
         )
 
     def answer(self, spelling: Spelling | None = None) -> PlanAnswer:

@@ -21,6 +21,16 @@ def _measure(rival: Rival) -> str:
     return f"what decides most is {rival.measure}: measure that next" if rival.measure else "nothing of the two is uncertain"
 
 
+def _alone(result: PlanResult) -> str:
+    """That one processor is far ahead, and how fast the others would have to be."""
+    found = result.ahead
+    pays = f"the others would have to be {found.crossover:.3g} times as fast for that to pay" if found.crossover else "that never pays"
+    return (
+        f"use {found.processor} alone, it is far ahead: it computes `{result.graph.name}` in {found.alone_ms:.2f} ms, and a division without "
+        f"any loss that meets once on the way would take {found.divided_ms:.2f} ms; {pays}"
+    )
+
+
 def _undivided(result: PlanResult) -> str | None:
     """Which operators keep blocks from being split by rows; None where none does."""
     found: dict[str, list[str]] = {}
@@ -120,7 +130,9 @@ def warnings_of(result: PlanResult, low: int, high: int) -> tuple[str, ...]:
         warnings.append(why)
     if result.design.n_meet == 0:
         warnings.append("no segment of the design has more than one branch: nothing runs side by side")
-    if result.recommended == NO_CLEAR_WINNER:
+    if result.recommended.startswith("single:") and result.ahead.far:
+        warnings.append(_alone(result))
+    elif result.recommended == NO_CLEAR_WINNER:
         near = min(result.recommendation.beatable, key=lambda rival: rival.probability)
         warnings.append(
             f"{NO_CLEAR_WINNER}: `{near.name}` is predicted to take {near.ms:.2f} ms, the branched model {result.run.makespan_ms:.2f} ms, "

@@ -223,13 +223,22 @@ def figures(plan: PlanAnswer) -> list[tuple[str, str]]:
         ("search", _search(predicted)),
         *([("accuracy", _accuracy(plan.accuracy))] if plan.accuracy else []),
         ("with other links", _links(predicted)),
-        *([("energy", _energy(predicted.energy_mj, predicted.best_single_energy_mj))] if predicted.energy_mj else []),
+        *([("energy", _energy(predicted))] if predicted.energy_mj else []),
         ("faster than all of these", _probability(predicted)),
         ("recommended", plan.recommended),
         *([("recommended instead", changed)] if (changed := _changes(plan)) else []),
-        *([("branching pays", f"where all others are {predicted.crossover:.2f} times as fast")] if predicted.crossover else []),
+        *([("branching pays", pays)] if (pays := _pays(predicted)) else []),
     ]
     return rows
+
+
+def _pays(predicted: Predicted) -> str | None:
+    """How fast the other processors would have to be; None where that is not known, or they are."""
+    if predicted.crossover:
+        return f"where all others are {predicted.crossover:.2f} times as fast"
+    if predicted.far_ahead and predicted.crossover_divided:
+        return f"where all others are at least {predicted.crossover_divided:.3g} times as fast"
+    return None
 
 
 def _computes(plan: PlanAnswer) -> str:
@@ -239,8 +248,16 @@ def _computes(plan: PlanAnswer) -> str:
     return f"{'exactly what the original computes' if plan.exact else 'another network than the original'}{twice}"
 
 
-def _energy(ours: float, single: float | None) -> str:
-    return f"{ours:.0f} mJ while processors compute" + (f", {single:.0f} mJ on the best single processor" if single else "")
+def _energy(predicted: Predicted) -> str:
+    """Of the branches and of what they are compared with, and which states of processors are counted."""
+    single, same = predicted.best_single_energy_mj, predicted.sequential_same_macs_energy_mj
+    counted = {part.state for part in predicted.energy if part.mj is not None}
+    states = {"busy": "compute", "waiting": "wait", "idle": "have no work"}
+    return (
+        f"{predicted.energy_mj:.0f} mJ while processors {' or '.join(word for state, word in states.items() if state in counted)}"
+        + (f", {single:.0f} mJ on the best single processor" if single else "")
+        + (f", {same:.0f} mJ of the sequential network" if same else "")
+    )
 
 
 def _links(predicted: Predicted) -> str:

@@ -22,7 +22,8 @@ KEYS = {
         "predicted.": (
             "makespan_ms best_single_ms best_single_processor speedup sequential_same_macs_ms whole_graph_ms operator_split_ms "
             "ideal_split_ms ideal_fraction efficiency optimal gap source "
-            "expected_ms makespan_low_ms makespan_high_ms probability_faster measure_next links changes crossover energy_mj best_single_energy_mj"
+            "expected_ms makespan_low_ms makespan_high_ms probability_faster measure_next links changes crossover energy_mj best_single_energy_mj "
+            "sequential_same_macs_energy_mj energy far_ahead crossover_divided"
         ),
         "weights.": "source",
     },
@@ -35,7 +36,7 @@ KEYS = {
     "export": {"": "files checks"},
     "emit": {"": "package network branched files segments max_error warnings"},
     "run": {
-        "": "median_ms p90_ms runs sequential ratio macs_ratio same_net_whole_graph_ms efficiency max_error trace processors replaced",
+        "": "median_ms p90_ms runs sequential ratio macs_ratio same_net_whole_graph_ms efficiency max_error trace processors replaced energy_mj energy_counter energy_reason",
         "sequential.": "name median_ms p90_ms",
         "comparisons[]": "name ratio low high",
     },

@@ -2,6 +2,8 @@ import dataclasses
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from predictors.devices import NotNegative, load_device
 from predictors.energy import EnergyModel
@@ -30,9 +32,48 @@ def test_energy_of_a_run_is_that_of_its_processors_while_they_compute():
     assert EnergyModel(device).plan_mj({"gpu": 10.0, "cpu[1large]": 4.0}, 12.0) is None
 
 
-def test_processors_that_wait_take_the_power_that_the_profile_states_for_it():
+def with_power(device, family, **states):
+    """A device that states what a processor takes while it does not compute, W."""
+    stated = {key: NotNegative(watts, next(iter(device.sources))) for key, watts in states.items()}
+    changed = msgspec.structs.replace(device.processors[family], **stated)
+    return dataclasses.replace(device, processors={**device.processors, family: changed})
+
+
+@pytest.mark.parametrize(
+    ("states", "watts"), [({"idle_w": 0.5}, 0.5), ({"idle_w": 0.5, "waiting_w": 0.75}, 0.75), ({"waiting_w": 0.25}, 0.25)]
+)
+def test_processors_that_wait_take_the_power_that_the_profile_states_for_it(states, watts):
     device = load_device("mi9")
-    gpu = msgspec.structs.replace(device.processors["gpu"], idle_w=NotNegative(0.5, "x"))
-    waiting = dataclasses.replace(device, processors={**device.processors, "gpu": gpu})
+    waiting = with_power(device, "gpu", **states)
     busy = {"gpu": 10.0, "dsp": 4.0}
-    assert EnergyModel(waiting).plan_mj(busy, 12.0) - EnergyModel(device).plan_mj(busy, 12.0) == pytest.approx(2.0 * 0.5)
+    assert EnergyModel(waiting).plan_mj(busy, 12.0) - EnergyModel(device).plan_mj(busy, 12.0) == pytest.approx(2.0 * watts)
+
+
+def test_a_processor_without_work_takes_its_idle_power_for_the_whole_run():
+    device = load_device("mi9")
+    idle = with_power(device, "cpu", idle_w=0.5, waiting_w=9.0)
+    assert EnergyModel(idle).plan_mj({"gpu": 10.0}, 12.0) - EnergyModel(device).plan_mj({"gpu": 10.0}, 12.0) == pytest.approx(6.0)
+
+
+@given(
+    busy=st.dictionaries(st.sampled_from(["cpu", "gpu", "dsp", "cpu[3med]"]), st.floats(0, 100), min_size=1),
+    longer=st.floats(0, 100),
+    idle=st.none() | st.floats(0, 10),
+)
+def test_parts_add_up_to_the_energy_and_cover_the_run_of_every_processor(busy, longer, idle):
+    device = load_device("mi9")
+    if idle is not None:
+        device = with_power(device, "dsp", idle_w=idle)
+    makespan = max(busy.values()) + longer
+    parts = EnergyModel(device).parts(busy, makespan)
+    assert sum(part.mj or 0.0 for part in parts) == pytest.approx(EnergyModel(device).plan_mj(busy, makespan))
+    assert {part.processor.partition("[")[0] for part in parts} == {"cpu", "gpu", "dsp"}
+    for name in {part.processor for part in parts}:
+        assert sum(part.ms for part in parts if part.processor == name) == pytest.approx(makespan)
+    assert all((part.mj is None) == (part.power_w is None) == (part.source is None) for part in parts)
+
+
+def test_every_part_that_counts_names_its_source():
+    part = EnergyModel(load_device("mi9")).parts({"dsp": 2.0}, 2.0)[0]
+    assert (part.state, part.power_w, part.mj) == ("busy", 1.6, pytest.approx(3.2))
+    assert "paper 003" in part.source

@@ -11,20 +11,22 @@ from scheduler.checks.verify import random_input, verify_bundle
 from scheduler.cores import available_cores
 from scheduler.delegates.base import TunedKernel
 from scheduler.measure.benchmark import Effort, benchmark
+from scheduler.measure.energy.loop import MeasuredEnergy
 from scheduler.measure.throughput import throughput
 from scheduler.runtime.session import Session
 
 CORE = available_cores()[0]
+NOTHING = MeasuredEnergy(None, None, 0, "no counter")
 
 
-def run(path, mapping=None, in_flight=None, warnings=(), **asked):
+def run(path, mapping=None, in_flight=None, warnings=(), energy=NOTHING, **asked):
     """The answer, and what it is made of."""
     with Session(path, mapping, in_flight=in_flight or 1) as session:
         x = random_input(session.bundle)
         right = judge(session, x) if session.computes else None
         result = benchmark(session, x, Effort(3, warmup=0))
         rates = None if in_flight is None else throughput(session, x, in_flight, rounds=1)
-        return run_answer(session, result, right, rates, warnings=list(warnings), **asked), result, right, rates
+        return run_answer(session, result, right, rates, energy, warnings=list(warnings), **asked), result, right, rates
 
 
 def test_times_are_those_of_the_benchmark(bundle_dir):
@@ -36,6 +38,12 @@ def test_times_are_those_of_the_benchmark(bundle_dir):
     assert answer.same_net_whole_graph_ms == result.whole.median_ms
     assert answer.subgraphs_alone_ms == result.alone_ms
     assert answer.source == "measured"
+
+
+@pytest.mark.parametrize("energy", [MeasuredEnergy(2.5, "RAPL: package-0", 40, None), NOTHING])
+def test_energy_is_what_was_measured_or_why_it_was_not(bundle_dir, energy):
+    answer, _, _, _ = run(bundle_dir, energy=energy)
+    assert (answer.energy_mj, answer.energy_counter, answer.energy_reason) == (energy.mj, energy.counter, energy.reason)
 
 
 def test_check_is_what_was_judged_without_its_arrays(bundle_dir):

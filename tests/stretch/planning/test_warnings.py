@@ -3,6 +3,7 @@
 import pytest
 
 from predictors.devices import load_device
+from predictors.errors import InfeasibleError
 from predictors.graph import Op, OpGraph
 from stretch.planning.config import PlanConfig
 from stretch.planning.plan import plan
@@ -56,3 +57,25 @@ def test_operators_that_need_every_row_are_named_where_bands_are_asked_for(resul
     assert "`global_avg_pool` in s1, s2" in said
     assert "head" not in said
     assert not any("not split by rows" in each for each in result.warnings)
+
+
+@pytest.mark.parametrize("device", ["s24", "x-elite"])
+def test_processor_that_is_far_ahead_is_to_be_used_alone_and_the_crossover_is_told(device):
+    found = plan(resnet50(), load_device(device), PlanConfig())
+    [said] = [each for each in found.warnings if "alone, it is far ahead" in each]
+    assert found.recommended == "single:npu"
+    assert f"{found.ahead.crossover:.3g} times as fast" in said
+    assert found.predicted.far_ahead == "npu"
+    assert found.predicted.crossover_divided == found.ahead.crossover > 1
+    assert not any("the tightest" in each for each in found.warnings)
+
+
+def test_rule_that_leaves_no_design_is_named_where_it_was_asked_for_though_one_processor_is_far_ahead():
+    with pytest.raises(InfeasibleError) as caught:
+        plan(resnet50(), load_device("s24"), PlanConfig(alpha=0.01))
+    assert caught.value.rules
+
+
+def test_nothing_is_far_ahead_where_others_help(result):
+    assert not result.ahead.far
+    assert result.predicted.far_ahead is None
