@@ -22,6 +22,7 @@ from stretch.planning.search.banded import with_exact_kinds, without_stretched
 from stretch.planning.search.bounds import loss_of
 from stretch.planning.search.exact import Within, search_exact, search_least_loss
 from stretch.planning.search.layers import TIE
+from stretch.planning.search.measures import told_by
 from stretch.planning.search.placing_sides import place_sides
 from stretch.planning.search.result import SearchResult
 from stretch.planning.search.seams import without_seams
@@ -179,7 +180,7 @@ class _Levels:
             return []
         end = self._least(low, high)
         between = [
-            search_exact(self.space, low, high, n_meet, within=Within(self.losses, most))
+            search_exact(self.space, low, high, n_meet, within=Within(told_by(self.losses), most))
             for most in self._bounds(self.lost(end), self.lost(fastest), count)
         ]
         return [end, *(each for each in between if each is not None), fastest]
@@ -193,7 +194,7 @@ class _Levels:
         n_meet = self.asked.config.n_meet
         least = search_least_loss(self.space, low, high, n_meet, self.losses)
         assert least is not None, "there is a design, or this is not asked"
-        return search_exact(self.space, low, high, n_meet, within=Within(self.losses, self.lost(least))) or least
+        return search_exact(self.space, low, high, n_meet, within=Within(told_by(self.losses), self.lost(least))) or least
 
     def _bounds(self, least: float, most: float, count: int) -> list[float]:
         """Bounds between two ends, even in what people read: accuracy, not loss."""
