@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from predictors.errors import StretchError, UnknownNameError, UsageError
+from predictors.errors import StretchError, UsageError
 from stretch.cli.inputs import InputSizes, read_inputs
 from stretch.cli.options import planner_options
 from stretch.cli.output import Output, verb
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from stretch.planning.cost.accuracy import AccuracySource
     from stretch.planning.front_answer import FrontAnswer
     from stretch.stages.network import Network
-
-#: What may be weighed against latency.
-AGAINST = ("agreement", "accuracy", "macs")
 
 
 @verb
@@ -38,8 +35,8 @@ def search(
     pareto: Annotated[
         str | None,
         typer.Option(
-            help="What is weighed: latency,agreement (the default with images or a measured sensitivity), latency,accuracy (with the "
-            "predictor of a supernet) or latency,macs."
+            help="What is weighed, two or three of latency, energy, macs, memory, agreement (with images or a measured sensitivity) and "
+            "accuracy (with the predictor of a supernet); latency,agreement by default where agreement is predicted, else latency,macs."
         ),
     ] = None,
     top: Annotated[int, typer.Option(help="Designs, at most.", min=2, max=100)] = 10,
@@ -64,8 +61,8 @@ def search(
 
     from predictors.devices import load_device
 
-    against = _against(pareto)
-    _check(request, against, images, folder, plot)
+    weighed = _weighed(pareto)
+    _check(request, weighed, images, folder, plot)
     profile, shape = load_device(device), read_inputs(input_size)
     from stretch.cli.train import import_torch
 
@@ -80,10 +77,10 @@ def search(
         progress("capturing")
         network = read_network(model, shape, weights="none" if images is None else weights, seed=seed, trust_code=trust_code)
         source = _source(network, profile, request, images, (image_count, budget * 60), pictures, progress, seconds)
-        weighed = against or ("macs" if source is None else "agreement" if source.option == "min_agreement" else "accuracy")
+        usual = "macs" if source is None else "agreement" if source.option == "min_agreement" else "accuracy"
         began = time.perf_counter()
         progress("designs")
-        found = front(network.graph, profile, request, weighed, top, source)
+        found = front(network.graph, profile, request, weighed or ("latency", usual), top, source)
         seconds["search"] = round(time.perf_counter() - began, 3)
         answer = front_answer(found, seconds)
     if source is None:
@@ -98,36 +95,30 @@ def search(
     out.emit(answer, lambda console: print_front(console, answer))
 
 
-def _against(pareto: str | None) -> str | None:
-    """What is weighed against latency; None where that is not said.
+def _weighed(pareto: str | None) -> tuple[str, ...]:
+    """What is weighed; nothing where that is not said.
 
     Raises:
-        UsageError: If it is not latency and one other.
+        UsageError: If it is not two or three things.
         UnknownNameError: If there is no such thing to weigh.
     """
-    if pareto is None:
-        return None
-    names = [name.strip() for name in pareto.split(",")]
-    for name in names:
-        if name not in ("latency", *AGAINST):
-            raise UnknownNameError.among("objective", name, ("latency", *AGAINST))
-    others = [name for name in names if name != "latency"]
-    if len(names) != 2 or len(others) != 1:
-        raise UsageError(f"--pareto {pareto} does not weigh latency against one other", "write it as --pareto latency,agreement")
-    return others[0]
+    from stretch.planning.pareto import check_weighed
+
+    return () if pareto is None else check_weighed(tuple(name.strip() for name in pareto.split(",")))
 
 
-def _check(request: PlanConfig, against: str | None, images: Path | None, folder: Path | None, plot: Path | None) -> None:
+def _check(request: PlanConfig, weighed: tuple[str, ...], images: Path | None, folder: Path | None, plot: Path | None) -> None:
     """Refuse what cannot be answered or written, before any work is done for it."""
     from stretch.cli.predict import check_picture
 
     if images is not None and request.accuracy:
         raise UsageError("--images and --accuracy both say what designs are weighed by", "give one of the two")
-    if images is not None and against not in (None, "agreement"):
-        raise UsageError(f"images say nothing of latency,{against}", "leave out --images, or ask for --pareto latency,agreement")
-    if against in ("agreement", "accuracy") and images is None and not request.accuracy:
-        what = "--images DIR or --accuracy FILE" if against == "agreement" else "--accuracy FILE"
-        raise UsageError(f"nothing predicts the {against} of designs", f"give {what}, or ask for --pareto latency,macs")
+    if images is not None and weighed and "agreement" not in weighed:
+        raise UsageError(f"images say nothing of {','.join(weighed)}", "leave out --images, or ask for --pareto latency,agreement")
+    for name in ("agreement", "accuracy"):
+        if name in weighed and images is None and not request.accuracy:
+            what = "--images DIR or --accuracy FILE" if name == "agreement" else "--accuracy FILE"
+            raise UsageError(f"nothing predicts the {name} of designs", f"give {what}, or ask for --pareto latency,macs")
     for name in ("min_accuracy", "min_agreement", "latency_budget"):
         if getattr(request, name) is not None:
             raise UsageError(f"a front is not bounded by --{name.replace('_', '-')}", "take the design that keeps it from the front")

@@ -6,6 +6,7 @@ import msgspec
 
 from stretch.planning.answer import plain
 from stretch.planning.cost.accuracy import PredictedAccuracy
+from stretch.planning.cost.energy import run_mj
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.cost.sensitivity import MeasuredOn, Sensitivity
 from stretch.planning.design.branch_design import BranchDesign, SegmentDesign
@@ -29,7 +30,9 @@ class FrontDesignAnswer(msgspec.Struct, frozen=True, kw_only=True):
         exact: Whether it computes exactly what the original computes.
         branches: What becomes of each segment that branches, in words.
         accuracy: What is predicted of its accuracy; None where nothing predicts it.
-        optimal: Whether no design within the constraints is faster and loses as little.
+        energy_mj: Energy of its processors; None if the profile states no power of one.
+        peak_bytes: Activation bytes alive at one time, by the planner's estimate.
+        optimal: Whether no design within the constraints is better in all of what is weighed; false where three things are.
         design: The design, as a design file has it.
         file: Its design file, where it was written.
     """
@@ -45,6 +48,8 @@ class FrontDesignAnswer(msgspec.Struct, frozen=True, kw_only=True):
     exact: bool
     branches: list[str]
     accuracy: PredictedAccuracy | None
+    energy_mj: float | None
+    peak_bytes: int
     optimal: bool
     design: BranchDesign
     file: str | None = None
@@ -58,7 +63,7 @@ class FrontAnswer(msgspec.Struct, frozen=True, kw_only=True):
         device: The device.
         processors: That branches may use.
         pareto: What is weighed.
-        designs: From the slowest, which loses least, to the fastest.
+        designs: From the slowest to the fastest.
         best_single_ms: The original on the best single processor.
         best_single_processor: Which.
         best_single_precision: In which precision.
@@ -117,7 +122,7 @@ def front_answer(front: Front, seconds: dict[str, float]) -> FrontAnswer:
         model=asked.graph.name,
         device=asked.device.id,
         processors=list(config.processors),
-        pareto=["latency", front.against],
+        pareto=list(front.weighed),
         designs=rows,
         best_single_ms=single.ms,
         best_single_processor=single.processor,
@@ -147,6 +152,8 @@ def _row(name: str, front: Front, found: FrontDesign, single_ms: float, sequenti
         exact=found.exact,
         branches=[_words(part) for part in found.design.segments if not part.whole],
         accuracy=None if source is None or found.loss is None else source.told(found.loss),
+        energy_mj=run_mj(run, asked.device),
+        peak_bytes=found.peak_bytes,
         optimal=found.optimal,
         design=found.design,
     )

@@ -28,6 +28,7 @@ from stretch.planning.cost.compare import (
 )
 from stretch.planning.cost.deciding import Deciding, deciding
 from stretch.planning.cost.draws import kept_ms, uncertain_run
+from stretch.planning.cost.energy import run_mj
 from stretch.planning.cost.rates import busiest_ms
 from stretch.planning.cost.times import BranchTime, SegmentTime, SideTime, Timeline
 from stretch.planning.cost.uncertain import drawn
@@ -217,13 +218,7 @@ class PlanResult:
     @property
     def energy_mj(self) -> float | None:
         """Energy of the processors over the run, mJ; None if the profile states no power of one."""
-        busy: dict[str, float] = {}
-        for row in self.run.segments:
-            for branch in row.branches:
-                busy[branch.scale.processor] = busy.get(branch.scale.processor, 0.0) + branch.ms + branch.contention_ms
-        for side in self.run.sides:
-            busy[side.time.scale.processor] = busy.get(side.time.scale.processor, 0.0) + side.time.ms
-        return EnergyModel(self.device).plan_mj(busy, self.run.makespan_ms)
+        return run_mj(self.run, self.device)
 
     @property
     def predicted(self) -> Predicted:

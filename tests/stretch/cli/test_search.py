@@ -62,7 +62,9 @@ def test_front_by_images_is_saved_as_designs_that_branch_takes_and_a_sensitivity
     ("words", "code", "why"),
     [
         (("--pareto", "latency,beauty"), 3, "unknown objective `beauty`"),
-        (("--pareto", "agreement"), 2, "--pareto agreement does not weigh latency against one other"),
+        (("--pareto", "agreement"), 2, "--pareto agreement does not name two or three different things to weigh"),
+        (("--pareto", "latency,latency"), 2, "does not name two or three different things to weigh"),
+        (("--pareto", "latency,macs,energy,memory"), 2, "does not name two or three different things to weigh"),
         (("--pareto", "latency,agreement"), 2, "nothing predicts the agreement of designs"),
         (("--pareto", "latency,accuracy"), 2, "nothing predicts the accuracy of designs"),
         (("--images", "no/such"), 1, "there is no folder no/such with images"),
