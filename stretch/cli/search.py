@@ -1,4 +1,4 @@
-"""`stretch search`: the front of designs from what computes what the original computes to what is fastest."""
+"""`stretch search`: fronts of designs, and designs that differ."""
 
 import time
 import warnings
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from stretch.stages.network import Network
 
 
+#: How many times the best design's value others may have, where that is not said.
+WITHIN = 1.2
+
+
 @verb
 @picture_options
 @planner_options
@@ -39,7 +43,14 @@ def search(
             "accuracy (with the predictor of a supernet); latency,agreement by default where agreement is predicted, else latency,macs."
         ),
     ] = None,
-    top: Annotated[int, typer.Option(help="Designs, at most.", min=2, max=100)] = 10,
+    within: Annotated[
+        float | None,
+        typer.Option(
+            help="Instead of a front: the best design in the objective, and others with other branches, processors or kinds of segments "
+            "whose value is at most so many times the best one's, such as 1.2."
+        ),
+    ] = None,
+    top: Annotated[int, typer.Option(help="Designs, at most.", min=1, max=100)] = 10,
     request: PlanConfig,
     images: Annotated[
         Path | None, typer.Option(help="Folder of unlabelled images (pictures or .npy) to measure on what single segments lose.")
@@ -56,19 +67,22 @@ def search(
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw the front, to this .svg or .png file.")] = None,
     trust_code: Annotated[bool, typer.Option("--trust-code", help="Allow file.py:factory to execute that file.")] = False,
 ) -> None:
-    """Search the front of designs: for each loss of agreement the fastest one, none of which is built."""
+    """Search a front of designs, or the best one and others that differ; none of them is built."""
     from msgspec.structs import replace
 
     from predictors.devices import load_device
 
     weighed = _weighed(pareto)
+    differ = within is not None or (not weighed and request.objective not in ("latency", "accuracy"))
     _check(request, weighed, images, folder, plot)
+    _check_mode(request, weighed, within, images, plot)
     profile, shape = load_device(device), read_inputs(input_size)
     from stretch.cli.train import import_torch
 
     import_torch()
     from stretch.planning.front_answer import front_answer
-    from stretch.planning.pareto import front
+    from stretch.planning.pareto import Front, front
+    from stretch.planning.several import Several, several
     from stretch.report.front import draw_front, print_front
     from stretch.stages.network import read_network
 
@@ -80,7 +94,11 @@ def search(
         usual = "macs" if source is None else "agreement" if source.option == "min_agreement" else "accuracy"
         began = time.perf_counter()
         progress("designs")
-        found = front(network.graph, profile, request, weighed or ("latency", usual), top, source)
+        found: Front | Several
+        if differ:
+            found = several(network.graph, profile, request, top, within or WITHIN, source)
+        else:
+            found = front(network.graph, profile, request, weighed or ("latency", usual), top, source)
         seconds["search"] = round(time.perf_counter() - began, 3)
         answer = front_answer(found, seconds)
     if source is None:
@@ -107,6 +125,18 @@ def _weighed(pareto: str | None) -> tuple[str, ...]:
     return () if pareto is None else check_weighed(tuple(name.strip() for name in pareto.split(",")))
 
 
+def _check_mode(request: PlanConfig, weighed: tuple[str, ...], within: float | None, images: Path | None, plot: Path | None) -> None:
+    """Refuse what belongs to a front where the best design and others are asked for, and the other way round."""
+    if weighed and within is not None:
+        raise UsageError("--pareto asks for a front, and --within for the best design and others", "give one of the two")
+    if weighed and request.objective != "latency":
+        raise UsageError(f"a front has no objective such as {request.objective}", "leave out --pareto or --objective")
+    differ = within is not None or (not weighed and request.objective not in ("latency", "accuracy"))
+    for name, given in (("--images", images), ("--plot", plot)):
+        if differ and given is not None:
+            raise UsageError(f"{name} belongs to a front, and the best design and others were asked for", f"leave out {name}")
+
+
 def _check(request: PlanConfig, weighed: tuple[str, ...], images: Path | None, folder: Path | None, plot: Path | None) -> None:
     """Refuse what cannot be answered or written, before any work is done for it."""
     from stretch.cli.predict import check_picture
@@ -121,7 +151,9 @@ def _check(request: PlanConfig, weighed: tuple[str, ...], images: Path | None, f
             raise UsageError(f"nothing predicts the {name} of designs", f"give {what}, or ask for --pareto latency,macs")
     for name in ("min_accuracy", "min_agreement", "latency_budget"):
         if getattr(request, name) is not None:
-            raise UsageError(f"a front is not bounded by --{name.replace('_', '-')}", "take the design that keeps it from the front")
+            raise UsageError(
+                f"what is searched for is not bounded by --{name.replace('_', '-')}", "take the design that keeps it from the front"
+            )
     if images is not None and not images.is_dir():
         raise StretchError(f"there is no folder {images} with images", "give a folder of pictures or .npy arrays with --images")
     if folder is not None and (folder.is_file() or (folder.is_dir() and any(folder.iterdir()))):

@@ -54,6 +54,8 @@ def _table(answer: FrontAnswer, *, wide: bool) -> "Table":
     for title in ("predicted ms", "speed-up", *(("over sequential",) if wide else ()), "MACs", "meets"):
         column(table, title, right=True)
     more = [name for name in answer.pareto if name in TITLES]
+    if answer.objective not in (None, "latency"):
+        column(table, answer.objective, right=True)
     for name in more:
         column(table, TITLES[name], right=name in ("energy", "memory"))
     column(table, "branches", fold=True)
@@ -62,6 +64,8 @@ def _table(answer: FrontAnswer, *, wide: bool) -> "Table":
         if wide:
             cells.append("none" if row.speedup_over_sequential is None else f"{row.speedup_over_sequential:.2f}")
         cells += [f"{row.macs_ratio:.3f}", str(row.n_meet)]
+        if row.value is not None and answer.objective != "latency":
+            cells.append(f"{row.value:.4g}")
         cells += [f"{value_of(row, name):.4g}" if name in ("energy", "memory") else _accuracy(row.accuracy) for name in more]
         words = "; ".join(row.branches) or "none: one processor at a time"
         table.add_row(*cells, f"exact, {words}" if row.exact and row.branches else words)
@@ -89,13 +93,23 @@ def print_front(console: "Console", answer: FrontAnswer) -> None:
             f"sequential network of {answer.sequential_same_macs_ratio:.3f} of the MACs: {answer.sequential_same_macs_ms:.2f} ms "
             f"on {answer.sequential_same_macs_processor}, to be trained"
         )
-    console.print(f"10^{answer.space_log10:.1f} designs, {answer.evaluated} ways costed")
+    console.print(f"10^{answer.space_log10:.1f} designs, {answer.evaluated} ways costed{_proved(answer)}")
     if answer.sensitivity is not None:
         on = answer.sensitivity
         console.print(
             f"agreement predicted from single segments, calibrated on {on.images} images and compared on {on.held_back} others "
             f"in {on.seconds:.0f} s" + ("" if on.complete else " (not all: more time is more certainty)")
         )
+
+
+def _proved(answer: FrontAnswer) -> str:
+    """What is known of the first of designs that differ, and how long it took."""
+    took = f", {answer.seconds['search']:.2f} s" if "search" in answer.seconds else ""
+    if answer.objective is None:
+        return took
+    if answer.optimal:
+        return f"; none is better than the first{took}"
+    return (f"; none is more than {answer.gap * 100:.2f} % better than the first" if answer.gap is not None else "") + took
 
 
 def draw_front(answer: FrontAnswer, out: Path) -> None:

@@ -5,6 +5,7 @@ segments have been branched so far, and how many of the next segments are
 already covered because stages are merged.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -16,6 +17,9 @@ from stretch.planning.search.layers import Layer, Path, shortest_path, undominat
 from stretch.planning.search.measures import LATENCY, Floats, Measure, Toll, told_by, weighed
 from stretch.planning.search.result import SearchResult
 from stretch.planning.search.space import DesignSpace
+
+#: Whether options are of a kind that is asked for.
+Using = Callable[[Ways], bool]
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ def search_exact(
         The design, or None if there is none.
     """
     cost = LATENCY if toll is None else weighed((1.0, LATENCY), (1.0, told_by(toll)))
-    return search_least(space, low, high, n_meet, cost, within, using)
+    return search_least(space, low, high, n_meet, cost, within, None if using is None else lambda ways: using in ways.processors)
 
 
 def search_least_loss(space: DesignSpace, low: int, high: int, n_meet: int, losses: Toll, budget_ms: float = np.inf) -> SearchResult | None:
@@ -74,7 +78,7 @@ def search_least_loss(space: DesignSpace, low: int, high: int, n_meet: int, loss
 
 
 def search_least(
-    space: DesignSpace, low: int, high: int, n_meet: int, cost: Measure, within: Within | None = None, using: str | None = None
+    space: DesignSpace, low: int, high: int, n_meet: int, cost: Measure, within: Within | None = None, using: Using | None = None
 ) -> SearchResult | None:
     """The design of `space` that has least of a measure.
 
@@ -85,7 +89,7 @@ def search_least(
         n_meet: Branched segments, at least.
         cost: The measure.
         within: A bound on another one; None for no bound.
-        using: A processor that some segment has to use.
+        using: Options of which some segment has to have one; None for any.
 
     Returns:
         The design, its `value` that of the measure; None if there is none.
@@ -153,13 +157,13 @@ class _States:
 
 
 def _layer(
-    space: DesignSpace, options: list[Ways], states: _States, cost: Measure, using: str | None, within: Within | None = None
+    space: DesignSpace, options: list[Ways], states: _States, cost: Measure, using: Using | None, within: Within | None = None
 ) -> Layer:
     parts = []
     best = undominated if within is None else undominated_with_loss
     offset = 0
     for group in options:
-        branched = len(group.candidates) > 1
+        branched, wanted = len(group.candidates) > 1, using is not None and using(group)
         end = space.holders.index(group.holder(space.costs.host))
         costs = np.broadcast_to(cost.of(group), group.ms.shape)
         losses = None if within is None else np.broadcast_to(within.measure.of(group), group.ms.shape)
@@ -171,7 +175,7 @@ def _layer(
             piece = best(Layer(zeros, zeros, group.macs[index], costs[holder][index], index + offset, loss))
             zeros = np.zeros(len(piece.ms), np.int64)
             for level, used in product(range(states.levels), range(states.uses)):
-                after = states.number(end, min(level + branched, states.levels - 1), group.span - 1, max(used, using in group.processors))
+                after = states.number(end, min(level + branched, states.levels - 1), group.span - 1, max(used, wanted))
                 before = zeros + states.number(holder, level, 0, used)
                 parts.append(Layer(before, zeros + after, piece.macs, piece.ms, piece.option, piece.loss))
         offset += len(group.macs)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from predictors.devices import DeviceProfile
 from stretch.planning.cost.ways import Ways
 from stretch.planning.objective import Objective
-from stretch.planning.search.exact import Within, search_least
+from stretch.planning.search.exact import Using, Within, search_least
 from stretch.planning.search.measures import LATENCY, Measure, Power, on_only, weighed
 from stretch.planning.search.result import SearchResult
 from stretch.planning.search.space import DesignSpace
@@ -67,7 +67,9 @@ class Goal:
         return self.measure([name for name in space.processors if name in working]).total(space, picks)
 
 
-def search_best(space: DesignSpace, low: int, high: int, n_meet: int, goal: Goal, within: Within | None = None) -> SearchResult | None:
+def search_best(
+    space: DesignSpace, low: int, high: int, n_meet: int, goal: Goal, within: Within | None = None, using: Using | None = None
+) -> SearchResult | None:
     """The design of a space that is best in a goal.
 
     Args:
@@ -77,6 +79,7 @@ def search_best(space: DesignSpace, low: int, high: int, n_meet: int, goal: Goal
         n_meet: Branched segments, at least.
         goal: What is to be least.
         within: A bound on something else.
+        using: Options of which some segment has to have one; None for any.
 
     Returns:
         The design, its `value` that of the goal; None if there is none.
@@ -86,7 +89,7 @@ def search_best(space: DesignSpace, low: int, high: int, n_meet: int, goal: Goal
         part = on_only(space, some)
         if not all(part.options):
             continue
-        each = search_least(part, low, high, n_meet, goal.measure(some), within)
+        each = search_least(part, low, high, n_meet, goal.measure(some), within, using)
         if each is not None:
             found.append(each)
     return least_of(found)
