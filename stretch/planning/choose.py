@@ -149,12 +149,8 @@ def _mixed(graph: OpGraph, config: PlanConfig, costs: Costs, space: DesignSpace,
     can have; a design without them loses no accuracy and needs no more than are asked for.
     """
     goal, macs = _goal(config, costs), macs_range(graph, config)
-    if config.strategy == "exact":
-        found = [search_best(space, *macs, n_meet, goal)]
-    elif config.strategy == "evolve":
-        found = [evolve(space, *macs, n_meet, Added(goal, space), ())]
-    else:
-        found = [search(config.strategy, space, *macs, n_meet)]
+    several = config.strategy in ("exact", "evolve")
+    found = [_best(graph, config, goal, space, n_meet) if several else search(config.strategy, space, *macs, n_meet)]
     if n_meet > config.n_meet:
         found.append(search_best(without_stretched(space), *macs, config.n_meet, goal))
     return min((each for each in found if each is not None), key=lambda each: each.ms if each.value is None else each.value, default=None)
@@ -197,10 +193,8 @@ def _space(
 def _search(graph: OpGraph, config: PlanConfig, costs: Costs, space: DesignSpace, n_meet: int) -> SearchResult | None:
     low, high = macs_range(graph, config)
     goal = _goal(config, costs)
-    if config.strategy == "exact" and not config.widens:
-        return search_best(space, low, high, n_meet, goal)
-    if config.strategy == "evolve":
-        return evolve(space, low, high, n_meet, Added(goal, space), ()) or search_best(space, low, high, n_meet, goal)
+    if config.strategy in ("exact", "evolve") and not config.widens:
+        return _best(graph, config, goal, space, n_meet)
     if space.longest_span > 1:
         # These searches know no merging: they take the meeting points of the best design that does.
         guide = search_exact(space, low, high, n_meet)
@@ -217,11 +211,27 @@ def _search(graph: OpGraph, config: PlanConfig, costs: Costs, space: DesignSpace
                 f"no design of `{graph.name}` with `{config.join}` joins was found in the range of multiply-accumulates",
                 Sentence("use {}", Mention("join", DEFAULT)),
             )
-        raise InfeasibleError(
-            f"the strategy `{config.strategy}` finds no design of `{graph.name}`, though there is one",
-            Sentence("use {}", Mention("strategy", "exact")),
-        )
+        raise _missed(graph, config)
     return found
+
+
+def _best(graph: OpGraph, config: PlanConfig, goal: Goal, space: DesignSpace, n_meet: int) -> SearchResult | None:
+    """The best design of a space by the exact search, or the best one tried; for what does not add up the fastest, to begin with."""
+    macs = macs_range(graph, config)
+    if config.strategy == "exact" or config.best_in.tried:
+        return search_best(space, *macs, n_meet, goal)
+    found = evolve(space, *macs, n_meet, Added(goal, space), ())
+    if found is None and search_best(space, *macs, n_meet, goal) is not None:
+        raise _missed(graph, config)
+    return found
+
+
+def _missed(graph: OpGraph, config: PlanConfig) -> InfeasibleError:
+    """The error for a strategy that overlooks every design."""
+    return InfeasibleError(
+        f"the strategy `{config.strategy}` finds no design of `{graph.name}`, though there is one",
+        Sentence("use {}", Mention("strategy", "exact")),
+    )
 
 
 def _refusal(graph: OpGraph, config: PlanConfig, costs: Costs, stages: Sequence[Segment], space: DesignSpace) -> InfeasibleError:
