@@ -169,7 +169,7 @@ def front_rows(
     from stretch.planning.pareto import front
 
     config = PlanConfig(processors=processors, kinds=tuple(KINDS), macs=macs, **LOOSE)
-    answer = front_answer(front(graph, load_device(device), config, "agreement", TOP, source), {})
+    answer = front_answer(front(graph, load_device(device), config, ("latency", "agreement"), TOP, source), {})
     found = []
     for each in answer.designs:
         assert each.accuracy is not None

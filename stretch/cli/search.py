@@ -1,4 +1,4 @@
-"""`stretch search`: the front of designs from what computes what the original computes to what is fastest."""
+"""`stretch search`: fronts of designs, and designs that differ."""
 
 import time
 import warnings
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from predictors.errors import StretchError, UnknownNameError, UsageError
+from predictors.errors import StretchError, UsageError
 from stretch.cli.inputs import InputSizes, read_inputs
 from stretch.cli.options import planner_options
 from stretch.cli.output import Output, verb
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from stretch.planning.front_answer import FrontAnswer
     from stretch.stages.network import Network
 
-#: What may be weighed against latency.
-AGAINST = ("agreement", "accuracy", "macs")
+
+#: How many times the best design's value others may have, where that is not said.
+WITHIN = 1.2
 
 
 @verb
@@ -38,11 +39,18 @@ def search(
     pareto: Annotated[
         str | None,
         typer.Option(
-            help="What is weighed: latency,agreement (the default with images or a measured sensitivity), latency,accuracy (with the "
-            "predictor of a supernet) or latency,macs."
+            help="What is weighed, two or three of latency, energy, macs, memory, agreement (with images or a measured sensitivity) and "
+            "accuracy (with the predictor of a supernet); latency,agreement by default where agreement is predicted, else latency,macs."
         ),
     ] = None,
-    top: Annotated[int, typer.Option(help="Designs, at most.", min=2, max=100)] = 10,
+    within: Annotated[
+        float | None,
+        typer.Option(
+            help="Instead of a front: the best design in the objective, and others with other branches, processors or kinds of segments "
+            "whose value is at most so many times the best one's, such as 1.2."
+        ),
+    ] = None,
+    top: Annotated[int, typer.Option(help="Designs, at most.", min=1, max=100)] = 10,
     request: PlanConfig,
     images: Annotated[
         Path | None, typer.Option(help="Folder of unlabelled images (pictures or .npy) to measure on what single segments lose.")
@@ -59,19 +67,22 @@ def search(
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw the front, to this .svg or .png file.")] = None,
     trust_code: Annotated[bool, typer.Option("--trust-code", help="Allow file.py:factory to execute that file.")] = False,
 ) -> None:
-    """Search the front of designs: for each loss of agreement the fastest one, none of which is built."""
+    """Search a front of designs, or the best one and others that differ; none of them is built."""
     from msgspec.structs import replace
 
     from predictors.devices import load_device
 
-    against = _against(pareto)
-    _check(request, against, images, folder, plot)
+    weighed = _weighed(pareto)
+    differ = within is not None or (not weighed and request.objective not in ("latency", "accuracy"))
+    _check(request, weighed, images, folder, plot)
+    _check_mode(request, weighed, within, images, plot)
     profile, shape = load_device(device), read_inputs(input_size)
     from stretch.cli.train import import_torch
 
     import_torch()
     from stretch.planning.front_answer import front_answer
-    from stretch.planning.pareto import front
+    from stretch.planning.pareto import Front, front
+    from stretch.planning.several import Several, several
     from stretch.report.front import draw_front, print_front
     from stretch.stages.network import read_network
 
@@ -80,10 +91,14 @@ def search(
         progress("capturing")
         network = read_network(model, shape, weights="none" if images is None else weights, seed=seed, trust_code=trust_code)
         source = _source(network, profile, request, images, (image_count, budget * 60), pictures, progress, seconds)
-        weighed = against or ("macs" if source is None else "agreement" if source.option == "min_agreement" else "accuracy")
+        usual = "macs" if source is None else "agreement" if source.option == "min_agreement" else "accuracy"
         began = time.perf_counter()
         progress("designs")
-        found = front(network.graph, profile, request, weighed, top, source)
+        found: Front | Several
+        if differ:
+            found = several(network.graph, profile, request, top, within or WITHIN, source)
+        else:
+            found = front(network.graph, profile, request, weighed or ("latency", usual), top, source)
         seconds["search"] = round(time.perf_counter() - began, 3)
         answer = front_answer(found, seconds)
     if source is None:
@@ -98,39 +113,47 @@ def search(
     out.emit(answer, lambda console: print_front(console, answer))
 
 
-def _against(pareto: str | None) -> str | None:
-    """What is weighed against latency; None where that is not said.
+def _weighed(pareto: str | None) -> tuple[str, ...]:
+    """What is weighed; nothing where that is not said.
 
     Raises:
-        UsageError: If it is not latency and one other.
+        UsageError: If it is not two or three things.
         UnknownNameError: If there is no such thing to weigh.
     """
-    if pareto is None:
-        return None
-    names = [name.strip() for name in pareto.split(",")]
-    for name in names:
-        if name not in ("latency", *AGAINST):
-            raise UnknownNameError.among("objective", name, ("latency", *AGAINST))
-    others = [name for name in names if name != "latency"]
-    if len(names) != 2 or len(others) != 1:
-        raise UsageError(f"--pareto {pareto} does not weigh latency against one other", "write it as --pareto latency,agreement")
-    return others[0]
+    from stretch.planning.pareto import check_weighed
+
+    return () if pareto is None else check_weighed(tuple(name.strip() for name in pareto.split(",")))
 
 
-def _check(request: PlanConfig, against: str | None, images: Path | None, folder: Path | None, plot: Path | None) -> None:
+def _check_mode(request: PlanConfig, weighed: tuple[str, ...], within: float | None, images: Path | None, plot: Path | None) -> None:
+    """Refuse what belongs to a front where the best design and others are asked for, and the other way round."""
+    if weighed and within is not None:
+        raise UsageError("--pareto asks for a front, and --within for the best design and others", "give one of the two")
+    if weighed and request.objective != "latency":
+        raise UsageError(f"a front has no objective such as {request.objective}", "leave out --pareto or --objective")
+    differ = within is not None or (not weighed and request.objective not in ("latency", "accuracy"))
+    for name, given in (("--images", images), ("--plot", plot)):
+        if differ and given is not None:
+            raise UsageError(f"{name} belongs to a front, and the best design and others were asked for", f"leave out {name}")
+
+
+def _check(request: PlanConfig, weighed: tuple[str, ...], images: Path | None, folder: Path | None, plot: Path | None) -> None:
     """Refuse what cannot be answered or written, before any work is done for it."""
     from stretch.cli.predict import check_picture
 
     if images is not None and request.accuracy:
         raise UsageError("--images and --accuracy both say what designs are weighed by", "give one of the two")
-    if images is not None and against not in (None, "agreement"):
-        raise UsageError(f"images say nothing of latency,{against}", "leave out --images, or ask for --pareto latency,agreement")
-    if against in ("agreement", "accuracy") and images is None and not request.accuracy:
-        what = "--images DIR or --accuracy FILE" if against == "agreement" else "--accuracy FILE"
-        raise UsageError(f"nothing predicts the {against} of designs", f"give {what}, or ask for --pareto latency,macs")
+    if images is not None and weighed and "agreement" not in weighed:
+        raise UsageError(f"images say nothing of {','.join(weighed)}", "leave out --images, or ask for --pareto latency,agreement")
+    for name in ("agreement", "accuracy"):
+        if name in weighed and images is None and not request.accuracy:
+            what = "--images DIR or --accuracy FILE" if name == "agreement" else "--accuracy FILE"
+            raise UsageError(f"nothing predicts the {name} of designs", f"give {what}, or ask for --pareto latency,macs")
     for name in ("min_accuracy", "min_agreement", "latency_budget"):
         if getattr(request, name) is not None:
-            raise UsageError(f"a front is not bounded by --{name.replace('_', '-')}", "take the design that keeps it from the front")
+            raise UsageError(
+                f"what is searched for is not bounded by --{name.replace('_', '-')}", "take the design that keeps it from the front"
+            )
     if images is not None and not images.is_dir():
         raise StretchError(f"there is no folder {images} with images", "give a folder of pictures or .npy arrays with --images")
     if folder is not None and (folder.is_file() or (folder.is_dir() and any(folder.iterdir()))):

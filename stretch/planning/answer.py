@@ -220,6 +220,22 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
         return plain(self)
 
 
+class ObjectiveAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a design was to be best in.
+
+    Args:
+        asked: As it was asked for.
+        value: Of the design; None where the profile lacks what it takes, as for a design made elsewhere.
+        unit: Of the value; empty for a mixture of several and for a share.
+        strategy: How designs were searched.
+    """
+
+    asked: str
+    value: float | None
+    unit: str
+    strategy: str
+
+
 class UnusedProcessor(msgspec.Struct, frozen=True, kw_only=True):
     """A processor that a design leaves without work.
 
@@ -258,6 +274,7 @@ class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
         sides: The parts beside the trunk of a network with several inputs or outputs.
         design: The design, as a design file has it.
         predicted: Its times and those of its controls.
+        objective: What it was to be best in.
         accuracy: Predicted accuracy, where a predictor was given.
         recommended: What to run.
         comparisons: Each control beside the design, with the interval of their ratio.
@@ -286,6 +303,7 @@ class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
     sides: list[SideAnswer]
     design: BranchDesign
     predicted: Predicted
+    objective: ObjectiveAnswer
     accuracy: PredictedAccuracy | None
     recommended: str
     comparisons: list[Rival]

@@ -15,11 +15,14 @@ from stretch.planning.search.banded import with_exact_kinds, without_stretched
 from stretch.planning.search.bounds import Bounds
 from stretch.planning.search.concat import search_concat
 from stretch.planning.search.diagnose import explain_infeasible
+from stretch.planning.search.evolve import evolve, fastest_designs
 from stretch.planning.search.exact import search_exact
+from stretch.planning.search.goal import Goal, search_best
 from stretch.planning.search.merging import merge_stages
 from stretch.planning.search.refusal import refusal
 from stretch.planning.search.result import SearchResult
 from stretch.planning.search.rules import Rules
+from stretch.planning.search.score import Added, score_of
 from stretch.planning.search.space import DesignSpace
 from stretch.planning.sentences import Mention, Sentence
 from stretch.planning.strategies import search
@@ -73,30 +76,37 @@ def choose(
         UsageError: If the request cannot be planned for.
     """
     _check(config, accuracy_source)
+    goal = _goal(config, costs)
     for name in config.keep:
         if name not in (names := [stage.name for stage in stages]):
             raise UnknownNameError.among("stage to keep", name, names)
     space, n_meet, found = _stretched(graph, config, costs, stages, merges=accuracy_source is not None and accuracy_source.merges)
     if set(config.planned_kinds) != {"stretch"}:
         space = with_exact_kinds(graph, config, space)
-        found = _mixed(graph, config, space, n_meet)
+        found = _mixed(graph, config, costs, space, n_meet)
     if found is None and not explain:
         raise InfeasibleError(f"no design of `{graph.name}` meets the constraints")
     if found is None:
         raise _refusal(graph, config, costs, stages, space)
-    bounds = Bounds(graph, space, config, macs_range(graph, config), n_meet)
+    bounds = Bounds(graph, space, config, macs_range(graph, config), n_meet, goal)
     if config.params is not None:
         found = bounds.within_params(found)
     if accuracy_source is not None and getattr(config, accuracy_source.option) is not None:
         found = bounds.accurate_enough(found, accuracy_source)
     if accuracy_source is not None and config.objective == "accuracy":
         found = bounds.most_accurate(found, accuracy_source)
+    if config.latency_budget is not None and found.ms > config.latency_budget and not config.best_in.only_latency:
+        found = bounds.fast_enough(found)
     if config.latency_budget is not None and found.ms > config.latency_budget:
         what = Sentence(
             "the fastest design of `{}` on {} takes {} ms, more than {}",
             graph.name, costs.predictor.device.id, f"{found.ms:.4g}", Mention("latency_budget", config.latency_budget),
         )  # fmt: skip
         raise refusal(what, [TightRule("latency_budget", config.latency_budget, ceil(found.ms * 1000) / 1000)])
+    if config.best_in.tried:
+        score, macs = score_of(config.best_in, goal, space), macs_range(graph, config)
+        starts = [found, *fastest_designs(space, *macs, n_meet)]
+        found = evolve(space, *macs, n_meet, score, starts, keeps=bounds.keeps(accuracy_source)) or found
     return Choice(found, space, n_meet)
 
 
@@ -136,16 +146,23 @@ def _stretched(
     return space, config.n_meet, found
 
 
-def _mixed(graph: OpGraph, config: PlanConfig, space: DesignSpace, n_meet: int) -> SearchResult | None:
+def _goal(config: PlanConfig, costs: Costs) -> Goal:
+    """What the exact search of a request looks for."""
+    return Goal.of(config.best_in, costs.predictor.device, config.processors)
+
+
+def _mixed(graph: OpGraph, config: PlanConfig, costs: Costs, space: DesignSpace, n_meet: int) -> SearchResult | None:
     """The fastest design of a space with segments that are divided exactly.
 
     Where scaled copies need merged stages, they keep as many meeting points as they
     can have; a design without them loses no accuracy and needs no more than are asked for.
     """
-    found = [search(config.strategy, space, *macs_range(graph, config), n_meet)]
+    goal, macs = _goal(config, costs), macs_range(graph, config)
+    several = config.strategy in ("exact", "evolve")
+    found = [_best(graph, config, goal, space, n_meet) if several else search(config.strategy, space, *macs, n_meet)]
     if n_meet > config.n_meet:
-        found.append(search_exact(without_stretched(space), *macs_range(graph, config), config.n_meet))
-    return min((each for each in found if each is not None), key=lambda each: each.ms, default=None)
+        found.append(search_best(without_stretched(space), *macs, config.n_meet, goal))
+    return min((each for each in found if each is not None), key=lambda each: each.ms if each.value is None else each.value, default=None)
 
 
 def _check(config: PlanConfig, accuracy_source: AccuracySource | None) -> None:
@@ -154,7 +171,7 @@ def _check(config: PlanConfig, accuracy_source: AccuracySource | None) -> None:
     Raises:
         UsageError: If the request asks for it.
     """
-    if accuracy_source is not None and (config.strategy != "exact" or config.widens):
+    if accuracy_source is not None and (config.strategy not in ("exact", "evolve") or config.widens):
         raise UsageError(
             f"accuracy is planned for by the exact search and joins other than {_widening()} only",
             Sentence("leave out {} and {}", Mention("strategy"), Mention("join")),
@@ -184,8 +201,9 @@ def _space(
 
 def _search(graph: OpGraph, config: PlanConfig, costs: Costs, space: DesignSpace, n_meet: int) -> SearchResult | None:
     low, high = macs_range(graph, config)
-    if config.strategy == "exact" and not config.widens:
-        return search_exact(space, low, high, n_meet)
+    goal = _goal(config, costs)
+    if config.strategy in ("exact", "evolve") and not config.widens:
+        return _best(graph, config, goal, space, n_meet)
     if space.longest_span > 1:
         # These searches know no merging: they take the meeting points of the best design that does.
         guide = search_exact(space, low, high, n_meet)
@@ -202,11 +220,27 @@ def _search(graph: OpGraph, config: PlanConfig, costs: Costs, space: DesignSpace
                 f"no design of `{graph.name}` with `{config.join}` joins was found in the range of multiply-accumulates",
                 Sentence("use {}", Mention("join", DEFAULT)),
             )
-        raise InfeasibleError(
-            f"the strategy `{config.strategy}` finds no design of `{graph.name}`, though there is one",
-            Sentence("use {}", Mention("strategy", "exact")),
-        )
+        raise _missed(graph, config)
     return found
+
+
+def _best(graph: OpGraph, config: PlanConfig, goal: Goal, space: DesignSpace, n_meet: int) -> SearchResult | None:
+    """The best design of a space by the exact search, or the best one tried; for what does not add up the fastest, to begin with."""
+    macs = macs_range(graph, config)
+    if config.strategy == "exact" or config.best_in.tried:
+        return search_best(space, *macs, n_meet, goal)
+    found = evolve(space, *macs, n_meet, Added(goal, space), ())
+    if found is None and search_best(space, *macs, n_meet, goal) is not None:
+        raise _missed(graph, config)
+    return found
+
+
+def _missed(graph: OpGraph, config: PlanConfig) -> InfeasibleError:
+    """The error for a strategy that overlooks every design."""
+    return InfeasibleError(
+        f"the strategy `{config.strategy}` finds no design of `{graph.name}`, though there is one",
+        Sentence("use {}", Mention("strategy", "exact")),
+    )
 
 
 def _refusal(graph: OpGraph, config: PlanConfig, costs: Costs, stages: Sequence[Segment], space: DesignSpace) -> InfeasibleError:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
@@ -13,6 +13,7 @@ from predictors.faults import nearest
 from predictors.joins import DEFAULT, join_of, joins_that
 from predictors.rewrites import rewrites
 from stretch.planning.constraints import all_constraints
+from stretch.planning.objective import LONGEST, Objective, read_objective
 from stretch.planning.options import Option, Positive, Range, Ratio
 from stretch.planning.sentences import Mention, Sentence
 
@@ -107,16 +108,20 @@ OWN = (
         Literal[STRATEGIES],
         "exact",
         f"How designs are searched: {_listed(STRATEGIES)} (each kernel-sized part by itself, whole or split by rows).",
-        "``exact``; ``grid`` for the paper's uniform ratios; ``operator_split``: every part between two tensors that no kernel spans by "
+        "``exact``; ``evolve``, designs tried and varied, for what does not add up over segments; ``grid`` for the paper's uniform ratios; ``operator_split``: every part between two tensors that no kernel spans by "
         "itself, on one processor or its rows over several.",
     ),
     Option(
         "objective",
-        Literal["latency", "accuracy"],
+        Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST)],
         "latency",
-        "latency: the fastest design; accuracy: the one predicted to be most accurate within --latency-budget.",
-        "``latency``: the fastest design; ``accuracy``: the design of the highest predicted accuracy within `latency_budget`, which "
-        "needs `accuracy`.",
+        "What the design is best in: latency; energy (mJ); weights of both, such as 0.7*latency+0.3*energy; throughput, with many "
+        "inferences in flight; robust, the time that nine in ten draws of the prediction keep; or accuracy, within a bound on latency.",
+        "What the design is best in: ``latency``; ``energy``, mJ; weights of both, as ``0.7*latency+0.3*energy``, of ms and mJ; "
+        "``throughput``, inferences a second with many in flight; ``robust``, the time that nine in ten draws of what the prediction "
+        "rests on keep; or ``accuracy``, the highest predicted one within `latency_budget`, which needs `accuracy`. ``throughput`` "
+        "and ``robust`` do not add up over segments: designs are tried, as with the strategy ``evolve``.",
+        example="0.7*latency+0.3*energy",
     ),
     Option(
         "accuracy",
@@ -199,6 +204,20 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
         return tuple(kind for kind, exact in KINDS.items() if exact) if self.lossless else ("stretch",)
 
     @property
+    def best_in(self) -> Objective:
+        """What a design is to be best in.
+
+        Raises:
+            UsageError: If it is not written as it should be.
+        """
+        return read_objective(self.objective)
+
+    @property
+    def tries(self) -> bool:
+        """Whether designs are tried one by one, because that is asked for or the objective does not add up."""
+        return self.strategy == "evolve" or self.best_in.tried
+
+    @property
     def exact(self) -> bool:
         """Whether every design that is asked for computes exactly what the original computes."""
         return all(KINDS[kind] for kind in self.planned_kinds)
@@ -277,6 +296,7 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
             if bounds is not None and bounds[0] > bounds[1]:
                 raise UsageError(f"the {what} range {bounds[0]:g}:{bounds[1]:g} is empty", "write the smaller ratio first")
         self._check_kinds()
+        self._check_objective()
         about = self._about_accuracy
         if about in ("min_accuracy", "objective") and not self.accuracy:
             hint = Sentence("give {}, made by `stretch extract --rank`", Mention("accuracy", "FILE"))
@@ -286,6 +306,21 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
             raise UsageError("parameters and accuracy cannot be bounded at once", hint)
         if self.objective == "accuracy" and self.latency_budget is None:
             raise UsageError("the objective `accuracy` needs a bound on latency", Sentence("give {}, ms", Mention("latency_budget")))
+
+    def _check_objective(self) -> None:
+        """Refuse an objective that other options leave no search for."""
+        if self.best_in.only_latency or self.objective == "accuracy":
+            return
+        for name, asked in (
+            ("join", self.widens),
+            ("params", self.params is not None),
+            ("strategy", self.strategy not in ("exact", "evolve")),
+        ):
+            if asked:
+                raise UsageError(
+                    Sentence("the objective `{}` is not planned for with {}", self.objective, Mention(name, getattr(self, name))),
+                    Sentence("leave out {} or {}", Mention("objective"), Mention(name)),
+                )
 
     @property
     def _about_accuracy(self) -> str | None:
@@ -332,7 +367,7 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
         if self.strategy in SINGLE and other:
             hint = Sentence("leave out {} or {}", Mention("strategy"), Mention("kinds"))
             raise UsageError(f"the strategy `{self.strategy}` divides a network exactly, and `{other[0]}` segments make another one", hint)
-        known = self.strategy in ("exact", *SINGLE)
+        known = self.strategy in ("exact", "evolve", *SINGLE)
         if set(self.planned_kinds) != {"stretch"} and (not known or self.widens):
             what = f"`{self.join}` joins" if known else f"the strategy `{self.strategy}`"
             option = "join" if known else "strategy"

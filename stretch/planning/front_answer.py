@@ -3,15 +3,18 @@
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from stretch.planning.answer import plain
 from stretch.planning.cost.accuracy import PredictedAccuracy
+from stretch.planning.cost.energy import run_mj
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.cost.sensitivity import MeasuredOn, Sensitivity
 from stretch.planning.design.branch_design import BranchDesign, SegmentDesign
 from stretch.planning.pareto import Front, FrontDesign
 from stretch.planning.search.controls import ranked_singles, sequential_same_macs
 from stretch.planning.search.rules import Rules
+from stretch.planning.several import Several
 
 
 class FrontDesignAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,7 +32,10 @@ class FrontDesignAnswer(msgspec.Struct, frozen=True, kw_only=True):
         exact: Whether it computes exactly what the original computes.
         branches: What becomes of each segment that branches, in words.
         accuracy: What is predicted of its accuracy; None where nothing predicts it.
-        optimal: Whether no design within the constraints is faster and loses as little.
+        energy_mj: Energy of its processors; None if the profile states no power of one.
+        value: In what designs were to be best in, where that was asked for.
+        peak_bytes: Activation bytes alive at one time, by the planner's estimate.
+        optimal: Whether no design within the constraints is better in all of what is weighed; false where three things are.
         design: The design, as a design file has it.
         file: Its design file, where it was written.
     """
@@ -45,7 +51,10 @@ class FrontDesignAnswer(msgspec.Struct, frozen=True, kw_only=True):
     exact: bool
     branches: list[str]
     accuracy: PredictedAccuracy | None
+    energy_mj: float | None
+    peak_bytes: int
     optimal: bool
+    value: float | None = None
     design: BranchDesign
     file: str | None = None
 
@@ -57,8 +66,12 @@ class FrontAnswer(msgspec.Struct, frozen=True, kw_only=True):
         model: The network.
         device: The device.
         processors: That branches may use.
-        pareto: What is weighed.
-        designs: From the slowest, which loses least, to the fastest.
+        pareto: What is weighed; nothing where the best design and others that differ were asked for.
+        objective: What designs were to be best in; None for a front.
+        within: How many times the best one's value the others may have, at most; None for a front.
+        optimal: Whether the first design is the best one, or all of a front are as they are said to be.
+        gap: How much better than the first design one might be, as a fraction; None where that is not known, and for a front.
+        designs: From the slowest to the fastest.
         best_single_ms: The original on the best single processor.
         best_single_processor: Which.
         best_single_precision: In which precision.
@@ -78,6 +91,10 @@ class FrontAnswer(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     processors: list[str]
     pareto: list[str]
+    objective: str | None
+    within: float | None
+    optimal: bool
+    gap: float | None
     designs: list[FrontDesignAnswer]
     best_single_ms: float
     best_single_processor: str
@@ -98,26 +115,31 @@ class FrontAnswer(msgspec.Struct, frozen=True, kw_only=True):
         return plain(self)
 
 
-def front_answer(front: Front, seconds: dict[str, float]) -> FrontAnswer:
-    """A front beside its controls.
+def front_answer(front: Front | Several, seconds: dict[str, float]) -> FrontAnswer:
+    """A front, or designs that differ, beside their controls.
 
     Args:
-        front: The front.
+        front: The front, or the designs.
         seconds: Wall time so far, by what it went into.
     """
+    values = front.values if isinstance(front, Several) else [None] * len(front.designs)
     asked, config = front.asked, front.asked.config
     singles = ranked_singles(asked.graph, asked.costs, config.processors)
     single, sequential = singles[0], sequential_same_macs(asked.graph, asked.stages, asked.costs, singles, Rules.of(config), asked.macs)
     rows = [
-        _row(f"{number:02}", front, each, single.ms, None if sequential is None else sequential.single.ms)
-        for number, each in enumerate(front.designs, 1)
+        replace(_row(f"{number:02}", front, each, single.ms, None if sequential is None else sequential.single.ms), value=value)
+        for number, (each, value) in enumerate(zip(front.designs, values, strict=True), 1)
     ]
     source = asked.accuracy_source
     return FrontAnswer(
         model=asked.graph.name,
         device=asked.device.id,
         processors=list(config.processors),
-        pareto=["latency", front.against],
+        pareto=[] if isinstance(front, Several) else list(front.weighed),
+        objective=config.objective if isinstance(front, Several) else None,
+        within=front.within if isinstance(front, Several) else None,
+        optimal=front.optimal if isinstance(front, Several) else all(each.optimal for each in front.designs),
+        gap=front.gap if isinstance(front, Several) else None,
         designs=rows,
         best_single_ms=single.ms,
         best_single_processor=single.processor,
@@ -132,7 +154,7 @@ def front_answer(front: Front, seconds: dict[str, float]) -> FrontAnswer:
     )
 
 
-def _row(name: str, front: Front, found: FrontDesign, single_ms: float, sequential_ms: float | None) -> FrontDesignAnswer:
+def _row(name: str, front: Front | Several, found: FrontDesign, single_ms: float, sequential_ms: float | None) -> FrontDesignAnswer:
     asked, source = front.asked, front.asked.accuracy_source
     run = timeline(asked.graph, found.design, asked.costs)
     return FrontDesignAnswer(
@@ -147,6 +169,8 @@ def _row(name: str, front: Front, found: FrontDesign, single_ms: float, sequenti
         exact=found.exact,
         branches=[_words(part) for part in found.design.segments if not part.whole],
         accuracy=None if source is None or found.loss is None else source.told(found.loss),
+        energy_mj=run_mj(run, asked.device),
+        peak_bytes=found.peak_bytes,
         optimal=found.optimal,
         design=found.design,
     )

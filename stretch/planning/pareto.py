@@ -1,35 +1,39 @@
-"""The front of a network on a device: from what computes what the original computes to what is fastest."""
+"""The front of a network on a device: designs none of which another beats in all of what is weighed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from dataclasses import replace as dataclass_replace
+from math import ceil
 
 import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from predictors.devices import DeviceProfile
-from predictors.errors import InfeasibleError, UsageError
+from predictors.errors import InfeasibleError, UnknownNameError, UsageError
 from predictors.graph import OpGraph
 from stretch.planning.choose import choose, stretched_space
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import AccuracySource
 from stretch.planning.cost.makespan import timeline
-from stretch.planning.cost.ways import Ways
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.plan import Asked
 from stretch.planning.search.banded import with_exact_kinds, without_stretched
 from stretch.planning.search.bounds import loss_of
-from stretch.planning.search.exact import Within, search_exact, search_least_loss
+from stretch.planning.search.criteria import FREE, Criteria, undominated
 from stretch.planning.search.layers import TIE
+from stretch.planning.search.measures import Power
 from stretch.planning.search.placing_sides import place_sides
 from stretch.planning.search.result import SearchResult
 from stretch.planning.search.seams import without_seams
 from stretch.planning.search.space import DesignSpace
 from stretch.planning.sentences import Mention, Sentence
 
-#: What latency may be weighed against.
-Against = Literal["agreement", "accuracy", "macs"]
+#: What may be weighed, in the order in which designs are searched for: the first of those asked for is made least, the others are bounded.
+WEIGHED = ("latency", "energy", "macs", "agreement", "accuracy", "memory")
+#: Most designs of a front that is asked for in full.
+MOST = 1000
+#: Weights, over the spans of both, at which one of three things that add up counts beside another.
+WEIGHTS = (0.0, 0.25, 1.0, 4.0)
 
 
 @dataclass(frozen=True)
@@ -40,9 +44,10 @@ class FrontDesign:
         design: The design.
         ms: Predicted makespan.
         loss: What it is predicted to lose, in the terms of what accuracy is predicted from; None where nothing predicts it.
-        optimal: Whether no design of the space is faster and loses as little.
+        optimal: Whether no design of the space is better in all of what is weighed.
         n_meet: Meeting points where branches join.
         exact: Whether it computes what the original computes.
+        peak_bytes: Activation bytes alive at one time, by the planner's estimate.
     """
 
     design: BranchDesign
@@ -51,21 +56,22 @@ class FrontDesign:
     optimal: bool
     n_meet: int
     exact: bool
+    peak_bytes: int
 
 
 @dataclass(frozen=True)
 class Front:
-    """Designs none of which is better than another in both of what is weighed.
+    """Designs none of which is better than another in all of what is weighed.
 
     Args:
-        against: What latency is weighed against.
+        weighed: What is weighed.
         designs: From the slowest to the fastest.
         asked: The request, checked, with what it is answered from.
         space_log10: Decimal logarithm of the number of designs.
         evaluated: Ways whose cost was computed.
     """
 
-    against: Against
+    weighed: tuple[str, ...]
     designs: tuple[FrontDesign, ...]
     asked: Asked
     space_log10: float
@@ -76,57 +82,85 @@ def front(
     graph: OpGraph,
     device: DeviceProfile,
     config: PlanConfig,
-    against: Against,
-    count: int,
+    weighed: Sequence[str],
+    count: int | None,
     accuracy_source: AccuracySource | None = None,
 ) -> Front:
-    """Designs from the one that loses least to the fastest.
+    """Designs that differ in what is weighed, none of which another beats in all of it.
 
-    Each is the fastest one within a bound on what is weighed against latency, by the exact search;
-    the bounds lie evenly between the ends. A design that may lose nothing need not branch: where one
-    processor alone is fastest, that is the end of the front.
+    Of two things each design has least of the one within a bound on the other, by the exact search; the bounds
+    lie evenly between the ends. Of three, bounds on two of them form a grid. A design that may lose nothing need
+    not branch: where one processor alone is fastest, that is the end of the front.
 
     Args:
         graph: The original network.
         device: The device's profile.
         config: What is asked for.
-        against: What latency is weighed against.
-        count: Designs, at most.
+        weighed: Two or three of `WEIGHED`.
+        count: Designs, at most; None for every design of a front of two things.
         accuracy_source: What predicts the accuracy of designs; the file that `config` names if None.
 
     Raises:
-        UsageError: If the request makes no sense, or nothing predicts the accuracy.
+        UsageError: If the request makes no sense, nothing predicts the accuracy, or the profile states no power.
         InfeasibleError: If no design meets the constraints.
     """
+    names = check_weighed(weighed)
     asked = Asked.of(graph, device, config, accuracy_source)
     source, checked = asked.accuracy_source, asked.config
-    _check(against, checked, source)
+    _check(names, checked, source, count)
     space = _space(asked, source)
-    search = _Levels(asked, space, against, source)
-    found = search.found(count)
+    power = Power.of(device, checked.processors) if "energy" in names else None
+    losses = None if source is None else source.losses
+    criteria = Criteria(space, *asked.macs, checked.n_meet, power, losses)
+    own = tuple("loss" if name in ("agreement", "accuracy") else name for name in WEIGHED if name in names)
+    levels = Levels(criteria, own, source)
+    found = levels.grid(count or MOST) if len(own) == 3 else levels.pair(count)
     if not found:
         # the planner's own refusal names the tightest rule
-        choose(asked.trunk, replace(checked, min_accuracy=None, min_agreement=None), asked.costs, asked.stages, source)
+        request = replace(checked, min_accuracy=None, min_agreement=None, objective="latency", latency_budget=None)
+        choose(asked.trunk, request, asked.costs, asked.stages, source)
         raise InfeasibleError(f"no design of `{graph.name}` meets the constraints")
-    designs = tuple(_designed(asked, each, source) for each in _undominated(found, search.lost))
-    return Front(against, designs, asked, space.size_log10, max(each.evaluated for each in found))
+    kept = undominated(found, [[criteria.value(name, each) for name in own] for each in found])
+    best = sorted((found[i] for i in kept), key=lambda each: (each.ms, each.macs), reverse=True)
+    designs = tuple(designed(asked, each) for each in best)
+    return Front(tuple(names), designs, asked, space.size_log10, max(each.evaluated for each in found))
 
 
-def _check(against: Against, config: PlanConfig, source: AccuracySource | None) -> None:
+def check_weighed(names: Sequence[str]) -> tuple[str, ...]:
+    """What is to be weighed, checked.
+
+    Raises:
+        UsageError: If it is not two or three different things.
+        UnknownNameError: If there is no such thing to weigh.
+    """
+    for name in names:
+        if name not in WEIGHED:
+            raise UnknownNameError.among("objective", name, WEIGHED)
+    if not 2 <= len(set(names)) == len(names) <= 3:
+        raise UsageError(
+            Sentence("{} does not name two or three different things to weigh", Mention("pareto", tuple(names))),
+            Sentence("write it as {}", Mention("pareto", ("latency", "agreement"))),
+        )
+    return tuple(names)
+
+
+def _check(weighed: Sequence[str], config: PlanConfig, source: AccuracySource | None, count: int | None) -> None:
     """Refuse what cannot be weighed.
 
     Raises:
         UsageError: If so.
     """
-    wanted = {"agreement": "min_agreement", "accuracy": "min_accuracy"}.get(against)
-    if wanted is not None and (source is None or source.option != wanted):
-        what = "agreement" if against == "agreement" else "top-1"
-        raise UsageError(
-            f"nothing predicts the {what} of designs",
-            Sentence(
-                "give {} or {}, or ask for {}", Mention("images", "DIR"), Mention("accuracy", "FILE"), Mention("pareto", "latency,macs")
-            ),
-        )
+    for name, option in (("agreement", "min_agreement"), ("accuracy", "min_accuracy")):
+        if name in weighed and (source is None or source.option != option):
+            what = "agreement" if name == "agreement" else "top-1"
+            raise UsageError(
+                f"nothing predicts the {what} of designs",
+                Sentence(
+                    "give {} or {}, or ask for {}", Mention("images", "DIR"), Mention("accuracy", "FILE"), Mention("pareto", "latency,macs")
+                ),
+            )
+    if count is None and len(weighed) != 2:
+        raise UsageError("only fronts of two things are searched in full", "weigh two, or say how many designs there may be")
     if config.strategy != "exact" or config.widens or config.params is not None:
         raise UsageError(
             "fronts are searched by the exact search, without bounds on parameters and without joins that widen the trunk",
@@ -143,80 +177,111 @@ def _space(asked: Asked, source: AccuracySource | None) -> DesignSpace:
 
 
 @dataclass(frozen=True)
-class _Levels:
-    """The fastest designs within bounds on what is weighed against latency.
+class Levels:
+    """The best designs within bounds that lie between the ends of a front.
 
     Args:
-        asked: The request, checked.
-        space: Its designs.
-        against: What is weighed.
+        criteria: What designs are weighed by.
+        names: The one that is made least, and those that are bounded.
         source: What predicts the accuracy, if anything does.
     """
 
-    asked: Asked
-    space: DesignSpace
-    against: Against
+    criteria: Criteria
+    names: tuple[str, ...]
     source: AccuracySource | None
 
-    def losses(self, options: Ways) -> NDArray[np.float64]:
-        """What each option of a segment adds to what is weighed."""
-        if self.against == "macs":
-            found: NDArray[np.float64] = options.macs / self.asked.graph.macs
-            return found
-        assert self.source is not None
-        return self.source.losses(options)
-
-    def lost(self, found: SearchResult) -> float:
-        """What a design adds up to."""
-        return sum(float(self.losses(options)[index]) for options, index in found.picks)
-
-    def found(self, count: int) -> list[SearchResult]:
-        """Designs at both ends and between."""
-        low, high = self.asked.macs
-        n_meet = self.asked.config.n_meet
-        fastest = search_exact(self.space, low, high, n_meet)
-        if fastest is None:
+    def pair(self, count: int | None) -> list[SearchResult]:
+        """Designs of a front of two things: both ends and between, or all of them."""
+        first, second = self.names
+        best = self.criteria.best((first, second), {})
+        if best is None:
             return []
-        end = self._least(low, high)
-        between = [
-            search_exact(self.space, low, high, n_meet, within=Within(self.losses, most))
-            for most in self._bounds(self.lost(end), self.lost(fastest), count)
-        ]
-        return [end, *(each for each in between if each is not None), fastest]
+        if count == 1:
+            return [best]
+        end = self._end(second, first)
+        if count is None:
+            return [*self._every(best, end), end]
+        bounds = self._bounds(second, self.criteria.value(second, end), self.criteria.value(second, best), count)
+        between = [self.criteria.best((first, second), {second: most}) for most in bounds]
+        return [end, *(each for each in between if each is not None), best]
 
-    def _least(self, low: int, high: int) -> SearchResult:
-        """The fastest design that computes what the original computes, branched or not; where that is out of the range, the one that loses least."""
-        if self.against != "macs":
-            same = search_exact(without_stretched(self.space), low, high, 0)
-            if same is not None:
-                return same
-        n_meet = self.asked.config.n_meet
-        least = search_least_loss(self.space, low, high, n_meet, self.losses)
+    def _every(self, best: SearchResult, end: SearchResult) -> list[SearchResult]:
+        """From the one end on, each time the best design that has less of the other thing."""
+        first, second = self.names
+        found, last = [best], self.criteria.value(second, end)
+        while len(found) < MOST and (value := self.criteria.value(second, found[-1])) > last + 2 * TIE:
+            # the search takes bounds with a tolerance, which a whole number is not to lie within
+            less = value - 1 if second in FREE else value - max(10 * TIE, 1e-10 * abs(value))
+            each = self.criteria.best((first, second), {second: less})
+            if each is None:
+                break
+            found.append(each)
+        return found
+
+    def grid(self, count: int) -> list[SearchResult]:
+        """Designs of a front of three things, by bounds on two of them, or on one with weights of another."""
+        first, *others = self.names
+        # of what adds up the search bounds one; another one is weighed
+        adding = [name for name in others if name not in FREE]
+        ends = [self.criteria.best((first, others[0]), {}), *(self._end(name, first) for name in others)]
+        found = [each for each in ends if each is not None]
+        if not found:
+            return []
+        span = {name: (min(v), max(v)) for name in self.names if (v := [self.criteria.value(name, each) for each in found])}
+        side = ceil(count**0.5)
+        weighed = adding[0] if len(adding) == 2 else None
+        bounded = [name for name in others if name != weighed]
+        rows: list[dict[str, float]] = [{}]
+        for name in bounded:
+            low, high = span[name]
+            rows = [{**row, name: float(most)} for row in rows for most in np.linspace(low, high, max(side, 2))]
+        for row in rows:
+            for weight in WEIGHTS if weighed else (0.0,):
+                also = None
+                if weighed and weight:
+                    scale = (span[first][1] - span[first][0]) / max(span[weighed][1] - span[weighed][0], TIE)
+                    also = weighed, weight * scale
+                each = self.criteria.least(first, row, also)
+                if each is not None:
+                    found.append(each if weighed is None else dataclass_replace(each, optimal=False))
+        kept = undominated(found, [[self.criteria.value(name, each) for name in self.names] for each in found])
+        if len(kept) > count:
+            # evenly along the first thing, ends included
+            kept = [kept[round(i * (len(kept) - 1) / max(count - 1, 1))] for i in range(count)]
+        return [found[i] for i in dict.fromkeys(kept)]
+
+    def _end(self, name: str, then: str) -> SearchResult:
+        """The design that has least of one thing; of a loss, the best that computes what the original computes, branched or not."""
+        if name == "loss":
+            same = dataclass_replace(self.criteria, space=without_stretched(self.criteria.space), n_meet=0)
+            found = same.least(then, {})
+            if found is not None:
+                return found
+        least = self.criteria.best((name, then), {})
         assert least is not None, "there is a design, or this is not asked"
-        return search_exact(self.space, low, high, n_meet, within=Within(self.losses, self.lost(least))) or least
+        return least
 
-    def _bounds(self, least: float, most: float, count: int) -> list[float]:
+    def _bounds(self, name: str, least: float, most: float, count: int) -> list[float]:
         """Bounds between two ends, even in what people read: accuracy, not loss."""
         if most <= least or count < 3:
             return []
-        if self.source is None or self.against == "macs":
+        if self.source is None or name != "loss":
             return [float(x) for x in np.linspace(least, most, count)[1:-1]]
         ends = self.source.value(least), self.source.value(most)
         return [self.source.most_loss(float(value)) for value in np.linspace(*ends, count)[1:-1]]
 
 
-def _undominated(found: Sequence[SearchResult], lost: Callable[[SearchResult], float]) -> list[SearchResult]:
-    """The designs than which none is as fast and loses as little, from the slowest to the fastest."""
-    kept: list[SearchResult] = []
-    for each in sorted(found, key=lambda one: (one.ms, lost(one))):
-        if not kept or lost(each) < lost(kept[-1]) - TIE:
-            kept.append(each)
-    return kept[::-1]
+def designed(asked: Asked, found: SearchResult) -> FrontDesign:
+    """A design that was searched for, complete.
 
-
-def _designed(asked: Asked, found: SearchResult, source: AccuracySource | None) -> FrontDesign:
+    Args:
+        asked: The request.
+        found: The design of the trunk.
+    """
+    source = asked.accuracy_source
     parts = without_seams(asked.trunk, asked.stages, found.segments(asked.costs))
     design = place_sides(asked.graph, BranchDesign(asked.graph.name, asked.device.id, parts), asked.costs, asked.config.processors)
     ms = timeline(asked.graph, design, asked.costs).makespan_ms if design.sides else found.ms
     loss = None if source is None else loss_of(found, source)
-    return FrontDesign(design, ms, loss, found.optimal, design.n_meet, all(o.exact or not o.branched for o, _ in found.picks))
+    peak = max(int(ways.peak_bytes[index]) for ways, index in found.picks)
+    return FrontDesign(design, ms, loss, found.optimal, design.n_meet, all(o.exact or not o.branched for o, _ in found.picks), peak)

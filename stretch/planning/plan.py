@@ -56,9 +56,14 @@ def plan(
     found = choice.found
     parts = without_seams(asked.trunk, asked.stages, found.segments(asked.costs))
     design = place_sides(graph, BranchDesign(graph.name, device.id, parts), asked.costs, asked.config.processors)
-    search = _Search(found.optimal, None if isnan(found.gap) else found.gap, found.evaluated, choice.space.size_log10)
+    tried = asked.config.tries
+    optimal = found.optimal and not tried
+    search = _Search(optimal, None if tried or isnan(found.gap) else found.gap, found.evaluated, choice.space.size_log10)
     result = _compare(asked, design, search)
     unused = unused_processors(asked.trunk, asked.config, choice, design.processors)
+    if asked.config.best_in.tried and asked.config.strategy != "evolve":
+        said = "the objective `{}` does not add up over segments: {} designs were tried, as with {}, and none is proved best"
+        instead = (*instead, Sentence(said, asked.config.objective, str(found.evaluated), Mention("strategy", "evolve")))
     return replace(result, unused=unused, warnings=(*instead, *result.warnings, *(each.sentence for each in unused)))
 
 

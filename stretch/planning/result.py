@@ -9,11 +9,12 @@ import msgspec
 from predictors.devices import DeviceProfile
 from predictors.energy import EnergyModel, EnergyPart
 from predictors.graph import OpGraph
+from predictors.host import HOST, host_among
 from predictors.joins import JoinKind, join_of
 from predictors.models.base import Origin
 from predictors.predictor import LatencyPredictor, origin_of
 from predictors.rewrites import changing
-from stretch.planning.answer import BranchAnswer, PlanAnswer, Predicted, SegmentAnswer, SegmentKind, SideAnswer
+from stretch.planning.answer import BranchAnswer, ObjectiveAnswer, PlanAnswer, Predicted, SegmentAnswer, SegmentKind, SideAnswer
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.cost.ahead import Ahead, ahead
@@ -28,12 +29,16 @@ from stretch.planning.cost.compare import (
     single_run,
 )
 from stretch.planning.cost.deciding import Deciding, deciding
+from stretch.planning.cost.draws import kept_ms, uncertain_run
+from stretch.planning.cost.energy import busy_ms, run_mj
+from stretch.planning.cost.rates import busiest_ms
 from stretch.planning.cost.times import BranchTime, SegmentTime, SideTime, Timeline
-from stretch.planning.cost.uncertain import link
+from stretch.planning.cost.uncertain import drawn
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.scale import scaled_graph
 from stretch.planning.network.segments import Segment
 from stretch.planning.network.trunk import trunk_of
+from stretch.planning.objective import Objective
 from stretch.planning.search.controls import Sequential, Single
 from stretch.planning.search.operator_split import OperatorSplit
 from stretch.planning.sentences import Spelling, as_argument, spelled
@@ -169,16 +174,32 @@ class PlanResult:
         return deciding(self._run, self._controls, self.recommendation.told, f"single:{self.best_single.processor}")
 
     @cached_property
+    def objective(self) -> ObjectiveAnswer:
+        """What the design was to be best in, and its value."""
+        goal = self.config.best_in
+        return ObjectiveAnswer(
+            asked=goal.text, value=self._value(goal), unit=goal.unit, strategy="evolve" if self.config.tries else self.config.strategy
+        )
+
+    def _value(self, goal: Objective) -> float | None:
+        """Of the design in what was asked for; None where its profile states no power, or accuracy is in words of its own."""
+        if goal.text == "throughput":
+            busiest = busiest_ms(self.run, host_among(self.config.precision) or HOST)
+            return 1000 / busiest if busiest else None
+        if goal.text == "robust":
+            return kept_ms(self._run.drawn_ms(drawn(self._run.unknowns)))
+        if goal.text == "accuracy" and self.accuracy is not None:
+            return self.accuracy.top1 if self.accuracy.agreement is None else self.accuracy.agreement
+        if not goal.adds or (goal.energy and self.energy_mj is None):
+            return None
+        return goal.latency * self.run.makespan_ms + (goal.energy * (self.energy_mj or 0.0) if goal.energy else 0.0)
+
+    @cached_property
     def _run(self) -> PredictedRun:
         """The timeline in parts that are uncertain."""
         if self.run.sides:
             return self._run_beside()
-        segments = [
-            [Branch.of(branch.estimate, self.device, branch.links, branch.contention_ms, branch.waits) for branch in row.branches]
-            for row in self.run.segments
-        ]
-        output = {link(far): ms for far, ms in self.run.output.items()}
-        return PredictedRun(segments, sum(row.join_ms for row in self.run.segments), output)
+        return uncertain_run(self.run.segments, self.device, self.run.output)
 
     def _run_beside(self) -> PredictedRun:
         """The timeline of a trunk and its sides: all in one, each waiting for what the schedule has before it."""
@@ -209,23 +230,12 @@ class PlanResult:
     @property
     def energy_mj(self) -> float | None:
         """Energy of the processors over the run, mJ; None if the profile states no power of one."""
-        return EnergyModel(self.device).plan_mj(self._busy, self.run.makespan_ms)
+        return run_mj(self.run, self.device)
 
     @property
     def energy(self) -> tuple[EnergyPart, ...]:
         """What that is made of: each processor in each state that it is in."""
-        return EnergyModel(self.device).parts(self._busy, self.run.makespan_ms)
-
-    @property
-    def _busy(self) -> dict[str, float]:
-        """How long each processor computes, ms."""
-        busy: dict[str, float] = {}
-        for row in self.run.segments:
-            for branch in row.branches:
-                busy[branch.scale.processor] = busy.get(branch.scale.processor, 0.0) + branch.ms + branch.contention_ms
-        for side in self.run.sides:
-            busy[side.time.scale.processor] = busy.get(side.time.scale.processor, 0.0) + side.time.ms
-        return busy
+        return EnergyModel(self.device).parts(busy_ms(self.run), self.run.makespan_ms)
 
     def _alone_mj(self, one: Single) -> float | None:
         """Energy of a network on one processor, mJ."""
@@ -288,6 +298,7 @@ class PlanResult:
             sides=[_side(row) for row in self.run.sides],
             design=self.design,
             predicted=self.predicted,
+            objective=self.objective,
             accuracy=self.accuracy,
             recommended=self.recommended,
             comparisons=list(self.recommendation.rivals),

@@ -13,15 +13,32 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-#: What the vertical axis and the last column show, by what latency is weighed against.
-TITLES = {"agreement": "agreement", "accuracy": "top-1", "macs": "MACs"}
+#: What columns beside those of every front are called, by what is weighed.
+TITLES = {"agreement": "agreement", "accuracy": "top-1", "energy": "mJ", "memory": "peak MB"}
+#: What axes are called.
+AXES = {
+    "latency": "predicted ms",
+    "agreement": "predicted share of images in the original's class",
+    "accuracy": "predicted top-1",
+    "macs": "MACs over the original's",
+    "energy": "predicted mJ",
+    "memory": "activations alive at one time, MB",
+}
 
 
-def value_of(row: FrontDesignAnswer, against: str) -> float:
-    """What latency was weighed against, of one design."""
-    if against == "macs" or row.accuracy is None:
+def value_of(row: FrontDesignAnswer, name: str) -> float:
+    """One design in something that was weighed, as people read it."""
+    if name == "latency":
+        return row.predicted_ms
+    if name == "macs":
         return row.macs_ratio
-    found = row.accuracy.agreement if against == "agreement" else row.accuracy.top1
+    if name == "memory":
+        return row.peak_bytes / 1e6
+    if name == "energy":
+        found = row.energy_mj
+    else:
+        assert row.accuracy is not None
+        found = row.accuracy.agreement if name == "agreement" else row.accuracy.top1
     assert found is not None
     return found
 
@@ -36,16 +53,20 @@ def _table(answer: FrontAnswer, *, wide: bool) -> "Table":
     column(table, "design")
     for title in ("predicted ms", "speed-up", *(("over sequential",) if wide else ()), "MACs", "meets"):
         column(table, title, right=True)
-    if answer.pareto[1] != "macs":
-        column(table, TITLES[answer.pareto[1]])
+    more = [name for name in answer.pareto if name in TITLES]
+    if answer.objective not in (None, "latency"):
+        column(table, answer.objective, right=True)
+    for name in more:
+        column(table, TITLES[name], right=name in ("energy", "memory"))
     column(table, "branches", fold=True)
     for row in answer.designs:
         cells = [row.name, f"{row.predicted_ms:.2f}", f"{row.speedup:.2f}"]
         if wide:
             cells.append("none" if row.speedup_over_sequential is None else f"{row.speedup_over_sequential:.2f}")
         cells += [f"{row.macs_ratio:.3f}", str(row.n_meet)]
-        if answer.pareto[1] != "macs":
-            cells.append(_accuracy(row.accuracy))
+        if row.value is not None and answer.objective != "latency":
+            cells.append(f"{row.value:.4g}")
+        cells += [f"{value_of(row, name):.4g}" if name in ("energy", "memory") else _accuracy(row.accuracy) for name in more]
         words = "; ".join(row.branches) or "none: one processor at a time"
         table.add_row(*cells, f"exact, {words}" if row.exact and row.branches else words)
     return table
@@ -72,13 +93,23 @@ def print_front(console: "Console", answer: FrontAnswer) -> None:
             f"sequential network of {answer.sequential_same_macs_ratio:.3f} of the MACs: {answer.sequential_same_macs_ms:.2f} ms "
             f"on {answer.sequential_same_macs_processor}, to be trained"
         )
-    console.print(f"10^{answer.space_log10:.1f} designs, {answer.evaluated} ways costed")
+    console.print(f"10^{answer.space_log10:.1f} designs, {answer.evaluated} ways costed{_proved(answer)}")
     if answer.sensitivity is not None:
         on = answer.sensitivity
         console.print(
             f"agreement predicted from single segments, calibrated on {on.images} images and compared on {on.held_back} others "
             f"in {on.seconds:.0f} s" + ("" if on.complete else " (not all: more time is more certainty)")
         )
+
+
+def _proved(answer: FrontAnswer) -> str:
+    """What is known of the first of designs that differ, and how long it took."""
+    took = f", {answer.seconds['search']:.2f} s" if "search" in answer.seconds else ""
+    if answer.objective is None:
+        return took
+    if answer.optimal:
+        return f"; none is better than the first{took}"
+    return (f"; none is more than {answer.gap * 100:.2f} % better than the first" if answer.gap is not None else "") + took
 
 
 def draw_front(answer: FrontAnswer, out: Path) -> None:
@@ -96,31 +127,32 @@ def draw_front(answer: FrontAnswer, out: Path) -> None:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise StretchError("pictures of fronts need matplotlib", install_line("plot")) from error
-    against = answer.pareto[1]
+    # of three things the third is told beside each design
+    across, against, *third = sorted(answer.pareto, key=list(AXES).index)
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
-    times = [row.predicted_ms for row in answer.designs]
+    times = [value_of(row, across) for row in answer.designs]
     values = [value_of(row, against) for row in answer.designs]
     known = [(row.accuracy.low, row.accuracy.high) if row.accuracy else (None, None) for row in answer.designs]
     low, high = ([value if end is None else end for value, end in zip(values, ends, strict=True)] for ends in zip(*known, strict=True))
-    axes.step(times, values, where="post", color="#bbbbbb", zorder=1)
-    if against != "macs":
+    if not third:
+        axes.step(times, values, where="post", color="#bbbbbb", zorder=1)
+    if against in ("agreement", "accuracy"):
         axes.vlines(times, low, high, color="#1f5fa8", zorder=2)
     for exact, colour, label in ((True, "#1a1a1a", "computes what the original computes"), (False, "#1f5fa8", "stretched")):
         some = [i for i, row in enumerate(answer.designs) if row.exact == exact]
         if some:
             axes.scatter([times[i] for i in some], [values[i] for i in some], color=colour, label=label, zorder=3)
-    axes.axvline(answer.best_single_ms, color="#b3541e", linestyle="--", label=f"best single processor ({answer.best_single_processor})")
-    if answer.sequential_same_macs_ms is not None:
+    timed = across == "latency"
+    if timed:
+        single = f"best single processor ({answer.best_single_processor})"
+        axes.axvline(answer.best_single_ms, color="#b3541e", linestyle="--", label=single)
+    if timed and answer.sequential_same_macs_ms is not None:
         axes.axvline(answer.sequential_same_macs_ms, color="#b3541e", linestyle=":", label="sequential network, same MACs")
     for row, x, y in zip(answer.designs, times, values, strict=True):
-        axes.annotate(row.name, (x, y), textcoords="offset points", xytext=(5, 5), fontsize="small")
-    words = {
-        "agreement": "predicted share of images in the original's class",
-        "accuracy": "predicted top-1",
-        "macs": "MACs over the original's",
-    }
-    axes.set(xlabel="predicted ms", ylabel=words[against])
+        more = "".join(f", {value_of(row, name):.3g}" for name in third)
+        axes.annotate(row.name + more, (x, y), textcoords="offset points", xytext=(5, 5), fontsize="small")
+    axes.set(xlabel=AXES[across], ylabel=AXES[against] + (f" (beside designs: {AXES[third[0]]})" if third else ""))
     axes.set_title(f"{answer.model} on {', '.join(answer.processors)} of {answer.device}")
     axes.legend(fontsize="small")
     axes.grid(visible=True, alpha=0.2)

@@ -6,7 +6,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from stretch.planning.answer import BranchAnswer, PlanAnswer, Predicted, SegmentAnswer
+from stretch.planning.answer import BranchAnswer, ObjectiveAnswer, PlanAnswer, Predicted, SegmentAnswer
 from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.report.fit import Fitting, column, plain_table
 
@@ -220,7 +220,8 @@ def figures(plan: PlanAnswer) -> list[tuple[str, str]]:
         ("branched net as one graph", control(predicted.whole_graph_ms, predicted.whole_graph_processor)),
         ("operators split", control(predicted.operator_split_ms, None)),
         ("ideal split", f"{predicted.ideal_split_ms:.2f} ms, of which the makespan reaches {predicted.ideal_fraction:.2f}"),
-        ("search", _search(predicted)),
+        *([("best in", _best_in(plan.objective))] if plan.objective.asked != "latency" else []),
+        ("search", _search(plan)),
         *([("accuracy", _accuracy(plan.accuracy))] if plan.accuracy else []),
         ("with other links", _links(predicted)),
         *([("energy", _energy(predicted))] if predicted.energy_mj else []),
@@ -296,11 +297,23 @@ def _accuracy(accuracy: PredictedAccuracy) -> str:
     return f"{accuracy.top1:.2%} ({accuracy.source} from subnets{ranked}{error})"
 
 
-def _search(predicted: Predicted) -> str:
+def _best_in(objective: ObjectiveAnswer) -> str:
+    """What the design was to be best in, and its value."""
+    if objective.value is None:
+        return objective.asked
+    value = f"{objective.value:.3g}" if objective.unit else f"{objective.value:.4g}"
+    return f"{objective.asked}: {value} {objective.unit}".rstrip()
+
+
+def _search(plan: PlanAnswer) -> str:
+    predicted, latency = plan.predicted, plan.objective.asked == "latency"
+    size = "" if plan.space_log10 is None else f", of 10^{plan.space_log10:.1f}"
     if predicted.optimal:
-        return "no design of the space is faster"
+        return f"no design of the space is {'faster' if latency else 'better'}{size}"
     if predicted.gap is not None:
-        return f"at most {predicted.gap * 100:.2f} % slower than the best"
+        return f"at most {predicted.gap * 100:.2f} % {'slower' if latency else 'worse'} than the best{size}"
+    if plan.objective.strategy == "evolve":
+        return f"the best of {plan.evaluated} designs that were tried{size}"
     return "not searched for optimality"
 
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.torch
 #: Keys by verb; a nested set is named ``key.``, that of a list's elements ``key[]``, that of each value of a mapping ``key{}``.
 KEYS = {
     "branch": {
-        "": "model device calibrated macs params exact halo halo_ms repeated macs_ratio params_ratio n_meet segments sides design operator_split_design predicted recommended weights bundle checks warnings agreement refinement",
+        "": "model device calibrated macs params exact halo halo_ms repeated macs_ratio params_ratio n_meet segments sides design operator_split_design predicted objective recommended weights bundle checks warnings agreement refinement",
         "segments[]": "name start end shape depth kind halo halo_ms repeated branches",
         "predicted.": (
             "makespan_ms best_single_ms best_single_processor speedup sequential_same_macs_ms whole_graph_ms operator_split_ms "
@@ -25,11 +25,15 @@ KEYS = {
             "expected_ms makespan_low_ms makespan_high_ms probability_faster measure_next links changes crossover energy_mj best_single_energy_mj "
             "sequential_same_macs_energy_mj energy far_ahead crossover_divided"
         ),
+        "objective.": "asked value unit strategy",
         "weights.": "source",
     },
     "search": {
-        "": "model device pareto designs best_single_ms sequential_same_macs_ms evaluated space_log10 seconds sensitivity source warnings",
-        "designs[]": "name predicted_ms speedup macs_ratio n_meet exact branches accuracy optimal design file",
+        "": (
+            "model device pareto objective within optimal gap designs best_single_ms sequential_same_macs_ms evaluated space_log10 seconds "
+            "sensitivity source warnings"
+        ),
+        "designs[]": "name predicted_ms speedup macs_ratio n_meet exact branches accuracy energy_mj peak_bytes value optimal design file",
     },
     "train": {"": "run checkpoint metrics", "metrics.": "accuracy best_accuracy agreement best_agreement loss epochs"},
     "extract": {"": "checkpoint accuracy agreement", "accuracy.": "supernet extracted", "agreement.": "value low high error images bundle"},

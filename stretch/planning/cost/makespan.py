@@ -27,7 +27,7 @@ from stretch.planning.cost.handover import cuts_itself, handed
 from stretch.planning.cost.schedule import Job, schedule
 from stretch.planning.cost.times import BranchTime, SegmentTime, Timeline
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, SideDesign
-from stretch.planning.design.scale import design_segments, join_width, run_graph, scale_branch, scaled_branches
+from stretch.planning.design.scale import ScaledBranch, design_segments, join_width, run_graph, scale_branch, scaled_branches
 from stretch.planning.design.sides import check_sides
 from stretch.planning.network.segments import Segment
 from stretch.planning.network.trunk import trunk_of
@@ -111,33 +111,56 @@ def trunk_times(graph: OpGraph, design: BranchDesign, costs: Costs, holder: str)
     rows: list[SegmentTime] = []
     holders: dict[str, str] = {}
     for segment, part, scaled in zip(design_segments(graph, design), design.segments, scaled_branches(graph, design), strict=True):
-        shape = segment.graph.input.shape
-        elements = shape[0] * channels * prod(shape[2:])
-        joined = len(part.branches) > 1
-        graphs = [run_graph(made, scale) for made, scale in zip(scaled, part.branches, strict=True)]
-        if join_of(part.join).placed:
-            times = portion_times(part.branches, graphs, {part.start: holder}, costs)
-        else:
-            times = tuple(
-                _branch(scale, graph, holder, elements, joined, costs) for scale, graph in zip(part.branches, graphs, strict=True)
-            )
-        repeated, params, twice_ms = 0, None, 0.0
-        if join_of(part.join).shares:
-            once = _undivided(segment, part, channels)
-            repeated, params = sum(b.macs for b in times) - once.macs, once.params
-        if join_of(part.join).bands:
-            bands = [TimedBand(made.graph, time.estimate, time.contention) for made, time in zip(scaled, times, strict=True)]
-            twice_ms = halo_ms(segment.graph, bands)
-        meets = join_of(part.join).meets is not None and joined
-        holder = costs.host if meets else part.branches[-1].processor
-        if part.end in returned and not meets:
-            times = (*times[:-1], _handing_back(times[-1], costs.moves(holder, costs.host, prod(segment.graph.by_name[part.end].shape))))
+        row, holder = segment_time(segment, part, scaled, holder, channels, costs, returned=part.end in returned)
+        rows.append(replace(row, start_ms=at))
+        at += row.ms
         channels = join_width(segment, part)
-        join_ms = costs.join(segment, part.join, channels, len(times))
-        rows.append(SegmentTime(segment, part, times, join_ms, at, repeated, params, twice_ms))
-        at += rows[-1].ms
         holders[part.end] = holder
     return rows, holders
+
+
+def segment_time(
+    segment: Segment,
+    part: SegmentDesign,
+    scaled: Sequence[ScaledBranch],
+    holder: str,
+    channels: int,
+    costs: Costs,
+    *,
+    returned: bool = False,
+) -> tuple[SegmentTime, str]:
+    """One segment as if it began at once, and the processor that holds its end.
+
+    Args:
+        segment: The original segment.
+        part: Its design.
+        scaled: Its branches.
+        holder: Processor that holds what arrives.
+        channels: How many channels that has.
+        costs: Costs on the device.
+        returned: Whether the network returns its end, among others, so that whoever computes it moves it to the host.
+    """
+    shape = segment.graph.input.shape
+    elements = shape[0] * channels * prod(shape[2:])
+    joined = len(part.branches) > 1
+    graphs = [run_graph(made, scale) for made, scale in zip(scaled, part.branches, strict=True)]
+    if join_of(part.join).placed:
+        times = portion_times(part.branches, graphs, {part.start: holder}, costs)
+    else:
+        times = tuple(_branch(scale, graph, holder, elements, joined, costs) for scale, graph in zip(part.branches, graphs, strict=True))
+    repeated, params, twice_ms = 0, None, 0.0
+    if join_of(part.join).shares:
+        once = _undivided(segment, part, channels)
+        repeated, params = sum(b.macs for b in times) - once.macs, once.params
+    if join_of(part.join).bands:
+        bands = [TimedBand(made.graph, time.estimate, time.contention) for made, time in zip(scaled, times, strict=True)]
+        twice_ms = halo_ms(segment.graph, bands)
+    meets = join_of(part.join).meets is not None and joined
+    holder = costs.host if meets else part.branches[-1].processor
+    if returned and not meets:
+        times = (*times[:-1], _handing_back(times[-1], costs.moves(holder, costs.host, prod(segment.graph.by_name[part.end].shape))))
+    join_ms = costs.join(segment, part.join, join_width(segment, part), len(times))
+    return SegmentTime(segment, part, times, join_ms, 0.0, repeated, params, twice_ms), holder
 
 
 def _handing_back(time: BranchTime, moved: Mapping[str, float]) -> BranchTime:

@@ -1,5 +1,6 @@
 """Ways to run one segment, as arrays with one entry per combination of its branches."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,6 +42,8 @@ class Ways:
         span: Segments of the space that it takes the place of; more than 1 where stages are merged.
         alone_ms: The original segment on the fastest allowed processor, ms, where that is known.
         tail: What follows the join on the host, as a segment of its own, counted in the arrays; None for nothing.
+        busy: How long each processor computes, contention included, ms by name: arrays that broadcast to `ms`. Worked out when asked
+            for, since most searches never do.
     """
 
     segment: Segment
@@ -58,6 +61,7 @@ class Ways:
     span: int = 1
     alone_ms: float | None = None
     tail: Segment | None = None
+    busy: Callable[[], Mapping[str, Floats]] = dict
 
     @property
     def processors(self) -> tuple[str, ...]:
@@ -78,6 +82,10 @@ class Ways:
     def banded(self) -> bool:
         """Whether branches compute bands of rows."""
         return join_of(self.join).bands
+
+    def working(self, host: str) -> set[str]:
+        """Processors that compute something: those of the branches, and the host where it computes the tail."""
+        return {*self.processors, *((host,) if self.tail is not None else ())}
 
     def holder(self, host: str) -> str:
         """Processor that holds the output: the host where branches meet, else that of the last branch."""

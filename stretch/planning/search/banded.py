@@ -277,6 +277,7 @@ class BandedSpace:
             peak_bytes=np.array([sum(b.peak_bytes for b in row) for row in rows]),
             span=run.last - run.first + 1,
             alone_ms=min(self._alone_ms(run.first, run.last, i) for i in range(len(self.space.processors))),
+            busy=lambda: {name: computed[:, i] for i, name in enumerate(run.order)},
         )
         return replace(options, allowed=self.space.allowed(options))
 

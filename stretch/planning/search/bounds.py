@@ -1,14 +1,17 @@
 """Bounds on whole designs: on accuracy, which the exact search keeps, and on parameters, for which it is run at prices until its designs keep them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from math import ceil, floor
+from dataclasses import dataclass, field, replace
+from math import ceil, floor, inf
 
 from predictors.errors import InfeasibleError, TightRule, UsageError
 from predictors.graph import OpGraph
 from stretch.planning.config import KINDS, PlanConfig
 from stretch.planning.cost.accuracy import AccuracySource
-from stretch.planning.search.exact import Toll, Within, search_exact, search_least_loss
+from stretch.planning.search.exact import Within, search_exact, search_least_loss
+from stretch.planning.search.goal import Goal, search_best
+from stretch.planning.search.layers import TIE
+from stretch.planning.search.measures import LATENCY, Toll, told_by
 from stretch.planning.search.refusal import refusal
 from stretch.planning.search.result import SearchResult
 from stretch.planning.search.space import DesignSpace
@@ -31,6 +34,7 @@ class Bounds:
         config: The request, checked.
         macs: Fewest and most multiply-accumulates.
         n_meet: Meeting points, at least.
+        goal: What designs are chosen by.
     """
 
     graph: OpGraph
@@ -38,6 +42,7 @@ class Bounds:
     config: PlanConfig
     macs: tuple[int, int]
     n_meet: int
+    goal: Goal = field(default_factory=Goal)
 
     def within_params(self, fastest: SearchResult) -> SearchResult:
         """The fastest design found whose parameters are in range.
@@ -88,7 +93,7 @@ class Bounds:
         losses, most = accuracy_source.losses, accuracy_source.most_loss(wanted)
         if loss_of(fastest, accuracy_source) <= most:
             return fastest
-        found = search_exact(self.space, *self.macs, self.n_meet, within=Within(losses, most))
+        found = search_best(self.space, *self.macs, self.n_meet, self.goal, Within(told_by(losses), most))
         if found is not None:
             return found
         best = search_least_loss(self.space, *self.macs, self.n_meet, losses)
@@ -108,6 +113,44 @@ class Bounds:
             return fastest
         found = search_least_loss(self.space, *self.macs, self.n_meet, accuracy_source.losses, budget)
         return found if found is not None and loss_of(found, accuracy_source) < loss_of(fastest, accuracy_source) else fastest
+
+    def fast_enough(self, best: SearchResult) -> SearchResult:
+        """The best design within the latency budget; of a request whose objective is not latency alone.
+
+        Args:
+            best: The best design without the budget.
+
+        Returns:
+            The design; the fastest one if none keeps the budget.
+
+        Raises:
+            UsageError: If designs are bounded in accuracy as well.
+        """
+        budget = self.config.latency_budget
+        assert budget is not None
+        for name in ("min_accuracy", "min_agreement"):
+            if getattr(self.config, name) is not None:
+                raise UsageError(
+                    Sentence("the objective `{}` is not planned for with both {} and {}", self.config.objective, Mention(name), Mention("latency_budget")),
+                    "leave out one of the two",
+                )  # fmt: skip
+        found = search_best(self.space, *self.macs, self.n_meet, self.goal, Within(LATENCY, budget))
+        return found or search_exact(self.space, *self.macs, self.n_meet) or best
+
+    def keeps(self, accuracy_source: AccuracySource | None) -> Callable[[SearchResult], bool]:
+        """Whether a design that was tried keeps the bounds on whole designs.
+
+        Args:
+            accuracy_source: What predicts the accuracy of designs, where the request is about it.
+        """
+        budget, most = self.config.latency_budget or inf, inf
+        if accuracy_source is not None and (wanted := getattr(self.config, accuracy_source.option)) is not None:
+            most = accuracy_source.most_loss(wanted)
+
+        def kept(found: SearchResult) -> bool:
+            return found.ms <= budget and (accuracy_source is None or loss_of(found, accuracy_source) <= most + TIE)
+
+        return kept
 
     def _unreached(self, option: str, wanted: float, best: float) -> InfeasibleError:
         what = "to reach {:g} top-1" if option == "min_accuracy" else "to see the original's class in {:.1%} of images"

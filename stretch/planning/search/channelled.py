@@ -164,7 +164,15 @@ class _Part:
         if division.tail is None:
             return ways
         after = self._after(division)
-        return replace(ways, tail=division.tail, ms=ways.ms + after.ms, macs=ways.macs + after.macs, params=ways.params + after.params)
+        host = self.space.costs.host
+
+        def busy() -> dict[str, Floats]:
+            own = ways.busy()
+            return {**own, host: own.get(host, np.zeros(len(rows))) + after.ms}
+
+        return replace(
+            ways, tail=division.tail, ms=ways.ms + after.ms, macs=ways.macs + after.macs, params=ways.params + after.params, busy=busy
+        )
 
     def _after(self, division: _Division) -> BranchCost:
         """What the host does behind the sum."""

@@ -7,32 +7,31 @@ already covered because stages are merged.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stretch.planning.cost.ways import Ways
 from stretch.planning.search.bounded import bounded_path, undominated_with_loss
 from stretch.planning.search.layers import Layer, Path, shortest_path, undominated
+from stretch.planning.search.measures import LATENCY, Floats, Measure, Toll, told_by, weighed
 from stretch.planning.search.result import SearchResult
 from stretch.planning.search.space import DesignSpace
 
-#: Time that is added to every option of a segment, ms.
-Toll = Callable[[Ways], NDArray[np.float64]]
+#: Whether options are of a kind that is asked for.
+Using = Callable[[Ways], bool]
 
 
 @dataclass(frozen=True)
 class Within:
-    """A bound on what designs lose.
+    """A bound on designs in what they are not chosen by.
 
     Args:
-        losses: Of each option of a segment; they add up over the segments.
+        measure: What is bounded.
         most: Of a whole design.
     """
 
-    losses: Toll
+    measure: Measure
     most: float
 
 
@@ -49,21 +48,13 @@ def search_exact(
         toll: Time added to each option of a segment, ms, for what else a design is to be
             chosen by; the result's `ms` is without it.
         using: A processor that some segment has to use.
-        within: What the design may lose, at most; None for no bound.
+        within: What the design may lose, or take otherwise, at most; None for no bound.
 
     Returns:
         The design, or None if there is none.
     """
-    states = _States(len(space.holders), n_meet + 1, space.longest_span, 1 if using is None else 2)
-    layers = [_layer(space, options, states, toll, using, within) for options in space.options]
-    final, start = _ends(space, states, n_meet)
-    find = shortest_path if within is None else partial(bounded_path, most=within.most)
-    path = find(layers, states.count, start, final, low, high)
-    if path is None:
-        return None
-    picks = _picks(space, path)
-    paid = sum(float(toll(options)[index]) for options, index in picks) if toll else 0.0
-    return SearchResult(picks, path.ms - paid, path.macs, path.optimal, path.gap, _evaluated(space))
+    cost = LATENCY if toll is None else weighed((1.0, LATENCY), (1.0, told_by(toll)))
+    return search_least(space, low, high, n_meet, cost, within, None if using is None else lambda ways: using in ways.processors)
 
 
 def search_least_loss(space: DesignSpace, low: int, high: int, n_meet: int, losses: Toll, budget_ms: float = np.inf) -> SearchResult | None:
@@ -80,49 +71,68 @@ def search_least_loss(space: DesignSpace, low: int, high: int, n_meet: int, loss
     Returns:
         The design, or None if none keeps the budget; `gap` is not a number where it is not proved to lose least.
     """
-    states = _States(len(space.holders), n_meet + 1, space.longest_span)
-    within = Within(losses, np.inf)
-    timed = [_layer(space, options, states, None, None, within) for options in space.options]
-    final, start = _ends(space, states, n_meet)
-    # loss and time change places; what finishing takes is a step of its own, since it is bounded now
-    layers = [Layer(each.source, each.target, each.macs, each.loss, each.option, each.ms) for each in timed if each.loss is not None]
-    ends = np.flatnonzero(np.isfinite(final))
-    nothing = np.zeros(len(ends), np.int64)
-    layers.append(Layer(ends, ends, nothing, nothing.astype(float), nothing, final[ends]))
-    last = np.where(np.isfinite(final), 0.0, np.inf)
-    if np.isfinite(budget_ms):
-        path = bounded_path(layers, states.count, start, last, low, high, budget_ms)
+    within = Within(LATENCY, budget_ms) if np.isfinite(budget_ms) else None
+    found = search_least(space, low, high, n_meet, told_by(losses), within)
+    # a loss may be nothing, so that a fraction of it says nothing
+    return None if found is None else replace(found, gap=0.0 if found.optimal else float("nan"))
+
+
+def search_least(
+    space: DesignSpace, low: int, high: int, n_meet: int, cost: Measure, within: Within | None = None, using: Using | None = None
+) -> SearchResult | None:
+    """The design of `space` that has least of a measure.
+
+    Args:
+        space: All legal designs.
+        low: Fewest multiply-accumulates.
+        high: Most multiply-accumulates.
+        n_meet: Branched segments, at least.
+        cost: The measure.
+        within: A bound on another one; None for no bound.
+        using: Options of which some segment has to have one; None for any.
+
+    Returns:
+        The design, its `value` that of the measure; None if there is none.
+    """
+    states = _States(len(space.holders), n_meet + 1, space.longest_span, 1 if using is None else 2)
+    layers = [_layer(space, options, states, cost, using, within) for options in space.options]
+    final, start = _ends(space, states, n_meet, cost)
+    if within is None:
+        path = shortest_path(layers, states.count, start, final, low, high)
     else:
-        path = shortest_path([replace(each, loss=None) for each in layers], states.count, start, last, low, high)
+        # what finishing takes of the bound is a step of its own
+        layers.append(_finishing(space, states, n_meet, final, within.measure))
+        path = bounded_path(layers, states.count, start, np.where(np.isfinite(final), 0.0, np.inf), low, high, within.most)
     if path is None:
         return None
-    picks = _picks(space, replace(path, options=path.options[:-1]))
-    return SearchResult(picks, _makespan(space, picks), path.macs, path.optimal, 0.0 if path.optimal else float("nan"), _evaluated(space))
+    picks = _picks(space, path)
+    ms = path.ms if cost is LATENCY else LATENCY.total(space, picks)
+    gap = path.gap if path.optimal or path.bound > 0 else float("nan")
+    return SearchResult(picks, ms, path.macs, path.optimal, gap, _evaluated(space), path.ms)
 
 
-def _ends(space: DesignSpace, states: "_States", n_meet: int) -> tuple[NDArray[np.float64], int]:
-    """Time to finish from every state, and the state at the start."""
+def _ends(space: DesignSpace, states: "_States", n_meet: int, cost: Measure) -> tuple[Floats, int]:
+    """What finishing costs from every state, and the state at the start."""
     final = np.full(states.count, np.inf)
     for i, holder in enumerate(space.holders):
-        final[states.number(i, n_meet, 0, states.uses - 1)] = space.leaving_ms(holder)
+        final[states.number(i, n_meet, 0, states.uses - 1)] = cost.leaving(space, holder)
     return final, states.number(space.holders.index(space.costs.host), 0, 0)
 
 
+def _finishing(space: DesignSpace, states: "_States", n_meet: int, final: Floats, bounded: Measure) -> Layer:
+    """The step from every state in which a design may end to its end."""
+    ends = np.flatnonzero(np.isfinite(final))
+    nothing = np.zeros(len(ends), np.int64)
+    loss = _ends(space, states, n_meet, bounded)[0][ends]
+    return Layer(ends, ends, nothing, final[ends], nothing + _COVERED, loss)
+
+
 def _picks(space: DesignSpace, path: Path) -> tuple[tuple[Ways, int], ...]:
-    return tuple(_pick(options, number) for options, number in zip(space.options, path.options, strict=True) if number != _COVERED)
+    return tuple(_pick(options, number) for options, number in zip(space.options, path.options, strict=False) if number != _COVERED)
 
 
 def _evaluated(space: DesignSpace) -> int:
     return sum(len(o.macs) for options in space.options for o in options)
-
-
-def _makespan(space: DesignSpace, picks: tuple[tuple[Ways, int], ...]) -> float:
-    """Predicted makespan of a design, ms."""
-    holder, ms = space.costs.host, 0.0
-    for options, index in picks:
-        ms += float(options.ms[space.holders.index(holder), index])
-        holder = options.holder(space.costs.host)
-    return ms + space.leaving_ms(holder)
 
 
 #: In place of an option's number: the segment is covered by one before it.
@@ -147,24 +157,25 @@ class _States:
 
 
 def _layer(
-    space: DesignSpace, options: list[Ways], states: _States, toll: Toll | None, using: str | None, within: Within | None = None
+    space: DesignSpace, options: list[Ways], states: _States, cost: Measure, using: Using | None, within: Within | None = None
 ) -> Layer:
     parts = []
     best = undominated if within is None else undominated_with_loss
     offset = 0
     for group in options:
-        branched = len(group.candidates) > 1
+        branched, wanted = len(group.candidates) > 1, using is not None and using(group)
         end = space.holders.index(group.holder(space.costs.host))
-        paid = toll(group) if toll else 0.0
-        loss = None if within is None else within.losses(group)
+        costs = np.broadcast_to(cost.of(group), group.ms.shape)
+        losses = None if within is None else np.broadcast_to(within.measure.of(group), group.ms.shape)
         for holder in range(len(space.holders)):
-            ms = group.ms[holder] + paid
-            index = np.flatnonzero(group.allowed[holder])
+            # an option that takes endless time from a holder is none, whatever designs are chosen by
+            index = np.flatnonzero(group.allowed[holder] & np.isfinite(group.ms[holder]))
             zeros = np.zeros(len(index), np.int64)
-            piece = best(Layer(zeros, zeros, group.macs[index], ms[index], index + offset, None if loss is None else loss[index]))
+            loss = None if losses is None else losses[holder][index]
+            piece = best(Layer(zeros, zeros, group.macs[index], costs[holder][index], index + offset, loss))
             zeros = np.zeros(len(piece.ms), np.int64)
             for level, used in product(range(states.levels), range(states.uses)):
-                after = states.number(end, min(level + branched, states.levels - 1), group.span - 1, max(used, using in group.processors))
+                after = states.number(end, min(level + branched, states.levels - 1), group.span - 1, max(used, wanted))
                 before = zeros + states.number(holder, level, 0, used)
                 parts.append(Layer(before, zeros + after, piece.macs, piece.ms, piece.option, piece.loss))
         offset += len(group.macs)

@@ -126,4 +126,5 @@ def part_ways(space: DesignSpace, segment: Segment, kind: JoinKind, rows: Sequen
         slowest_ms=computed.max(axis=0),
         fastest_ms=computed.min(axis=0),
         peak_bytes=np.array([sum(b.peak_bytes for b in row) for row in rows]),
+        busy=lambda: {b.processor: each for b, each in zip(rows[0], computed, strict=True)},
     )

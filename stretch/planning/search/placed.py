@@ -202,6 +202,7 @@ def _ways(space: DesignSpace, segment: Segment, scales: Sequence[BranchScale], a
         fastest_ms=np.array([min(computed[0].values())]),
         peak_bytes=np.array([_peak_bytes(costs, runs[0])]),
         alone_ms=min(alone_ms),
+        busy=lambda: {name: np.array([[each[name]] for each in computed]) for name in computed[0]},
     )
 
 

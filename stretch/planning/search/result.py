@@ -18,6 +18,7 @@ class SearchResult:
         optimal: Whether no design of the space is faster.
         gap: How much faster one might be, as a fraction.
         evaluated: Ways whose cost was computed.
+        value: What it was chosen by; None where that is its makespan, or was not worked out.
     """
 
     picks: tuple[tuple[Ways, int], ...]
@@ -26,6 +27,7 @@ class SearchResult:
     optimal: bool
     gap: float
     evaluated: int
+    value: float | None = None
 
     @property
     def n_meet(self) -> int:

@@ -125,7 +125,7 @@ class DesignSpace:
         ms = np.array([cost.ms])
         options = Ways(
             segment, "none", ((cost,),), np.array([cost.macs]), np.array([cost.params]), entering + ms, np.ones((len(self.holders), 1), bool),
-            np.ones(1), entering, ms, ms, np.array([cost.peak_bytes]),
+            np.ones(1), entering, ms, ms, np.array([cost.peak_bytes]), busy=lambda: {processor: ms},
         )  # fmt: skip
         return replace(options, allowed=self.allowed(options))
 
@@ -184,6 +184,7 @@ class DesignSpace:
             slowest_ms=grid.flat(reduce(np.maximum, computed)),
             fastest_ms=grid.flat(reduce(np.minimum, computed)),
             peak_bytes=grid.total("peak_bytes"),
+            busy=lambda: {name: grid.flat(each) for name, each in zip(subset, computed, strict=True)},
         )
         return replace(options, allowed=self.allowed(options))
 

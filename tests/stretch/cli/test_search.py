@@ -35,6 +35,19 @@ def test_without_images_macs_are_weighed_and_it_is_said_that_agreement_is_not_kn
     assert "is not known" in result.err
 
 
+def test_best_design_in_the_objective_and_others_that_differ_are_told_with_their_values(capsys):
+    result = call(capsys, *TINY, "--objective", "energy", "--within", 1.5, "--top", 4, "--json")
+    found = json.loads(result.out)
+    assert result.code == 0
+    assert (found["pareto"], found["objective"], found["within"], found["optimal"], found["gap"]) == ([], "energy", 1.5, True, 0.0)
+    values = [row["value"] for row in found["designs"]]
+    assert values == [pytest.approx(row["energy_mj"]) for row in found["designs"]]
+    assert all(values[0] <= value <= 1.5 * values[0] for value in values)
+    assert found["seconds"]["search"] > 0
+    table = call(capsys, *TINY, "--objective", "energy", "--top", 2).out
+    assert "none is better than the first" in table
+
+
 @pytest.mark.slow
 def test_front_by_images_is_saved_as_designs_that_branch_takes_and_a_sensitivity_that_is_read_again(capsys, images, tmp_path):
     out = tmp_path / "front"
@@ -62,17 +75,25 @@ def test_front_by_images_is_saved_as_designs_that_branch_takes_and_a_sensitivity
     ("words", "code", "why"),
     [
         (("--pareto", "latency,beauty"), 3, "unknown objective `beauty`"),
-        (("--pareto", "agreement"), 2, "--pareto agreement does not weigh latency against one other"),
+        (("--pareto", "agreement"), 2, "--pareto agreement does not name two or three different things to weigh"),
+        (("--pareto", "latency,latency"), 2, "does not name two or three different things to weigh"),
+        (("--pareto", "latency,macs,energy,memory"), 2, "does not name two or three different things to weigh"),
         (("--pareto", "latency,agreement"), 2, "nothing predicts the agreement of designs"),
         (("--pareto", "latency,accuracy"), 2, "nothing predicts the accuracy of designs"),
         (("--images", "no/such"), 1, "there is no folder no/such with images"),
         (("--images", ".", "--accuracy", "a.json"), 2, "--images and --accuracy both say what designs are weighed by"),
         (("--images", ".", "--pareto", "latency,macs"), 2, "images say nothing of latency,macs"),
         (("--accuracy", "no/such.json"), 1, "cannot read the accuracy predictor no/such.json"),
-        (("--latency-budget", 5), 2, "a front is not bounded by --latency-budget"),
-        (("--min-agreement", 0.9), 2, "a front is not bounded by --min-agreement"),
+        (("--latency-budget", 5), 2, "what is searched for is not bounded by --latency-budget"),
+        (("--min-agreement", 0.9), 2, "what is searched for is not bounded by --min-agreement"),
         (("--plot", "front.pdf"), 2, "--plot front.pdf is neither an .svg nor a .png file"),
         (("--images", ".", "--lossless"), 2, "images say nothing of designs that all compute what the original computes"),
+        (("--within", 1.2, "--pareto", "latency,macs"), 2, "--pareto asks for a front"),
+        (("--objective", "energy", "--pareto", "latency,macs"), 2, "a front has no objective such as energy"),
+        (("--within", 1.2, "--plot", "front.svg"), 2, "--plot belongs to a front"),
+        (("--within", 0.9), 2, "is not a factor from 1 up"),
+        (("--within", "nan"), 2, "is not a factor from 1 up"),
+        (("--objective", "robust"), 2, "several designs that differ are not searched for with --objective robust"),
         (("--strategy", "grid"), 2, "fronts are searched by the exact search"),
         (("--macs", "0.1:0.11"), 4, "no design of `tiny_resnet` meets the constraints"),
     ],

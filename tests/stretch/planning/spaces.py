@@ -1,8 +1,11 @@
 """Small design spaces for tests."""
 
+import dataclasses
+
 import msgspec
 import numpy as np
 
+from predictors.devices import NotNegative
 from predictors.predictor import LatencyPredictor
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
@@ -18,7 +21,7 @@ LOOSE = {"alpha": 10.0, "beta": 10.0, "balance": 0.01}
 
 
 def make_space(graph=None, device="mi9", processors=("cpu", "gpu"), join="project", **changes):
-    profile = specified(device)
+    profile = specified(device) if isinstance(device, str) else device
     config = PlanConfig(processors=processors, **(LOOSE | changes)).checked(profile)
     costs = Costs(LatencyPredictor(profile), config.precision)
     graph = graph or small_resnet()
@@ -55,3 +58,37 @@ def fastest_by_brute_force(space, low, high, n_meet):
                 for i in np.flatnonzero(options.allowed[holder])
             ]
     return best, count
+
+
+def waiting(device="mi9", watts=None):
+    """A profile whose processors take power while they wait, W by name."""
+    profile = specified(device)
+    idle = {"cpu": 0.4, "gpu": 0.3, "dsp": 0.2} if watts is None else watts
+    found = {
+        name: msgspec.structs.replace(each, idle_w=NotNegative(idle[name], "x")) if idle.get(name) else each
+        for name, each in profile.processors.items()
+    }
+    return dataclasses.replace(profile, processors=found)
+
+
+def every_design(space, low, high, n_meet):
+    """Picks, makespan and computing time by processor of every design, on the timeline's own arithmetic."""
+    open_paths = [(0, 0, 0, 0.0, {}, ())]
+    while open_paths:
+        at, macs, met, ms, busy, picks = open_paths.pop()
+        holder = picks[-1][0].holder(space.costs.host) if picks else space.costs.host
+        if macs > high:
+            continue
+        if at == len(space.segments):
+            if macs >= low and met >= n_meet:
+                yield picks, ms + space.leaving_ms(holder), busy
+            continue
+        row = space.holders.index(holder)
+        for options in space.options[at]:
+            own = {name: np.broadcast_to(each, options.ms.shape)[row] for name, each in options.busy().items()}
+            for i in np.flatnonzero(options.allowed[row] & np.isfinite(options.ms[row])):
+                now = {name: busy.get(name, 0.0) + float(own[name][i] if name in own else 0.0) for name in {**busy, **own}}
+                more = ms + float(options.ms[row, i])
+                open_paths.append(
+                    (at + options.span, macs + int(options.macs[i]), met + options.branched, more, now, (*picks, (options, int(i))))
+                )

@@ -145,3 +145,45 @@ def test_stages_are_not_merged_with_one_that_is_kept():
 def test_stage_to_keep_that_is_none_is_an_unknown_name():
     with pytest.raises(UnknownNameError, match="unknown stage to keep `s9`"):
         planned(keep=("s9",))
+
+
+OBJECTIVES = ("latency", "energy", "0.5*latency+0.5*energy", "throughput", "robust")
+
+
+def best_in(objective, **changes):
+    return plan(small_resnet(96), specified("mi9"), PlanConfig(processors=("cpu", "gpu"), objective=objective, **(LOOSE | changes)))
+
+
+def test_each_objective_has_the_best_value_of_its_own_among_designs_of_all():
+    results = {objective: best_in(objective) for objective in OBJECTIVES}
+    latency = {objective: each.run.makespan_ms for objective, each in results.items()}
+    energy = {objective: each.energy_mj for objective, each in results.items()}
+    assert min(latency, key=latency.get) == "latency"
+    assert min(energy.values()) == pytest.approx(energy["energy"])
+    for objective, result in results.items():
+        answer = result.answer().objective
+        assert (answer.asked, answer.strategy) == (objective, "evolve" if objective in ("throughput", "robust") else "exact")
+        assert result.optimal is (objective not in ("throughput", "robust"))
+        assert any("does not add up" in warning for warning in result.warnings) is (objective in ("throughput", "robust"))
+    assert results["energy"].objective.value == pytest.approx(energy["energy"])
+    mixed = results["0.5*latency+0.5*energy"]
+    assert mixed.objective.value == pytest.approx(0.5 * mixed.run.makespan_ms + 0.5 * mixed.energy_mj)
+    assert results["throughput"].objective.value >= 1000 / results["latency"].run.makespan_ms
+
+
+def test_least_energy_within_a_bound_on_latency_takes_more_than_without():
+    free, fastest = best_in("energy"), best_in("latency")
+    budget = (free.run.makespan_ms + fastest.run.makespan_ms) / 2
+    kept = best_in("energy", latency_budget=budget)
+    assert kept.run.makespan_ms <= budget
+    assert free.energy_mj <= kept.energy_mj <= fastest.energy_mj + 1e-9
+    with pytest.raises(InfeasibleError, match="takes"):
+        best_in("energy", latency_budget=0.5 * fastest.run.makespan_ms)
+
+
+@pytest.mark.parametrize("objective", ["latency", "energy"])
+def test_strategy_evolve_is_never_better_than_exact_and_claims_nothing(objective):
+    tried, best = best_in(objective, strategy="evolve"), best_in(objective)
+    assert tried.objective.value >= best.objective.value - 1e-9
+    assert tried.optimal is False
+    assert tried.gap is None

@@ -15,7 +15,7 @@ from tests.stretch.planning.test_pareto import MI9, REQUEST
 @pytest.fixture(scope="module")
 def answer():
     config = PlanConfig(**REQUEST, kinds=("stretch", "rows"))
-    return front_answer(front(GRAPH, MI9, config, "agreement", 5, made()), {"search": 1.0})
+    return front_answer(front(GRAPH, MI9, config, ("latency", "agreement"), 5, made()), {"search": 1.0})
 
 
 def test_rows_say_of_each_design_what_evaluating_it_says(answer):

@@ -1,17 +1,22 @@
 """The front of a small network: each design is the fastest that loses so little, by trying all."""
 
 from functools import cache
+from itertools import combinations
 
 import numpy as np
 import pytest
 
 from predictors.errors import InfeasibleError, UsageError
 from stretch.planning.config import PlanConfig
-from stretch.planning.pareto import front
+from stretch.planning.pareto import WEIGHED, Levels, front
+from stretch.planning.search.criteria import Criteria, undominated
+from stretch.planning.search.measures import Power
+from stretch.planning.search.result import SearchResult
 from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified
+from tests.stretch.planning import spaces
 from tests.stretch.planning.cost.measured import GRAPH, made
-from tests.stretch.planning.spaces import LOOSE, make_space
+from tests.stretch.planning.spaces import LOOSE, make_space, waiting
 
 MI9 = specified("mi9")
 REQUEST = {"processors": ("cpu", "gpu"), "macs": (0.9, 1.1), "min_width": 0.75, **LOOSE}
@@ -54,7 +59,7 @@ def every_design(space, source, low, high):
 def test_each_design_of_the_front_is_the_fastest_that_loses_no_more():
     from stretch.planning.search.merging import merge_stages
 
-    found = front(GRAPH, MI9, PlanConfig(**REQUEST), "agreement", 6, predictor())
+    found = front(GRAPH, MI9, PlanConfig(**REQUEST), ("latency", "agreement"), 6, predictor())
     space = merge_stages(GRAPH, make_space(GRAPH, min_width=0.75))
     every = every_design(space, predictor(), round(0.9 * GRAPH.macs), round(1.1 * GRAPH.macs))
     assert len(every) > 1000
@@ -65,7 +70,7 @@ def test_each_design_of_the_front_is_the_fastest_that_loses_no_more():
 
 
 def test_front_goes_from_what_loses_nothing_to_what_is_fastest_without_a_design_that_another_beats():
-    found = front(GRAPH, MI9, PlanConfig(**REQUEST, kinds=("stretch", "rows")), "agreement", 6, predictor())
+    found = front(GRAPH, MI9, PlanConfig(**REQUEST, kinds=("stretch", "rows")), ("latency", "agreement"), 6, predictor())
     times, losses = [each.ms for each in found.designs], [each.loss for each in found.designs]
     assert times == sorted(times, reverse=True)
     assert losses == sorted(losses)
@@ -79,27 +84,117 @@ def test_front_goes_from_what_loses_nothing_to_what_is_fastest_without_a_design_
 
 def test_where_branches_do_not_pay_the_front_is_the_original_alone():
     graph = small_resnet()
-    found = front(graph, MI9, PlanConfig(**REQUEST), "agreement", 6, made())
+    found = front(graph, MI9, PlanConfig(**REQUEST), ("latency", "agreement"), 6, made())
     assert [(each.n_meet, each.exact, each.loss) for each in found.designs] == [(0, True, 0)]
 
 
 def test_multiply_accumulates_are_weighed_without_any_predictor():
-    found = front(GRAPH, MI9, PlanConfig(**REQUEST | {"macs": (0.7, 1.1)}), "macs", 5)
+    found = front(GRAPH, MI9, PlanConfig(**REQUEST | {"macs": (0.7, 1.1)}), ("latency", "macs"), 5)
     assert len(found.designs) >= 2
     assert all(each.loss is None for each in found.designs)
 
 
 def test_agreement_that_nothing_predicts_is_refused():
     with pytest.raises(UsageError, match="nothing predicts the agreement"):
-        front(GRAPH, MI9, PlanConfig(**REQUEST), "agreement", 5)
+        front(GRAPH, MI9, PlanConfig(**REQUEST), ("latency", "agreement"), 5)
 
 
 def test_request_without_designs_names_the_tightest_rule():
     with pytest.raises(InfeasibleError) as caught:
-        front(small_resnet(), MI9, PlanConfig(processors=("cpu", "gpu"), alpha=1e-6, macs=(1.05, 1.1)), "agreement", 5, predictor())
+        front(
+            small_resnet(),
+            MI9,
+            PlanConfig(processors=("cpu", "gpu"), alpha=1e-6, macs=(1.05, 1.1)),
+            ("latency", "agreement"),
+            5,
+            predictor(),
+        )
     assert caught.value.rules
 
 
 def test_other_searches_are_refused():
     with pytest.raises(UsageError, match="fronts are searched by the exact search"):
-        front(GRAPH, MI9, PlanConfig(**REQUEST, strategy="grid"), "macs", 5)
+        front(GRAPH, MI9, PlanConfig(**REQUEST, strategy="grid"), ("latency", "macs"), 5)
+
+
+PAIRS = list(combinations(("latency", "energy", "macs", "memory", "agreement"), 2))
+SMALL = {"processors": ("cpu", "gpu"), "macs": (0.9, 1.9), "min_width": 0.9, "min_depth": 1.0, "merge": "never", **LOOSE}
+RESNET = small_resnet(96, blocks=(1, 1), mids=(64, 64))
+
+
+def weigh(criteria, names, found):
+    return tuple(criteria.value("loss" if name == "agreement" else name, found) for name in names)
+
+
+@cache
+def small_criteria():
+    space = make_space(RESNET, waiting(), min_width=0.9, min_depth=1.0)
+    power = Power.of(waiting(), space.processors)
+    low, high = round(0.9 * RESNET.macs), round(1.9 * RESNET.macs)
+    criteria = Criteria(space, low, high, 0, power, made_losses)
+    every = [
+        SearchResult(picks, ms, sum(int(o.macs[i]) for o, i in picks), True, 0.0, 0)
+        for picks, ms, _ in spaces.every_design(space, low, high, 0)
+    ]
+    return criteria, every
+
+
+def made_losses(ways):
+    """What is narrow or shallow loses."""
+    return 0.1 * np.maximum(1.5 - ways.macs / ways.segment.graph.macs, 0) if ways.branched else np.zeros(len(ways.macs))
+
+
+def brute_force(points):
+    """Points that no other beats."""
+    return sorted({p for p in points if not any(q != p and all(b <= a + 1e-9 for a, b in zip(p, q, strict=True)) for q in points)})
+
+
+@pytest.mark.parametrize("names", PAIRS)
+def test_front_of_two_things_in_full_is_that_of_brute_force(names):
+    criteria, every = small_criteria()
+    own = tuple("loss" if name == "agreement" else name for name in WEIGHED if name in names)
+    found = Levels(criteria, own, None).pair(None)
+    kept = [
+        tuple(round(v, 6) for v in weigh(criteria, own, found[i])) for i in undominated(found, [weigh(criteria, own, e) for e in found])
+    ]
+    expected = brute_force({tuple(round(v, 6) for v in weigh(criteria, own, each)) for each in every})
+    assert np.array(sorted(kept)) == pytest.approx(np.array(expected), rel=1e-5)
+
+
+@pytest.mark.parametrize("names", [("latency", "energy", "macs"), ("latency", "memory", "energy"), ("latency", "energy", "agreement")])
+def test_front_of_three_things_has_no_design_that_another_beats_and_the_best_in_each(names):
+    criteria, every = small_criteria()
+    own = tuple("loss" if name == "agreement" else name for name in WEIGHED if name in names)
+    found = Levels(criteria, own, None).grid(9)
+    points = [weigh(criteria, own, each) for each in found]
+    assert 1 <= len(points) <= 9
+    for one in points:
+        assert not any(other != one and all(b <= a + 1e-9 for a, b in zip(one, other, strict=True)) for other in points)
+    first = min(weigh(criteria, own, each)[0] for each in every)
+    assert min(point[0] for point in points) == pytest.approx(first)
+
+
+@pytest.mark.parametrize("weighed", [("latency", "energy"), ("energy", "memory"), ("macs", "latency", "memory")])
+def test_front_of_a_request_tells_every_thing_of_each_design(weighed):
+    found = front(RESNET, MI9, PlanConfig(**SMALL), weighed, 4)
+    assert found.weighed == weighed
+    assert 1 <= len(found.designs) <= 4
+    assert all(each.peak_bytes > 0 for each in found.designs)
+    assert [each.ms for each in found.designs] == sorted((each.ms for each in found.designs), reverse=True)
+
+
+def test_front_of_one_design_is_the_best_in_what_is_made_least():
+    one = front(RESNET, MI9, PlanConfig(**SMALL), ("latency", "energy"), 1).designs
+    assert len(one) == 1
+    assert one[0].ms == min(each.ms for each in front(RESNET, MI9, PlanConfig(**SMALL), ("latency", "energy"), 5).designs)
+
+
+@pytest.mark.parametrize("weighed", [("latency",), ("latency", "latency"), ("latency", "energy", "macs", "memory")])
+def test_other_than_two_or_three_things_are_refused(weighed):
+    with pytest.raises(UsageError, match="does not name two or three different things"):
+        front(RESNET, MI9, PlanConfig(**SMALL), weighed, 4)
+
+
+def test_front_of_three_things_is_not_asked_for_in_full():
+    with pytest.raises(UsageError, match="only fronts of two things are searched in full"):
+        front(RESNET, MI9, PlanConfig(**SMALL), ("latency", "energy", "macs"), None)

@@ -25,4 +25,4 @@ def test_every_strategy_finds_a_design_in_the_range(name):
 def test_unknown_strategy_is_refused_with_those_that_exist():
     with pytest.raises(UsageError) as caught:
         search("random", make_space(), 0, 1, 1)
-    assert caught.value.hint == "choose from exact, grid, operator_split"
+    assert caught.value.hint == "choose from evolve, exact, grid, operator_split"

@@ -18,7 +18,7 @@ from tests.stretch.planning.test_pareto import MI9, REQUEST
 @pytest.fixture(scope="module")
 def answer():
     config = PlanConfig(**REQUEST, kinds=("stretch", "rows"))
-    return front_answer(front(GRAPH, MI9, config, "agreement", 5, made()), {})
+    return front_answer(front(GRAPH, MI9, config, ("latency", "agreement"), 5, made()), {})
 
 
 def printed(answer, width):

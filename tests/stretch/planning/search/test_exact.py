@@ -8,6 +8,7 @@ import pytest
 
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.search.exact import Within, search_exact, search_least_loss
+from stretch.planning.search.measures import told_by
 from stretch.planning.strategies.grid import search as search_grid
 from tests.predictors.networks import small_resnet
 from tests.stretch.planning.spaces import as_design, make_space
@@ -129,7 +130,7 @@ def test_search_within_a_loss_and_for_the_least_loss_equal_brute_force():
     low, high = round(0.9 * GRAPH.macs), round(1.6 * GRAPH.macs)
     every = every_design(space, low, high)
     for most in np.quantile(every[:, 1], [0.0, 0.1, 0.5, 0.9]):
-        found = search_exact(space, low, high, 1, within=Within(losses, float(most)))
+        found = search_exact(space, low, high, 1, within=Within(told_by(losses), float(most)))
         assert found.optimal
         assert found.ms == pytest.approx(every[every[:, 1] <= most + 1e-9, 0].min())
     for budget in np.quantile(every[:, 0], [0.0, 0.2, 0.7]):
@@ -139,4 +140,4 @@ def test_search_within_a_loss_and_for_the_least_loss_equal_brute_force():
     free = search_least_loss(space, low, high, 1, losses)
     assert sum(float(losses(o)[i]) for o, i in free.picks) == pytest.approx(every[:, 1].min())
     assert search_least_loss(space, low, high, 1, losses, float(every[:, 0].min()) * 0.99) is None
-    assert search_exact(space, low, high, 1, within=Within(losses, float(every[:, 1].min()) - 1e-3)) is None
+    assert search_exact(space, low, high, 1, within=Within(told_by(losses), float(every[:, 1].min()) - 1e-3)) is None

@@ -1,0 +1,232 @@
+"""How long searches take, and exact against other strategies: `python -m experiments.search.run [times|strategies]`."""
+
+import argparse
+import os
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter, process_time
+
+from experiments.lossless.run import MODELS, graph_of
+from experiments.records import About, Facts, Row, write_record
+from predictors.devices import load_device
+from predictors.errors import InfeasibleError
+from predictors.graph import OpGraph
+from stretch.planning.choose import choose
+from stretch.planning.config import PlanConfig
+from stretch.planning.cost.draws import uncertain_run
+from stretch.planning.cost.uncertain import drawn
+from stretch.planning.pareto import front
+from stretch.planning.plan import Asked, plan
+from stretch.planning.search.layers import TIE
+from stretch.planning.search.result import SearchResult
+from stretch.planning.several import several
+
+HERE = Path(__file__).parent
+#: Repetitions behind each time.
+RUNS = 3
+#: What is timed, on the Mi 9 with its three processors.
+TIMED = ("resnet50", "timm:regnetx_040", "efficientnet_b5")
+DEVICE, PROCESSORS = "mi9", ("cpu", "gpu", "dsp")
+#: Designs of a front, and of designs that differ.
+DESIGNS = 12
+#: Range of multiply-accumulates of fronts, so that there is something to weigh.
+WIDE = (0.7, 1.03)
+#: How many times the best one's time designs that differ may take.
+WITHIN = 1.2
+#: Draws of the numbers that a prediction rests on.
+DRAWS = 1000
+#: Networks of one kind with more and more blocks.
+GROWING = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
+EVERY_KIND = ("stretch", "rows", "channels", "own")
+#: Where strategies are compared.
+DEVICES = (
+    ("mi9", ("cpu", "gpu")),
+    ("mi9", ("cpu", "dsp")),
+    ("mi9", ("gpu", "dsp")),
+    ("mi9", PROCESSORS),
+    ("pixel6", ("cpu", "gpu")),
+)
+STRATEGIES = ("exact", "grid", "evolve")
+#: Makespans of one network by strategy, ms.
+Found = dict[str, float | None]
+
+
+@contextmanager
+def one_core() -> Iterator[None]:
+    """Keep this process to one core."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def chosen(graph: OpGraph, device: str, config: PlanConfig) -> tuple[SearchResult, float]:
+    """The design of a request, and the decimal logarithm of the number of those it was chosen from."""
+    asked = Asked.of(graph, load_device(device), config)
+    choice = choose(asked.trunk, asked.config, asked.costs, asked.stages)
+    return choice.found, choice.space.size_log10
+
+
+def timed(name: str, work: Callable[[], object]) -> Row:
+    """How long something takes, in wall time and in processor time."""
+    wall, own = [], []
+    for _ in range(RUNS):
+        began, spent = perf_counter(), process_time()
+        work()
+        wall.append(perf_counter() - began)
+        own.append(process_time() - spent)
+    return {"search": name, "wall s": round(statistics.median(wall), 3), "processor s": round(statistics.median(own), 3)}
+
+
+def searches(model: str, graph: OpGraph) -> list[Row]:
+    """How long each search of one network takes."""
+    name, device = MODELS[model], load_device(DEVICE)
+    config = PlanConfig(processors=PROCESSORS)
+    wide = PlanConfig(processors=PROCESSORS, macs=WIDE)
+
+    def best_in(objective: str) -> Callable[[], object]:
+        return lambda: chosen(graph, DEVICE, PlanConfig(processors=PROCESSORS, objective=objective))
+
+    result = plan(graph, device, config)
+
+    def draw() -> None:
+        run = uncertain_run(result.run.segments, device, result.run.output)
+        run.drawn_ms(drawn(run.unknowns, DRAWS))
+
+    return [
+        timed(f"{name}: exact", lambda: chosen(graph, DEVICE, config)),
+        timed(f"{name}: exact, energy", best_in("energy")),
+        timed(f"{name}: throughput, tried", best_in("throughput")),
+        timed(f"{name}: robust, tried", best_in("robust")),
+        timed(f"{name}: {DESIGNS}-point front of latency and MACs", lambda: front(graph, device, wide, ("latency", "macs"), DESIGNS)),
+        timed(f"{name}: {DESIGNS}-point front of latency and energy", lambda: front(graph, device, wide, ("latency", "energy"), DESIGNS)),
+        timed(f"{name}: {DESIGNS} designs that differ", lambda: several(graph, device, config, DESIGNS, WITHIN)),
+        timed(f"{name}: {DRAWS} draws of the makespan", draw),
+    ]
+
+
+def growth() -> list[Row]:
+    """How long the exact search takes as networks, processors and kinds of segments grow."""
+    found: list[Row] = []
+    for model in GROWING:
+        graph = graph_of(model)
+        for processors in (PROCESSORS[:2], PROCESSORS):
+            for kinds in (("stretch",), EVERY_KIND) if model == "resnet50" else (("stretch",),):
+                config = PlanConfig(processors=processors, kinds=kinds)
+                _, size = chosen(graph, DEVICE, config)
+                row = timed(f"{model}, {len(processors)} processors, {' '.join(kinds)}", lambda g=graph, c=config: chosen(g, DEVICE, c))
+                found.append({**row, "operators": len(graph.ops), "designs, log10": round(size, 1)})
+                sys.stdout.write(f"{found[-1]}\n")
+    return found
+
+
+def times() -> None:
+    """Record how long searches take."""
+    load = os.getloadavg()[0]
+    rows: list[Row] = []
+    with one_core():
+        for model in TIMED:
+            rows += searches(model, graph_of(model))
+            sys.stdout.write("\n".join(map(str, rows)) + "\n")
+        grown = growth()
+    write_record(
+        HERE / "results" / "times.json",
+        {"searches": rows, "growth": grown},
+        source="measured",
+        command="python -m experiments.search.run times",
+        runs=RUNS,
+        load=load,
+        interleaved=False,
+        notes=[
+            f"On one core, the median, {DEVICE} with {', '.join(PROCESSORS)}; networks at 224×224.",
+            "Costs of every way to run every segment are worked out anew each time; reading the network and the profile is not counted in "
+            "`exact`, and the controls are not either.",
+            f"Fronts: {WIDE[0]} to {WIDE[1]} of the multiply-accumulates. Other processes ran on the machine: processor time is what they leave unchanged.",
+        ],
+    )
+
+
+def compared(model: str, graph: OpGraph, device: str, processors: tuple[str, ...]) -> tuple[Row, Found]:
+    """What each strategy finds for one network: as a row, and in ms."""
+    row: Row = {"network and processors": f"{MODELS[model]}, {device} {','.join(processors)}"}
+    found: Found = {}
+    spent: dict[str, float] = {}
+    for strategy in STRATEGIES:
+        began = process_time()
+        try:
+            found[strategy] = chosen(graph, device, PlanConfig(processors=processors, strategy=strategy))[0].ms
+        except InfeasibleError:
+            found[strategy] = None
+        spent[strategy] = process_time() - began
+    best = found["exact"]
+    for strategy, ms in found.items():
+        row[f"{strategy} ms"] = None if ms is None else round(ms, 2)
+    for strategy in STRATEGIES[1:]:
+        ms = found[strategy]
+        row[f"{strategy} over exact"] = None if ms is None or best is None else round(ms / best, 4)
+    for strategy, s in spent.items():
+        row[f"{strategy} s"] = round(s, 2)
+    return row, found
+
+
+def summary(found_ms: Sequence[Found]) -> list[Row]:
+    """How often each other strategy is better than the exact search, and by how much it is worse."""
+    found: list[Row] = []
+    for strategy in STRATEGIES[1:]:
+        both = [(each[strategy], each["exact"]) for each in found_ms if each[strategy] and each["exact"]]
+        ratios = [ms / best for ms, best in both]
+        found.append(
+            {
+                "strategy": strategy,
+                "found a design": len(ratios),
+                "of": sum(each["exact"] is not None for each in found_ms),
+                "better than exact": sum(ms < best - TIE for ms, best in both),
+                "median over exact": round(statistics.median(ratios), 4),
+                "largest over exact": round(max(ratios), 4),
+            }
+        )
+    return found
+
+
+def strategies() -> None:
+    """Record exact against other strategies."""
+    load = os.getloadavg()[0]
+    rows: list[Row] = []
+    times_ms: list[Found] = []
+    for model in MODELS:
+        graph = graph_of(model)
+        for device, processors in DEVICES:
+            row, ms = compared(model, graph, device, processors)
+            rows.append(row)
+            times_ms.append(ms)
+            sys.stdout.write(f"{rows[-1]}\n")
+    measured = About(columns={f"{strategy} s": Facts(source="measured", runs=1) for strategy in STRATEGIES})
+    write_record(
+        HERE / "results" / "strategies.json",
+        {"summary": summary(times_ms), "networks": rows},
+        source="predicted",
+        command="python -m experiments.search.run strategies",
+        runs=None,
+        load=load,
+        about={"networks": measured},
+        notes=[
+            "Latency in the default constraints, 0.97 to 1.03 of the multiply-accumulates; a dash where a strategy has no design within them.",
+            "`evolve` begins with random designs and tries at most 3 000, seed 0. Seconds are processor time, one run.",
+        ],
+    )
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.search.run", description=__doc__)
+    parser.add_argument("what", choices=("times", "strategies"))
+    {"times": times, "strategies": strategies}[parser.parse_args().what]()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,241 @@
+"""Designs tried and varied, for what does not add up over the segments of a design.
+
+A seeded evolutionary search: a population of designs that keep all constraints, of which a
+segment's option is exchanged for another (mutation) or whose segments up to a meeting point are
+put before those of another from there on (crossover). The better ones stay. It proves nothing.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from stretch.planning.cost.ways import Ways
+from stretch.planning.search.exact import search_exact
+from stretch.planning.search.measures import LATENCY, on_only
+from stretch.planning.search.result import SearchResult
+from stretch.planning.search.score import Picks, Score
+from stretch.planning.search.space import DesignSpace
+
+#: Designs that are judged, at most.
+EVALUATIONS = 3000
+#: Designs that are kept from one generation to the next, and made in each.
+POPULATION = 24
+#: Designs made for each that is judged, at most: most are known already, or break a constraint.
+TRIES = 12
+#: Ranges of multiply-accumulates from which a fastest design is taken to begin with.
+LEVELS = 4
+#: Share of designs made by crossover.
+CROSSED = 0.3
+#: Chance that a mutation is the last one of a design.
+ONCE = 0.5
+#: Options with about as many multiply-accumulates as the one they take the place of.
+NEAR = 16
+#: Ranges of multiply-accumulates of one way to divide a segment, and how many of the fastest options are offered in each.
+BUCKETS, FASTEST = 64, 8
+#: Segments whose options may change so that a design is back in the range of multiply-accumulates.
+MENDED = 4
+
+Keeps = Callable[[SearchResult], bool]
+Pick = tuple[Ways, int]
+
+
+def evolve(
+    space: DesignSpace,
+    low: int,
+    high: int,
+    n_meet: int,
+    score: Score,
+    starts: Sequence[SearchResult],
+    *,
+    keeps: Keeps = lambda found: True,
+    seed: int = 0,
+    evaluations: int = EVALUATIONS,
+) -> SearchResult | None:
+    """The best design that an evolutionary search comes upon.
+
+    Args:
+        space: All legal designs.
+        low: Fewest multiply-accumulates.
+        high: Most multiply-accumulates.
+        n_meet: Branched segments, at least.
+        score: What designs are judged by; less is better.
+        starts: Designs to begin with, those that keep the constraints.
+        keeps: Whether a design keeps the bounds on whole designs.
+        seed: Of the generator; the same one gives the same design.
+        evaluations: Designs that are judged, at most.
+
+    Returns:
+        The design, `value` its score and `evaluated` how many were judged; None if none was come upon.
+    """
+    return _Search(space, low, high, n_meet, score, keeps, np.random.default_rng(seed), evaluations).run(starts)
+
+
+def fastest_designs(space: DesignSpace, low: int, high: int, n_meet: int) -> list[SearchResult]:
+    """Designs to begin with, by the exact search: the fastest in each of several ranges of multiply-accumulates, and without each processor.
+
+    Args:
+        space: All legal designs.
+        low: Fewest multiply-accumulates.
+        high: Most multiply-accumulates.
+        n_meet: Branched segments, at least.
+    """
+    ends = np.linspace(low, high, LEVELS + 1).astype(int).tolist()
+    found = [search_exact(space, a, b, n_meet) for a, b in pairwise(ends)]
+    for left_out in space.processors if len(space.processors) > 2 else ():
+        part = on_only(space, [name for name in space.processors if name != left_out])
+        if all(part.options):
+            found.append(search_exact(part, low, high, n_meet))
+    return [each for each in found if each is not None]
+
+
+@dataclass(frozen=True)
+class _Design:
+    picks: tuple[Pick, ...]
+    score: float
+
+
+class _Search:
+    """One search: what it is asked for and what it has seen."""
+
+    def __init__(
+        self, space: DesignSpace, low: int, high: int, n_meet: int, score: Score, keeps: Keeps, rng: np.random.Generator, evaluations: int
+    ) -> None:
+        self.space, self.low, self.high, self.n_meet = space, low, high, n_meet
+        self.score, self.keeps, self.rng, self.left = score, keeps, rng, evaluations
+        self.judged = 0
+        self._seen: set[tuple[tuple[int, int], ...]] = set()
+        self._offered: dict[int, np.ndarray] = {}
+
+    def run(self, starts: Sequence[SearchResult]) -> SearchResult | None:
+        """The best design."""
+        population: list[_Design] = []
+        for each in starts:
+            population += self._judged(tuple(each.picks))
+        tries = 0
+        while not population and tries < TRIES * POPULATION:
+            tries += 1
+            population += self._judged(self._mended(self._any(0, len(self.space.options)), -1))
+        tries = TRIES * self.left
+        while population and self.left > 0 and tries > 0:
+            made: list[_Design] = []
+            while len(made) < POPULATION and self.left > 0 and tries > 0:
+                tries -= 1
+                one = population[int(self.rng.integers(len(population)))]
+                if len(population) > 1 and self.rng.random() < CROSSED:
+                    picks = self._crossed(one.picks, population[int(self.rng.integers(len(population)))].picks)
+                else:
+                    picks = one.picks
+                    for _ in range(int(self.rng.geometric(ONCE))):
+                        picks = self._mutated(picks)
+                made += self._judged(picks)
+            # equal ones stay in the order in which they were found, so that a seed has one answer
+            population = sorted([*population, *made], key=lambda each: each.score)[:POPULATION]
+        if not population:
+            return None
+        best = min(population, key=lambda each: each.score)
+        ms = LATENCY.total(self.space, best.picks)
+        return SearchResult(best.picks, ms, _macs(best.picks), False, float("nan"), self.judged, best.score)
+
+    def _judged(self, picks: Picks | None) -> list[_Design]:
+        """A design with its score; nothing where it breaks a constraint or was judged before."""
+        if picks is None or self.left <= 0:
+            return []
+        key = tuple((id(ways), index) for ways, index in picks)
+        if key in self._seen or not self._legal(picks):
+            return []
+        self._seen.add(key)
+        self.left -= 1
+        self.judged += 1
+        return [_Design(tuple(picks), self.score(picks))]
+
+    def _legal(self, picks: Picks) -> bool:
+        space, macs = self.space, _macs(picks)
+        if not self.low <= macs <= self.high or sum(ways.branched for ways, _ in picks) < self.n_meet:
+            return False
+        holder = space.holders.index(space.costs.host)
+        for ways, index in picks:
+            if not ways.allowed[holder, index] or not np.isfinite(ways.ms[holder, index]):
+                return False
+            holder = space.holders.index(ways.holder(space.costs.host))
+        return self.keeps(SearchResult(tuple(picks), LATENCY.total(space, picks), macs, False, float("nan"), 0))
+
+    def _any(self, first: int, behind: int) -> list[Pick]:
+        """Random options for some segments."""
+        found: list[Pick] = []
+        at = first
+        while at < behind:
+            able = [ways for ways in self.space.options[at] if ways.span <= behind - at and len(self._indices(ways))]
+            ways = able[int(self.rng.integers(len(able)))]
+            found.append((ways, int(self.rng.choice(self._indices(ways)))))
+            at += ways.span
+        return found
+
+    def _mutated(self, picks: Picks) -> tuple[Pick, ...]:
+        """A design with another option in the place of one, and others behind it where that covers more or fewer segments."""
+        number = int(self.rng.integers(len(picks)))
+        at = sum(ways.span for ways, _ in picks[:number])
+        old, index = picks[number]
+        if self.rng.random() < 0.5:
+            ways = old
+        else:
+            able = [ways for ways in self.space.options[at] if len(self._indices(ways))]
+            ways = able[int(self.rng.integers(len(able)))]
+        some = self._indices(ways)
+        if ways is old:
+            some = some[np.argsort(np.abs(ways.macs[some] - ways.macs[index]), kind="stable")[:NEAR]]
+        made = [*picks[:number], (ways, int(self.rng.choice(some)))]
+        end = at + ways.span
+        behind, start = number, at
+        while behind < len(picks) and start < end:
+            start += picks[behind][0].span
+            behind += 1
+        return self._mended([*made, *self._any(end, start), *picks[behind:]], number)
+
+    def _crossed(self, one: Picks, other: Picks) -> tuple[Pick, ...] | None:
+        """The first segments of one design and the last of another, which meet where both have a meeting point."""
+        ends = [np.cumsum([ways.span for ways, _ in picks]).tolist() for picks in (one, other)]
+        common = [end for end in ends[0][:-1] if end in ends[1]]
+        if not common:
+            return None
+        end = common[int(self.rng.integers(len(common)))]
+        return self._mended([*one[: ends[0].index(end) + 1], *other[ends[1].index(end) + 1 :]], -1)
+
+    def _mended(self, picks: list[Pick], fixed: int) -> tuple[Pick, ...]:
+        """A design with other options of some segments, so that its multiply-accumulates are in the range; `fixed` stays."""
+        macs = _macs(picks)
+        for number in self.rng.permutation(len(picks))[:MENDED].tolist():
+            if self.low <= macs <= self.high:
+                break
+            if number == fixed:
+                continue
+            ways, index = picks[number]
+            some = self._indices(ways)
+            if not len(some):
+                continue
+            rest = macs - int(ways.macs[index])
+            off = np.maximum(np.maximum(self.low - rest - ways.macs[some], rest + ways.macs[some] - self.high), 0)
+            nearest = some[off == off.min()]
+            nearest = nearest[np.argsort(ways.ms[:, nearest].min(axis=0), kind="stable")[:NEAR]]
+            picks[number] = ways, int(self.rng.choice(nearest))
+            macs = rest + int(ways.macs[picks[number][1]])
+        return tuple(picks)
+
+    def _indices(self, ways: Ways) -> np.ndarray:
+        """Options that are offered: the fastest allowed ones of each range of multiply-accumulates."""
+        if id(ways) not in self._offered:
+            ms = np.where(ways.allowed, ways.ms, np.inf).min(axis=0)
+            some = np.flatnonzero(np.isfinite(ms))
+            if len(some) > BUCKETS * FASTEST:
+                width = max(1, (int(ways.macs[some].max()) - int(ways.macs[some].min())) // BUCKETS)
+                bucket = ways.macs[some] // width
+                order = np.lexsort((some, ms[some], bucket))
+                first = np.searchsorted(bucket[order], bucket[order], side="left")
+                some = np.sort(some[order[np.arange(len(order)) - first < FASTEST]])
+            self._offered[id(ways)] = some
+        return self._offered[id(ways)]
+
+
+def _macs(picks: Picks) -> int:
+    return sum(int(ways.macs[index]) for ways, index in picks)

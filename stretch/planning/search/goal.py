@@ -1,0 +1,117 @@
+"""What a search looks for: the least of something that adds up, on whichever processors that is."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from predictors.devices import DeviceProfile
+from stretch.planning.cost.ways import Ways
+from stretch.planning.objective import Objective
+from stretch.planning.search.exact import Using, Within, search_least
+from stretch.planning.search.measures import LATENCY, Measure, Power, on_only, weighed
+from stretch.planning.search.result import SearchResult
+from stretch.planning.search.space import DesignSpace
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What adds up over the segments of a design and is to be least.
+
+    Args:
+        latency: Weight of the makespan, ms.
+        energy: Weight of the energy, mJ.
+        power: Of the processors; needed where energy has a weight.
+    """
+
+    latency: float = 1.0
+    energy: float = 0.0
+    power: Power | None = None
+
+    @classmethod
+    def of(cls, objective: Objective, device: DeviceProfile, processors: Sequence[str]) -> "Goal":
+        """The goal of a request; latency where its objective does not add up.
+
+        Args:
+            objective: What is asked for.
+            device: The device's profile.
+            processors: That may be used.
+
+        Raises:
+            UsageError: If it is about energy, and the profile does not state the power of one of these.
+        """
+        if not objective.adds or objective.only_latency:
+            return cls()
+        return cls(objective.latency, objective.energy, Power.of(device, processors) if objective.energy else None)
+
+    def measure(self, processors: Sequence[str]) -> Measure:
+        """What designs have that give work to each of these processors.
+
+        Args:
+            processors: The processors.
+        """
+        if self.power is None:
+            return LATENCY
+        return weighed((self.latency, LATENCY), (self.energy, self.power.energy(processors)))
+
+    def groups(self, space: DesignSpace) -> list[tuple[str, ...]]:
+        """Sets of processors that are searched one by one."""
+        return [space.processors] if self.power is None else self.power.groups(space.processors)
+
+    def value(self, space: DesignSpace, picks: Sequence[tuple[Ways, int]]) -> float:
+        """Of a design.
+
+        Args:
+            space: Where its options are from.
+            picks: Options and the index of the chosen one, segment by segment.
+        """
+        working = {name for ways, _ in picks for name in ways.working(space.costs.host)}
+        return self.measure([name for name in space.processors if name in working]).total(space, picks)
+
+
+def search_best(
+    space: DesignSpace, low: int, high: int, n_meet: int, goal: Goal, within: Within | None = None, using: Using | None = None
+) -> SearchResult | None:
+    """The design of a space that is best in a goal.
+
+    Args:
+        space: All legal designs.
+        low: Fewest multiply-accumulates.
+        high: Most multiply-accumulates.
+        n_meet: Branched segments, at least.
+        goal: What is to be least.
+        within: A bound on something else.
+        using: Options of which some segment has to have one; None for any.
+
+    Returns:
+        The design, its `value` that of the goal; None if there is none.
+    """
+    found: list[SearchResult] = []
+    for some in goal.groups(space):
+        part = on_only(space, some)
+        if not all(part.options):
+            continue
+        each = search_least(part, low, high, n_meet, goal.measure(some), within, using)
+        if each is not None:
+            found.append(each)
+    return least_of(found)
+
+
+def least_of(found: Sequence[SearchResult]) -> SearchResult | None:
+    """The best of the designs of several searches that each leave out some designs.
+
+    Args:
+        found: The designs, with their values.
+
+    Returns:
+        The best one, optimal if every search was complete or could find none better; None of none.
+    """
+    if not found:
+        return None
+    best = min(found, key=_value)
+    # a search that was cut short may have missed a design as good as its bound
+    bound = min(_value(each) / (1 + each.gap) for each in found)
+    optimal = best.optimal and bound >= _value(best)
+    return replace(best, optimal=optimal, gap=0.0 if optimal else _value(best) / bound - 1, evaluated=max(e.evaluated for e in found))
+
+
+def _value(found: SearchResult) -> float:
+    return found.ms if found.value is None else found.value

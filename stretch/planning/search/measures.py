@@ -1,0 +1,162 @@
+"""What adds up over the segments of a design: time, multiply-accumulates, what is lost, energy, and mixtures of them.
+
+A design is searched for by one measure and may be bounded in another. Each is told for
+every option of a segment and every processor that may hold what arrives at it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from predictors.devices import DeviceProfile
+from predictors.energy import EnergyModel
+from predictors.errors import UsageError
+from stretch.planning.cost.ways import Ways
+from stretch.planning.search.space import DesignSpace
+
+Floats = NDArray[np.float64]
+
+#: What each option of a segment adds, whoever holds what arrives: (n,).
+Toll = Callable[[Ways], Floats]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What adds up over the segments of a design.
+
+    Args:
+        of: What each option of a segment adds, by holder of what arrives: an array that broadcasts to `Ways.ms`.
+        leaving: What it adds that a processor holds the network's output.
+    """
+
+    of: Callable[[Ways], Floats]
+    leaving: Callable[[DesignSpace, str], float]
+
+    def total(self, space: DesignSpace, picks: Iterable[tuple[Ways, int]]) -> float:
+        """Of a whole design.
+
+        Args:
+            space: Where its options are from.
+            picks: Options and the index of the chosen one, segment by segment.
+        """
+        holder, found = space.costs.host, 0.0
+        for ways, index in picks:
+            found += float(np.broadcast_to(self.of(ways), ways.ms.shape)[space.holders.index(holder), index])
+            holder = ways.holder(space.costs.host)
+        return found + self.leaving(space, holder)
+
+
+def _nothing(space: DesignSpace, holder: str) -> float:
+    return 0.0
+
+
+#: The makespan, ms.
+LATENCY = Measure(lambda ways: ways.ms, lambda space, holder: space.leaving_ms(holder))
+
+#: Multiply-accumulates.
+MACS = Measure(lambda ways: ways.macs.astype(float), _nothing)
+
+
+def told_by(toll: Toll) -> Measure:
+    """A measure that does not ask where tensors are.
+
+    Args:
+        toll: What each option adds.
+    """
+    return Measure(toll, _nothing)
+
+
+def weighed(*parts: tuple[float, Measure]) -> Measure:
+    """A sum of measures with weights.
+
+    Args:
+        parts: Weights and measures.
+    """
+    some = [(weight, measure) for weight, measure in parts if weight]
+
+    def of(ways: Ways) -> Floats:
+        return np.asarray(sum(weight * measure.of(ways) for weight, measure in some), dtype=np.float64)
+
+    return Measure(of, lambda space, holder: sum(weight * measure.leaving(space, holder) for weight, measure in some))
+
+
+@dataclass(frozen=True)
+class Power:
+    """Power of a device's processors, W, which are mJ a ms.
+
+    Args:
+        computing: Of each while it computes.
+        waiting: Of each while it has work in a run and waits; 0 where its profile does not state it.
+    """
+
+    computing: Mapping[str, float]
+    waiting: Mapping[str, float]
+
+    @classmethod
+    def of(cls, device: DeviceProfile, processors: Sequence[str]) -> "Power":
+        """As the model of energy tells it.
+
+        Args:
+            device: The device's profile.
+            processors: Names.
+
+        Raises:
+            UsageError: If the profile does not state the power of one.
+        """
+        model = EnergyModel(device)
+        computing, waiting = {}, {}
+        for name in processors:
+            one, idle = model.mj(name, 1.0), model.plan_mj({name: 0.0}, 1.0)
+            if one is None or idle is None:
+                raise UsageError(
+                    f"the profile of {device.id} states no power of the {name}, so nothing can be planned for energy",
+                    "name other processors, or add `power_w` to the profile",
+                )
+            computing[name], waiting[name] = one, idle
+        return cls(computing, waiting)
+
+    def groups(self, processors: Sequence[str]) -> list[tuple[str, ...]]:
+        """Sets of processors of which each has to be searched by itself.
+
+        A processor waits, and takes power for it, only in designs that give it work; so what waiting costs
+        is known where it is said which processors have some. A design that leaves one of them idle is
+        found, at its own cost, with the smaller set.
+        """
+        if not any(self.waiting[name] for name in processors):
+            return [tuple(processors)]
+        return [some for count in range(len(processors), 0, -1) for some in combinations(processors, count)]
+
+    def energy(self, processors: Sequence[str]) -> Measure:
+        """Energy of designs all of whose processors are these, mJ.
+
+        It is what `EnergyModel.plan_mj` says of their timelines where each of these has work, and no less where one has none.
+
+        Args:
+            processors: The processors.
+        """
+        waits = sum(self.waiting[name] for name in processors)
+
+        def of(ways: Ways) -> Floats:
+            more = sum((self.computing[name] - self.waiting[name]) * ms for name, ms in ways.busy().items())
+            return np.asarray(waits * ways.ms + more, dtype=np.float64)
+
+        return Measure(of, lambda space, holder: waits * space.leaving_ms(holder))
+
+
+def on_only(space: DesignSpace, processors: Sequence[str]) -> DesignSpace:
+    """The designs of a space that give work to none but these processors.
+
+    Args:
+        space: The space.
+        processors: The processors.
+    """
+    if set(processors) >= set(space.processors):
+        return space
+    other = copy(space)
+    host = space.costs.host
+    other.options = [[o for o in options if o.working(host) <= set(processors)] for options in space.options]
+    return other

@@ -1,0 +1,22 @@
+"""Evolutionary search: designs tried and varied, from random ones on."""
+
+from stretch.planning.search.evolve import evolve
+from stretch.planning.search.goal import Goal
+from stretch.planning.search.result import SearchResult
+from stretch.planning.search.score import Added
+from stretch.planning.search.space import DesignSpace
+
+
+def search(space: DesignSpace, low: int, high: int, n_meet: int) -> SearchResult | None:
+    """The fastest design between `low` and `high` multiply-accumulates that an evolutionary search comes upon.
+
+    Args:
+        space: All legal designs.
+        low: Fewest multiply-accumulates.
+        high: Most multiply-accumulates.
+        n_meet: Branched segments, at least.
+
+    Returns:
+        The design, or None if it came upon none.
+    """
+    return evolve(space, low, high, n_meet, Added(Goal(), space), ())

@@ -1,0 +1,35 @@
+"""Energy of a timeline."""
+
+import dataclasses
+
+import msgspec
+import pytest
+
+from predictors.energy import EnergyModel
+from stretch.planning.config import PlanConfig
+from stretch.planning.cost.energy import run_mj
+from stretch.planning.plan import plan
+from tests.predictors.networks import small_resnet
+from tests.stretch.planning.spaces import LOOSE, waiting
+
+
+def test_processors_take_power_while_they_compute_and_while_they_wait():
+    device = waiting()
+    result = plan(small_resnet(96), device, PlanConfig(processors=("cpu", "gpu"), **LOOSE))
+    busy = {"cpu": 0.0, "gpu": 0.0}
+    for row in result.run.segments:
+        for branch in row.branches:
+            busy[branch.scale.processor] += branch.ms * branch.contention
+    model = EnergyModel(device)
+    waited = sum({"cpu": 0.4, "gpu": 0.3}[name] * (result.run.makespan_ms - ms) for name, ms in busy.items())
+    assert run_mj(result.run, device) == pytest.approx(sum(model.mj(name, ms) for name, ms in busy.items()) + waited)
+    assert result.energy_mj == run_mj(result.run, device)
+
+
+def test_run_on_a_processor_of_unknown_power_has_no_energy():
+    device = waiting()
+    result = plan(small_resnet(96), device, PlanConfig(processors=("cpu", "gpu"), **LOOSE))
+    gpu = device.processors["gpu"]
+    cores = {name: msgspec.structs.replace(each, power_w=None) for name, each in gpu.core_sets.items()}
+    bare = dataclasses.replace(device, processors={**device.processors, "gpu": msgspec.structs.replace(gpu, core_sets=cores)})
+    assert run_mj(result.run, bare) is None

@@ -1,0 +1,44 @@
+"""Designs that differ."""
+
+import pytest
+
+from stretch.planning.search.diverse import diverse_designs, look, looks
+from stretch.planning.search.goal import search_best
+from tests.stretch.planning.search.test_goal import GRAPHS, goal_of, spaced
+from tests.stretch.planning.spaces import every_design
+
+
+@pytest.mark.parametrize("text", ["latency", "energy"])
+@pytest.mark.parametrize(
+    ("name", "kinds", "processors"),
+    [
+        ("resnet", ("stretch",), ("cpu", "gpu", "dsp")),
+        ("resnet", ("stretch", "rows"), ("cpu", "dsp")),
+        ("paths", ("channels", "own"), ("cpu", "gpu")),
+    ],
+)
+def test_each_design_has_a_segment_like_none_before_and_shares_as_little_as_brute_force(text, name, kinds, processors):
+    graph, space = GRAPHS[name], spaced(name, kinds, processors)
+    low, high, goal = round(0.9 * graph.macs), round(1.5 * graph.macs), goal_of(text, space)
+    best = search_best(space, low, high, 1, goal)
+    found = diverse_designs(space, low, high, 1, goal, best, 4, 2.0)
+    values = [goal.value(space, each.picks) for each in found]
+    assert found[0] is best
+    assert all(value <= 2 * values[0] + 1e-6 for value in values)
+    every = [
+        (picks, value) for picks, _, _ in every_design(space, low, high, 1) if (value := goal.value(space, picks)) <= 2 * values[0] + 1e-9
+    ]
+    seen: dict = {}
+    for number, each in enumerate([*found, None]):
+        able = [(shared(picks, seen), value) for picks, value in every if any(look(ways) not in seen for ways, _ in picks)]
+        if each is None:
+            assert number == 4 or not able
+            break
+        if number:
+            assert (shared(each.picks, seen), values[number]) == pytest.approx(min(able))
+        for one in looks(each):
+            seen[one] = seen.get(one, 0) + 1
+
+
+def shared(picks, seen):
+    return sum(seen.get(look(ways), 0) * ways.span for ways, _ in picks)
