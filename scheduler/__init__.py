@@ -7,10 +7,11 @@ from predictors.lazy import lazy_names
 if TYPE_CHECKING:
     from scheduler.bundle.load import Bundle, load_bundle
     from scheduler.faults.policy import FaultPolicy
+    from scheduler.runtime.adaptive import AdaptiveSession
     from scheduler.runtime.session import Session
     from scheduler.service import DeadlineError, OverloadedError, Service
 
-__all__ = ["Bundle", "DeadlineError", "FaultPolicy", "OverloadedError", "Service", "Session", "load_bundle"]
+__all__ = ["AdaptiveSession", "Bundle", "DeadlineError", "FaultPolicy", "OverloadedError", "Service", "Session", "load_bundle"]
 
 if not TYPE_CHECKING:
     # type checkers would take these for any name at all
@@ -19,6 +20,7 @@ if not TYPE_CHECKING:
         {
             "scheduler.bundle.load": ["Bundle", "load_bundle"],
             "scheduler.faults.policy": ["FaultPolicy"],
+            "scheduler.runtime.adaptive": ["AdaptiveSession"],
             "scheduler.runtime.session": ["Session"],
             "scheduler.service": ["DeadlineError", "OverloadedError", "Service"],
         },

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from predictors.errors import UsageError
+from scheduler.bundle.manifest import Manifest
 from scheduler.delegates.base import Array
 
 #: One array, or by name where a model has several inputs or outputs.
@@ -97,3 +98,9 @@ def check_inputs(given: Mapping[str, Array], like: Mapping[str, Array]) -> None:
     """
     for name, x in given.items():
         check_input(x, like[name], name if len(given) > 1 else None)
+
+
+def zeros(manifest: Manifest) -> Values:
+    """An input of zeros, as a session of the bundle takes it."""
+    tensors = {tensor.name: tensor for tensor in manifest.tensors}
+    return plain({name: np.zeros(tensors[name].shape, np.dtype(tensors[name].dtype)) for name in manifest.inputs})

@@ -8,11 +8,8 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self
 
-import numpy as np
-
 from predictors.errors import StretchError, UnknownNameError, UsageError
-from scheduler.bundle.manifest import Manifest
-from scheduler.runtime.inputs import Values, plain
+from scheduler.runtime.inputs import zeros
 from scheduler.runtime.session import Session
 from scheduler.service.counters import Counters
 from scheduler.service.requests import DeadlineError, Request, Waiting, checked_priority, deadline_at
@@ -192,9 +189,3 @@ class Service:
         else:
             self._counters.note(request.model, "late" if now > request.deadline_s else "done", now - request.arrived_s)
             request.future.set_result(done.result())
-
-
-def zeros(manifest: Manifest) -> Values:
-    """An input of zeros, as a session of the bundle takes it."""
-    tensors = {tensor.name: tensor for tensor in manifest.tensors}
-    return plain({name: np.zeros(tensors[name].shape, np.dtype(tensors[name].dtype)) for name in manifest.inputs})

@@ -1,0 +1,145 @@
+"""Several plans of one network made ready, of which each inference runs the one that is quickest as busy as processors are now."""
+
+import threading
+from collections import deque
+from collections.abc import Mapping
+from statistics import median
+from typing import Any
+
+from predictors.errors import UsageError
+from scheduler.adapt.alternatives import Alternative, Work
+from scheduler.adapt.policy import Decision, Policy, Ran, Rules
+from scheduler.runtime.inputs import zeros
+from scheduler.runtime.session import Session
+from scheduler.runtime.trace import Trace
+
+#: Inferences whose events are kept.
+KEPT = 4096
+
+#: What of a trace occupies a processor.
+_COMPUTING = ("subgraph", "join")
+
+
+class AdaptiveSession:
+    """Changes between sessions under load, and comes back (paper 003, section 7.4, figure 13); one inference at a time.
+
+    What undisturbed inferences take is measured when this is made, so the machine should have nothing else to do then. From then on
+    the policy (`scheduler.adapt.policy`) hears after each inference what every processor took.
+
+    ::
+
+        with Session("runs/both") as both, Session("runs/both", processors=["cpu"]) as alone:
+            session = AdaptiveSession({"both": both, "cpu alone": alone})
+            y = session(x)
+
+    Args:
+        sessions: By name, at least one, all with the same inputs and outputs; they stay open.
+        rules: When the policy acts.
+        quiet: Undisturbed inferences of each that are measured.
+
+    Raises:
+        UsageError: If there is no session, their inputs or outputs differ, or `quiet` is less than 1.
+        StretchError: If an inference fails.
+    """
+
+    def __init__(self, sessions: Mapping[str, Session], rules: Rules | None = None, quiet: int = 5) -> None:
+        if not sessions:
+            raise UsageError("there is no session to run", "give one for each plan")
+        if quiet < 1:
+            raise UsageError(f"{quiet} inferences say nothing of what is usual", "quiet is 1 or more")
+        ends = {name: _ends(session) for name, session in sessions.items()}
+        first, wanted = next(iter(ends.items()))
+        for name, found in ends.items():
+            if found != wanted:
+                raise UsageError(f"`{name}` has other inputs or outputs than `{first}`", "give plans of one network")
+        self._sessions = dict(sessions)
+        self._policy = Policy([_measured(name, session, quiet) for name, session in sessions.items()], rules)
+        self._state = self._policy.begin()
+        self._lock = threading.Lock()
+        self._runs = 0
+        self._events: deque[Ran] = deque(maxlen=KEPT)
+        self._decisions: list[Decision] = []
+
+    def __call__(self, x: Any) -> Any:
+        """Run once; see `run`."""
+        return self.run(x)
+
+    def run(self, x: Any) -> Any:
+        """Run one inference on the plan that the policy has chosen.
+
+        Args:
+            x: As for `Session.run`.
+
+        Raises:
+            UsageError: As `Session.run`.
+            StretchError: As `Session.run`.
+        """
+        with self._lock:
+            name = self._state.present
+            session = self._sessions[name]
+            output = session.run(x)
+            ran = Ran(self._runs, name, self._policy.alternatives[name].computing_ms, _busy(session.trace))
+            self._runs += 1
+            self._events.append(ran)
+            self._state, decision = self._policy.after(self._state, ran)
+            if decision is not None:
+                self._decisions.append(decision)
+            return output
+
+    @property
+    def present(self) -> str:
+        """Name of the session that the next inference runs on."""
+        return self._state.present
+
+    @property
+    def alternatives(self) -> Mapping[str, Alternative]:
+        """What each session takes undisturbed, as the policy sees it."""
+        return self._policy.alternatives
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """When another plan was taken, and why."""
+        with self._lock:
+            return tuple(self._decisions)
+
+    @property
+    def events(self) -> tuple[Ran, ...]:
+        """What the policy was told of the last inferences: told the same, it decides the same."""
+        with self._lock:
+            return tuple(self._events)
+
+
+def _measured(name: str, session: Session, quiet: int) -> Alternative:
+    """A session's plan, with what its steps took in undisturbed inferences; the first one, which makes things ready, does not count."""
+    x = zeros(session.bundle.manifest)
+    session.run(x)
+    traces = []
+    for _ in range(quiet):
+        session.run(x)
+        traces.append(session.trace)
+    plan = session.plan
+    writers = {tensor: step for step in plan.order for tensor in plan.step(step).outputs}
+    work = []
+    for step in plan.order:
+        spans = [span for trace in traces for span in trace.spans if span.name == step and span.kind in _COMPUTING]
+        before = tuple(dict.fromkeys(writers[tensor] for tensor in plan.step(step).inputs if tensor in writers))
+        work.append(Work(step, spans[0].processor, spans[0].queue, median(span.ms for span in spans), 0.0, before))
+    return Alternative(name, tuple(work))
+
+
+def _busy(trace: Trace) -> dict[str, float]:
+    """What each processor computed, ms."""
+    found: dict[str, float] = {}
+    for span in trace.spans:
+        if span.kind in _COMPUTING:
+            found[span.processor] = found.get(span.processor, 0.0) + span.ms
+    return found
+
+
+def _ends(session: Session) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Shape and type of each input and output by the name that callers know it by, the one output's aside."""
+    manifest = session.bundle.manifest
+    tensors = {tensor.name: tensor for tensor in manifest.tensors}
+    outputs = manifest.named({name: tensors[name] for name in manifest.outputs})
+    named = outputs if len(outputs) > 1 else {"output": next(iter(outputs.values()))}
+    return {name: (each.shape, each.dtype) for name, each in ({name: tensors[name] for name in manifest.inputs} | named).items()}
