@@ -16,12 +16,13 @@ ROUNDS = 3
 EQUAL = 1e-3
 
 
-def try_network(name: str, rounds: int = ROUNDS) -> dict[str, Any]:
+def try_network(name: str, rounds: int = ROUNDS, note: Callable[[dict[str, Any]], None] = lambda row: None) -> dict[str, Any]:
     """What became of a network: whether each of both slices it, and the seconds of one core that it takes.
 
     Args:
         name: Of the network.
         rounds: Of both, in turns.
+        note: Told what is known, whenever one of both has ended.
     """
     import torch
 
@@ -45,9 +46,10 @@ def try_network(name: str, rounds: int = ROUNDS) -> dict[str, Any]:
                 taken, found = contenders[key](copy.deepcopy(module), shape)
                 seconds[key].append(taken)
                 row[key] = found
-    for key, each in seconds.items():
-        if each and "failed" not in row[key]:
-            row[key]["seconds"] = round(statistics.median(each), 3)
+            for side, each in seconds.items():
+                if each and "failed" not in row[side]:
+                    row[side]["seconds"] = round(statistics.median(each), 3)
+            note(row)
     return row
 
 

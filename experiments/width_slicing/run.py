@@ -74,6 +74,7 @@ def pruning() -> str:
 
 def _tried(context: Any, name: str, file: Path, rounds: int) -> dict[str, Any]:
     partial, load = file.with_suffix(".part"), os.getloadavg()[0]
+    partial.unlink(missing_ok=True)
     process = context.Process(target=_try, args=(name, partial, rounds))
     process.start()
     process.join(LIMIT)
@@ -81,7 +82,9 @@ def _tried(context: Any, name: str, file: Path, rounds: int) -> dict[str, Any]:
     if process.is_alive():
         process.kill()
         process.join()
-        row["failed"] = f"more than {LIMIT} s"
+        row = json.loads(partial.read_text()) if partial.exists() else row
+        late = next((side for side in ("ours", "theirs") if side not in row), "theirs")
+        row[late] = {"failed": f"more than {LIMIT} s"}
     elif process.exitcode == 0:
         row = json.loads(partial.read_text())
     else:
@@ -92,7 +95,10 @@ def _tried(context: Any, name: str, file: Path, rounds: int) -> dict[str, Any]:
 
 
 def _try(name: str, file: Path, rounds: int) -> None:
-    file.write_text(json.dumps(try_network(name, rounds)))
+    def note(row: dict[str, Any]) -> None:
+        file.write_text(json.dumps(row))
+
+    note(try_network(name, rounds, note))
 
 
 def record(out: Path) -> None:

@@ -1,0 +1,152 @@
+"""Changing between plans on this machine while real processes use one of its cores: `python -m experiments.contention.here`."""
+
+import argparse
+import contextlib
+import multiprocessing
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments.host_profile.run import stretch
+from experiments.records import Row, Value, write_record
+from predictors.errors import StretchError
+from scheduler.cores import available_cores, pin_thread
+from scheduler.runtime.adaptive import AdaptiveSession
+from scheduler.runtime.sequential import Sequential
+from scheduler.runtime.session import Session
+
+HERE = Path(__file__).parent
+MODEL, DEVICE = "resnet18", "pixel6"
+#: Inferences before, while and after others work.
+BEFORE, WHILE, AFTER = 50, 105, 45
+#: Processes that compute without a pause on the second core.
+OTHERS = 3
+#: An inference is as it was before if it takes at most so many times the median of those.
+BACK = 1.25
+#: Seconds for a process to start.
+START_S = 0.5
+
+
+def main() -> int:
+    """Measure and write ``results/measured.json``."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--work", type=Path, default=Path("runs/contention"))
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    cores = available_cores()
+    if len(cores) < 2:
+        raise StretchError("two branches need two cores")
+    first, second = cores[0], cores[-1]
+    options.work.mkdir(parents=True, exist_ok=True)
+    folder = options.work / f"{MODEL}_{DEVICE}_here"
+    if not folder.exists():
+        stretch("branch", MODEL, "--device", DEVICE, "--processors", "cpu,gpu", "--weights", "none", "--out", str(folder))
+    load = os.getloadavg()[0]
+    mapping = {"cpu": f"cpu{first}", "gpu": f"cpu{second}"}
+    x = np.random.default_rng(0).standard_normal((1, 3, 224, 224)).astype(np.float32)
+    found: dict[str, list[list[float]]] = {}
+    decided: list[Row] = []
+    for number in range(options.rounds):
+        with Session(folder, mapping) as both, Session(folder, {"cpu": f"cpu{first}"}, processors=["cpu"]) as alone:
+            session = AdaptiveSession({"both cores": both, "the first core": alone})
+            whole = Sequential(folder / "model.onnx", (second,))
+            contenders: dict[str, Callable[[Any], Any]] = {
+                "both cores": both,
+                "changing between both and the first": session,
+                "one graph on the core that is taken": whole.run,
+            }
+            order = list(contenders) if number % 2 == 0 else list(reversed(contenders))
+            for name in order:
+                found.setdefault(name, []).append(latencies(contenders[name], x, second))
+            decided += [
+                {"round, inference": f"{number + 1}, {each.inference}", "what": each.kind, "plan": each.after, "why": each.reason}
+                for each in session.decisions
+            ]
+    write_record(
+        HERE / "results" / "measured.json",
+        {"measured": [row(name, runs) for name, runs in found.items()], "measured_decisions": decided},
+        source="measured",
+        command=f"python -m experiments.contention.here --rounds {options.rounds}",
+        runs=options.rounds,
+        interleaved=True,
+        load=load,
+        notes=[
+            f"{MODEL} branched for {DEVICE}'s CPU and GPU, of which the first runs on core {first} and the second on core {second}; {BEFORE} inferences, "
+            f"{WHILE} beside {OTHERS} processes that compute on core {second} without a pause, {AFTER} after they have ended; contenders in turns, "
+            "figures over all rounds",
+            f"back: inferences after the processes have ended until three in a row take at most {BACK:g} times the median before; the worst round",
+        ],
+    )
+    return 0
+
+
+def latencies(run: Callable[[Any], Any], x: Any, core: int) -> list[float]:
+    """Milliseconds of each inference: before, beside and after what others do."""
+    run(x)
+    times = [timed(run, x) for _ in range(BEFORE)]
+    with others(core):
+        times += [timed(run, x) for _ in range(WHILE)]
+    return times + [timed(run, x) for _ in range(AFTER)]
+
+
+def timed(run: Callable[[Any], Any], x: Any) -> float:
+    """Milliseconds of one inference."""
+    start = time.perf_counter()
+    run(x)
+    return 1e3 * (time.perf_counter() - start)
+
+
+@contextlib.contextmanager
+def others(core: int) -> Iterator[None]:
+    """Processes that compute on a core until this ends."""
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=_spin, args=(core,), daemon=True) for _ in range(OTHERS)]
+    for process in processes:
+        process.start()
+    time.sleep(START_S * OTHERS)
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+
+
+def _spin(core: int) -> None:
+    pin_thread((core,))
+    a = np.ones((64, 64), np.float32)
+    while True:
+        a = a @ a / 64
+
+
+def row(name: str, runs: list[list[float]]) -> dict[str, Value]:
+    """Figures of a contender, over all rounds."""
+    before, beside, after = (
+        [ms for run in runs for ms in run[start:end]]
+        for start, end in ((0, BEFORE), (BEFORE, BEFORE + WHILE), (BEFORE + WHILE, BEFORE + WHILE + AFTER))
+    )
+    return {
+        "plan": name,
+        "before: median ms": round(statistics.median(before), 2),
+        "beside others: median ms": round(statistics.median(beside), 2),
+        "beside others: p90 ms": round(float(np.percentile(beside, 90)), 2),
+        "beside others: p99 ms": round(float(np.percentile(beside, 99)), 2),
+        "after: median ms": round(statistics.median(after), 2),
+        "back after": max(_back(run) for run in runs),
+    }
+
+
+def _back(run: list[float]) -> int:
+    usual = BACK * statistics.median(run[:BEFORE])
+    after = run[BEFORE + WHILE :]
+    return next((start for start in range(len(after) - 2) if all(ms <= usual for ms in after[start : start + 3])), len(after))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
