@@ -80,7 +80,7 @@ def timed(name: str, work: Callable[[], object]) -> Row:
         work()
         wall.append(perf_counter() - began)
         own.append(process_time() - spent)
-    return {"search": name, "wall s": round(statistics.median(wall), 3), "processor s": round(statistics.median(own), 3)}
+    return {"search": name, "wall s": round(statistics.median(wall), 4), "processor s": round(statistics.median(own), 4)}
 
 
 def searches(model: str, graph: OpGraph) -> list[Row]:

@@ -157,8 +157,8 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
         ideal_fraction: Ideal split over the makespan.
         efficiency: Serial parts and slowest branches alone, over the makespan.
         communication_ms: Of transfers and joins.
-        optimal: Whether no design of the space is faster; None where that was not asked.
-        gap: How much faster one might be, as a fraction; None where not known.
+        optimal: Whether no design of the space is better in the objective; None where that was not asked.
+        gap: How much better one might be, as a fraction; None where not known.
         expected_ms: The mean of the makespan over what its numbers may be.
         makespan_low_ms: Lower end of the 90 % interval around the makespan.
         makespan_high_ms: Upper end.

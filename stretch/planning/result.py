@@ -61,8 +61,8 @@ class PlanResult:
         whole_graph: The branched net as one graph on the best single processor.
         operator_split: The original with every kernel-sized part on one processor, or its rows over several.
         ideal_split_ms: The original divided without loss.
-        optimal: Whether no design of the space is faster; None for a design that was not searched for.
-        gap: How much faster one might be, as a fraction; None where not known.
+        optimal: Whether no design of the space is better in the objective; None for a design that was not searched for.
+        gap: How much better one might be, as a fraction; None where not known.
         evaluated: Options whose cost was computed.
         space_log10: Decimal logarithm of the number of designs.
         accuracy: Predicted accuracy with what is known of the predictor, where one was given.

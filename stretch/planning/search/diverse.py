@@ -15,7 +15,7 @@ from stretch.planning.search.measures import Floats, Measure, on_only, told_by
 from stretch.planning.search.result import SearchResult
 from stretch.planning.search.space import DesignSpace
 
-#: What tells ways of a segment apart: where it begins and ends, how it is divided, and by which processors.
+#: What tells ways of a segment apart: where it begins and ends, how it is divided, and by which processors; none where it stays whole.
 Look = tuple[str, str, str, tuple[str, ...]]
 
 
@@ -25,7 +25,7 @@ def look(ways: Ways) -> Look:
     Args:
         ways: Options of the segment.
     """
-    return ways.segment.start, ways.segment.end, ways.join, ways.processors
+    return ways.segment.start, ways.segment.end, ways.join, ways.processors if ways.branched else ()
 
 
 def looks(found: SearchResult) -> list[Look]:

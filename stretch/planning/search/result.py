@@ -15,8 +15,8 @@ class SearchResult:
         picks: Per segment, the options and the index of the chosen one.
         ms: Predicted makespan.
         macs: Multiply-accumulates.
-        optimal: Whether no design of the space is faster.
-        gap: How much faster one might be, as a fraction.
+        optimal: Whether no design of the space is better in what was searched for.
+        gap: How much better one might be, as a fraction.
         evaluated: Ways whose cost was computed.
         value: What it was chosen by; None where that is its makespan, or was not worked out.
     """
