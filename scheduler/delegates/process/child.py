@@ -22,8 +22,8 @@ class Server:
 
     def __init__(self, inner: str, cores: tuple[int, ...]) -> None:
         self._delegate = get_delegate(inner).create(cores)
-        self._compiled: list[Compiled] = []
-        self._bound: list[Invocation] = []
+        self._compiled: dict[int, Compiled] = {}
+        self._bound: dict[int, Invocation] = {}
 
     def handle(self, command: dict[str, Any]) -> dict[str, Any]:
         """Carry out one command.
@@ -34,12 +34,12 @@ class Server:
         match command["do"]:
             case "compile":
                 made = self._delegate.compile(Path(command["model"]))
-                self._compiled.append(made)
-                return {"made": len(self._compiled) - 1, "inputs": list(made.inputs.items()), "outputs": list(made.outputs.items())}
+                self._compiled[command["key"]] = made
+                return {"inputs": list(made.inputs.items()), "outputs": list(made.outputs.items())}
             case "bind":
                 inputs, outputs = ([opened(each) for each in command[what]] for what in ("inputs", "outputs"))
-                self._bound.append(self._compiled[command["compiled"]].bind(inputs, outputs))
-                return {"made": len(self._bound) - 1}
+                self._bound[command["key"]] = self._compiled[command["compiled"]].bind(inputs, outputs)
+                return {}
             case "run":
                 self._bound[command["bound"]].run()
                 return {}

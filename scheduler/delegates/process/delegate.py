@@ -6,6 +6,7 @@ not live in this process: buffers are shared memory, commands are lines of JSON.
 
 import os
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
@@ -28,8 +29,9 @@ class ProcessInvocation(AsyncInvocation):
     memory as they were, and a subgraph gives the same again.
     """
 
-    def __init__(self, line: Line, compiled: int, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        self._line = line
+    def __init__(self, line: Line, compiled: "ProcessCompiled", inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        # what it is bound to must not be dropped before it is
+        self._line, self._compiled = line, compiled
         self._pending: int | None = None
         #: Of those who wait, one reads the answer: what an interrupted run left behind may still be waited for when the next begins.
         self._answered = threading.Lock()
@@ -37,7 +39,8 @@ class ProcessInvocation(AsyncInvocation):
         self._reads = list(zip(shared.arrays, inputs, strict=False))
         self._writes = list(zip(shared.arrays[len(inputs) :], outputs, strict=True))
         described = shared.described[: len(inputs)], shared.described[len(inputs) :]
-        self._number = line.make(do="bind", compiled=compiled, inputs=described[0], outputs=described[1])["made"]
+        self._key, _ = line.make(do="bind", compiled=compiled.key, inputs=described[0], outputs=described[1])
+        weakref.finalize(self, line.drop, self._key)
 
     def enqueue(self) -> None:
         """Copy the inputs and tell the child to run."""
@@ -68,10 +71,10 @@ class ProcessInvocation(AsyncInvocation):
 
     def _told(self) -> int:
         try:
-            return self._line.send(do="run", bound=self._number)
+            return self._line.send(do="run", bound=self._key)
         except GoneError:
             self._line.revive()
-            return self._line.send(do="run", bound=self._number)
+            return self._line.send(do="run", bound=self._key)
 
     def _answer(self, number: int) -> None:
         try:
@@ -80,21 +83,22 @@ class ProcessInvocation(AsyncInvocation):
             if self._line.aborted:
                 raise
             self._line.revive()
-            self._line.answer(self._line.send(do="run", bound=self._number))
+            self._line.answer(self._line.send(do="run", bound=self._key))
 
 
 class ProcessCompiled(Compiled):
     """A subgraph that the child has made ready."""
 
-    def __init__(self, line: Line, number: int, inputs: Mapping[str, tuple[int, ...]], outputs: Mapping[str, tuple[int, ...]]) -> None:
+    def __init__(self, line: Line, key: int, inputs: Mapping[str, tuple[int, ...]], outputs: Mapping[str, tuple[int, ...]]) -> None:
         super().__init__(inputs, outputs)
         self._line = line
-        self._number = number
+        self.key = key
+        weakref.finalize(self, line.drop, key)
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> ProcessInvocation:
         """Bind it to memory shared with the child."""
         self.check(inputs, outputs)
-        return ProcessInvocation(self._line, self._number, inputs, outputs)
+        return ProcessInvocation(self._line, self, inputs, outputs)
 
 
 @delegates.register("process")
@@ -131,9 +135,9 @@ class ProcessDelegate(Delegate):
 
     def compile(self, model: Path) -> ProcessCompiled:
         """Have the child make a subgraph ready."""
-        found = self._line.make(do="compile", model=str(model.resolve()))
+        key, found = self._line.make(do="compile", model=str(model.resolve()))
         inputs, outputs = ({name: tuple(shape) for name, shape in found[what]} for what in ("inputs", "outputs"))
-        return ProcessCompiled(self._line, found["made"], inputs, outputs)
+        return ProcessCompiled(self._line, key, inputs, outputs)
 
     def close(self) -> None:
         """End the child, at once."""

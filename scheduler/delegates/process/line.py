@@ -7,6 +7,7 @@ import sys
 import threading
 import weakref
 from contextlib import suppress
+from itertools import count
 from typing import Any
 
 from predictors.errors import StretchError
@@ -35,8 +36,9 @@ class Line:
         self._sending, self._reading = threading.Lock(), threading.RLock()
         self._numbers = 0
         self._answers: dict[int, dict[str, Any]] = {}
-        #: What the child has made, in order.
-        self._made: list[dict[str, Any]] = []
+        #: What the child has made and somebody still uses, by the key that both know it by, in order.
+        self._made: dict[int, dict[str, Any]] = {}
+        self._keys = count()
         #: Why it was ended from here; None if it was not.
         self._aborted: str | None = None
         #: Whether a new child is being made ready.
@@ -104,8 +106,13 @@ class Line:
                 late.daemon = True
                 late.start()
                 try:
-                    for command in self._made:
+                    for command in list(self._made.values()):
                         self.answer(self.send(**command))
+                except BaseException:
+                    # it would lack what others rely on: the next command begins again
+                    self._process.kill()
+                    self._process.wait()
+                    raise
                 finally:
                     late.cancel()
             finally:
@@ -154,16 +161,17 @@ class Line:
             raise StretchError(found["error"], found.get("hint"))
         return found
 
-    def make(self, **command: Any) -> dict[str, Any]:
-        """Have the child make something, which a child that takes its place makes again.
+    def make(self, **command: Any) -> tuple[int, dict[str, Any]]:
+        """Have the child make something, which a child that takes its place makes again until it is dropped.
 
         Returns:
-            The answer.
+            The key that it is known by, and the answer.
 
         Raises:
             StretchError: If it refuses or the process has ended.
         """
         assert command["do"] in _MAKING
+        command["key"] = next(self._keys)
         self.revive()
         try:
             found = self.answer(self.send(**command))
@@ -171,8 +179,12 @@ class Line:
             # it may have ended a moment ago, which nobody had seen yet
             self.revive()
             found = self.answer(self.send(**command))
-        self._made.append(command)
-        return found
+        self._made[command["key"]] = command
+        return command["key"], found
+
+    def drop(self, key: int) -> None:
+        """Nobody uses what has this key any more; a child that takes its place does not make it."""
+        self._made.pop(key, None)
 
     def _gone(self) -> GoneError:
         if self._aborted is not None:

@@ -75,6 +75,24 @@ def test_child_that_dies_while_it_computes_is_replaced_and_computes_it_again(bun
     assert np.allclose(output, onnx_runtime.output(bundle_dir / "stem.onnx", X), atol=1e-5)
 
 
+def test_subgraphs_that_are_no_longer_used_do_not_mix_up_those_that_are(bundle_dir, before):
+    """A new child is told of those alone that are still there, by the names that they had."""
+    delegate = ProcessDelegate("cpu")
+    outputs = [np.zeros((1, 6, 8, 8), np.float32) for _ in range(4)]
+    calls = [delegate.compile(bundle_dir / "stem.onnx").bind([X * (each + 1)], [output]) for each, output in enumerate(outputs)]
+    del calls[0], calls[1]
+    gc.collect()
+    for _ in range(2):
+        os.kill(child_since(before), signal.SIGKILL)
+        for call, number in zip(calls, (1, 3), strict=True):
+            outputs[number][:] = 0
+            call.run()
+            assert np.allclose(outputs[number], onnx_runtime.output(bundle_dir / "stem.onnx", X * (number + 1)), atol=1e-4)
+        calls.append(delegate.compile(bundle_dir / "stem.onnx").bind([X], [outputs[0]]))
+        calls.pop().run()
+        assert np.allclose(outputs[0], onnx_runtime.output(bundle_dir / "stem.onnx", X), atol=1e-5)
+
+
 def test_child_that_dies_again_and_again_is_one_clear_error(bundle_dir, before, tmp_path):
     file = tmp_path / "stem.onnx"
     file.write_bytes((bundle_dir / "stem.onnx").read_bytes())
