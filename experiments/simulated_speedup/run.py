@@ -101,7 +101,7 @@ def main() -> int:
             "Speed-ups are over the original on the best single processor, core set and precision at least as wide, and over the fastest sequential network of the same multiply-accumulates.",
             "`exact` designs compute the original's output; `stretched` ones are other networks, which want training; `mixed` ones may have segments of every kind. Merged: several stages may become one segment where that is faster.",
             "`low` and `high` are the ends of the 90 % interval: fits, links and contention are drawn within their intervals.",
-            "The ideal split divides the original over the processors without any loss. The bound is what no schedule of the original's kernels can be below, each whole or divided at will, exchanges and contention left out. A stretched design has other kernels, and may be below both.",
+            "The ideal split divides the original over the processors without any loss. The bound is the longest chain of the original's kernels, each on its fastest processor, or the least time in which all of them can be computed, whichever is longer: no schedule that leaves kernels whole is faster, exchanges and contention left out. A stretched or divided design has other kernels, and may be below both.",
         ],
     )
     sys.stderr.write(f"{options.out} written; fill the pages with python -m experiments.render\n")
