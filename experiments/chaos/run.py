@@ -67,14 +67,14 @@ ERRORS = {"raise": 0.002, "lost": 0.001, "nan": 0.001, "stall": 0.001}
 CASES = (
     Case("cpu", 0.25, ERRORS, submitted=False),
     Case("cpu", 0.25, ERRORS, submitted=True),
-    Case("cpu", 0.05, {"wrong": 0.01}, submitted=False, spot_every=1),
+    Case("cpu", 0.01, {"wrong": 0.01}, submitted=False, spot_every=1),
     Case("cpu", 0.02, {"hang": 0.001}, submitted=False, limit_s=0.5),
     Case("cpu", 0.02, {"hang": 0.001}, submitted=True, limit_s=0.5),
     Case("process", 0.1, ERRORS | {"kill": 0.001}, submitted=False),
     Case("process", 0.1, ERRORS | {"kill": 0.001}, submitted=True),
     Case("opencl", 0.06, ERRORS, submitted=False),
     Case("opencl", 0.05, ERRORS, submitted=True),
-    Case("null", 0.1, {"raise": 0.002, "lost": 0.001, "stall": 0.001}, submitted=True),
+    Case("null", 0.14, {"raise": 0.002, "lost": 0.001, "stall": 0.001}, submitted=True),
 )
 
 

@@ -141,7 +141,7 @@ def _is_word(key: str, value: str) -> bool:
         return value == "predicted"
     if key.endswith("_precision"):
         return value in _PRECISIONS
-    return (key.endswith("_processor") or key == "measure_next") and 0 < len(value) <= 100 and value.isprintable()
+    return (key.endswith("_processor") or key in ("measure_next", "far_ahead")) and 0 < len(value) <= 100 and value.isprintable()
 
 
 def _check_problems(manifest: Manifest) -> Iterator[str]:

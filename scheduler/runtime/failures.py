@@ -8,18 +8,31 @@ from scheduler.placement.place import Placement
 class HangError(StretchError):
     """A delegate did not come back, and cannot be stopped: its thread is lost.
 
-    Args:
+    Attributes:
         subgraph: What hangs.
         place: Where it runs.
         limit_s: How long it was waited for, s.
     """
 
-    def __init__(self, subgraph: str, place: Placement, limit_s: float) -> None:
-        super().__init__(
+    subgraph: str
+    place: Placement
+    limit_s: float
+
+    @classmethod
+    def of(cls, subgraph: str, place: Placement, limit_s: float) -> "HangError":
+        """The error of a subgraph that hangs.
+
+        Args:
+            subgraph: Which.
+            place: Where it runs.
+            limit_s: How long it was waited for, s.
+        """
+        found = cls(
             f"subgraph `{subgraph}` {_late(limit_s)} on processor `{place.processor}` (delegate `{place.delegate}`)",
             f"run it elsewhere with --map {place.processor}=cpu, or allow more with --time-limit",
         )
-        self.subgraph, self.place, self.limit_s = subgraph, place, limit_s
+        found.subgraph, found.place, found.limit_s = subgraph, place, limit_s
+        return found
 
 
 def hang_reason(limit_s: float) -> str:

@@ -311,7 +311,7 @@ class Pipeline(Driver[_Lane]):
         ended = self._code.abort(place, hang_reason(self._limit_s)) if self._watch.running.get(queue) is call else "ended"
         if ended != "no":
             return ended == "restarting"
-        failure = HangError(call[0], place, self._limit_s)
+        failure = HangError.of(call[0], place, self._limit_s)
         with self._changed:
             if self._watch.running.get(queue) is not call:
                 return False

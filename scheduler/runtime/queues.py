@@ -180,7 +180,7 @@ class Queues:
         ended = self._abort(place, hang_reason(self._limit_s)) if self.running.get(thread) is call else "ended"
         if ended != "no":
             return ended == "restarting"
-        failure = HangError(name, place, self._limit_s)
+        failure = HangError.of(name, place, self._limit_s)
         with self._telling:
             if self.running.get(thread) is not call:
                 return False

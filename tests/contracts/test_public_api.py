@@ -19,7 +19,10 @@ SURFACE = {
         *("load_device", "list_devices", "DeviceProfile"),
         *("StretchError", "UsageError", "UnknownNameError", "InfeasibleError", "MissingBackendError"),
     },
-    scheduler: {"Session", "Bundle", "load_bundle"},
+    scheduler: {
+        *("Session", "Bundle", "load_bundle", "AdaptiveSession", "FaultPolicy"),
+        *("Service", "OverloadedError", "DeadlineError"),
+    },
 }
 
 PUBLIC = {

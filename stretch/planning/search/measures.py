@@ -86,15 +86,19 @@ def weighed(*parts: tuple[float, Measure]) -> Measure:
 
 @dataclass(frozen=True)
 class Power:
-    """Power of a device's processors, W, which are mJ a ms.
+    """Power of a device's processors, W, which are mJ a ms; 0 where the profile does not state what one takes without work.
 
     Args:
-        computing: Of each while it computes.
-        waiting: Of each while it has work in a run and waits; 0 where its profile does not state it.
+        computing: Of each that may have work while it computes.
+        waiting: Of each while it has work in a run and waits.
+        idle: Of every processor of the device, by family, while it has none.
+        families: Of each that may have work.
     """
 
     computing: Mapping[str, float]
     waiting: Mapping[str, float]
+    idle: Mapping[str, float]
+    families: Mapping[str, str]
 
     @classmethod
     def of(cls, device: DeviceProfile, processors: Sequence[str]) -> "Power":
@@ -110,35 +114,39 @@ class Power:
         model = EnergyModel(device)
         computing, waiting = {}, {}
         for name in processors:
-            one, idle = model.mj(name, 1.0), model.plan_mj({name: 0.0}, 1.0)
-            if one is None or idle is None:
+            one = model.mj(name, 1.0)
+            if one is None:
                 raise UsageError(
                     f"the profile of {device.id} states no power of the {name}, so nothing can be planned for energy",
                     "name other processors, or add `power_w` to the profile",
                 )
-            computing[name], waiting[name] = one, idle
-        return cls(computing, waiting)
+            computing[name] = one
+            waiting[name] = sum(part.mj or 0.0 for part in model.parts({name: 0.0}, 1.0) if part.state == "waiting")
+        idle = {part.processor: part.mj or 0.0 for part in model.parts({}, 1.0)}
+        return cls(computing, waiting, idle, {name: device.processor(name).family for name in processors})
 
     def groups(self, processors: Sequence[str]) -> list[tuple[str, ...]]:
         """Sets of processors of which each has to be searched by itself.
 
-        A processor waits, and takes power for it, only in designs that give it work; so what waiting costs
-        is known where it is said which processors have some. A design that leaves one of them idle is
+        A processor waits in designs that give it work, and idles in others. Where that takes different power,
+        what it costs is known where it is said which processors have some. A design that leaves one of them idle is
         found, at its own cost, with the smaller set.
         """
-        if not any(self.waiting[name] for name in processors):
+        if all(self.waiting[name] == self.idle[self.families[name]] for name in processors):
             return [tuple(processors)]
         return [some for count in range(len(processors), 0, -1) for some in combinations(processors, count)]
 
     def energy(self, processors: Sequence[str]) -> Measure:
         """Energy of designs all of whose processors are these, mJ.
 
-        It is what `EnergyModel.plan_mj` says of their timelines where each of these has work, and no less where one has none.
+        It is what `EnergyModel.plan_mj` says of their timelines where each of these has work, and no less where one has none,
+        since none takes more while it idles than while it waits.
 
         Args:
             processors: The processors.
         """
-        waits = sum(self.waiting[name] for name in processors)
+        working = {self.families[name] for name in processors}
+        waits = sum(self.waiting[name] for name in processors) + sum(own for name, own in self.idle.items() if name not in working)
 
         def of(ways: Ways) -> Floats:
             more = sum((self.computing[name] - self.waiting[name]) * ms for name, ms in ways.busy().items())

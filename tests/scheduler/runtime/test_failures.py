@@ -22,6 +22,6 @@ def test_known_text_serves_without_a_cause():
 
 
 def test_hang_is_named_with_where_it_ran_and_how_long():
-    error = HangError("s1.gpu", GPU, 2.5)
+    error = HangError.of("s1.gpu", GPU, 2.5)
     assert error.message == "subgraph `s1.gpu` did not end within 2.5 s on processor `gpu` (delegate `cpu`)"
     assert "--map gpu=cpu" in error.hint

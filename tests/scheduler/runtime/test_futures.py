@@ -33,7 +33,7 @@ def test_hang_is_tried_again_on_a_thread_of_its_own():
         return 4
 
     found = again_after_a_hang(first, run)
-    first.set_exception(HangError("s1.gpu", GPU, 1.0))
+    first.set_exception(HangError.of("s1.gpu", GPU, 1.0))
     assert found.result(60) == 4
     assert threads != [threading.current_thread()]
 
@@ -41,6 +41,6 @@ def test_hang_is_tried_again_on_a_thread_of_its_own():
 def test_second_try_that_fails_is_the_error():
     first = Future()
     found = again_after_a_hang(first, lambda: 1 / 0)
-    first.set_exception(HangError("s1.gpu", GPU, 1.0))
+    first.set_exception(HangError.of("s1.gpu", GPU, 1.0))
     with pytest.raises(ZeroDivisionError):
         found.result(60)

@@ -61,11 +61,13 @@ def fastest_by_brute_force(space, low, high, n_meet):
 
 
 def waiting(device="mi9", watts=None):
-    """A profile whose processors take power while they wait, W by name."""
+    """A profile whose processors take power while they wait, W by name, and half of it while they idle."""
     profile = specified(device)
-    idle = {"cpu": 0.4, "gpu": 0.3, "dsp": 0.2} if watts is None else watts
+    waits = {"cpu": 0.4, "gpu": 0.3, "dsp": 0.2} if watts is None else watts
     found = {
-        name: msgspec.structs.replace(each, idle_w=NotNegative(idle[name], "x")) if idle.get(name) else each
+        name: msgspec.structs.replace(each, waiting_w=NotNegative(waits[name], "x"), idle_w=NotNegative(waits[name] / 2, "x"))
+        if waits.get(name)
+        else each
         for name, each in profile.processors.items()
     }
     return dataclasses.replace(profile, processors=found)
