@@ -64,7 +64,8 @@ def interrupt(thread: int) -> None:
 
 def note_hang(failure: StretchError) -> None:
     """Remember a hang, for the case that the thread it happened in can never say so."""
-    _last[:] = [failure]
+    # not the error itself, whose traceback would keep the session and its bundle
+    _last[:] = [StretchError(failure.message, failure.hint)]
 
 
 def last_hang() -> StretchError | None:
