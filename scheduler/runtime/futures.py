@@ -26,10 +26,14 @@ def again_after_a_hang(future: Future[Any], run: Callable[[], Any]) -> Future[An
         else:
             found.set_result(result)
 
+    # the first future may be kept by a thread that hangs: once it is done it must not keep what the second try needs
+    again = [run]
+
     def ended(first: Future[Any]) -> None:
+        work = again.pop()
         if isinstance(first.exception(), HangError):
             # not here: this is a thread of what hangs
-            threading.Thread(target=take, args=(run,), name="nn-stretch second try", daemon=True).start()
+            threading.Thread(target=take, args=(work,), name="nn-stretch second try", daemon=True).start()
         else:
             take(first.result)
 

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
+from copy import copy
 from dataclasses import replace
 from queue import SimpleQueue
 from time import perf_counter_ns
@@ -322,12 +323,13 @@ class Pipeline(Driver[_Lane]):
         for lane in self._lanes:
             if lane.future.running():
                 with suppress(InvalidStateError):
-                    lane.future.set_exception(failure)
+                    lane.future.set_exception(copy(failure))
         return False
 
     def _raise_hang(self) -> None:
         if self._hang is not None:
-            raise self._hang
+            # a new one each time: its traceback would keep whoever it was raised to
+            raise copy(self._hang)
 
     def _spans(self, task: Start, place: Placement | None, start: int, end: int) -> list[Span]:
         if place is None:

@@ -1,7 +1,9 @@
 """Sessions whose delegates fail: nothing is lost, nothing is wrong, and what is decided is told."""
 
+import gc
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -169,3 +171,22 @@ def test_hang_loses_none_of_those_that_wait_for_a_free_lane(bundle_dir):
             assert np.allclose(future.result(60), onnx_runtime.output(bundle_dir / "model.onnx", x), atol=1e-5)
         assert [(each.what, each.inferences) for each in session.decisions] == [("retired", None)]
         broken.release.set()
+
+
+def test_nothing_of_a_session_is_left_after_a_hang_in_flight(bundle_dir):
+    broken = Broken(*[None] * 4, "hang")
+
+    def use():
+        with made(bundle_dir, broken, time_limit=1.0, in_flight=2) as session:
+            for future in [session.submit(x) for x in inputs(8)]:
+                future.result(60)
+            return weakref.ref(session), weakref.ref(session.bundle)
+
+    left = use()
+    broken.release.set()
+    for _ in range(100):
+        gc.collect()
+        if all(each() is None for each in left):
+            break
+        time.sleep(0.1)
+    assert [each() for each in left] == [None, None]

@@ -1,4 +1,6 @@
+import gc
 import threading
+import weakref
 from concurrent.futures import Future
 
 import pytest
@@ -44,3 +46,19 @@ def test_second_try_that_fails_is_the_error():
     first.set_exception(HangError.of("s1.gpu", GPU, 1.0))
     with pytest.raises(ZeroDivisionError):
         found.result(60)
+
+
+def test_first_future_keeps_nothing_of_the_second_try_once_it_is_done():
+    class Held:
+        def run(self):
+            return 5
+
+    held = Held()
+    seen, first = weakref.ref(held), Future()
+    found = again_after_a_hang(first, held.run)
+    del held
+    assert seen() is not None
+    first.set_result(1)
+    assert found.result(1) == 1
+    gc.collect()
+    assert seen() is None
