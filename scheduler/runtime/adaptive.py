@@ -21,7 +21,7 @@ _COMPUTING = ("subgraph", "join")
 
 
 class AdaptiveSession:
-    """Changes between sessions under load, and comes back; one inference at a time (paper 003, section 7.4).
+    """Changes between sessions under load, and comes back, as in figure 13 of paper 003: each call runs an inference on one of them.
 
     What undisturbed inferences take is measured when this is made, so the machine should have nothing else to do then. From then on
     the policy (`scheduler.adapt.policy`) hears after each inference what every processor took.

@@ -49,6 +49,7 @@ def test_simulation_of_many_inferences_in_flight_takes_as_long_as_the_busiest_pr
     from scheduler.bundle.load import load_bundle
     from scheduler.runtime.plan import make_plan
     from scheduler.simulate.clock import Clock
+    from scheduler.simulate.networks import Network
     from scheduler.simulate.scene import Scene
     from scheduler.simulate.times import device_placements, step_times
 
@@ -56,7 +57,8 @@ def test_simulation_of_many_inferences_in_flight_takes_as_long_as_the_busiest_pr
     plan_of = stretch.branch("tiny_resnet", kept("mi9"), out=tmp_path / "bundle", weights="none", config=config).plan
     manifest = load_bundle(tmp_path / "bundle").manifest
     runs, lanes = 300, 12
-    found = Clock(make_plan(manifest), device_placements(manifest, MI9), step_times(manifest, MI9), Scene(runs=runs, in_flight=lanes)).run()
+    network = Network("planned", make_plan(manifest), device_placements(manifest, MI9), step_times(manifest, MI9))
+    found = Clock(network, Scene(runs=runs, in_flight=lanes)).run()
     busiest = busiest_ms(plan_of.run, "cpu")
     assert plan_of.objective.value == pytest.approx(1000 / busiest)
     assert found.elapsed_ms >= runs * busiest - 1e-6
