@@ -48,9 +48,10 @@ from typer.core import TyperGroup
 from stretch.cli.complete import add_completions
 from stretch.cli.failures import guard
 from stretch.cli.interrupt import GRACE_S
+from stretch.cli.output import COMMAND_LINE
 
 #: Modules of this folder that verbs are made with.
-PARTS = frozenset({"complete", "failures", "inputs", "interrupt", "options", "output", "pictures"})
+PARTS = frozenset({"complete", "failures", "inputs", "interrupt", "options", "output", "pages", "pictures"})
 
 #: Verbs that `stretch --help` lists first, in the order in which they are used; others follow by name.
 FIRST = (
@@ -113,6 +114,7 @@ class Verbs(TyperGroup):
             SystemExit: Always.
         """
         words = list(sys.argv[1:] if args is None else args)
+        COMMAND_LINE.set(tuple(words))
         flags = words[: words.index("--")] if "--" in words else words
         run = functools.partial(super().main, words, prog_name or "stretch", standalone_mode=False, **extra)
         sys.exit(

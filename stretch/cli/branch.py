@@ -1,6 +1,7 @@
 """`stretch branch`: a model to a bundle of branches for one device."""
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +11,7 @@ from stretch.cli.inputs import InputSizes, read_inputs
 from stretch.cli.interrupt import WRITER_GRACE_S
 from stretch.cli.options import planner_options
 from stretch.cli.output import Output, verb
+from stretch.cli.pages import Html, check_html, write_html
 from stretch.cli.pictures import PictureRequest, picture_options
 from stretch.planning.config import PlanConfig
 from stretch.planning.sentences import as_flag
@@ -18,7 +20,10 @@ from stretch.report.agreement import agreement_lines
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from predictors.errors import InfeasibleError
     from stretch.api import Branched
+    from stretch.capture.inputs import InputShapes
+    from stretch.report.html.page import Page
 
 #: Phases of the bar: import torch, load, capture, plan, transform, and files of a usual bundle.
 PHASES = 16
@@ -78,43 +83,50 @@ def branch(
     controls: Annotated[bool, typer.Option("--controls/--no-controls", help="Write the sequential controls into the bundle.")] = True,
     export: Annotated[bool, typer.Option("--export/--no-export", help="Write the bundle.")] = True,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Plan only: no model is built, nothing is written.")] = False,
+    html: Html = None,
     trust_code: Annotated[bool, typer.Option("--trust-code", help="Allow file.py:factory to execute that file.")] = False,
 ) -> None:
     """Stretch a model into branches for a device's processors and write a bundle that `stretch run` runs."""
+    from predictors.errors import InfeasibleError
     from scheduler.placement.mapping import parse_mapping
     from stretch.api import branch as make
 
+    check_html(html)
     target = (folder or Path("runs") / _folder_name(model, device)) if export and not dry_run else None
     shape = read_inputs(input_size)
     asked = pictures.values() or None
-    with out.progress("branching", total=PHASES if refine is None else PHASES + REFINING) as progress:
-        result = make(
-            model,
-            device,
-            out=target,
-            config=request,
-            design=design,
-            input_shape=shape,
-            weights=weights,
-            seed=seed,
-            images=images,
-            image_count=image_count,
-            refine=refine,
-            run_images=run_images,
-            mapping=parse_mapping(mapping or []),
-            repair=repair,
-            budget_minutes=budget,
-            preprocessing=asked,
-            controls=controls,
-            dry_run=dry_run,
-            trust_code=trust_code,
-            progress=progress,
-        )
-    _tell(out, result)
+    try:
+        with out.progress("branching", total=PHASES if refine is None else PHASES + REFINING) as progress:
+            result = make(
+                model,
+                device,
+                out=target,
+                config=request,
+                design=design,
+                input_shape=shape,
+                weights=weights,
+                seed=seed,
+                images=images,
+                image_count=image_count,
+                refine=refine,
+                run_images=run_images,
+                mapping=parse_mapping(mapping or []),
+                repair=repair,
+                budget_minutes=budget,
+                preprocessing=asked,
+                controls=controls,
+                dry_run=dry_run,
+                trust_code=trust_code,
+                progress=progress,
+            )
+    except InfeasibleError as error:
+        write_html(out, html, partial(_refused, error, model, device, shape, trust_code))
+        raise
+    _tell(out, result, html)
 
 
-def _tell(out: Output, result: "Branched") -> None:
-    """Warn, and print the plan and what was written."""
+def _tell(out: Output, result: "Branched", html: Path | None) -> None:
+    """Warn, write the report, and print the plan and what was written."""
     from msgspec.structs import replace
 
     answer = result.answer(as_flag)
@@ -123,6 +135,17 @@ def _tell(out: Output, result: "Branched") -> None:
         if warning not in out.warnings:
             out.warn(warning)
     answer = replace(answer, warnings=out.warnings)
+
+    def page(command: str) -> "Page":
+        from stretch.report.html.plan_page import plan_page
+        from stretch.report.roofline import roofline_figure
+
+        plan, single = result.plan, answer.predicted
+        estimate = plan.predictor.predict(plan.graph, single.best_single_processor, single.best_single_precision)
+        roofline = roofline_figure(plan.graph.name, estimate, plan.device, single.best_single_processor)
+        return plan_page(answer, origins=plan.origins, roofline=roofline, command=command)
+
+    write_html(out, html, page)
 
     def human(console: "Console") -> None:
         from stretch.report.table import print_plan
@@ -149,6 +172,19 @@ def _tell(out: Output, result: "Branched") -> None:
             console.print(f"bundle written; run it with: stretch run {answer.bundle}", soft_wrap=True)
 
     out.emit(answer, human)
+
+
+def _refused(error: "InfeasibleError", model: str, device: str, shape: "InputShapes | None", trust_code: bool, command: str) -> "Page":
+    """The report of a model without a design: why, and what it takes as it is."""
+    from predictors.devices import load_device
+    from stretch.planning.sentences import error_spelled
+    from stretch.report.html.refusal_page import refusal_page
+    from stretch.stages.network import read_graph
+    from stretch.stages.predict import predict_latency
+
+    profile, graph = load_device(device), read_graph(model, shape, trust_code=trust_code).graph
+    alone = predict_latency(model, graph, profile, list(profile.processors), None, warnings=[]).processors
+    return refusal_page(graph.name, profile.id, error_spelled(error, as_flag), alone, command)
 
 
 def _folder_name(model: str, device: str) -> str:

@@ -1,6 +1,7 @@
 """What every verb shares: data on stdout, all else on stderr, `--json`."""
 
 import contextlib
+import contextvars
 import functools
 import inspect
 import json
@@ -23,6 +24,9 @@ SCHEMA = 1
 
 #: Where our packages are.
 _PACKAGES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+#: Words of the command line that is being run; empty where a verb is called otherwise.
+COMMAND_LINE: contextvars.ContextVar[tuple[str, ...]] = contextvars.ContextVar("COMMAND_LINE", default=())
 
 #: Width of tables where stdout is no terminal and COLUMNS is not set.
 PLAIN_WIDTH = 140

@@ -10,12 +10,15 @@ from predictors.errors import UsageError
 from predictors.models.base import ORIGINS, Origin
 from stretch.cli.inputs import InputSizes, read_inputs
 from stretch.cli.output import Output, verb
+from stretch.cli.pages import Html, check_html, write_html
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from predictors.devices import DeviceProfile
+    from predictors.graph import OpGraph
     from stretch.capture.inputs import InputShapes
+    from stretch.report.html.page import Page
     from stretch.stages.predict import Prediction, PredictionTable
 
 
@@ -37,16 +40,18 @@ def predict(
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Draw the kernels of one processor under its roofline, to this .svg or .png file.")
     ] = None,
+    html: Html = None,
     input_size: InputSizes = None,
     trust_code: Annotated[bool, typer.Option("--trust-code", help="Allow file.py:factory to be executed.")] = False,
 ) -> None:
     """Predict the latency of a model, or of many, per processor and per kernel."""
     # Names are checked before torch is imported, so that a misspelt one is told at once.
+    check_html(html)
     shape = read_inputs(input_size)
     profiles = _profiles(device)
     if len(profiles) > 1 or _is_pattern(model):
-        if kernels or plot is not None:
-            raise UsageError("--kernels and --plot are of one model on one device", "name both without wildcards")
+        if kernels or plot is not None or html is not None:
+            raise UsageError("--kernels, --plot and --html are of one model on one device", "name both without wildcards")
         _predict_many(
             out, model, [(profile, _places(profile, processor, precision, every=False)) for profile in profiles], precision, shape
         )
@@ -67,13 +72,32 @@ def predict(
     if network.refusal is not None:
         opaque = sum(op.kind == "opaque" for op in graph.ops)
         out.warn(f"{network.refusal}: it is predicted from torch.export, {opaque} of its {len(graph.ops)} operators by their sizes alone")
-    found = predict_latency(model, graph, profile, names, precision, kernels=kernels, warnings=out.warnings)
+    found = predict_latency(model, graph, profile, names, precision, kernels=kernels or html is not None, warnings=out.warnings)
     _warn(out, found)
     if plot is not None:
         from stretch.report.roofline import draw_roofline
 
         draw_roofline(graph, profile, names[0], precision, plot)
-    out.emit(found, lambda console: _show(console, found, kernels))
+    write_html(out, html, lambda command: _page(found, graph, profile, command))
+    out.emit(found if kernels else without_kernels(found), lambda console: _show(console, found, kernels))
+
+
+def _page(found: "Prediction", graph: "OpGraph", profile: "DeviceProfile", command: str) -> "Page":
+    """The report, with the roofline of the fastest processor."""
+    from predictors.predictor import LatencyPredictor
+    from stretch.report.html.prediction_page import prediction_page
+    from stretch.report.roofline import roofline_figure
+
+    name, row = min(found.processors.items(), key=lambda item: item[1].latency_ms)
+    estimate = LatencyPredictor(profile).predict(graph, name, row.precision)
+    return prediction_page(found, roofline_figure(found.model, estimate, profile, name), command)
+
+
+def without_kernels(found: "Prediction") -> "Prediction":
+    """A prediction whose kernels nobody asked for."""
+    from msgspec.structs import replace
+
+    return replace(found, processors={name: replace(row, kernels=[]) for name, row in found.processors.items()})
 
 
 def _is_pattern(name: str) -> bool:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stretch.cli.output import Output, verb
+from stretch.cli.pages import Html, check_html, write_html
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from scheduler.placement.priority import Priority
     from scheduler.runtime.session import Session
     from scheduler.runtime.trace import Trace
+    from stretch.report.html.page import Page
 
 #: Traced inferences; more would only make the file slow to open.
 TRACED = 10
@@ -68,6 +70,7 @@ def run(
     ] = None,
     trace: Annotated[Path | None, typer.Option(help="Write a timeline, measured and predicted, for ui.perfetto.dev to this file.")] = None,
     table: Annotated[Path | None, typer.Option("--csv", help="Write the same spans as a table to this file.")] = None,
+    html: Html = None,
 ) -> None:
     """Run a bundle here, check its results, and time it in turns with the best sequential run on the same cores."""
     from scheduler.answer import run_answer
@@ -77,6 +80,7 @@ def run(
     from scheduler.placement.mapping import parse_mapping
     from scheduler.runtime.session import Session
 
+    check_html(html)
     loaded = load_bundle(bundle, check_hashes=True)
     x = random_input(loaded) if input_file is None else read_input(input_file)
     only = None if processors is None else [name.strip() for name in processors.split(",")]
@@ -86,13 +90,22 @@ def run(
         result, right, rates = _measure(out, session, x, _effort(repeat, warmup), in_flight)
         energy = _energy(out, session, x)
         answer = run_answer(session, result, right, rates, energy, trace=trace, csv=table, priority=priority, warnings=out.warnings)
-        tracks = _tracks(session, result, out) if trace is not None or table is not None else {}
+        tracks = _tracks(session, result, out) if (trace, table, html) != (None, None, None) else {}
         depths = {"in flight": session.queue_depths}
     if trace is not None:
         write_perfetto(trace, tracks, depths)
     if table is not None:
         write_csv(table, tracks)
+    write_html(out, html, lambda command: _page(answer, result, tracks, command))
     out.emit(answer, lambda console: _print(console, answer, result))
+
+
+def _page(answer: "RunAnswer", result: "Benchmark", tracks: "dict[str, Sequence[Trace]]", command: str) -> "Page":
+    """The report, with the plan's own timeline where there is one."""
+    from stretch.report.html.run_page import run_page
+
+    predicted = tracks.get(f"predicted on {answer.device}")
+    return run_page(answer, result.traces, predicted[0] if predicted else None, command)
 
 
 def _measure(

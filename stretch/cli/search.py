@@ -11,6 +11,7 @@ from predictors.errors import StretchError, UsageError
 from stretch.cli.inputs import InputSizes, read_inputs
 from stretch.cli.options import planner_options
 from stretch.cli.output import Output, verb
+from stretch.cli.pages import Html, check_html, write_html
 from stretch.cli.pictures import PictureRequest, picture_options
 from stretch.planning.config import PlanConfig
 
@@ -65,6 +66,7 @@ def search(
         Path | None, typer.Option("--out", help="New folder for a design file of each design, and for what was measured.")
     ] = None,
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw the front, to this .svg or .png file.")] = None,
+    html: Html = None,
     trust_code: Annotated[bool, typer.Option("--trust-code", help="Allow file.py:factory to execute that file.")] = False,
 ) -> None:
     """Search a front of designs, or the best one and others that differ; none of them is built."""
@@ -72,6 +74,7 @@ def search(
 
     from predictors.devices import load_device
 
+    check_html(html)
     weighed = _weighed(pareto)
     differ = within is not None or (not weighed and request.objective not in ("latency", "accuracy"))
     _check(request, weighed, images, folder, plot)
@@ -84,6 +87,7 @@ def search(
     from stretch.planning.pareto import Front, front
     from stretch.planning.several import Several, several
     from stretch.report.front import draw_front, print_front
+    from stretch.report.html.front_page import front_page
     from stretch.stages.network import read_network
 
     seconds: dict[str, float] = {}
@@ -110,6 +114,7 @@ def search(
     if plot is not None:
         draw_front(answer, plot)
     answer = replace(answer, warnings=out.warnings)
+    write_html(out, html, lambda command: front_page(answer, command))
     out.emit(answer, lambda console: print_front(console, answer))
 
 

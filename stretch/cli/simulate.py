@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stretch.cli.output import Output, verb
+from stretch.cli.pages import Html, check_html, write_html
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,6 +77,7 @@ def simulate(
     in_flight: Annotated[int, typer.Option(help="Inferences at once.", min=1, max=64)] = 1,
     deadline: Annotated[float | None, typer.Option(help="Milliseconds from request to output; says how many inferences miss it.")] = None,
     trace: Annotated[Path | None, typer.Option(help="Write the timeline of the first inferences for ui.perfetto.dev to this file.")] = None,
+    html: Html = None,
 ) -> None:
     """Simulate a bundle without its device, with background load, jitter, other bundles and requests that come at their own times."""
     from predictors.devices import load_device
@@ -90,7 +92,9 @@ def simulate(
     from scheduler.simulate.load import parse_frequencies, parse_loads
     from scheduler.simulate.prepare import Guest, parse_guest, parse_other
     from scheduler.simulate.scene import Scene
+    from stretch.report.html.simulation_page import simulation_page
 
+    check_html(html)
     scene = Scene(
         runs=inferences,
         in_flight=in_flight,
@@ -116,6 +120,7 @@ def simulate(
         answer, simulated = simulate_bundle(loaded, profile, scene, request, out.warnings, out.warn, step)
     if trace is not None:
         write_perfetto(trace, tracks(answer, simulated))
+    write_html(out, html, lambda command: simulation_page(answer, simulated.latencies_ms, simulated.traces[0], command))
     out.emit(answer, lambda console: _print(console, answer, simulated))
 
 

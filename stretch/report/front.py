@@ -10,6 +10,7 @@ from stretch.planning.front_answer import FrontAnswer, FrontDesignAnswer
 from stretch.report.fit import Fitting, column, plain_table
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from rich.console import Console
     from rich.table import Table
 
@@ -122,8 +123,27 @@ def draw_front(answer: FrontAnswer, out: Path) -> None:
     Raises:
         StretchError: If matplotlib is missing or the file cannot be written.
     """
+    figure = front_figure(answer)
+    import matplotlib as mpl
+
     try:
-        import matplotlib as mpl
+        # Without a date and with fixed names of elements, the same front gives the same file.
+        with mpl.rc_context({"svg.hashsalt": "front"}):
+            figure.savefig(out, **({"metadata": {"Date": None}} if out.suffix == ".svg" else {}))
+    except OSError as error:
+        raise StretchError(f"cannot write {out}: {error.strerror}") from error
+
+
+def front_figure(answer: FrontAnswer) -> "Figure":
+    """The picture of `draw_front`.
+
+    Args:
+        answer: The front.
+
+    Raises:
+        StretchError: If matplotlib is missing.
+    """
+    try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise StretchError("pictures of fronts need matplotlib", install_line("plot")) from error
@@ -156,9 +176,4 @@ def draw_front(answer: FrontAnswer, out: Path) -> None:
     axes.set_title(f"{answer.model} on {', '.join(answer.processors)} of {answer.device}")
     axes.legend(fontsize="small")
     axes.grid(visible=True, alpha=0.2)
-    try:
-        # Without a date and with fixed names of elements, the same front gives the same file.
-        with mpl.rc_context({"svg.hashsalt": "front"}):
-            figure.savefig(out, **({"metadata": {"Date": None}} if out.suffix == ".svg" else {}))
-    except OSError as error:
-        raise StretchError(f"cannot write {out}: {error.strerror}") from error
+    return figure

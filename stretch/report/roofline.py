@@ -1,7 +1,9 @@
 """The kernels of a network under the roofline of a processor, as a picture."""
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from predictors.devices import ITEM_BYTES, DeviceProfile
 from predictors.errors import StretchError
@@ -10,15 +12,15 @@ from predictors.install import install_line
 from predictors.models.base import ORIGINS
 from predictors.predictor import Estimate, LatencyPredictor
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 #: Where the roof bends is shown with this many times less and more intensity at least.
 _MARGIN = 4.0
 
 
 def draw_roofline(graph: OpGraph, device: DeviceProfile, processor: str, precision: str | None, out: Path) -> None:
     """Draw each kernel at its operations per byte and its predicted operations per second.
-
-    The roof is the peak of the profile and the bandwidth of its memory; the area of a
-    dot is the kernel's share of the time.
 
     Args:
         graph: The network.
@@ -30,11 +32,34 @@ def draw_roofline(graph: OpGraph, device: DeviceProfile, processor: str, precisi
     Raises:
         StretchError: If matplotlib is missing or the file cannot be written.
     """
+    estimate = LatencyPredictor(device).predict(graph, processor, precision)
+    _, figure = roofline_figure(graph.name, estimate, device, processor)
+    try:
+        # Without a date and with fixed names of elements, the same kernels give the same file.
+        figure.savefig(out, **({"metadata": {"Date": None}} if out.suffix == ".svg" else {}))
+    except OSError as error:
+        raise StretchError(f"cannot write {out}: {error.strerror}") from error
+
+
+def roofline_figure(name: str, estimate: Estimate, device: DeviceProfile, processor: str) -> tuple[str, "Figure"]:
+    """The kernels of a network under the roofline of a processor, in words and as a picture.
+
+    The roof is the peak of the profile and the bandwidth of its memory; the area of a
+    dot is the kernel's share of the time.
+
+    Args:
+        name: Of the network.
+        estimate: Its prediction, with its kernels.
+        device: The device's profile.
+        processor: Where.
+
+    Raises:
+        StretchError: If matplotlib is missing.
+    """
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise StretchError("pictures of rooflines need matplotlib", install_line("plot")) from error
-    estimate = LatencyPredictor(device).predict(graph, processor, precision)
     cores = device.processor(processor).cores
     peak, bandwidth = cores.peak_gops[estimate.precision].value, cores.bandwidth_gbs.value
     points = kernel_points(estimate)
@@ -43,20 +68,27 @@ def draw_roofline(graph: OpGraph, device: DeviceProfile, processor: str, precisi
     bend = peak / bandwidth
     ends = [min([bend / _MARGIN, *(x for _, x, _, _ in points)]), max([bend * _MARGIN, *(x for _, x, _, _ in points)])]
     axes.plot([ends[0], bend, ends[1]], [ends[0] * bandwidth, peak, peak], color="black", label=f"{bandwidth:g} GB/s, {peak:g} Gop/s")
-    for kind in dict.fromkeys(kind for kind, *_ in points):
+    for kind, marker in zip(dict.fromkeys(kind for kind, *_ in points), itertools.cycle("osD^vP*X")):
         rows = [(x, y, share) for each, x, y, share in points if each == kind]
-        axes.scatter([x for x, _, _ in rows], [y for _, y, _ in rows], [8 + 1200 * share for _, _, share in rows], alpha=0.6, label=kind)
+        axes.scatter(
+            [x for x, _, _ in rows],
+            [y for _, y, _ in rows],
+            [8 + 1200 * share for _, _, share in rows],
+            alpha=0.6,
+            label=kind,
+            marker=marker,
+        )
     axes.set(xscale="log", yscale="log", xlabel="operations per byte", ylabel="10⁹ operations a second")
-    axes.set_title(
-        f"{graph.name} on {processor} of {device.id} in {estimate.precision}: {estimate.ms:.2f} ms, from {ORIGINS[estimate.origin]}"
-    )
+    title = name.replace("$", r"\$")
+    axes.set_title(f"{title} on {processor} of {device.id} in {estimate.precision}: {estimate.ms:.2f} ms, from {ORIGINS[estimate.origin]}")
     axes.legend(markerscale=0.5, fontsize="small")
     axes.grid(visible=True, which="both", alpha=0.2)
-    try:
-        # Without a date and with fixed names of elements, the same kernels give the same file.
-        figure.savefig(out, **({"metadata": {"Date": None}} if out.suffix == ".svg" else {}))
-    except OSError as error:
-        raise StretchError(f"cannot write {out}: {error.strerror}") from error
+    below = sum(share for _, x, _, share in points if x < bend)
+    words = (
+        f"Kernels that do fewer than {bend:.3g} operations a byte are limited by memory even at best: they take {below:.0%} of the time; "
+        "the area of a dot is its kernel's share."
+    )
+    return words, figure
 
 
 def kernel_points(estimate: Estimate) -> Sequence[tuple[str, float, float, float]]:

@@ -144,7 +144,7 @@ def test_onnx_file_of_another_exporter_is_predicted(capsys, tmp_path):
             "the folder of --plot no/a.svg does not exist",
             "make it first",
         ),
-        (("--device", "*", "--kernels"), 2, "--kernels and --plot are of one model on one device", "name both without wildcards"),
+        (("--device", "*", "--kernels"), 2, "--kernels, --plot and --html are of one model on one device", "name both without wildcards"),
         (
             ("--device", "pixel6", "--input", "224"),
             2,

@@ -1,0 +1,66 @@
+"""Pages in a real browser: they need nothing from elsewhere, fit a phone, and keep the rules of accessibility."""
+
+import shutil
+
+import pytest
+
+from tests.stretch.cli.commands import LOOSE, call
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here")]
+
+#: What can be opened, followed or scrolled, apart from what is folded away.
+STOPS = "[...document.querySelectorAll('a[href], summary, [tabindex=\"0\"]')].filter(each => each.checkVisibility())"
+
+TINY = ("tiny_resnet", "--device", "pixel6", "--weights", "none")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as engine:
+        # without a sandbox of its own it also starts for root, as in a container; it only reads our files
+        found = engine.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.mark.parametrize(
+    ("verb", "words", "code"),
+    [
+        ("branch", (*TINY, *LOOSE, "--dry-run"), 0),
+        ("branch", (*TINY, "--lossless", "--input", "3x64x64", "--dry-run"), 0),
+        ("branch", (*TINY, "--alpha", "0.000001", "--kinds", "stretch", "--dry-run"), 4),
+        ("search", (*TINY, "--processors", "cpu,gpu", *LOOSE, "--top", 4), 0),
+        ("predict", ("tiny_resnet", "--device", "pixel6"), 0),
+        ("simulate", ("BUNDLE", "--inferences", 50, "--busy", "gpu=0.9@5:60", "--or", "cpu", "--beside", "BUNDLE"), 0),
+        ("run", ("BUNDLE", "--repeat", 3), 0),
+    ],
+    ids=["branch", "exact", "refused", "search", "predict", "simulate", "run"],
+)
+def test_report_loads_offline_fits_and_is_accessible(browser, bundle_dir, tmp_path, capsys, verb, words, code):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    page_file = tmp_path / "report.html"
+    done = call(capsys, verb, *(bundle_dir if word == "BUNDLE" else word for word in words), "--html", page_file)
+    assert done.code == code, done.err
+    for width in (360, 1440):
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        said, asked = [], []
+        page.on("console", lambda message, said=said: said.append(message.text))
+        page.on("pageerror", lambda error, said=said: said.append(str(error)))
+        page.on("request", lambda request, asked=asked: asked.append(request.url))
+        page.goto(page_file.as_uri())
+        assert said == []
+        assert [url for url in asked if not url.startswith("data:")] == [page_file.as_uri()]
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        found = axe.Axe().run(page).response["violations"]
+        assert [(each["id"], [node["target"] for node in each["nodes"]]) for each in found] == []
+        # all that can be opened or scrolled is reached by the keyboard
+        stops = page.evaluate(f"{STOPS}.length")
+        reached = set()
+        for _ in range(stops):
+            page.keyboard.press("Tab")
+            reached.add(page.evaluate(f"{STOPS}.indexOf(document.activeElement)"))
+        assert reached == set(range(stops))
+        page.close()
