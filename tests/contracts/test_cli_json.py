@@ -35,6 +35,13 @@ KEYS = {
         ),
         "designs[]": "name predicted_ms speedup macs_ratio n_meet exact branches accuracy energy_mj peak_bytes value optimal design file",
     },
+    "compare": {
+        "": "rows warnings",
+        "rows[]": (
+            "name kind source model device processors ms low_ms high_ms best_single_ms speedup sequential_same_macs_ms speedup_over_sequential "
+            "macs macs_ratio params n_meet exact agreement probability recommended reason"
+        ),
+    },
     "train": {"": "run checkpoint metrics", "metrics.": "accuracy best_accuracy agreement best_agreement loss epochs"},
     "extract": {"": "checkpoint accuracy agreement", "accuracy.": "supernet extracted", "agreement.": "value low high error images bundle"},
     "export": {"": "files checks"},
@@ -100,6 +107,7 @@ def words(verb, bundle):
     return {
         "branch": ("tiny_resnet", "--device", "pixel6", "--weights", "none", *LOOSE, "--out", bundle.parent / "again"),
         "search": ("tiny_resnet", "--device", "pixel6", "--processors", "cpu,gpu", *LOOSE, "--top", 3),
+        "compare": (bundle,),
         "train": (bundle.parent / "network.toml", "--out", bundle.parent / "train", "--set", "train.epochs=1"),
         "extract": (bundle.parent / "run", "--no-export"),
         "export": (bundle, "--precision", "cpu=int8", "--out", bundle.parent / "int8"),
