@@ -15,9 +15,13 @@ from scheduler.delegates import LiteRtDelegate
 from scheduler.delegates.base import Array
 from scheduler.formats.int8_edges import edges
 from scheduler.formats.onnx import open_onnx
+from scheduler.progress import Progress, silent
 from scheduler.runtime.inputs import Values, as_arrays, plain
 from scheduler.runtime.sequential import Sequential, max_error
 from scheduler.runtime.session import Session
+
+#: Parts of a verification that progress is told of.
+STEPS = 3
 
 #: Largest difference allowed between subgraphs and whole model, relative to the largest output.
 TOLERANCE = 1e-4
@@ -49,7 +53,7 @@ class Verification:
         return not self.problems
 
 
-def verify_bundle(path: Path) -> Verification:
+def verify_bundle(path: Path, progress: Progress = silent) -> Verification:
     """Check schema, files, hashes, graph and what is stated of them, then run the bundle against its whole model.
 
     A TFLite file in it is checked too, and its signatures run where LiteRT is installed.
@@ -57,10 +61,12 @@ def verify_bundle(path: Path) -> Verification:
 
     Args:
         path: The bundle's folder.
+        progress: Called with a few words for each of its `STEPS`.
 
     Raises:
         MissingBackendError: If ONNX Runtime is missing.
     """
+    progress("its files")
     try:
         bundle = read_bundle(path)
     except StretchError as error:
@@ -73,7 +79,9 @@ def verify_bundle(path: Path) -> Verification:
         for entry in bundle.manifest.subgraphs:
             if entry.precision == "int8":
                 edges(open_onnx(bundle.file(entry.file)).proto)
+        progress("its whole model")
         expected = plain(bundle.manifest.named(as_arrays(Sequential(bundle.file(bundle.manifest.whole)).run(x), bundle.manifest.outputs)))
+        progress("its subgraphs")
         found = [_compared(bundle, x, expected, "the subgraphs", None)]
         if bundle.manifest.tflite is not None:
             check_belongs(load_tflite(bundle.file(bundle.manifest.tflite)), bundle.manifest)

@@ -81,7 +81,7 @@ class Output:
 
     @contextlib.contextmanager
     def progress(self, what: str, total: int | None = None) -> Iterator[Callable[..., None]]:
-        """A bar on stderr, drawn only if that is a terminal.
+        """A bar on stderr with the time gone and the time left, drawn only if that is a terminal.
 
         Args:
             what: What is going on, such as ``exporting``.
@@ -94,15 +94,17 @@ class Output:
         if self.quiet or not sys.stderr.isatty():
             yield lambda doing="", at=None, total=None: None
             return
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-        columns = [SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
+        far = [BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()]
+        # without a number of steps nothing is known of how far it is
+        columns = [SpinnerColumn(), TextColumn("{task.description}", markup=False), *(far if total is not None else [TimeElapsedColumn()])]
         with Progress(*columns, console=make_console(sys.stderr), transient=True) as bar:
             task = bar.add_task(what, total=total)
 
             def step(doing: str = "", at: int | None = None, total: int | None = None) -> None:
-                far = {"advance": 1} if at is None else {"completed": at, "total": total}
-                bar.update(task, description=f"{what} {doing}".rstrip(), **far)
+                moved = {"advance": 1} if at is None else {"completed": at, "total": total}
+                bar.update(task, description=f"{what} {doing}".rstrip(), **moved)
 
             yield step
 

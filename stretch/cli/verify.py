@@ -18,9 +18,10 @@ def verify(
 ) -> None:
     """Check a bundle: schema, hashes, graph, and its subgraphs against its whole model."""
     from scheduler.answer import verify_answer
-    from scheduler.checks.verify import verify_bundle
+    from scheduler.checks.verify import STEPS, verify_bundle
 
-    answer = verify_answer(bundle, verify_bundle(bundle))
+    with out.progress("verifying", total=STEPS) as progress:
+        answer = verify_answer(bundle, verify_bundle(bundle, progress))
 
     def human(console: "Console") -> None:
         for problem in answer.problems:

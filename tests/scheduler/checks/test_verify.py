@@ -5,7 +5,7 @@ import pytest
 from onnx import numpy_helper
 
 from scheduler.bundle.load import load_bundle
-from scheduler.checks.verify import TOLERANCE, verify_bundle
+from scheduler.checks.verify import STEPS, TOLERANCE, verify_bundle
 from scheduler.formats.tflite_schema import TFLITE
 from stretch.export.tflite.bundle import export_tflite, write_tflite
 from stretch.quantize.images import synthetic_images
@@ -121,3 +121,9 @@ def test_garbage_in_what_the_manifest_states_is_a_problem(bundles, bundle_dir, k
     bundles.edit(bundle_dir, lambda m: m.update({key: {"garbage": "all the way"}}))
     (problem, *_) = verify_bundle(bundle_dir).problems
     assert f"bundle.json: `{key}" in problem
+
+
+def test_progress_is_told_of_every_part(bundle_dir):
+    told = []
+    assert verify_bundle(bundle_dir, told.append).ok
+    assert len(told) == STEPS

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 import warnings
@@ -138,6 +139,13 @@ def on_terminal(code: str) -> bytes:
 
 def test_progress_draws_a_bar_on_a_terminal():
     assert b"exporting" in on_terminal(PROGRESS.format(quiet=False))
+
+
+def test_progress_estimates_the_time_that_is_left():
+    code = "import time\nfrom stretch.cli.output import Output\nwith Output().progress('exporting', total=4) as step:\n"
+    seen = on_terminal(code + "    for _ in range(3):\n        time.sleep(0.3)\n        step()\n    time.sleep(0.2)\n").decode()
+    assert "3/4" in seen
+    assert re.search(r"left\S* (\x1b\[\d+m)*0:00:0\d", seen), seen
 
 
 def test_quiet_draws_no_bar_on_a_terminal():
