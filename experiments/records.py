@@ -194,7 +194,7 @@ def write_record(
         interleaved: Whether contestants took turns; None where nothing is compared.
         about: What differs in single tables, columns or rows.
         notes: What a reader must know before the numbers.
-        machine: Where the numbers were measured, if not here.
+        machine: Where the numbers were measured, if not here; a paper has none.
         versions: Packages there, if not here.
         date: When it was run, if not now.
 
@@ -214,7 +214,7 @@ def write_record(
         runs=runs,
         interleaved=interleaved,
         load=None if load is None else round(load, 2),
-        machine=machine or this_machine(),
+        machine=None if source == "paper" else machine or this_machine(),
         versions=dict(versions) if versions is not None else here,
         tables={name: [dict(row) for row in rows] for name, rows in tables.items()},
         about=dict(about or {}),

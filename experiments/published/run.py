@@ -27,6 +27,8 @@ def main() -> int:
         source="paper",
         command="python -m experiments.published.run",
         runs=None,
+        load=None,
+        versions={"paper": "003"},
         notes=["copied from the paper's text, paper 003; the bars of its figures are not part of that"],
     )
     sys.stderr.write("written; fill the pages with python -m experiments.render\n")
