@@ -123,15 +123,16 @@ class Clock:
         self._lines: dict[object, deque[Task]] = {}  # of each queue that is shared what holds it, and what waits behind that
         self._progress: Progress = silent
 
-    def run(self, progress: Progress = silent) -> Simulated:
+    def run(self, progress: Progress = silent, *, everyone: bool = False) -> Simulated:
         """Run all inferences; once.
 
         Args:
             progress: Called after each `TOLD_EVERY` inferences.
+            everyone: Whether to go on until the users beside have finished, too.
         """
         self._progress = progress
-        first, runs = self._first, self._first.scene.runs
-        while first.ended < runs:
+        waited = self._flows if everyone else [self._first]
+        while any(flow.ended < flow.scene.runs for flow in waited):
             request, flow = self._request()
             if request <= self._now:
                 self._ask(flow)
