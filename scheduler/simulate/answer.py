@@ -14,6 +14,7 @@ from predictors.devices import DeviceProfile
 from predictors.energy import EnergyModel
 from predictors.errors import StretchError, UsageError
 from predictors.thermal import Thermal
+from scheduler.adapt.policy import Prefer, Rules
 from scheduler.bundle.load import Bundle
 from scheduler.progress import Progress, silent
 from scheduler.runtime.trace import Span, Trace
@@ -50,6 +51,7 @@ class Request:
         thermal: How the chip heats up; None to leave that out.
         shared: Whether bundles take turns on processors as those of a `Scheduler` do.
         admit: Whether to say if the rates can be held; bundles take turns then.
+        prefer: What the policy prefers among alternatives (`scheduler.adapt.policy.Rules`).
 
     Raises:
         UsageError: If the deadline makes no sense, or admission is asked for together with alternatives.
@@ -63,6 +65,7 @@ class Request:
     thermal: Thermal | None = None
     shared: bool = False
     admit: bool = False
+    prefer: Prefer = "latency"
 
     def __post_init__(self) -> None:
         """Check the number."""
@@ -70,6 +73,8 @@ class Request:
             raise UsageError(f"a deadline of {self.deadline_ms:g} ms makes no sense", "give the milliseconds that an inference may take")
         if self.alternatives and (self.shared or self.admit):
             raise UsageError("alternatives of a bundle do not take turns with other bundles", "simulate the one or the other")
+        if self.prefer != "latency" and not self.alternatives:
+            raise UsageError(f"there is no other plan that could be preferred for its {self.prefer}", "give one with --or")
 
 
 def simulate(
@@ -125,7 +130,9 @@ def simulate(
         used = dict.fromkeys(time.processor for network in (*own, *guests) for time in network.times.values())
         heat = Heat(request.thermal, powers(device, request.thermal, used))
     own_scene = replace(scene, deadline_ms=request.deadline_ms)
-    found = Clock(own, own_scene, list(zip(guests, theirs, strict=True)), heat=heat, sharing=Sharing() if shared else None).run(progress)
+    found = Clock(
+        own, own_scene, list(zip(guests, theirs, strict=True)), rules=_rules(request), heat=heat, sharing=Sharing() if shared else None
+    ).run(progress)
     for load in scene.loads:
         if load.start_ms >= found.elapsed_ms:
             warn(f"the load on {load.processor} begins at {load.start_ms:g} ms, when all inferences have ended")
@@ -139,6 +146,15 @@ def simulate(
         told = _heat(request.thermal, heat, found)
         answer = msgspec.structs.replace(answer, heat=told, energy_mj=heat.processors_mj / scene.runs)
     return answer, found
+
+
+def _rules(request: Request) -> Rules:
+    """What the policy keeps to.
+
+    Raises:
+        UsageError: If a deadline is to be kept and none is stated, or nothing is known of what is preferred.
+    """
+    return Rules(prefer=request.prefer, deadline_ms=request.deadline_ms if request.prefer == "deadline" else None)
 
 
 def _check_rates(bundle: Bundle, scene: Scene, request: Request) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from predictors.devices import DeviceProfile
+from predictors.energy import EnergyModel
 from predictors.errors import UsageError
 from scheduler.bundle.load import Bundle, load_bundle
 from scheduler.bundle.manifest import Manifest
@@ -110,7 +111,9 @@ def prepare(bundle: Bundle, device: DeviceProfile, company: bool, warn: Callable
     if untimed and not elsewhere:
         warn(f"the plan states no time of {', '.join(untimed)}: predicted from the bundle's files")
     times = step_times(manifest, device, beside_factors(bundle, device) if company else None)
-    return Network(name or str(bundle.path), make_plan(manifest), device_placements(manifest, device), times)
+    powers = {each: EnergyModel(device).mj(each, 1.0) for each in dict.fromkeys(time.processor for time in times.values())}
+    watts = {each: power for each, power in powers.items() if power is not None}
+    return Network(name or str(bundle.path), make_plan(manifest), device_placements(manifest, device), times, watts)
 
 
 def check_alternatives(bundle: Bundle, others: Sequence[Other]) -> None:

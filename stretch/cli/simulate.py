@@ -40,6 +40,13 @@ def simulate(
             help="Another plan to change to while processors are contended: a bundle of the same network, or processors of this one, as cpu; repeat.",
         ),
     ] = None,
+    prefer: Annotated[
+        str,
+        typer.Option(
+            help="Which of several plans to change to: latency (the quickest), energy (the one that takes least), or deadline (of those that "
+            "keep it the one that takes least energy)."
+        ),
+    ] = "latency",
     beside: Annotated[
         list[str] | None,
         typer.Option(
@@ -123,6 +130,7 @@ def simulate(
         trace=trace,
         shared=shared,
         admit=admit,
+        prefer=prefer,
         alternatives=tuple(parse_other(text, loaded) for text in alternatives or []),
         thermal=None if heat is None else thermal_of(profile) if heat == "profile" else read_thermal(Path(heat)),
         beside=tuple(Guest(load_bundle(path, check_hashes=True), when, written, within) for path, when, written, within in guests),
