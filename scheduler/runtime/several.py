@@ -142,6 +142,7 @@ class Several:
         self.turns = Turns(patience_ms)
         self._patterns: dict[str, Machine] = {}
         self._lanes: dict[str, int] = {}
+        self._queues: dict[str, tuple[str, ...]] = {}
         self._machines: dict[Inference, Machine] = {}
         #: Of each step that was asked for and has not ended the instruction and the placement that it had then.
         self._asked: dict[tuple[Inference, str], tuple[Submit | Join, Placement | None]] = {}
@@ -160,6 +161,7 @@ class Several:
         pattern = _pattern(user)
         self.turns.add(name, user.weight)
         self._patterns[name], self._lanes[name] = pattern, user.lanes
+        self._queues[name] = tuple(queues_of(pattern.placements.values()))
 
     def placements(self, user: str) -> Mapping[str, Placement]:
         """Where a user's subgraphs are started from now on."""
@@ -171,8 +173,7 @@ class Several:
 
     def waiting(self, user: str) -> dict[str, int]:
         """Steps of a user that wait for each of its queues."""
-        queues = queues_of(self.placements(user).values())
-        return {queue: sum(inference[0] == user for inference, _ in self.turns.waiting(queue)) for queue in queues}
+        return {queue: sum(inference[0] == user for inference, _ in self.turns.waiting(queue)) for queue in self._queues[user]}
 
     def handle(self, event: SharedEvent) -> list[Go]:
         """Take in one event.
@@ -216,6 +217,7 @@ class Several:
     def _moved(self, user: str, moved: Replaced, at_ms: float, but: Inference | None = None) -> list[Go]:
         """A subgraph is placed elsewhere in all inferences of a user, and in those to come."""
         self._patterns[user].handle(moved)
+        self._queues[user] = tuple(queues_of(self.placements(user).values()))
         found: list[Go] = []
         for inference, machine in list(self._machines.items()):
             if inference[0] == user and inference != but:
