@@ -38,6 +38,9 @@ MODELS = (
     "vgg11",
 )
 
+#: A ratio from which on a pair counts as gaining.
+MORE = 1.01
+
 #: Designs of each set of processors, and how many times the best one's time they may take.
 TOP, WITHIN = 2, 1.3
 
@@ -103,7 +106,7 @@ def summary(rows: Sequence[Row]) -> list[Row]:
             "median": round(median(ratios), 3),
             "least": min(ratios),
             "greatest": max(ratios),
-            "pairs above 1.01": sum(ratio > 1.01 for ratio in ratios),
+            f"pairs above {MORE:g}": sum(ratio > MORE for ratio in ratios),
         }
         found.append(row)
     return found

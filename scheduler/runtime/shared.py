@@ -28,17 +28,25 @@ KEPT = 4096
 _LOOK_S = 0.2
 
 
+def now_ms() -> float:
+    """Now, by the clock of `time.monotonic`, ms."""
+    return monotonic() * 1e3
+
+
 class SharedQueues:
     """Threads, one a queue, for the inferences of several users.
 
     Args:
         patience_ms: How long an inference without a deadline waits, at most, before it is the most urgent.
+        now: The clock of deadlines, ms.
 
     Raises:
         UsageError: If the patience is no number above 0.
     """
 
-    def __init__(self, patience_ms: float = PATIENCE_MS) -> None:
+    def __init__(self, patience_ms: float = PATIENCE_MS, now: Callable[[], float] = now_ms) -> None:
+        #: The clock of deadlines, ms.
+        self.now = now
         #: Guards everything here and in the users' pipelines.
         self.changed = threading.Condition()
         self.several = Several({}, patience_ms)
@@ -76,16 +84,16 @@ class SharedQueues:
 
     def give_up(self, user: str, queue: str) -> None:
         """A user's step hangs: its inferences are given up, and its queue gets another thread; the lock is held."""
-        self.tell(Gone(user, now_ms()))
+        self.tell(Gone(user, self.now()))
         hung = self._threads[queue]
         self._inboxes[queue].put(None)  # should it ever come back
         self._begin(queue, getattr(hung, "cores", ()))
-        self.tell(Left(queue, now_ms()))
+        self.tell(Left(queue, self.now()))
 
     def left(self, queue: str) -> None:
         """A step of a user who was given up has ended; the lock is held."""
         if self._threads.get(queue) is threading.current_thread():
-            self.tell(Left(queue, now_ms()))
+            self.tell(Left(queue, self.now()))
 
     def serves(self, thread: threading.Thread) -> bool:
         """Whether a thread is one of these."""
@@ -186,7 +194,7 @@ class SharedPipeline(Pipeline):
         future = self._lanes[number].future
         with self._changed:
             if self._hang is None:  # else its future was told
-                self._shared.tell(Begins(self._user, number, now_ms(), deadline_s * 1e3, priority))
+                self._shared.tell(Begins(self._user, number, self._shared.now(), deadline_s * 1e3, priority))
         return future
 
     def work(self, task: Start, place: Placement | None) -> None:
@@ -206,7 +214,7 @@ class SharedPipeline(Pipeline):
                     break
             over = len(self._free) == self._count
             if self._hang is None:
-                self._shared.tell(Gone(self._user, now_ms()))
+                self._shared.tell(Gone(self._user, self._shared.now()))
         self._watch.close()
         if over:
             # Bound subgraphs hold memory, files and processes.
@@ -221,7 +229,7 @@ class SharedPipeline(Pipeline):
 
     def _tell(self, event: Event, own: str | None = None) -> tuple[Task | None, Finish | Fail | None]:
         assert not isinstance(event, InputReady)
-        answer = self._shared.tell(Told(self._user, now_ms(), event))
+        answer = self._shared.tell(Told(self._user, self._shared.now(), event))
         ended = [go.instruction for go in answer if isinstance(go.instruction, Finish | Fail)]
         return None, next(iter(ended), None)
 
@@ -256,8 +264,3 @@ class _Own:
 
     def waiting(self) -> dict[str, int]:
         return self._several.waiting(self._user)
-
-
-def now_ms() -> float:
-    """Now, by the clock of deadlines."""
-    return monotonic() * 1e3

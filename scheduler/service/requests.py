@@ -10,7 +10,7 @@ from predictors.errors import StretchError
 
 
 class OverloadedError(StretchError):
-    """As many requests wait as may; this one was not taken."""
+    """As many requests wait as may, so this one was not taken; or rates that were asked for cannot be held."""
 
 
 class DeadlineError(StretchError):
