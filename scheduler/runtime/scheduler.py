@@ -26,6 +26,8 @@ from scheduler.runtime.watch import TIME_LIMIT_S
 class SharedSession(Session):
     """A session of a `Scheduler`, whose inferences take turns with those of others.
 
+    What looks into single inferences, `tensors` and `time_alone`, runs beside the turns, once nothing of this session is in flight.
+
     Args:
         shared: The threads of all.
         user: Name of this one there.
@@ -201,8 +203,10 @@ class Scheduler:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        """Close it."""
-        self.close()
+        """Close it; after Ctrl-C without waiting for what is in flight."""
+        for session in self._sessions.values():
+            session.__exit__(kind, error, traceback)
+        self._shared.close(wait=kind is not KeyboardInterrupt)
 
     def _model(self, name: str | None) -> str:
         if name is None:

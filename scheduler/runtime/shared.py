@@ -106,11 +106,15 @@ class SharedQueues:
             for inbox in self._inboxes.values():
                 inbox.put(None)
 
-    def close(self) -> None:
-        """Return when the threads have ended, but for those that hang; nothing is in flight any more."""
+    def close(self, *, wait: bool = True) -> None:
+        """Return when the threads have ended, but for those that hang.
+
+        Args:
+            wait: False leaves them to what they are doing, after which they end by themselves.
+        """
         self.dismiss()
         for thread in list(self._threads.values()):
-            if thread is not threading.current_thread():
+            if wait and thread is not threading.current_thread():
                 thread.join()
 
     def _begin(self, queue: str, cores: tuple[int, ...]) -> None:
