@@ -3,11 +3,13 @@
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from math import inf
 from queue import SimpleQueue
 from time import monotonic
 
+from predictors.errors import StretchError
 from scheduler.cores import pin_thread
 from scheduler.delegates.base import Array
 from scheduler.placement.place import Placement
@@ -179,6 +181,8 @@ class SharedPipeline(Pipeline):
         named: Callable[[Mapping[str, Array]], Mapping[str, Array]] = dict,
     ) -> None:
         self._shared, self._user, self._weight, self._count = shared, user, weight, len(lanes)
+        #: Whether it was closed.
+        self._gone = False
         super().__init__(plan, placements, lanes, code, limit_s, None, named, shared.changed)
 
     @property
@@ -197,7 +201,7 @@ class SharedPipeline(Pipeline):
         number = self._filled(x)
         future = self._lanes[number].future
         with self._changed:
-            if self._hang is None:  # else its future was told
+            if self._hang is None and not self._gone:  # else its future was told
                 self._shared.tell(Begins(self._user, number, self._shared.now(), deadline_s * 1e3, priority))
         return future
 
@@ -216,11 +220,16 @@ class SharedPipeline(Pipeline):
             while len(self._free) < self._count and self._hang is None:
                 if not self._changed.wait(_LOOK_S) and not wait:
                     break
-            over = len(self._free) == self._count
-            if self._hang is None:
+            left = [lane for number, lane in enumerate(self._lanes) if number not in self._free]
+            if self._hang is None and not self._gone:
+                self._gone = True
                 self._shared.tell(Gone(self._user, self._shared.now()))
         self._watch.close()
-        if over:
+        for lane in left:
+            if lane.future.running():  # nobody computes it any more
+                with suppress(InvalidStateError):
+                    lane.future.set_exception(StretchError("this session was closed before the inference was over"))
+        if not left:
             # Bound subgraphs hold memory, files and processes.
             self._lanes = []
 
@@ -233,6 +242,10 @@ class SharedPipeline(Pipeline):
 
     def _tell(self, event: Event, own: str | None = None) -> tuple[Task | None, Finish | Fail | None]:
         assert not isinstance(event, InputReady)
+        if self._gone:
+            if own is not None:
+                self._left(own)
+            return None, None
         answer = self._shared.tell(Told(self._user, self._shared.now(), event))
         ended = [go.instruction for go in answer if isinstance(go.instruction, Finish | Fail)]
         return None, next(iter(ended), None)
