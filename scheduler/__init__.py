@@ -8,10 +8,23 @@ if TYPE_CHECKING:
     from scheduler.bundle.load import Bundle, load_bundle
     from scheduler.faults.policy import FaultPolicy
     from scheduler.runtime.adaptive import AdaptiveSession
+    from scheduler.runtime.scheduler import Scheduler
     from scheduler.runtime.session import Session
     from scheduler.service import DeadlineError, OverloadedError, Service
+    from scheduler.simulate.admit import Demand
 
-__all__ = ["AdaptiveSession", "Bundle", "DeadlineError", "FaultPolicy", "OverloadedError", "Service", "Session", "load_bundle"]
+__all__ = [
+    "AdaptiveSession",
+    "Bundle",
+    "DeadlineError",
+    "Demand",
+    "FaultPolicy",
+    "OverloadedError",
+    "Scheduler",
+    "Service",
+    "Session",
+    "load_bundle",
+]
 
 if not TYPE_CHECKING:
     # type checkers would take these for any name at all
@@ -21,7 +34,9 @@ if not TYPE_CHECKING:
             "scheduler.bundle.load": ["Bundle", "load_bundle"],
             "scheduler.faults.policy": ["FaultPolicy"],
             "scheduler.runtime.adaptive": ["AdaptiveSession"],
+            "scheduler.runtime.scheduler": ["Scheduler"],
             "scheduler.runtime.session": ["Session"],
             "scheduler.service": ["DeadlineError", "OverloadedError", "Service"],
+            "scheduler.simulate.admit": ["Demand"],
         },
     )

@@ -1,7 +1,7 @@
 """Plans of one network that may take each other's place, and what each of them takes where processors are slower than planned."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 
@@ -33,10 +33,12 @@ class Alternative:
     Args:
         name: Unique among the alternatives.
         work: Its steps, each behind those that it waits for.
+        watts: What each processor takes more while it computes; nothing where nobody minds energy.
     """
 
     name: str
     work: tuple[Work, ...]
+    watts: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
     def computing_ms(self) -> Mapping[str, float]:
@@ -45,6 +47,17 @@ class Alternative:
         for each in self.work:
             total[each.processor] = total.get(each.processor, 0.0) + each.computing_ms
         return total
+
+    def expected_mj(self, factors: Mapping[str, float]) -> float:
+        """What processors take for an inference if they take longer than planned, mJ.
+
+        Args:
+            factors: As of `expected_ms`.
+
+        Raises:
+            KeyError: If the power of one is not known.
+        """
+        return sum(self.watts[name] * ms * factors.get(name, 1.0) for name, ms in self.computing_ms.items() if ms)
 
     def expected_ms(self, factors: Mapping[str, float]) -> float:
         """What an inference takes if processors take longer than planned.

@@ -19,13 +19,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import exp, inf, isfinite, log
 from statistics import median
-from typing import Literal
+from typing import Literal, get_args
 
 from predictors.errors import UsageError
 from scheduler.adapt.alternatives import Alternative
 
 #: What a decision is: another plan is quicker now; an inference looks at a processor that is not used; what that one saw.
 Kind = Literal["move", "probe", "return", "stay away"]
+
+#: What is to be small: an inference's time, its energy, or its energy within a deadline.
+Prefer = Literal["latency", "energy", "deadline"]
+PREFER = get_args(Prefer)
 
 #: Inferences whose median is what the mean follows: one that is out of line is never the median of three.
 _RECENT = 3
@@ -43,6 +47,10 @@ class Rules:
         gain: Share of the present plan's expected time that another one has to save.
         probe_after: Inferences before the first look at a contended processor that is not used.
         probe_most: What doubling that distance ends at.
+        prefer: ``latency``: the plan with the least expected time. ``energy``: the one whose processors take least for an inference.
+            ``deadline``: of those that are expected to be over within `deadline_ms` the one that takes least energy, or where no
+            power is known the quickest; the quickest of all where none is.
+        deadline_ms: Latency allowed, for ``deadline``.
 
     Raises:
         UsageError: If a number is out of its range.
@@ -55,6 +63,8 @@ class Rules:
     gain: float = 0.05
     probe_after: int = 8
     probe_most: int = 64
+    prefer: Prefer = "latency"
+    deadline_ms: float | None = None
 
     def __post_init__(self) -> None:
         """Check the numbers."""
@@ -67,6 +77,12 @@ class Rules:
             raise UsageError(f"a weight of {self.weight:g} or a gain of {self.gain:g} makes no sense", "both are shares")
         if not (self.inferences >= 1 and 1 <= self.probe_after <= self.probe_most):
             raise UsageError("the policy counts inferences from 1 on", "and the least distance of probes is at most the greatest")
+        if self.prefer not in PREFER:
+            raise UsageError(f"`{self.prefer}` is nothing that a policy prefers", f"one of {', '.join(PREFER)}")
+        if (self.deadline_ms is None) == (self.prefer == "deadline"):
+            raise UsageError("a deadline belongs to a policy that keeps one", 'write prefer="deadline" and deadline_ms=50')
+        if self.deadline_ms is not None and not (isfinite(self.deadline_ms) and self.deadline_ms > 0):
+            raise UsageError(f"a deadline of {self.deadline_ms:g} ms makes no sense", "give the milliseconds that an inference may take")
 
 
 @dataclass(frozen=True)
@@ -151,7 +167,7 @@ class Policy:
         rules: When to act.
 
     Raises:
-        UsageError: If two have one name.
+        UsageError: If two have one name, or energy is preferred and the power of a processor is not known.
     """
 
     def __init__(self, alternatives: Sequence[Alternative], rules: Rules | None = None) -> None:
@@ -159,6 +175,13 @@ class Policy:
         if not alternatives or len(self.alternatives) < len(alternatives):
             raise UsageError("the same plan is given twice", "alternatives are different plans of a network")
         self.rules = rules or Rules()
+        missing = [name for each in alternatives for name, ms in each.computing_ms.items() if ms and name not in each.watts]
+        if missing and self.rules.prefer == "energy":
+            raise UsageError(
+                f"nothing says how much power {missing[0]} takes, so the plan of least energy is not known",
+                "give the watts of every processor",
+            )
+        self._energy = not missing and self.rules.prefer != "latency"
 
     def begin(self) -> State:
         """The state before anything has run: the plan that takes least if nothing is contended."""
@@ -238,15 +261,24 @@ class Policy:
         return self._decided(replace(state, probed=due), number, "probe", least, reason, factors)
 
     def _best(self, factors: Mapping[str, float], present: str) -> str:
-        """The plan to run: the present one unless another saves enough."""
+        """The plan to run: the present one unless another saves enough, or keeps the deadline where that one does not."""
         expected = {name: each.expected_ms(factors) for name, each in self.alternatives.items()}
-        least = min(expected, key=expected.__getitem__)
-        return least if expected[least] < (1 - self.rules.gain) * expected[present] else present
+        allowed = inf if self.rules.deadline_ms is None else self.rules.deadline_ms
+        keeping = [name for name, ms in expected.items() if ms <= allowed]
+        costs = {name: self.alternatives[name].expected_mj(factors) for name in keeping} if self._energy and keeping else expected
+        least = min(keeping or expected, key=lambda name: (costs[name], expected[name]))
+        if keeping and present not in keeping:
+            return least
+        return least if costs[least] < (1 - self.rules.gain) * costs[present] else present
 
     def _why(self, factors: Mapping[str, float], present: str, best: str) -> str:
         slower = ", ".join(f"{name} takes {factor:.2f} times its time" for name, factor in factors.items())
         one, other = (self.alternatives[name].expected_ms(factors) for name in (present, best))
-        return f"{slower or 'no processor is contended'}: {other:.2f} ms expected in the place of {one:.2f} ms"
+        why = f"{slower or 'no processor is contended'}: {other:.2f} ms expected in the place of {one:.2f} ms"
+        if self._energy:
+            less, more = (self.alternatives[name].expected_mj(factors) for name in (best, present))
+            why += f", {less:.2f} mJ in the place of {more:.2f}"
+        return why if self.rules.deadline_ms is None else f"{why}, {self.rules.deadline_ms:g} ms allowed"
 
     def _decided(
         self, state: State, number: int, kind: Kind, best: str, reason: str, factors: Mapping[str, float]

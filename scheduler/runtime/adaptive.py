@@ -36,13 +36,16 @@ class AdaptiveSession:
         sessions: By name, at least one, all with the same inputs and outputs; they stay open.
         rules: When the policy acts.
         quiet: Undisturbed inferences of each that are measured.
+        watts: What each processor of the device takes more while it computes, for rules that prefer energy or a deadline.
 
     Raises:
-        UsageError: If there is no session, their inputs or outputs differ, or `quiet` is less than 1.
+        UsageError: If there is no session, their inputs or outputs differ, `quiet` is less than 1, or a power is missing.
         StretchError: If an inference fails.
     """
 
-    def __init__(self, sessions: Mapping[str, Session], rules: Rules | None = None, quiet: int = 5) -> None:
+    def __init__(
+        self, sessions: Mapping[str, Session], rules: Rules | None = None, quiet: int = 5, watts: Mapping[str, float] | None = None
+    ) -> None:
         if not sessions:
             raise UsageError("there is no session to run", "give one for each plan")
         if quiet < 1:
@@ -53,7 +56,7 @@ class AdaptiveSession:
             if found != wanted:
                 raise UsageError(f"`{name}` has other inputs or outputs than `{first}`", "give plans of one network")
         self._sessions = dict(sessions)
-        self._policy = Policy([_measured(name, session, quiet) for name, session in sessions.items()], rules)
+        self._policy = Policy([_measured(name, session, quiet, watts or {}) for name, session in sessions.items()], rules)
         self._state = self._policy.begin()
         self._lock = threading.Lock()
         self._runs = 0
@@ -109,7 +112,7 @@ class AdaptiveSession:
             return tuple(self._events)
 
 
-def _measured(name: str, session: Session, quiet: int) -> Alternative:
+def _measured(name: str, session: Session, quiet: int, watts: Mapping[str, float]) -> Alternative:
     """A session's plan, with what its steps took in undisturbed inferences; the first one, which makes things ready, does not count."""
     x = zeros(session.bundle.manifest)
     session.run(x)
@@ -124,7 +127,7 @@ def _measured(name: str, session: Session, quiet: int) -> Alternative:
         spans = [span for trace in traces for span in trace.spans if span.name == step and span.kind in _COMPUTING]
         before = tuple(dict.fromkeys(writers[tensor] for tensor in plan.step(step).inputs if tensor in writers))
         work.append(Work(step, spans[0].processor, spans[0].queue, median(span.ms for span in spans), 0.0, before))
-    return Alternative(name, tuple(work))
+    return Alternative(name, tuple(work), watts)
 
 
 def _busy(trace: Trace) -> dict[str, float]:

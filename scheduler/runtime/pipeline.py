@@ -14,6 +14,7 @@ from copy import copy
 from dataclasses import replace
 from queue import SimpleQueue
 from time import perf_counter_ns
+from typing import Protocol
 
 import numpy as np
 
@@ -42,7 +43,22 @@ Task = tuple[Start, Placement | None]
 _LOOK_S = 0.2
 
 
-class _Lane(Lane):
+class InFlight(Protocol):
+    """What is known of the inferences of a pipeline."""
+
+    @property
+    def placements(self) -> Mapping[str, Placement]:
+        """Where each subgraph is started from now on."""
+
+    @property
+    def in_flight(self) -> int:
+        """How many inferences have not ended."""
+
+    def waiting(self) -> dict[str, int]:
+        """Subgraphs that wait for each queue."""
+
+
+class PipelineLane(Lane):
     """A lane, and the inference that is in it."""
 
     def __init__(self, buffers: Buffers) -> None:
@@ -52,7 +68,7 @@ class _Lane(Lane):
         self.spans: list[Span] = []
 
 
-class Pipeline(Driver[_Lane]):
+class Pipeline(Driver[PipelineLane]):
     """Several inferences in flight over the same processors.
 
     Args:
@@ -63,6 +79,7 @@ class Pipeline(Driver[_Lane]):
         limit_s: Seconds that one call of a delegate may take.
         recorder: Writes down what the state machine is told and answers; None for nobody.
         named: Gives the outputs, by the names of their tensors, the names that callers know.
+        changed: Guards what the state machine knows, and tells of its changes; None for one of its own.
 
     Raises:
         StretchError: If a subgraph does not fit its tensors.
@@ -77,12 +94,13 @@ class Pipeline(Driver[_Lane]):
         limit_s: float = TIME_LIMIT_S,
         recorder: Recorder | None = None,
         named: Callable[[Mapping[str, Array]], Mapping[str, Array]] = dict,
+        changed: threading.Condition | None = None,
     ) -> None:
-        super().__init__(plan, [_Lane(buffers) for buffers in lanes], code, recorder)
+        super().__init__(plan, [PipelineLane(buffers) for buffers in lanes], code, recorder)
         self._limit_s, self._named = limit_s, named
         self._free = deque(range(len(lanes)))
         placements = {name: self._fitted(place) for name, place in placements.items()}
-        self._changed = threading.Condition()
+        self._changed = changed or threading.Condition()
         self._closed = False
         self._dismissed = False
         self._hang: HangError | None = None
@@ -91,10 +109,15 @@ class Pipeline(Driver[_Lane]):
         self._depths: deque[QueueDepth] = deque(maxlen=KEPT_TRACES * 16)
         self._threads: list[threading.Thread] = []
         self._inboxes: dict[str, SimpleQueue[Task | None]] = {}
-        self._machine = Machine(plan, placements, len(lanes), caller=False, movable=code.movable())
-        self._begin_record(self._machine)
+        self._state = self._begun(placements)
         for name, place in placements.items():
             self._add(name, place)
+
+    def _begun(self, placements: Mapping[str, Placement]) -> InFlight:
+        """Have a state machine."""
+        self._machine = Machine(self.plan, placements, len(self._lanes), caller=False, movable=self._code.movable())
+        self._begin_record(self._machine)
+        return self._machine
 
     @property
     def bytes(self) -> int:
@@ -117,6 +140,14 @@ class Pipeline(Driver[_Lane]):
         Args:
             x: Inputs by name that were checked; they are copied.
         """
+        number = self._filled(x)
+        future = self._lanes[number].future
+        with self._changed:
+            self._tell(InputReady(number))
+        return future
+
+    def _filled(self, x: Mapping[str, Array]) -> int:
+        """A free lane that holds the inputs, as soon as there is one."""
         with self._changed:
             while not self._free and self._hang is None:
                 self._changed.wait()
@@ -127,10 +158,8 @@ class Pipeline(Driver[_Lane]):
         lane.future.set_running_or_notify_cancel()
         for name, value in x.items():
             np.copyto(lane.buffers.arrays[name], value)  # outside the lock: it takes as long as a small subgraph
-        with self._changed:
-            lane.start_ns = perf_counter_ns()
-            self._tell(InputReady(number))
-        return lane.future
+        lane.start_ns = perf_counter_ns()
+        return number
 
     def drain(self) -> None:
         """Return when no inference is in flight.
@@ -139,7 +168,7 @@ class Pipeline(Driver[_Lane]):
             StretchError: If one of them hangs.
         """
         with self._changed:
-            while self._machine.in_flight and self._hang is None:
+            while self._state.in_flight and self._hang is None:
                 self._changed.wait()
             self._raise_hang()
 
@@ -173,7 +202,7 @@ class Pipeline(Driver[_Lane]):
         """Have the threads end by themselves once what is in flight has ended."""
         with self._changed:
             self._closed = True
-            if not self._machine.in_flight:
+            if not self._state.in_flight:
                 self._dismiss()
 
     def close(self, *, wait: bool = True) -> None:
@@ -199,7 +228,7 @@ class Pipeline(Driver[_Lane]):
 
     def _placed(self) -> Mapping[str, Placement]:
         with self._changed:
-            return dict(self._machine.placements)
+            return dict(self._state.placements)
 
     def _open(self, place: Placement) -> None:
         with self._changed:
@@ -272,9 +301,10 @@ class Pipeline(Driver[_Lane]):
         lane = self._lanes[task.lane]
         with self._changed:
             if self._hang is not None:  # every future has been told
+                self._left(task.queue)
                 return None
             following, end = self._tell(event, task.queue)
-            self._depths.append(QueueDepth(perf_counter_ns(), self._machine.waiting()))
+            self._depths.append(QueueDepth(perf_counter_ns(), self._state.waiting()))
             if end is not None:
                 self._traces.append(Trace(tuple(lane.spans), lane.start_ns, perf_counter_ns(), replaced=dict(self._replaced)))
         if end is not None:
@@ -287,7 +317,7 @@ class Pipeline(Driver[_Lane]):
         future = lane.future
         if isinstance(end, Fail):
             error = lane.errors.get(end.step)
-            raised = step_failure(end.step, self._machine.placements.get(end.step), error, end.error)
+            raised = step_failure(end.step, self._state.placements.get(end.step), error, end.error)
             raised.__cause__ = error
             output: Values | None = None
         else:
@@ -296,7 +326,7 @@ class Pipeline(Driver[_Lane]):
             self._code.keeper.ended()
         with self._changed:
             self._free.append(end.lane)
-            if self._closed and not self._machine.in_flight:
+            if self._closed and not self._state.in_flight:
                 self._dismiss()
             self._changed.notify_all()
         # A hang elsewhere may have answered for it in between.
@@ -308,7 +338,7 @@ class Pipeline(Driver[_Lane]):
 
     def _overdue(self, queue: str, call: tuple[str, int]) -> bool:
         """Told by the watch: nothing that is in flight can be waited for any more, unless this does not hang; whether to look again."""
-        place = self._machine.placements[call[0]]
+        place = self._state.placements[call[0]]
         ended = self._code.abort(place, hang_reason(self._limit_s)) if self._watch.running.get(queue) is call else "ended"
         if ended != "no":
             return ended == "restarting"
@@ -318,13 +348,20 @@ class Pipeline(Driver[_Lane]):
                 return False
             self._hang = failure
             note_hang(failure)
-            self._dismiss()
+            self._give_up(queue)
             self._changed.notify_all()
         for lane in self._lanes:
             if lane.future.running():
                 with suppress(InvalidStateError):
                     lane.future.set_exception(copy(failure))
         return False
+
+    def _give_up(self, queue: str) -> None:
+        """A queue hangs; the lock is held."""
+        self._dismiss()
+
+    def _left(self, queue: str) -> None:
+        """A step has ended on a queue after something hung; the lock is held."""
 
     def _raise_hang(self) -> None:
         if self._hang is not None:

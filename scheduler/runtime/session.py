@@ -3,7 +3,7 @@
 import math
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
@@ -57,8 +57,7 @@ class Session:
         priority: ``latency`` or ``energy``, which then decides the processor of a
             subgraph; None for the design alone (see `scheduler.placement.priority.choose_processors`).
         in_flight: Inferences that `submit` runs at once, each with buffers of its own.
-        time_limit: Seconds that one call of a delegate may take. A run whose delegate takes
-            longer ends with a `StretchError`, and the session with it.
+        time_limit: Seconds that one call of a delegate may take. A run that takes longer ends with a `StretchError`, and the session too.
         memory_planner: Gives the tensors that cross subgraphs their memory, such as ``greedy``;
             ``naive`` shares none.
         faults: What is done about delegates that fail (`scheduler.faults.policy`): others do their work
@@ -203,14 +202,16 @@ class Session:
             x: As for `run`.
 
         Returns:
-            Its output, or the error that `run` would raise, when it has ended.
-            An inference that was submitted runs: its future cannot be cancelled.
+            Its output, or the error that `run` would raise, when it has ended. It cannot be cancelled: what was submitted runs.
 
         Raises:
-            UsageError: If an input is missing, has another shape or type or is not finite,
-                or if it is called from a callback of such a future.
+            UsageError: If an input is missing, has another shape or type or is not finite, or in a callback of such a future.
             StretchError: If the session is closed, or memory is short.
         """
+        return self._submitted(x, Pipeline.submit)
+
+    def _submitted(self, x: Any, begin: Callable[[Pipeline, Mapping[str, Array]], Future[Any]]) -> Future[Any]:
+        """Have an inference begun."""
         given = as_arrays(x, self.plan.inputs)
         self._refuse_callbacks()
         with self._lock:
@@ -218,11 +219,11 @@ class Session:
             check_inputs(given, executor.buffers.arrays)
             # Under the lock: `run` must not meet it in a subgraph that only one of them may use.
             if self._recovery is None:
-                return self._piped(executor).submit(given)
+                return begin(self._piped(executor), given)
             kept = {name: value.copy() for name, value in given.items()}
             while True:
                 try:
-                    return again_after_a_hang(self._piped(executor).submit(given), lambda: self.run(kept))
+                    return again_after_a_hang(begin(self._piped(executor), given), lambda: self.run(kept))
                 except HangError as error:  # of another inference, which this one waited for
                     executor = self._left_behind(error)
 

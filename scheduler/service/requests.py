@@ -3,17 +3,14 @@
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from math import inf, isfinite
+from math import inf
 from typing import Any
 
-from predictors.errors import StretchError, UsageError
-
-#: Priorities are from minus to plus this.
-MOST_PRIORITY = 100
+from predictors.errors import StretchError
 
 
 class OverloadedError(StretchError):
-    """As many requests wait as may; this one was not taken."""
+    """As many requests wait as may, so this one was not taken; or rates that were asked for cannot be held."""
 
 
 class DeadlineError(StretchError):
@@ -39,36 +36,6 @@ class Request:
     arrived_s: float
     deadline_s: float = inf
     future: "Future[Any]" = field(default_factory=Future)
-
-
-def checked_priority(priority: int) -> int:
-    """A priority.
-
-    Raises:
-        UsageError: If it is none.
-    """
-    if not -MOST_PRIORITY <= priority <= MOST_PRIORITY:
-        raise UsageError(f"{priority} is no priority", f"it is from {-MOST_PRIORITY} to {MOST_PRIORITY}, the highest goes first")
-    return priority
-
-
-def deadline_at(now_s: float, deadline_ms: float | None) -> float:
-    """When a request has to be done.
-
-    Args:
-        now_s: When it comes.
-        deadline_ms: How long it may take, ms; None for any time.
-
-    Raises:
-        UsageError: If it would be over already.
-    """
-    if deadline_ms is None:
-        return inf
-    if not (isfinite(deadline_ms) and deadline_ms > 0):
-        raise UsageError(
-            f"a deadline in {deadline_ms:g} ms cannot be kept", "give the milliseconds that the request may take, more than none"
-        )
-    return now_s + deadline_ms / 1e3
 
 
 class Waiting:

@@ -5,14 +5,19 @@ import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
 from predictors.errors import StretchError, UnknownNameError, UsageError
 from scheduler.runtime.inputs import zeros
+from scheduler.runtime.scheduler import Scheduler, SharedSession
 from scheduler.runtime.session import Session
+from scheduler.runtime.urgency import checked_priority, deadline_at
 from scheduler.service.counters import Counters
-from scheduler.service.requests import DeadlineError, Request, Waiting, checked_priority, deadline_at
+from scheduler.service.measured import measured_network
+from scheduler.service.requests import DeadlineError, OverloadedError, Request, Waiting
+from scheduler.simulate.admit import Admission, Demand, admit
 
 #: Name of the model where a session is given without one.
 ONLY = "model"
@@ -21,24 +26,27 @@ ONLY = "model"
 class Service:
     """Takes requests from any thread or event loop and hands them to sessions, the most urgent first.
 
-    Sessions of several models share the processors of this machine: a model gets its turn when it is the most urgent, or
-    has had least of them. What has begun is not interrupted.
+    Several models share the processors of this machine. Of a `Scheduler` they do so subgraph by subgraph: what has begun takes
+    turns on each processor. Sessions that are given one by one know nothing of each other: a model gets its turn when it is the
+    most urgent, or has had least of the processors, and what has begun competes for them.
 
     ::
 
-        with Session("runs/a") as a, Session("runs/b") as b, Service({"a": a, "b": b}) as service:
+        with Scheduler({"a": "runs/a", "b": "runs/b"}) as scheduler, Service(scheduler) as service:
             y = service.submit(x, "a", deadline_ms=50).result()
 
     Args:
-        sessions: A session, or sessions by the name of their model; they stay open when the service ends.
+        sessions: A scheduler, a session, or sessions by the name of their model; they stay open when the service ends.
         waiting: Requests that may wait; the next one is refused with an `OverloadedError`.
 
     Raises:
         UsageError: If there is no session, or `waiting` is less than 1.
     """
 
-    def __init__(self, sessions: Session | Mapping[str, Session], waiting: int = 64) -> None:
-        self._sessions = {ONLY: sessions} if isinstance(sessions, Session) else dict(sessions)
+    def __init__(self, sessions: Scheduler | Session | Mapping[str, Session], waiting: int = 64) -> None:
+        if isinstance(sessions, Scheduler):
+            sessions = sessions.sessions
+        self._sessions: dict[str, Session] = {ONLY: sessions} if isinstance(sessions, Session) else dict(sessions)
         if not self._sessions:
             raise UsageError("a service of no session has nothing to do", "give a session, or some by name")
         if waiting < 1:
@@ -91,6 +99,41 @@ class Service:
         """Run each model once on zeros, so that no request meets what happens in a first run alone."""
         for session in self._sessions.values():
             session(zeros(session.bundle.manifest))
+
+    def admit(self, demands: Mapping[str, Demand], quiet: int = 5) -> Admission:
+        """Say beforehand whether rates can be held here.
+
+        What inferences take is measured, one at a time, so nothing should be asked of the service then. From that follows what
+        each processor would have to do, and a simulation of the requests says who would be late.
+
+        Args:
+            demands: Requests a second and deadlines, by model; models that are not named are asked for nothing.
+            quiet: Inferences of each that are measured.
+
+        Returns:
+            How busy processors would be, and by which factor all rates could be raised.
+
+        Raises:
+            OverloadedError: If the rates cannot be held, with the reason.
+            UnknownNameError: If there is no such model.
+            UsageError: If nothing is demanded, or several sessions are not those of one scheduler.
+            StretchError: If an inference fails.
+        """
+        sessions = {self._named(name): self._sessions[self._named(name)] for name in demands}
+        if len(sessions) > 1 and not all(isinstance(session, SharedSession) for session in sessions.values()):
+            raise UsageError(
+                "sessions that know nothing of each other promise nothing together", "give the service a Scheduler of the bundles"
+            )
+        networks = [measured_network(name, session, quiet) for name, session in sessions.items()]
+        weighed = [
+            replace(demand, weight=session.weight) if isinstance(session, SharedSession) else demand
+            for demand, session in zip(demands.values(), sessions.values(), strict=True)
+        ]
+        found = admit(networks, weighed, min((session.in_flight for session in sessions.values()), default=1))
+        if not found.holds:
+            hint = f"{found.factor:.2f} times these rates are held" if found.factor else "give deadlines more time, or use fewer models"
+            raise OverloadedError(f"these rates cannot be held: {found.reason}", hint)
+        return found
 
     def outcomes(self, model: str | None = None) -> dict[str, int]:
         """How many requests of a model were done, done late, failed, expired, refused and cancelled."""
@@ -170,7 +213,11 @@ class Service:
     def _begin(self, request: Request) -> None:
         began = time.monotonic()
         try:
-            future = self._sessions[request.model].submit(request.x)
+            session = self._sessions[request.model]
+            if isinstance(session, SharedSession):
+                future = session.submit_until(request.x, request.deadline_s, request.priority)
+            else:
+                future = session.submit(request.x)
         except BaseException as error:  # it belongs to whoever waits for the request
             self._end(request, began, None, error)
             return

@@ -1,7 +1,7 @@
 """A bundle simulated, and what that showed."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import isfinite
 from pathlib import Path
@@ -14,16 +14,28 @@ from predictors.devices import DeviceProfile
 from predictors.energy import EnergyModel
 from predictors.errors import StretchError, UsageError
 from predictors.thermal import Thermal
+from scheduler.adapt.policy import Prefer, Rules
 from scheduler.bundle.load import Bundle
 from scheduler.progress import Progress, silent
 from scheduler.runtime.trace import Span, Trace
+from scheduler.simulate.admit import Demand, admit
 from scheduler.simulate.clock import Clock, Served, Simulated
-from scheduler.simulate.figures import BesideAnswer, BusyAnswer, DecisionAnswer, HeatAnswer, PlanAnswer, SimulateAnswer
+from scheduler.simulate.figures import (
+    AdmissionAnswer,
+    BesideAnswer,
+    BusyAnswer,
+    DecisionAnswer,
+    DemandAnswer,
+    HeatAnswer,
+    PlanAnswer,
+    SimulateAnswer,
+)
 from scheduler.simulate.flow import Decided
 from scheduler.simulate.heat import Heat, powers
 from scheduler.simulate.networks import Network
 from scheduler.simulate.prepare import Guest, Other, check_alternatives, check_guests, prepare
 from scheduler.simulate.scene import MOST_RUNS, Scene
+from scheduler.simulate.sharing import Sharing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +49,12 @@ class Request:
         alternatives: Other plans of the network, among which a policy chooses (`scheduler.adapt`).
         beside: Bundles of other users, which share the processors.
         thermal: How the chip heats up; None to leave that out.
+        shared: Whether bundles take turns on processors as those of a `Scheduler` do.
+        admit: Whether to say if the rates can be held; bundles take turns then.
+        prefer: What the policy prefers among alternatives (`scheduler.adapt.policy.Rules`).
 
     Raises:
-        UsageError: If the deadline makes no sense.
+        UsageError: If the deadline makes no sense, or admission is asked for together with alternatives.
     """
 
     arrivals: str | None = None
@@ -48,11 +63,18 @@ class Request:
     alternatives: tuple[Other, ...] = ()
     beside: tuple[Guest, ...] = ()
     thermal: Thermal | None = None
+    shared: bool = False
+    admit: bool = False
+    prefer: Prefer = "latency"
 
     def __post_init__(self) -> None:
         """Check the number."""
         if self.deadline_ms is not None and not (isfinite(self.deadline_ms) and self.deadline_ms > 0):
             raise UsageError(f"a deadline of {self.deadline_ms:g} ms makes no sense", "give the milliseconds that an inference may take")
+        if self.alternatives and (self.shared or self.admit):
+            raise UsageError("alternatives of a bundle do not take turns with other bundles", "simulate the one or the other")
+        if self.prefer != "latency" and not self.alternatives:
+            raise UsageError(f"there is no other plan that could be preferred for its {self.prefer}", "give one with --or")
 
 
 def simulate(
@@ -84,19 +106,33 @@ def simulate(
     if device.id == bundle.manifest.device:
         check_guests(bundle, request.beside)
     check_alternatives(bundle, request.alternatives)
+    shared = request.shared or request.admit
+    if request.admit:
+        _check_rates(bundle, scene, request)
     company = scene.in_flight > 1 or bool(request.beside)
     own = [prepare(each.bundle, device, company, warn, each.name) for each in (Other(str(bundle.path), bundle), *request.alternatives)]
     guests = [prepare(each.bundle, device, True, warn) for each in request.beside]
     alone = [_makespan_ms(network) for network in (*own, *guests)]
     theirs = [
-        Scene(runs=MOST_RUNS, arrivals=guest.arrivals, jitter=scene.jitter, seed=scene.seed, traced=scene.traced)
+        Scene(
+            runs=MOST_RUNS,
+            in_flight=scene.in_flight if shared else 1,
+            arrivals=guest.arrivals,
+            jitter=scene.jitter,
+            seed=scene.seed,
+            traced=scene.traced,
+            deadline_ms=guest.deadline_ms,
+        )
         for guest in request.beside
     ]
     heat = None
     if request.thermal is not None:
         used = dict.fromkeys(time.processor for network in (*own, *guests) for time in network.times.values())
         heat = Heat(request.thermal, powers(device, request.thermal, used))
-    found = Clock(own, scene, list(zip(guests, theirs, strict=True)), heat=heat).run(progress)
+    own_scene = replace(scene, deadline_ms=request.deadline_ms)
+    found = Clock(
+        own, own_scene, list(zip(guests, theirs, strict=True)), rules=_rules(request), heat=heat, sharing=Sharing() if shared else None
+    ).run(progress)
     for load in scene.loads:
         if load.start_ms >= found.elapsed_ms:
             warn(f"the load on {load.processor} begins at {load.start_ms:g} ms, when all inferences have ended")
@@ -104,10 +140,59 @@ def simulate(
         if step.start_ms >= found.elapsed_ms:
             warn(f"the speed of {step.processor} changes at {step.start_ms:g} ms, when all inferences have ended")
     answer = _answer(bundle, device, scene, request, alone, found, warnings)
+    if request.admit:
+        answer = msgspec.structs.replace(answer, admission=_admission([*own, *guests], scene, request))
     if heat is not None and request.thermal is not None:
         told = _heat(request.thermal, heat, found)
         answer = msgspec.structs.replace(answer, heat=told, energy_mj=heat.processors_mj / scene.runs)
     return answer, found
+
+
+def _rules(request: Request) -> Rules:
+    """What the policy keeps to.
+
+    Raises:
+        UsageError: If a deadline is to be kept and none is stated, or nothing is known of what is preferred.
+    """
+    return Rules(prefer=request.prefer, deadline_ms=request.deadline_ms if request.prefer == "deadline" else None)
+
+
+def _check_rates(bundle: Bundle, scene: Scene, request: Request) -> None:
+    """Refuse a question that lacks a rate.
+
+    Raises:
+        UsageError: If it does.
+    """
+    for path, arrivals in ((bundle.path, scene.arrivals), *((guest.bundle.path, guest.arrivals) for guest in request.beside)):
+        if arrivals is None:
+            raise UsageError(
+                f"nothing says how often {path} is asked for, so nobody can say whether that can be held",
+                "give the first bundle --arrivals periodic:MS, and others as runs/other@periodic:MS",
+            )
+
+
+def _admission(networks: Sequence[Network], scene: Scene, request: Request) -> AdmissionAnswer:
+    asked = [(scene.arrivals, request.deadline_ms), *((guest.arrivals, guest.deadline_ms) for guest in request.beside)]
+    demands = [Demand(1e3 / arrivals.every_ms, deadline) for arrivals, deadline in asked if arrivals is not None]
+    # the same bundle may be there twice
+    named = [
+        replace(network, name=network.name if not number else f"{network.name} ({number + 1})") for number, network in enumerate(networks)
+    ]
+    found = admit(named, demands, scene.in_flight, scene.jitter, scene.seed)
+    told = []
+    for network, demand in zip(named, demands, strict=True):
+        kept = found.kept.get(network.name)
+        told.append(
+            DemandAnswer(
+                bundle=network.name,
+                per_second=demand.per_second,
+                deadline_ms=demand.deadline_ms,
+                requests=0 if kept is None else kept.requests,
+                missed=0 if kept is None else kept.missed,
+                worst_ms=None if kept is None else kept.worst_ms,
+            )
+        )
+    return AdmissionAnswer(holds=found.holds, reason=found.reason, factor=found.factor, busy=dict(found.busy), demands=tuple(told))
 
 
 def _heat(thermal: Thermal, heat: Heat, found: Simulated) -> HeatAnswer:
@@ -184,6 +269,8 @@ def _answer(
         beside=tuple(
             _beside(guest, ms, served) for guest, ms, served in zip(request.beside, alone[len(own.ran) :], found.users[1:], strict=True)
         ),
+        shared=request.shared or request.admit,
+        admission=None,
         energy_mj=None if energy is None else energy / scene.runs,
         heat=None,
         trace=request.trace,
@@ -216,6 +303,8 @@ def _beside(guest: Guest, alone: float, served: Served) -> BesideAnswer:
         p50_ms=p50,
         p90_ms=p90,
         p99_ms=p99,
+        deadline_ms=guest.deadline_ms,
+        missed=None if guest.deadline_ms is None else sum(ms > guest.deadline_ms for ms in ended),
     )
 
 

@@ -10,15 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
+from predictors.errors import UsageError
 from scheduler.adapt.policy import Policy, Rules
 from scheduler.progress import Progress, silent
 from scheduler.runtime.events import InputReady
 from scheduler.runtime.trace import Trace
-from scheduler.simulate.flow import Answer, Decided, Engine, Flow, Step, Task, span_of
+from scheduler.simulate.flow import Answer, Decided, Engine, Flow, Step, Task, own_engine, span_of
 from scheduler.simulate.heat import Heat
 from scheduler.simulate.load import Free
 from scheduler.simulate.networks import Network, alternative_of
 from scheduler.simulate.scene import Scene
+from scheduler.simulate.sharing import Shared, Sharing
 
 #: Inferences after which whoever waits is told.
 TOLD_EVERY = 1000
@@ -78,10 +80,12 @@ class Clock:
             those of `scene` alone.
         rules: Of the policy, where there are several networks to choose from.
         heat: The chip's temperature, which slows all processors; None to leave it out.
+        sharing: How users take turns on processors, subgraph by subgraph; None: a processor serves steps of different users in the
+            order in which they came.
 
     Raises:
         UnknownNameError: If a load is on a processor that no network uses.
-        UsageError: If loads take more than all of a processor at once, or two alternatives have one name.
+        UsageError: If loads take more than all of a processor at once, two alternatives have one name, or alternatives would take turns.
     """
 
     def __init__(
@@ -91,16 +95,22 @@ class Clock:
         beside: Sequence[tuple[Network, Scene]] = (),
         rules: Rules | None = None,
         heat: Heat | None = None,
+        sharing: Sharing | None = None,
     ) -> None:
         own = (networks,) if isinstance(networks, Network) else tuple(networks)
         policy = Policy([alternative_of(each) for each in own], rules) if len(own) > 1 else None
-        self._flows = [Flow(own, scene, policy)]
-        self._flows += [Flow((network,), theirs, None, number) for number, (network, theirs) in enumerate(beside, start=1)]
+        if policy is not None and sharing is not None:
+            raise UsageError("alternatives of a bundle do not take turns with other bundles", "simulate the one or the other")
+        #: Of users who take turns.
+        self.shared = None if sharing is None else Shared(sharing, lambda: self._now)
+        engine = own_engine if self.shared is None else self.shared.engine
+        self._flows = [Flow(own, scene, policy, 0, engine)]
+        self._flows += [Flow((network,), theirs, None, number, engine) for number, (network, theirs) in enumerate(beside, start=1)]
         self._first = self._flows[0]
         #: Whether two inferences never meet: then nothing slows another one, and no queue is shared.
         self._alone = len(self._flows) == 1 and scene.in_flight == 1
         #: Whether steps of several machines wait for the same queue.
-        self._shared = len(self._flows) > 1 or (len(own) > 1 and scene.in_flight > 1)
+        self._lined = sharing is None and (len(self._flows) > 1 or (len(own) > 1 and scene.in_flight > 1))
         every = [*own, *(network for network, _ in beside)]
         processors = dict.fromkeys(each.times[name].processor for each in every for name in each.plan.order)
         self._free = Free(scene.loads, processors, scene.frequencies)
@@ -113,15 +123,16 @@ class Clock:
         self._lines: dict[object, deque[Task]] = {}  # of each queue that is shared what holds it, and what waits behind that
         self._progress: Progress = silent
 
-    def run(self, progress: Progress = silent) -> Simulated:
+    def run(self, progress: Progress = silent, *, everyone: bool = False) -> Simulated:
         """Run all inferences; once.
 
         Args:
             progress: Called after each `TOLD_EVERY` inferences.
+            everyone: Whether to go on until the users beside have finished, too.
         """
         self._progress = progress
-        first, runs = self._first, self._first.scene.runs
-        while first.ended < runs:
+        waited = self._flows if everyone else [self._first]
+        while any(flow.ended < flow.scene.runs for flow in waited):
             request, flow = self._request()
             if request <= self._now:
                 self._ask(flow)
@@ -182,7 +193,7 @@ class Clock:
         """Do what a machine answers."""
         for step in answer.starts:
             task = Task(step)
-            if self._shared:
+            if self._lined:
                 line = self._lines.setdefault(step.line, deque())
                 line.append(task)
                 if line[0] is not task:
@@ -229,7 +240,7 @@ class Clock:
                 self._pace()
             return
         self._running.remove(task)
-        if self._shared:
+        if self._lined:
             self._let_next_in(step)
         self._follow(step.engine, step.engine.tell(step.key, step.event))
 

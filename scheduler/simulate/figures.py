@@ -93,6 +93,8 @@ class BesideAnswer(msgspec.Struct, frozen=True, kw_only=True):
         p50_ms: Median latency of these, from request to output; None if none ended.
         p90_ms: What nine of ten stay under.
         p99_ms: What 99 of 100 stay under.
+        deadline_ms: Latency allowed; None if none was stated.
+        missed: Inferences over it.
     """
 
     bundle: Path
@@ -103,6 +105,46 @@ class BesideAnswer(msgspec.Struct, frozen=True, kw_only=True):
     p50_ms: float | None
     p90_ms: float | None
     p99_ms: float | None
+    deadline_ms: float | None
+    missed: int | None
+
+
+class DemandAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked of a bundle, and how it was met in the simulation of all.
+
+    Args:
+        bundle: Its folder.
+        per_second: Requests a second.
+        deadline_ms: Latency allowed; None where there only has to be room for each request when it comes.
+        requests: How many were simulated; none where a processor has more to do than there is time.
+        missed: How many of them were not over in time.
+        worst_ms: Longest time from a request to its output.
+    """
+
+    bundle: str
+    per_second: float
+    deadline_ms: float | None
+    requests: int
+    missed: int
+    worst_ms: float | None
+
+
+class AdmissionAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the rates that are asked for can be held.
+
+    Args:
+        holds: Whether.
+        reason: In a sentence.
+        factor: Factor on all rates up to which they are held; 0 if none was found.
+        busy: Share of the time for which each processor would have work.
+        demands: Of each bundle, this one first.
+    """
+
+    holds: bool
+    reason: str
+    factor: float
+    busy: dict[str, float]
+    demands: tuple[DemandAnswer, ...]
 
 
 class SimulateAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,6 +180,8 @@ class SimulateAnswer(msgspec.Struct, frozen=True, kw_only=True):
         plans: The bundles that inferences could run, this one first.
         decisions: Why which of them was run when.
         beside: Bundles of other users.
+        shared: Whether they took turns on processors by deadlines and fair shares, as the bundles of a `Scheduler` do.
+        admission: Whether the rates can be held; None where that was not asked.
         energy_mj: Energy of the processors in an inference, those beside included, mean; None where the profile states no power of one.
         heat: How hot the chip became; None where that was left out.
         trace: File with the timeline.
@@ -173,6 +217,8 @@ class SimulateAnswer(msgspec.Struct, frozen=True, kw_only=True):
     plans: tuple[PlanAnswer, ...]
     decisions: tuple[DecisionAnswer, ...]
     beside: tuple[BesideAnswer, ...]
+    shared: bool
+    admission: AdmissionAnswer | None
     energy_mj: float | None
     heat: HeatAnswer | None
     trace: Path | None

@@ -1,7 +1,7 @@
 """One user's inferences while a simulation goes on: requests, lanes, and the state machines that say what each of them starts."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -119,6 +119,17 @@ class Engine:
         return Step(self, start, self._times[start.step], self.columns.get(start.step), queue)
 
 
+def own_engine(network: Network, scene: Scene, number: int) -> Engine:
+    """What runs a network for a user who takes no turns with others.
+
+    Args:
+        network: The network.
+        scene: Of the user.
+        number: Of the user.
+    """
+    return Engine(network, scene.in_flight, number)
+
+
 class Flow:
     """What one user asks for.
 
@@ -127,11 +138,19 @@ class Flow:
         scene: How many inferences, when, and how they vary.
         policy: Chooses; None for the first network always.
         number: Of the user; the first is 0.
+        engine: Makes what runs a network for a user of this scene and number.
     """
 
-    def __init__(self, networks: Sequence[Network], scene: Scene, policy: Policy | None, number: int = 0) -> None:
+    def __init__(
+        self,
+        networks: Sequence[Network],
+        scene: Scene,
+        policy: Policy | None,
+        number: int = 0,
+        engine: Callable[[Network, Scene, int], Engine] = own_engine,
+    ) -> None:
         self.scene, self.number, self.policy = scene, number, policy
-        self.engines = {each.name: Engine(each, scene.in_flight, number) for each in networks}
+        self.engines = {each.name: engine(each, scene, number) for each in networks}
         self._expected = {each.name: alternative_of(each).computing_ms for each in networks}
         self._state = None if policy is None else policy.begin()
         self.present = self.engines[networks[0].name if self._state is None else self._state.present]

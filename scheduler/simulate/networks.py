@@ -1,7 +1,7 @@
 """What a simulation runs: a plan, where its steps run, and what each takes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from scheduler.adapt.alternatives import Alternative, Work
 from scheduler.placement.place import Placement
@@ -19,12 +19,14 @@ class Network:
         plan: What each inference runs.
         placements: Where each subgraph runs.
         times: Of each step.
+        watts: What each processor takes more while it computes, for a policy that minds energy.
     """
 
     name: str
     plan: ExecutionPlan
     placements: Mapping[str, Placement]
     times: Mapping[str, StepTime]
+    watts: Mapping[str, float] = field(default_factory=dict)
 
 
 def alternative_of(network: Network) -> Alternative:
@@ -40,4 +42,4 @@ def alternative_of(network: Network) -> Alternative:
         before = tuple(dict.fromkeys(writers[tensor] for tensor in plan.step(name).inputs if tensor in writers))
         queue = places[name].queue if name in places else inline
         work.append(Work(name, time.processor, queue, computing, sum(ms for _, ms in time.parts) - computing, before))
-    return Alternative(network.name, tuple(work))
+    return Alternative(network.name, tuple(work), network.watts)

@@ -3,11 +3,13 @@
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
 
 import msgspec
 
 from predictors.devices import DeviceProfile
+from predictors.energy import EnergyModel
 from predictors.errors import UsageError
 from scheduler.bundle.load import Bundle, load_bundle
 from scheduler.bundle.manifest import Manifest
@@ -26,11 +28,13 @@ class Guest:
         bundle: The bundle.
         arrivals: When its inferences are asked for; None for each as soon as the last one is over.
         written: How arrivals were written.
+        deadline_ms: Latency allowed; None for any.
     """
 
     bundle: Bundle
     arrivals: Arrivals | None = None
     written: str | None = None
+    deadline_ms: float | None = None
 
 
 @dataclass(frozen=True)
@@ -62,17 +66,29 @@ def parse_other(text: str, bundle: Bundle) -> Other:
     return Other(text, load_bundle(Path(text), check_hashes=True))
 
 
-def parse_guest(text: str) -> tuple[Path, Arrivals | None, str | None]:
-    """A bundle beside, as it is written on the command line: its folder, and behind an ``@`` when it is asked for, if that is said.
+def parse_guest(text: str) -> tuple[Path, Arrivals | None, str | None, float | None]:
+    """A bundle beside, as it is written on the command line: its folder, behind an ``@`` when it is asked for, behind another its deadline.
 
     Returns:
-        The folder, the arrivals, and how they were written.
+        The folder, the arrivals, how they were written, and the latency allowed, ms.
 
     Raises:
-        UsageError: If the arrivals make no sense.
+        UsageError: If the arrivals or the deadline make no sense.
     """
-    form = re.fullmatch(r"(.+)@((?:periodic|poisson):.*)", text)
-    return (Path(text), None, None) if form is None else (Path(form[1]), parse_arrivals(form[2]), form[2])
+    form = re.fullmatch(r"(.+?)@((?:periodic|poisson):[^@]*)(?:@(.*))?", text)
+    if form is None:
+        return Path(text), None, None, None
+    return Path(form[1]), parse_arrivals(form[2]), form[2], None if form[3] is None else _deadline(form[3])
+
+
+def _deadline(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not (isfinite(found) and found > 0):
+        raise UsageError(f"`{text}` is no deadline", "write milliseconds, as runs/other@periodic:33.3@50")
+    return found
 
 
 def prepare(bundle: Bundle, device: DeviceProfile, company: bool, warn: Callable[[str], None], name: str | None = None) -> Network:
@@ -95,7 +111,9 @@ def prepare(bundle: Bundle, device: DeviceProfile, company: bool, warn: Callable
     if untimed and not elsewhere:
         warn(f"the plan states no time of {', '.join(untimed)}: predicted from the bundle's files")
     times = step_times(manifest, device, beside_factors(bundle, device) if company else None)
-    return Network(name or str(bundle.path), make_plan(manifest), device_placements(manifest, device), times)
+    powers = {each: EnergyModel(device).mj(each, 1.0) for each in dict.fromkeys(time.processor for time in times.values())}
+    watts = {each: power for each, power in powers.items() if power is not None}
+    return Network(name or str(bundle.path), make_plan(manifest), device_placements(manifest, device), times, watts)
 
 
 def check_alternatives(bundle: Bundle, others: Sequence[Other]) -> None:

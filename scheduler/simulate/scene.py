@@ -7,6 +7,7 @@ from math import isfinite
 import numpy as np
 
 from predictors.errors import UsageError
+from scheduler.runtime.urgency import checked_priority
 from scheduler.simulate.arrivals import Arrivals
 from scheduler.simulate.load import Frequency, Load
 
@@ -36,6 +37,8 @@ class Scene:
         jitter: Standard deviation of the logarithm of each subgraph's computing time, in each inference anew.
         seed: Of everything random.
         traced: Inferences of which the spans are kept, the first ones.
+        deadline_ms: Latency allowed, which counts where users take turns (`scheduler.simulate.sharing`); None for any.
+        priority: Likewise, the higher the sooner.
 
     Raises:
         UsageError: If a number is out of its range.
@@ -49,6 +52,8 @@ class Scene:
     jitter: float = 0.0
     seed: int = 0
     traced: int = 0
+    deadline_ms: float | None = None
+    priority: int = 0
 
     def __post_init__(self) -> None:
         """Check the numbers."""
@@ -60,6 +65,9 @@ class Scene:
             raise UsageError(f"a jitter of {self.jitter:g} makes no sense", f"it is from 0 to {MOST_JITTER:g}; 0.05 is about 5 % of a time")
         if self.seed < 0:
             raise UsageError(f"{self.seed} is no seed", "a seed is 0 or a positive whole number")
+        if self.deadline_ms is not None and not (isfinite(self.deadline_ms) and self.deadline_ms > 0):
+            raise UsageError(f"a deadline of {self.deadline_ms:g} ms makes no sense", "give the milliseconds that an inference may take")
+        checked_priority(self.priority)
 
     def factors(self, subgraphs: int, user: int = 0) -> Iterator[list[float] | None]:
         """Of each inference in turn the factors on its subgraphs' times, in the order of the plan; None where nothing jitters.

@@ -18,13 +18,18 @@ from stretch.planning.config import PlanConfig
 if TYPE_CHECKING:
     from predictors.devices import DeviceProfile
     from scheduler.progress import Progress
+    from stretch.capture.inputs import InputShapes
     from stretch.planning.cost.accuracy import AccuracySource
     from stretch.planning.front_answer import FrontAnswer
+    from stretch.planning.together_answer import TogetherAnswer
     from stretch.stages.network import Network
 
 
 #: How many times the best design's value others may have, where that is not said.
 WITHIN = 1.2
+
+#: Designs where nothing is said; of a pair of networks for each set of processors.
+TOP, PAIR_TOP = 10, 3
 
 
 @verb
@@ -51,7 +56,21 @@ def search(
             "whose value is at most so many times the best one's, such as 1.2."
         ),
     ] = None,
-    top: Annotated[int, typer.Option(help="Designs, at most.", min=1, max=100)] = 10,
+    other: Annotated[
+        str | None,
+        typer.Option(
+            "--with",
+            help="Another network that runs at the same time: designs of both that suit each other, of candidates for every set of processors.",
+        ),
+    ] = None,
+    pair_goal: Annotated[
+        str | None,
+        typer.Option(help="What a pair of networks is best in: makespan (the default), latency (mean of both) or throughput."),
+    ] = None,
+    top: Annotated[
+        int | None,
+        typer.Option(help="Designs, at most: 10, or for a pair 3 for each set of processors, where nothing is said.", min=1, max=100),
+    ] = None,
     request: PlanConfig,
     images: Annotated[
         Path | None, typer.Option(help="Folder of unlabelled images (pictures or .npy) to measure on what single segments lose.")
@@ -75,6 +94,23 @@ def search(
     from predictors.devices import load_device
 
     check_html(html)
+    if other is not None:
+        _check_pair(request, pareto, images, plot, html, folder)
+        names = (model, other)
+        _pair(
+            out,
+            names,
+            device,
+            request,
+            pair_goal,
+            (top or PAIR_TOP, within or WITHIN),
+            read_inputs(input_size),
+            folder,
+            trust_code=trust_code,
+        )
+        return
+    if pair_goal is not None:
+        raise UsageError("--pair-goal says what two networks are best in", "name the second one with --with")
     weighed = _weighed(pareto)
     differ = within is not None or (not weighed and request.objective not in ("latency", "accuracy"))
     _check(request, weighed, images, folder, plot)
@@ -100,9 +136,9 @@ def search(
         progress("designs")
         found: Front | Several
         if differ:
-            found = several(network.graph, profile, request, top, within or WITHIN, source)
+            found = several(network.graph, profile, request, top or TOP, within or WITHIN, source)
         else:
-            found = front(network.graph, profile, request, weighed or ("latency", usual), top, source)
+            found = front(network.graph, profile, request, weighed or ("latency", usual), top or TOP, source)
         seconds["search"] = round(time.perf_counter() - began, 3)
         answer = front_answer(found, seconds)
     if source is None:
@@ -116,6 +152,57 @@ def search(
     answer = replace(answer, warnings=out.warnings)
     write_html(out, html, lambda command: front_page(answer, command))
     out.emit(answer, lambda console: print_front(console, answer))
+
+
+def _pair(
+    out: Output,
+    models: tuple[str, str],
+    device: str,
+    request: PlanConfig,
+    goal: str | None,
+    limits: tuple[int, float],
+    shape: "InputShapes | None",
+    folder: Path | None,
+    *,
+    trust_code: bool,
+) -> None:
+    """Search designs of two networks that suit each other."""
+    from msgspec.structs import replace
+
+    from predictors.devices import load_device
+    from stretch.planning.together import GOALS
+
+    if goal not in (None, *GOALS):
+        raise UsageError(f"`{goal}` is nothing that a pair can be best in", f"one of {', '.join(GOALS)}")
+    profile = load_device(device)
+    from stretch.cli.train import import_torch
+
+    import_torch()
+    from stretch.report.together import print_together
+    from stretch.stages.together import pair_of
+
+    with out.progress("searching") as progress:
+        answer = pair_of(models, profile, request, goal or GOALS[0], *limits, shape=shape, trust_code=trust_code, progress=progress)
+    if folder is not None:
+        answer = _save_pair(answer, folder)
+    answer = replace(answer, warnings=out.warnings)
+    out.emit(answer, lambda console: print_together(console, answer))
+
+
+def _check_pair(
+    request: PlanConfig, pareto: str | None, images: Path | None, plot: Path | None, html: Path | None, folder: Path | None
+) -> None:
+    """Refuse what says nothing of a pair."""
+    for name, given in (
+        ("--pareto", pareto),
+        ("--images", images),
+        ("--plot", plot),
+        ("--html", html),
+        ("--accuracy", request.accuracy or None),
+    ):
+        if given is not None:
+            raise UsageError(f"{name} is about the designs of one network", "leave it out, or leave out --with")
+    _check(request, (), None, folder, None)
 
 
 def _weighed(pareto: str | None) -> tuple[str, ...]:
@@ -204,6 +291,29 @@ def _source(
     source = sensitivity_of(network.captured, profile, request, found.fitted, found.held_back, budget_s, progress)
     seconds["sensitivity"] = source.on.seconds
     return source
+
+
+def _save_pair(answer: "TogetherAnswer", folder: Path) -> "TogetherAnswer":
+    """Write a design file for each network that branches.
+
+    Raises:
+        StretchError: If the folder cannot be written.
+    """
+    from msgspec.structs import replace
+
+    from stretch.planning.design.branch_design import design_to_toml
+
+    rows = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for number, row in enumerate(answer.designs, 1):
+            file = folder / f"design_{number}.toml"
+            if row.design is not None:
+                file.write_text(design_to_toml(row.design))
+            rows.append(row if row.design is None else replace(row, file=str(file)))
+    except OSError as error:
+        raise StretchError(f"cannot write to {folder}: {error.strerror}", "choose a writable folder with --out") from error
+    return replace(answer, designs=rows)
 
 
 def _save(answer: "FrontAnswer", folder: Path, source: "AccuracySource | None") -> "FrontAnswer":

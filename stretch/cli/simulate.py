@@ -41,10 +41,18 @@ def simulate(
             help="Another plan to change to while processors are contended: a bundle of the same network, or processors of this one, as cpu; repeat.",
         ),
     ] = None,
+    prefer: Annotated[
+        str,
+        typer.Option(
+            help="Which of several plans to change to: latency (the quickest), energy (the one that takes least), or deadline (of those that "
+            "keep it the one that takes least energy)."
+        ),
+    ] = "latency",
     beside: Annotated[
         list[str] | None,
         typer.Option(
-            help="Bundle of another user that shares the processors, as runs/other or runs/other@periodic:33.3 with requests of its own; repeat."
+            help="Bundle of another user that shares the processors, as runs/other, or runs/other@periodic:33.3 with requests of its own, or "
+            "runs/other@periodic:33.3@50 with a deadline in ms; repeat."
         ),
     ] = None,
     inferences: Annotated[int, typer.Option(help="How many.", min=1, max=1_000_000)] = 100,
@@ -76,6 +84,18 @@ def simulate(
     ] = None,
     in_flight: Annotated[int, typer.Option(help="Inferences at once.", min=1, max=64)] = 1,
     deadline: Annotated[float | None, typer.Option(help="Milliseconds from request to output; says how many inferences miss it.")] = None,
+    shared: Annotated[
+        bool,
+        typer.Option(
+            "--shared", help="Bundles take turns on processors by deadlines and fair shares, as those of one Scheduler in Python do."
+        ),
+    ] = False,
+    admit: Annotated[
+        bool,
+        typer.Option(
+            "--admit", help="Say whether all requests can be answered in time at their rates, with the bundles taking such turns."
+        ),
+    ] = False,
     trace: Annotated[Path | None, typer.Option(help="Write the timeline of the first inferences for ui.perfetto.dev to this file.")] = None,
     html: Html = None,
 ) -> None:
@@ -112,9 +132,12 @@ def simulate(
         arrivals=arrivals,
         deadline_ms=deadline,
         trace=trace,
+        shared=shared,
+        admit=admit,
+        prefer=prefer,
         alternatives=tuple(parse_other(text, loaded) for text in alternatives or []),
         thermal=None if heat is None else thermal_of(profile) if heat == "profile" else read_thermal(Path(heat)),
-        beside=tuple(Guest(load_bundle(path, check_hashes=True), when, written) for path, when, written in guests),
+        beside=tuple(Guest(load_bundle(path, check_hashes=True), when, written, within) for path, when, written, within in guests),
     )
     with out.progress("simulating", total=inferences // TOLD_EVERY) as step:
         answer, simulated = simulate_bundle(loaded, profile, scene, request, out.warnings, out.warn, step)
@@ -141,6 +164,10 @@ def _print(console: "Console", answer: "SimulateAnswer", found: "Simulated") -> 
     console.print(f"{answer.runs} inferences, {at_once}, in {answer.elapsed_ms:.2f} ms: {answer.per_second:.1f} a second")
     if answer.deadline_ms is not None:
         console.print(f"{answer.missed} of {answer.runs} miss the deadline of {answer.deadline_ms:g} ms")
+    if answer.admission is not None:
+        console.print(f"rates {'can' if answer.admission.holds else 'cannot'} be held: {answer.admission.reason}")
+        if not answer.admission.holds:
+            console.print(f"{answer.admission.factor:.2f} times all rates is held")
     if answer.energy_mj is not None:
         console.print(f"energy of the processors: {answer.energy_mj:.2f} mJ an inference")
     if answer.heat is not None:
@@ -167,7 +194,8 @@ def _others(answer: "SimulateAnswer") -> "Iterator[str]":
         yield f"after inference {made.inference} at {made.at_ms:.1f} ms, {made.kind}: {made.after} ({made.reason})"
     for guest in answer.beside:
         times = "none ended" if guest.p50_ms is None else f"median {guest.p50_ms:.2f} ms, p90 {guest.p90_ms:.2f}, p99 {guest.p99_ms:.2f}"
-        yield f"beside, {guest.bundle}: {guest.inferences} inferences, {times}; undisturbed {guest.makespan_ms:.2f} ms"
+        missed = "" if guest.deadline_ms is None else f"; {guest.missed} miss the deadline of {guest.deadline_ms:g} ms"
+        yield f"beside, {guest.bundle}: {guest.inferences} inferences, {times}; undisturbed {guest.makespan_ms:.2f} ms{missed}"
 
 
 def _latencies(answer: "SimulateAnswer") -> "Table":

@@ -167,7 +167,7 @@ def _row(name: str, front: Front | Several, found: FrontDesign, single_ms: float
         params=run.params,
         n_meet=found.n_meet,
         exact=found.exact,
-        branches=[_words(part) for part in found.design.segments if not part.whole],
+        branches=[words_of(part) for part in found.design.segments if not part.whole],
         accuracy=None if source is None or found.loss is None else source.told(found.loss),
         energy_mj=run_mj(run, asked.device),
         peak_bytes=found.peak_bytes,
@@ -176,7 +176,7 @@ def _row(name: str, front: Front | Several, found: FrontDesign, single_ms: float
     )
 
 
-def _words(part: SegmentDesign) -> str:
+def words_of(part: SegmentDesign) -> str:
     """A branched segment in a few words."""
 
     def share(branch: Any) -> str:

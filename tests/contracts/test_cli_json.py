@@ -55,10 +55,11 @@ KEYS = {
         "": (
             "device source runs in_flight arrivals makespan_ms p50_ms p90_ms p99_ms elapsed_ms per_second busy communication_ms deadline_ms "
             "missed ideal_split_ms ideal_fraction efficiency busy_with_others jitter seed trace warnings "
-            "planned_for plans decisions beside energy_mj heat frequencies"
+            "planned_for plans decisions beside energy_mj heat frequencies shared admission"
         ),
         "plans[]": "bundle makespan_ms inferences",
-        "beside[]": "bundle model arrivals makespan_ms inferences p50_ms p90_ms p99_ms",
+        "beside[]": "bundle model arrivals makespan_ms inferences p50_ms p90_ms p99_ms deadline_ms missed",
+        "admission.": "holds reason factor busy demands",
         "busy{}": "ms share",
         "busy_with_others[]": "processor share start_ms end_ms",
     },
@@ -88,6 +89,9 @@ KEYS = {
     "env": {"": "items"},
 }
 
+#: Whether the rates of both bundles can be held.
+ADMIT = ("--arrivals", "periodic:9", "--admit")
+
 BRANCH = "processor depth width entry join rows paths channels macs predicted_ms"
 
 
@@ -113,7 +117,7 @@ def words(verb, bundle):
         "export": (bundle, "--precision", "cpu=int8", "--out", bundle.parent / "int8"),
         "emit": (bundle, "--out", bundle.parent / "emitted"),
         "run": (bundle, "--repeat", 2, "--warmup", 0),
-        "simulate": (bundle, "--inferences", 20, "--busy", "gpu=0.5@0:5", "--deadline", 9, "--beside", bundle),
+        "simulate": (bundle, "--inferences", 20, "--busy", "gpu=0.5@0:5", "--deadline", 9, "--beside", f"{bundle}@periodic:9@9", *ADMIT),
         "evaluate": (bundle, "--images", bundle.parent / "pictures"),
         "refine": (bundle, "--images", many(bundle.parent / "many"), "--steps", 1, "--run-images", 1, "--out", bundle.parent / "refined"),
         "predict": ("tiny_resnet", "--device", "pixel6", "--kernels"),

@@ -291,7 +291,9 @@ def test_constraint_in_a_new_file_is_a_key_of_recipes_and_an_argument_of_python(
 @pytest.mark.torch
 def test_strategy_in_a_new_file_is_named_in_the_help_and_searches(copy):
     (copy / "stretch/planning/strategies/largest.py").write_text(STRATEGY)
-    assert "How designs are searched: evolve, exact, grid, largest or operator_split " in " ".join(stretch(copy, "branch", "--help").split())
+    assert "How designs are searched: evolve, exact, grid, largest or operator_split " in " ".join(
+        stretch(copy, "branch", "--help").split()
+    )
     words = ("branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", "--dry-run", "--json", "--alpha", "1000")
     words += ("--beta", "1000", "--macs", "0.7:1.4")
     large = json.loads(stretch(copy, *words, "--strategy", "largest"))

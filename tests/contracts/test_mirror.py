@@ -39,6 +39,7 @@ EXCEPTIONS = {
     "predictors/specifications.py": "tests/predictors/test_devices.py, which breaks profiles part by part",
     "stretch/operators/pieces.py": "tests/stretch/operators/test_bands.py and test_move.py, along both axes",
     "scheduler/runtime/events.py": "declarations without behaviour; tests/scheduler/runtime/test_machine.py plays them",
+    "scheduler/runtime/shared.py": "tests/scheduler/runtime/test_scheduler.py, with real threads and delegates",
     "scheduler/simulate/figures.py": "declarations without behaviour; tests/scheduler/simulate/test_answer.py fills them",
     "scheduler/progress.py": "declarations without behaviour; tests/scheduler/delegates/opencl/test_workgroups.py follows one",
     "scheduler/bundle/manifest.py": "declarations without behaviour; tests/scheduler/bundle/test_load.py breaks them",

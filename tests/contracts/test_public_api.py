@@ -20,8 +20,8 @@ SURFACE = {
         *("StretchError", "UsageError", "UnknownNameError", "InfeasibleError", "MissingBackendError"),
     },
     scheduler: {
-        *("Session", "Bundle", "load_bundle", "AdaptiveSession", "FaultPolicy"),
-        *("Service", "OverloadedError", "DeadlineError"),
+        *("Session", "Scheduler", "Bundle", "load_bundle", "AdaptiveSession", "FaultPolicy"),
+        *("Service", "OverloadedError", "DeadlineError", "Demand"),
     },
 }
 

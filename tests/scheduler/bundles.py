@@ -173,9 +173,9 @@ def file_entry(file):
     return FileEntry(len(data), hashlib.sha256(data).hexdigest())
 
 
-def two_branches(path, batch=1, processors=("cpu", "gpu")):
+def two_branches(path, batch=1, processors=("cpu", "gpu"), seed=0):
     """stem → branches on each processor → concat → branches → sum → head."""
-    b = Builder(path, batch)
+    b = Builder(path, batch, seed)
     b.conv("stem", "stem", processors[0], "x", "t0", 6)
     for i, p in enumerate(processors):
         b.conv(f"s1.{p}", "s1", p, "t0", f"s1.{p}.y", 4 + 2 * i)

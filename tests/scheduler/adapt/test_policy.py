@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from itertools import pairwise
-from math import inf, nan
+from math import exp, inf, nan
 
 import pytest
 from hypothesis import given
@@ -71,14 +71,13 @@ def test_between_the_thresholds_a_contended_processor_stays_contended(factors):
     assert state.seen["gpu"].contended
 
 
-@given(st.floats(2.5, 100))
+@given(st.floats(3, 100))
 def test_contended_processor_is_left_within_six_inferences_and_the_reason_names_it(factor):
     ran, decided = play([{}] * 10 + busy("gpu", factor, 7))
-    assert ran[-1] == "cpu" or BOTH.expected_ms({"gpu": factor}) < 25 / 0.95
-    if ran[-1] == "cpu":
-        assert decided[0].kind == "move"
-        assert decided[0].reason.startswith("gpu takes")
-        assert 10 < decided[0].inference < 17
+    assert ran[-1] == "cpu"
+    assert decided[0].kind == "move"
+    assert decided[0].reason.startswith("gpu takes")
+    assert 10 < decided[0].inference < 17
 
 
 def test_processor_that_is_free_again_is_found_and_used():
@@ -196,3 +195,92 @@ def test_rules_that_contradict_each_other_are_refused(rules):
 def test_plans_without_a_name_of_their_own_are_refused(plans):
     with pytest.raises(UsageError, match="twice"):
         Policy(plans)
+
+
+#: The GPU takes far less power, and both together are the quickest.
+WATTS = {"cpu": 4.0, "gpu": 1.0}
+POWERED = tuple(replace(each, watts=WATTS) for each in PLANS)
+ENERGY, WITHIN = Rules(prefer="energy"), Rules(prefer="deadline", deadline_ms=22.0)
+factors = st.fixed_dictionaries({name: st.floats(1, 12) for name in ("cpu", "gpu")})
+
+
+def test_plan_of_least_energy_is_the_one_to_begin_with_where_energy_is_preferred():
+    assert Policy(POWERED).begin().present == "both"
+    assert Policy(POWERED, ENERGY).begin().present == "gpu"
+    assert POWERED[0].expected_mj({"gpu": 2.0}) == pytest.approx(4.0 * 10 + 1.0 * 20)
+
+
+def test_energy_is_followed_when_a_processor_takes_longer_and_again_when_it_is_free():
+    ran, decided = play([{}] * 5 + busy("gpu", 10.0, 30) + [{}] * 80, POWERED, ENERGY)
+    assert ran[0] == "gpu"
+    assert ran[30] == "cpu"  # 4 W for 25 ms are less than 1 W for 190
+    assert ran[-1] == "gpu"
+    assert next(each.kind for each in decided) == "move"
+    assert "mJ in the place of" in decided[0].reason
+    assert decided[-1].kind == "return"
+
+
+def test_deadline_is_kept_with_the_least_energy_that_keeps_it():
+    # the GPU alone takes 20 ms and least energy; contended by half it misses 22 ms, and both together keep them
+    assert Policy(POWERED, WITHIN).begin().present == "gpu"
+    ran, decided = play([{}] * 5 + busy("gpu", 1.6, 20), POWERED, WITHIN)
+    assert ran[:6] == ["gpu"] * 6
+    assert ran[-1] == "both"
+    assert decided[0].reason.endswith("22 ms allowed")
+
+
+def test_where_no_plan_keeps_the_deadline_the_quickest_runs():
+    rules = Rules(prefer="deadline", deadline_ms=1.0)
+    assert Policy(POWERED, rules).begin().present == "both"
+    assert Policy(PLANS, rules).begin().present == "both"
+
+
+def test_deadline_without_known_power_is_kept_by_the_quickest():
+    assert Policy(PLANS, WITHIN).begin().present == "both"
+    assert Policy((GPU, CPU), WITHIN).begin().present == "gpu"
+
+
+@given(factors, st.sampled_from([ENERGY, WITHIN, Rules(prefer="deadline", deadline_ms=60.0)]))
+def test_plan_that_is_chosen_keeps_the_deadline_if_any_does_and_takes_least_energy_up_to_the_gain(slow, rules):
+    policy = Policy(POWERED, rules)
+    state = policy.begin()
+    for number in range(40):
+        expected = policy.alternatives[state.present].computing_ms
+        measured = {name: ms * slow[name] for name, ms in expected.items()}
+        state, _ = policy.after(state, Ran(number, state.present, expected, measured))
+        if state.probed is not None:
+            continue
+        known = {name: exp(each.mean) for name, each in state.seen.items() if each.contended}
+        allowed = inf if rules.deadline_ms is None else rules.deadline_ms
+        keeping = [each for each in POWERED if each.expected_ms(known) <= allowed]
+        if keeping:
+            present = policy.alternatives[state.present]
+            assert present in keeping
+            least = min(each.expected_mj(known) for each in keeping)
+            assert present.expected_mj(known) * (1 - rules.gain) <= least + 1e-9
+
+
+@given(st.lists(factors, max_size=60), st.sampled_from([ENERGY, WITHIN]))
+def test_same_events_give_the_same_decisions_whatever_is_preferred(some, rules):
+    assert play(some, POWERED, rules) == play(some, POWERED, rules)
+
+
+@pytest.mark.parametrize(
+    ("rules", "told"),
+    [
+        ({"prefer": "speed"}, "nothing that a policy prefers"),
+        ({"prefer": "deadline"}, "a deadline belongs"),
+        ({"prefer": "energy", "deadline_ms": 5.0}, "a deadline belongs"),
+        ({"deadline_ms": 5.0}, "a deadline belongs"),
+        ({"prefer": "deadline", "deadline_ms": 0.0}, "makes no sense"),
+        ({"prefer": "deadline", "deadline_ms": nan}, "makes no sense"),
+    ],
+)
+def test_preference_that_makes_no_sense_is_refused(rules, told):
+    with pytest.raises(UsageError, match=told):
+        Rules(**rules)
+
+
+def test_energy_needs_the_power_of_every_processor_that_computes():
+    with pytest.raises(UsageError, match="how much power gpu takes"):
+        Policy((replace(BOTH, watts={"cpu": 1.0}),), ENERGY)

@@ -1,11 +1,10 @@
-from math import inf, nan
+from math import inf
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictors.errors import UsageError
-from scheduler.service.requests import OverloadedError, Request, Waiting, checked_priority, deadline_at
+from scheduler.service.requests import OverloadedError, Request, Waiting
 
 ROOM = {"a": True, "b": True}
 
@@ -74,15 +73,3 @@ def test_nobody_goes_before_someone_of_higher_priority_or_earlier_deadline(pairs
     assert sorted(found) == list(range(len(pairs)))
     keys = [(-pairs[each][0], pairs[each][1], each) for each in found]
     assert keys == sorted(keys)
-
-
-@pytest.mark.parametrize("deadline", [0, -1, nan, inf])
-def test_deadline_that_cannot_be_kept_is_refused(deadline):
-    with pytest.raises(UsageError, match="deadline"):
-        deadline_at(0.0, deadline)
-
-
-@pytest.mark.parametrize("priority", [-101, 101])
-def test_priority_out_of_range_is_refused(priority):
-    with pytest.raises(UsageError, match="no priority"):
-        checked_priority(priority)

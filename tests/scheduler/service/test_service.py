@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from predictors.errors import StretchError, UnknownNameError, UsageError
-from scheduler import DeadlineError, OverloadedError, Service, Session
-from scheduler.delegates import CpuDelegate
+from scheduler import DeadlineError, Demand, OverloadedError, Scheduler, Service, Session
+from scheduler.delegates import CpuDelegate, NullDelegate
 from scheduler.delegates.base import Compiled, Invocation
+from scheduler.runtime.several import Begins
 from tests import onnx_runtime
 
 
@@ -196,3 +197,46 @@ def test_input_that_does_not_fit_is_the_error_of_its_request_alone(bundle_dir, s
 def test_service_that_makes_no_sense_is_refused(session, wrong):
     with pytest.raises(UsageError):
         Service(**({"sessions": session} | wrong))
+
+
+@pytest.fixture
+def two(bundles, tmp_path):
+    """Folders of two bundles."""
+    return {"a": bundles.two_branches(tmp_path / "a"), "b": bundles.two_branches(tmp_path / "b", seed=1)}
+
+
+def test_two_models_of_a_scheduler_are_served_with_deadlines(two):
+    xs = inputs(8)
+    with Scheduler(two) as scheduler, Service(scheduler) as service:
+        service.warm_up()
+        asked = [(name, x, service.submit(x, name, deadline_ms=60_000, priority=1)) for x in xs for name in two]
+        for name, x, future in asked:
+            assert np.allclose(future.result(60), wanted(two[name], x), atol=1e-5)
+        assert [service.outcomes(name)["done"] for name in two] == [8, 8]
+        deadlines = [event.deadline_ms - event.at_ms for event, _ in scheduler.events if isinstance(event, Begins) and event.priority]
+    assert len(deadlines) == 16
+    assert all(0 < ms <= 60_000 for ms in deadlines)
+
+
+def test_rates_that_can_be_held_are_told_from_those_that_cannot(two):
+    null = NullDelegate({"head": 0.02})
+    with Scheduler(two, {"cpu": "null", "gpu": "null"}, delegates={"null": null}) as scheduler, Service(scheduler) as service:
+        found = service.admit({"a": Demand(2.0, 400), "b": Demand(1.0)})
+        assert found.busy["null:cpu"] >= 0.06
+        assert found.factor >= 1
+        with pytest.raises(OverloadedError, match=r"cannot be held: `null:cpu` would have") as caught:
+            service.admit({"a": Demand(40.0), "b": Demand(40.0)})
+        assert "times these rates are held" in caught.value.hint
+        with pytest.raises(OverloadedError, match="with nothing beside it, more than its deadline of 1 ms"):
+            service.admit({"a": Demand(1.0, 1)})
+
+
+def test_admission_needs_models_that_know_of_each_other(two, session):
+    with Session(two["b"]) as other, Service({"a": session, "b": other}) as service:
+        with pytest.raises(UsageError, match="promise nothing together"):
+            service.admit({"a": Demand(1.0), "b": Demand(1.0)})
+        with pytest.raises(UnknownNameError):
+            service.admit({"c": Demand(1.0)})
+        with pytest.raises(UsageError, match="names of their own"):
+            service.admit({})
+        assert service.admit({"a": Demand(0.1)}).busy

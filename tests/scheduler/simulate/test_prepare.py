@@ -13,10 +13,11 @@ from tests.predictors.specified import specified
 @pytest.mark.parametrize(
     ("text", "want"),
     [
-        ("runs/b", (Path("runs/b"), None, None)),
-        ("runs/b@periodic:20", (Path("runs/b"), Arrivals("periodic", 20.0), "periodic:20")),
-        ("runs/b@2@poisson:50", (Path("runs/b@2"), Arrivals("poisson", 20.0), "poisson:50")),
-        ("runs/b@home", (Path("runs/b@home"), None, None)),
+        ("runs/b", (Path("runs/b"), None, None, None)),
+        ("runs/b@periodic:20", (Path("runs/b"), Arrivals("periodic", 20.0), "periodic:20", None)),
+        ("runs/b@periodic:20@7.5", (Path("runs/b"), Arrivals("periodic", 20.0), "periodic:20", 7.5)),
+        ("runs/b@2@poisson:50", (Path("runs/b@2"), Arrivals("poisson", 20.0), "poisson:50", None)),
+        ("runs/b@home", (Path("runs/b@home"), None, None, None)),
     ],
 )
 def test_guest_is_a_folder_and_when_it_asks(text, want):
@@ -98,3 +99,9 @@ def test_what_moves_computes_in_the_precision_that_the_plan_has_there(bundles, b
     moved = parse_other("cpu", load_bundle(bundle_dir)).bundle
     assert {entry.planned_precision for entry in moved.manifest.subgraphs} == {"int8"}
     assert prepare(moved, specified("pixel6"), False, print).times
+
+
+@pytest.mark.parametrize("deadline", ["", "0", "-1", "nan", "inf", "soon"])
+def test_guest_s_deadline_that_is_none_is_refused(deadline):
+    with pytest.raises(UsageError, match="is no deadline"):
+        parse_guest(f"runs/b@periodic:20@{deadline}")

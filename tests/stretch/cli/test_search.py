@@ -110,3 +110,52 @@ def test_folder_with_files_is_not_written_to(capsys, tmp_path):
     assert result.code == 2
     assert "is no new or empty folder" in result.message
     assert [each.name for each in tmp_path.iterdir()] == ["mine.txt"]
+
+
+PAIR = (*TINY, "--with", "tiny_mobilenet")
+PAIR_KEYS = (
+    "device processors goal designs makespan_ms pairs_per_second sequential_ms fixed_ms fixed_per_second fixed speedup_over_sequential "
+    "speedup_over_fixed candidates seconds source warnings"
+)
+
+
+def test_pair_of_networks_is_no_worse_than_whole_networks_on_processors_of_their_own(capsys, tmp_path):
+    result = call(capsys, *PAIR, "--pair-goal", "throughput", "--top", 2, "--out", tmp_path / "pair", "--json")
+    found = json.loads(result.out)
+    assert result.code == 0
+    assert set(PAIR_KEYS.split()) <= set(found)
+    assert [row["model"] for row in found["designs"]] == ["tiny_resnet", "tiny_mobilenet"]
+    assert found["source"] == "simulated"
+    assert found["speedup_over_fixed"] >= 1
+    assert found["pairs_per_second"] >= found["fixed_per_second"]
+    for row in found["designs"]:
+        assert (row["file"] is None) == (row["design"] is None)
+
+
+def test_pair_of_networks_is_a_table_for_people(capsys):
+    result = call(capsys, *PAIR, "--top", 1)
+    assert result.code == 0
+    assert "one after the other" in result.out
+    assert "best mapping of whole networks" in result.out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (("--pareto", "latency,macs"), 2, "--pareto is about the designs of one network"),
+        (("--plot", "a.svg"), 2, "--plot is about"),
+        (("--pair-goal", "speed"), 2, "`speed` is nothing that a pair can be best in"),
+        (("--latency-budget", 5), 2, "is not bounded by --latency-budget"),
+        (("--objective", "throughput"), 2, "not searched for with"),
+    ],
+    ids=str,
+)
+def test_what_says_nothing_of_a_pair_is_refused(capsys, words, code, told):
+    result = call(capsys, *PAIR, *words)
+    assert result.code == code
+    assert told in " ".join(result.err.split())
+
+
+def test_goal_of_a_pair_needs_a_pair_and_the_second_network_a_name_that_is_known(capsys):
+    assert "name the second one with --with" in call(capsys, *TINY, "--pair-goal", "latency").err
+    assert call(capsys, *TINY, "--with", "tiny_resnut").code == 3

@@ -185,6 +185,13 @@ def test_bundle_is_simulated_on_another_device_and_its_plans_figures_do_not_coun
         (["--or", "/nowhere"], 1, "is not a bundle"),
         (["--beside", "/nowhere@periodic:5"], 1, "is not a bundle"),
         (["--beside", "{bundle}@periodic:nan"], 2, "requests cannot come"),
+        (["--beside", "{bundle}@periodic:5@-1"], 2, "`-1` is no deadline"),
+        (["--admit"], 2, "give the first bundle --arrivals"),
+        (["--admit", "--arrivals", "periodic:5", "--beside", "{bundle}"], 2, "how often"),
+        (["--shared", "--or", "cpu"], 2, "do not take turns"),
+        (["--prefer", "energy"], 2, "give one with --or"),
+        (["--prefer", "speed", "--or", "cpu"], 2, "nothing that a policy prefers"),
+        (["--prefer", "deadline", "--or", "cpu"], 2, "a deadline belongs"),
         (["--heat", "profile"], 2, "the profile of pixel6 says nothing of heat"),
         (["--heat", "/nowhere.toml"], 1, "cannot read the description of heat"),
         (["--frequency", "gpu=0@0:5"], 2, "gpu cannot run at 0 of its speed"),
@@ -204,6 +211,48 @@ def test_what_cannot_be_combined_is_told_in_a_sentence(stretch, bundle_dir, word
     assert (got, out) == (code, "")
     assert told in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("prefer", ["latency", "energy", "deadline"])
+def test_policy_keeps_to_what_is_preferred(stretch, bundle_dir, prefer):
+    code, data, err = stretch("simulate", bundle_dir, "--or", "cpu", "--or", "gpu", "--prefer", prefer, "--deadline", 1000, "--json")
+    assert code == 0, err
+    least = min(data["plans"], key=lambda plan: plan["makespan_ms"])
+    most_run = max(data["plans"], key=lambda plan: plan["inferences"])
+    assert (most_run == least) or prefer != "latency"
+    if prefer == "energy":
+        assert data["energy_mj"] <= stretch("simulate", bundle_dir, "--or", "cpu", "--or", "gpu", "--json")[1]["energy_mj"]
+
+
+def test_bundles_that_take_turns_meet_deadlines_that_a_line_misses(stretch, bundle_dir):
+    alone = stretch("simulate", bundle_dir, "--json")[1]["makespan_ms"]
+    words = ("simulate", bundle_dir, "--in-flight", 4, "--beside", f"{bundle_dir}@periodic:{12 * alone:g}@{3 * alone:g}", "--json")
+    code, turns, err = stretch(*words, "--shared")
+    assert code == 0, err
+    assert turns["shared"]
+    (guest,) = turns["beside"]
+    assert (guest["deadline_ms"], guest["missed"]) == (float(f"{3 * alone:g}"), 0)
+    assert turns["admission"] is None
+
+
+def test_rates_are_admitted_or_refused_with_a_reason(stretch, bundle_dir):
+    alone = stretch("simulate", bundle_dir, "--json")[1]["makespan_ms"]
+
+    def asked(every):
+        words = ("--arrivals", f"periodic:{every:g}", "--beside", f"{bundle_dir}@periodic:{every:g}@{3 * alone:g}", "--admit")
+        return stretch("simulate", bundle_dir, "--inferences", 10, *words, "--json")
+
+    code, found, err = asked(5 * alone)
+    assert code == 0, err
+    assert found["admission"]["holds"]
+    assert found["admission"]["factor"] >= 1
+    assert [each["missed"] for each in found["admission"]["demands"]] == [0, 0]
+    code, found, err = asked(alone / 3)
+    assert code == 0, err
+    assert not found["admission"]["holds"]
+    assert "times as much to do as there is time" in found["admission"]["reason"]
+    code, out, _ = stretch("simulate", bundle_dir, "--arrivals", "periodic:1e4", "--admit")
+    assert "rates can be held" in out
 
 
 def test_damaged_bundle_is_refused(stretch, bundle_dir):

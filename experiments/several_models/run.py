@@ -1,0 +1,154 @@
+"""Pairs of networks that share a phone's processors, simulated: `python -m experiments.several_models.run`."""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from math import exp, log
+from pathlib import Path
+from statistics import median
+
+from experiments.lossless.run import graph_of
+from experiments.records import Row, write_record
+from predictors.devices import DeviceProfile, load_device
+from stretch.planning.config import PlanConfig
+from stretch.planning.together import Candidate, Pair, Together, candidates, together
+
+HERE = Path(__file__).parent
+DEVICE, PROCESSORS = "mi9", ("cpu", "gpu", "dsp")
+
+#: Networks of several sizes and kinds, at 224×224.
+MODELS = (
+    "resnet18",
+    "resnet34",
+    "resnet50",
+    "mobilenet_v2",
+    "mobilenet_v3_large",
+    "efficientnet_b0",
+    "regnet_x_400mf",
+    "regnet_y_400mf",
+    "regnet_x_1_6gf",
+    "googlenet",
+    "densenet121",
+    "shufflenet_v2_x1_0",
+    "mnasnet1_0",
+    "squeezenet1_1",
+    "vgg11",
+)
+
+#: A ratio from which on a pair counts as gaining.
+MORE = 1.01
+
+#: Designs of each set of processors, and how many times the best one's time they may take.
+TOP, WITHIN = 2, 1.3
+
+
+def ways(models: Sequence[str], device: DeviceProfile) -> dict[str, list[Candidate]]:
+    """Candidates of each network: exact designs for every set of processors, and the whole network on each."""
+    found = {}
+    for model in models:
+        began = time.perf_counter()
+        found[model] = candidates(graph_of(model), device, PlanConfig(processors=PROCESSORS, lossless=True), TOP, WITHIN)
+        sys.stderr.write(f"{model}: {len(found[model])} candidates in {time.perf_counter() - began:.1f} s\n")
+    return found
+
+
+def pair_row(one: str, other: str, once: Together, often: Together) -> Row:
+    """A pair of networks in figures: until one inference of each is over, and many one after the other."""
+    best, fixed, sequential = once.best.ran, once.fixed.ran, once.sequential
+    rate, fixed_rate = often.best.ran.pairs_per_second or 0.0, often.fixed.ran.pairs_per_second or 0.0
+    sequential_rate = 1e3 / sequential.makespan_ms
+    return {
+        "pair": f"{one}, {other}",
+        "one after the other, ms": round(sequential.makespan_ms, 3),
+        "best mapping, ms": round(fixed.makespan_ms, 3),
+        "together, ms": round(best.makespan_ms, 3),
+        "over one after the other": round(sequential.makespan_ms / best.makespan_ms, 3),
+        "over the mapping": round(fixed.makespan_ms / best.makespan_ms, 3),
+        "one after the other, pairs a second": round(sequential_rate, 3),
+        "best mapping, pairs a second": round(fixed_rate, 3),
+        "together, pairs a second": round(rate, 3),
+        "rate over one after the other": round(rate / sequential_rate, 3),
+        "rate over the mapping": round(rate / fixed_rate, 3),
+        "mapping": words(once.fixed),
+        "designs": words(once.best),
+        "designs for the rate": words(often.best),
+    }
+
+
+def words(pair: Pair) -> str:
+    """Which processors each network uses."""
+    return "; ".join("+".join(each.processors) for each in (pair.first, pair.second))
+
+
+def rows_of(found: Mapping[str, list[Candidate]], device: DeviceProfile) -> list[Row]:
+    """A row for each pair of networks."""
+    rows = []
+    for one, other in combinations(found, 2):
+        both = found[one], found[other]
+        once, often = (together(*both, device, PROCESSORS, goal) for goal in ("makespan", "throughput"))
+        rows.append(pair_row(one, other, once, often))
+        sys.stderr.write(f"{rows[-1]['pair']}: {rows[-1]['over one after the other']} and {rows[-1]['over the mapping']}\n")
+    return rows
+
+
+def summary(rows: Sequence[Row]) -> list[Row]:
+    """Means of ratios over all pairs, and how often designs of several processors are in the best pair."""
+    found = []
+    for name in ("over one after the other", "over the mapping", "rate over one after the other", "rate over the mapping"):
+        ratios = [float(row[name] or 0) for row in rows]
+        row: Row = {
+            "ratio": name,
+            "pairs": len(ratios),
+            "geometric mean": round(exp(sum(map(log, ratios)) / len(ratios)), 3),
+            "median": round(median(ratios), 3),
+            "least": min(ratios),
+            "greatest": max(ratios),
+            f"pairs above {MORE:g}": sum(ratio > MORE for ratio in ratios),
+        }
+        found.append(row)
+    return found
+
+
+def main(given: list[str] | None = None) -> int:
+    """Simulate every pair, and write ``results/simulated.json``."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.several_models.run", description=__doc__)
+    parser.add_argument("--models", default=",".join(MODELS), help="networks, separated by commas")
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "simulated.json", help="the record")
+    options = parser.parse_args(given)
+    load, device = os.getloadavg()[0], load_device(DEVICE)
+    found = ways(options.models.split(","), device)
+    rows = rows_of(found, device)
+    alone: list[Row] = []
+    for model, some in found.items():
+        whole = [each for each in some if each.design is None]
+        best = min(some, key=lambda each: each.alone_ms)
+        row: Row = {
+            "network": model,
+            "candidates": len(some),
+            "best, ms": round(best.alone_ms, 3),
+            "its processors": "+".join(best.processors),
+        }
+        row |= {f"{each.processors[0]} alone, ms": round(each.alone_ms, 3) for each in sorted(whole, key=lambda each: each.processors)}
+        alone.append(row)
+    write_record(
+        options.out,
+        {"summary": summary(rows), "networks": alone, "pairs": rows},
+        source="simulated",
+        command="python -m experiments.several_models.run",
+        runs=1,
+        load=load,
+        notes=[
+            f"Times are those of the profile of {DEVICE} as this commit has it; nothing ran on a phone. Networks at 224×224, exact designs, which compute what the originals compute.",
+            "One after the other: each network on the candidate that is fastest alone. Best mapping: each network whole on one processor, the best of all such pairs, run at the same time. Together: the best pair of all candidates, whole networks among them. Subgraphs take turns on processors as those of a Scheduler do.",
+            "ms: one inference of each begun together, until both are over. Pairs a second: with two of each in flight.",
+        ],
+    )
+    sys.stderr.write(f"{options.out} written; fill the pages with python -m experiments.render\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

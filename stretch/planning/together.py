@@ -1,0 +1,230 @@
+"""Designs of two networks that suit each other: of candidates for each, the pair whose simulated run together is the best.
+
+Candidates of a network are the best design and others that differ from it for every set of processors
+(`stretch.planning.several`), and the whole network on each single processor. Every pair of candidates is simulated, its
+subgraphs taking turns as those of a `scheduler.Scheduler` do; so of these candidates the pair is the best one, which says
+nothing of designs that are none of them.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import combinations, product
+from typing import Literal
+
+import msgspec
+
+from predictors.devices import DeviceProfile
+from predictors.errors import InfeasibleError, UsageError
+from predictors.graph import OpGraph
+from scheduler.progress import Progress, silent
+from scheduler.simulate.clock import Clock, Simulated
+from scheduler.simulate.networks import Network
+from scheduler.simulate.scene import Scene
+from scheduler.simulate.sharing import Sharing
+from stretch.planning.config import PlanConfig
+from stretch.planning.cost.makespan import timeline
+from stretch.planning.design.branch_design import BranchDesign
+from stretch.planning.plan import Asked
+from stretch.planning.search.controls import ranked_singles
+from stretch.planning.several import several
+from stretch.planning.simulated import network_of, single_network
+
+#: What a pair is to be best in.
+GOALS = ("makespan", "latency", "throughput")
+Goal = Literal["makespan", "latency", "throughput"]
+
+#: Inferences of each network in a simulation of its throughput, and how many of each are in flight.
+ROUNDS, IN_FLIGHT = 8, 2
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A way to run a network.
+
+    Args:
+        network: As a simulation sees it.
+        design: The design; None for the whole network on one processor.
+        processors: That it uses, by family.
+        alone_ms: An inference with nothing beside it.
+    """
+
+    network: Network
+    design: BranchDesign | None
+    processors: tuple[str, ...]
+    alone_ms: float
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a pair runs, one inference of each begun together, or for throughput many one after the other.
+
+    Args:
+        latencies_ms: Of one inference of each, begun together with the other's.
+        makespan_ms: Until both are over.
+        pairs_per_second: Inferences of each network a second, with several of each in flight; None where that was not simulated.
+    """
+
+    latencies_ms: tuple[float, float]
+    makespan_ms: float
+    pairs_per_second: float | None
+
+    def value(self, goal: Goal, weights: tuple[float, float]) -> float:
+        """What is to be small: ms."""
+        if goal == "makespan":
+            return self.makespan_ms
+        if goal == "latency":
+            total = sum(weight * ms for weight, ms in zip(weights, self.latencies_ms, strict=True))
+            return total / sum(weights)
+        assert self.pairs_per_second is not None
+        return 1e3 / self.pairs_per_second
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two candidates and how they run together."""
+
+    first: Candidate
+    second: Candidate
+    ran: Ran
+
+
+@dataclass(frozen=True)
+class Together:
+    """The best pair, beside what it has to beat.
+
+    Args:
+        best: Of all pairs of candidates.
+        fixed: The best of those that have each network whole on one processor.
+        alone: The best candidate of each where nothing runs beside it: one after the other they take the sum of their times.
+        goal: What the pair is best in.
+        weights: Of both latencies.
+        candidates: How many there were of each.
+        device: The device.
+        processors: That could be used.
+    """
+
+    best: Pair
+    fixed: Pair
+    alone: tuple[Candidate, Candidate]
+    goal: Goal
+    weights: tuple[float, float]
+    candidates: tuple[int, int]
+    device: DeviceProfile
+    processors: tuple[str, ...]
+
+    @property
+    def sequential(self) -> Ran:
+        """One after the other, each on its best candidate; the one that is over sooner goes first."""
+        times = tuple(each.alone_ms for each in self.alone)
+        makespan = sum(times)
+        late = makespan if times[0] > times[1] else times[0]
+        return Ran((late, makespan if late == times[0] else times[1]), makespan, 1e3 / makespan)
+
+
+def candidates(graph: OpGraph, device: DeviceProfile, config: PlanConfig, top: int, within: float) -> list[Candidate]:
+    """Ways to run a network that another may run beside.
+
+    Args:
+        graph: The network.
+        device: The device.
+        config: What is asked for; its processors are those that may be used.
+        top: Designs of each set of processors, at most.
+        within: How many times the best one's time the others may take.
+
+    Raises:
+        UsageError: If the request makes no sense, or the network has several inputs or outputs.
+    """
+    asked = Asked.of(graph, device, config)
+    processors, precision = asked.config.processors, asked.config.precision
+    found: list[Candidate] = []
+    known: set[BranchDesign] = set()
+    for size in range(2, len(processors) + 1):
+        for some in combinations(processors, size):
+            own = msgspec.structs.replace(config, processors=some, precision={name: precision[name] for name in some})
+            with suppress(InfeasibleError):
+                for each in several(graph, device, own, top, within).designs:
+                    if each.design not in known:
+                        known.add(each.design)
+                        found.append(
+                            _candidate(network_of(graph.name, timeline(graph, each.design, asked.costs), asked.costs), each.design)
+                        )
+    taken: set[str] = set()
+    for single in ranked_singles(graph, asked.costs, processors):
+        family = device.processor(single.processor).family
+        if family not in taken:
+            taken.add(family)
+            found.append(_candidate(single_network(graph.name, graph, single, asked.costs), None))
+    return found
+
+
+def together(
+    first: Sequence[Candidate],
+    second: Sequence[Candidate],
+    device: DeviceProfile,
+    processors: tuple[str, ...],
+    goal: Goal = "makespan",
+    weights: tuple[float, float] = (1.0, 1.0),
+    progress: Progress = silent,
+) -> Together:
+    """The pair of candidates that runs best together.
+
+    Args:
+        first: Of one network, the whole one on single processors among them.
+        second: Of the other.
+        device: The device.
+        processors: That could be used.
+        goal: What is to be best: when both are over, the weighted mean of both latencies, or how many of each a second.
+        weights: Of both latencies.
+        progress: Told of each hundred pairs.
+
+    Raises:
+        UsageError: If there is no such goal, or a weight is not above 0.
+    """
+    if goal not in GOALS:
+        raise UsageError(f"`{goal}` is nothing that a pair can be best in", f"one of {', '.join(GOALS)}")
+    if not all(0 < weight < float("inf") for weight in weights):
+        raise UsageError("a weight of a latency is no number above 0", "write weights as 2,1")
+
+    def value(pair: Pair) -> float:
+        return pair.ran.value(goal, weights)
+
+    pairs: list[Pair] = []
+    for number, (one, other) in enumerate(product(first, second), 1):
+        pairs.append(Pair(one, other, run_together(one, other, throughput=goal == "throughput")))
+        if number % 100 == 0:
+            progress(f"{number} of {len(first) * len(second)} pairs")
+    fixed = [pair for pair in pairs if pair.first.design is None and pair.second.design is None]
+    alone = (min(first, key=_alone_ms), min(second, key=_alone_ms))
+    counts = (len(first), len(second))
+    return Together(min(pairs, key=value), min(fixed, key=value), alone, goal, weights, counts, device, processors)
+
+
+def run_together(one: Candidate, other: Candidate, *, throughput: bool = False) -> Ran:
+    """Two candidates under the simulation's clock.
+
+    Args:
+        one: Of one network.
+        other: Of the other.
+        throughput: Whether to simulate how many a second there are, too.
+    """
+    once = _simulated(one, other, Scene())
+    rate = None
+    if throughput:
+        rate = 1e3 * ROUNDS / _simulated(one, other, Scene(runs=ROUNDS, in_flight=IN_FLIGHT)).elapsed_ms
+    mine, theirs = (user.latencies_ms[0] for user in once.users)
+    return Ran((mine, theirs), once.elapsed_ms, rate)
+
+
+def _simulated(one: Candidate, other: Candidate, scene: Scene) -> Simulated:
+    return Clock(one.network, scene, [(other.network, scene)], sharing=Sharing()).run(everyone=True)
+
+
+def _alone_ms(candidate: Candidate) -> float:
+    return candidate.alone_ms
+
+
+def _candidate(network: Network, design: BranchDesign | None) -> Candidate:
+    used = tuple(dict.fromkeys(place.processor for place in network.placements.values()))
+    (alone,) = Clock(network, Scene()).run().latencies_ms
+    return Candidate(network, design, used, alone)

@@ -1,0 +1,61 @@
+"""Two networks planned together, from their names to an answer."""
+
+import time
+
+from predictors.devices import DeviceProfile
+from scheduler.progress import Progress, silent
+from stretch.capture.inputs import InputShapes
+from stretch.planning.config import PlanConfig
+from stretch.planning.plan import Asked
+from stretch.planning.together import Goal, candidates, together
+from stretch.planning.together_answer import TogetherAnswer, together_answer
+from stretch.stages.network import read_network
+
+
+def pair_of(
+    models: tuple[str, str],
+    device: DeviceProfile,
+    request: PlanConfig,
+    goal: Goal = "makespan",
+    top: int = 3,
+    within: float = 1.2,
+    *,
+    shape: InputShapes | None = None,
+    trust_code: bool = False,
+    progress: Progress = silent,
+) -> TogetherAnswer:
+    """Designs of two networks that suit each other.
+
+    Args:
+        models: Names of both; the same one twice for two users of one network.
+        device: The device.
+        request: What is asked for of each design.
+        goal: What the pair is to be best in.
+        top: Designs of each set of processors, at most.
+        within: How many times the best one's time the others may take.
+        shape: Of the first network's input; the usual one if None.
+        trust_code: Whether Python code of the models may be executed.
+        progress: Told what goes on.
+
+    Raises:
+        StretchError: Or one of its kinds: as of a plan of each, and where a network has several inputs or outputs.
+    """
+    seconds: dict[str, float] = {}
+    graphs = []
+    began = time.perf_counter()
+    for name, own in zip(models, (shape, None), strict=True):
+        progress(f"capturing {name}")
+        graphs.append(read_network(name, own, weights="none", trust_code=trust_code).graph)
+    seconds["capture"] = round(time.perf_counter() - began, 3)
+    began = time.perf_counter()
+    found = []
+    for graph in graphs:
+        progress(f"designs of {graph.name}")
+        found.append(candidates(graph, device, request, top, within))
+    seconds["search"] = round(time.perf_counter() - began, 3)
+    began = time.perf_counter()
+    progress("pairs")
+    processors = Asked.of(graphs[0], device, request).config.processors
+    best = together(found[0], found[1], device, processors, goal, progress=progress)
+    seconds["pairs"] = round(time.perf_counter() - began, 3)
+    return together_answer(best, seconds)

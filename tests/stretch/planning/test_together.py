@@ -1,0 +1,73 @@
+"""Designs of two networks that suit each other."""
+
+from itertools import product
+
+import pytest
+
+from predictors.errors import UsageError
+from stretch.planning.config import PlanConfig
+from stretch.planning.together import GOALS, candidates, run_together, together
+from tests.predictors.networks import small_resnet
+from tests.predictors.specified import specified
+from tests.stretch.planning.spaces import LOOSE
+
+MI9 = specified("mi9")
+PROCESSORS = ("cpu", "gpu")
+CONFIG = PlanConfig(processors=PROCESSORS, **LOOSE)
+
+
+@pytest.fixture(scope="module")
+def both():
+    """Candidates of two networks."""
+    return candidates(small_resnet(96), MI9, CONFIG, 3, 1.5), candidates(small_resnet(64), MI9, CONFIG, 3, 1.5)
+
+
+@pytest.mark.parametrize("goal", GOALS)
+def test_pair_is_the_best_of_all_pairs_of_candidates(both, goal):
+    found = together(*both, MI9, PROCESSORS, goal)
+    values = [run_together(one, other, throughput=True).value(goal, (1.0, 1.0)) for one, other in product(*both)]
+    assert found.best.ran.value(goal, (1.0, 1.0)) == pytest.approx(min(values))
+    assert found.candidates == (len(both[0]), len(both[1]))
+
+
+@pytest.mark.parametrize("goal", GOALS)
+def test_pair_is_at_least_as_good_as_the_best_mapping_of_whole_networks(both, goal):
+    found = together(*both, MI9, PROCESSORS, goal)
+    assert found.best.ran.value(goal, (1.0, 1.0)) <= found.fixed.ran.value(goal, (1.0, 1.0))
+    assert found.fixed.first.design is None
+    assert len(found.fixed.first.processors) == len(found.fixed.second.processors) == 1
+
+
+def test_one_after_the_other_they_take_the_sum_and_the_shorter_one_goes_first(both):
+    found = together(*both, MI9, PROCESSORS)
+    one, other = (min(each.alone_ms for each in some) for some in both)
+    assert found.sequential.makespan_ms == pytest.approx(one + other)
+    assert sorted(found.sequential.latencies_ms) == pytest.approx([min(one, other), one + other])
+
+
+def test_together_no_network_is_faster_than_its_fastest_candidate_alone(both):
+    found = together(*both, MI9, PROCESSORS)
+    for some, ms in zip(both, found.best.ran.latencies_ms, strict=True):
+        assert ms >= min(each.alone_ms for each in some) - 1e-9
+
+
+def test_candidates_are_different_and_every_processor_is_among_the_whole_ones(both):
+    for some in both:
+        designs = [each.design for each in some if each.design is not None]
+        assert len(set(designs)) == len(designs) > 1
+        assert [each.processors for each in some if each.design is None] != []
+        assert {each.processors[0] for each in some if each.design is None} == set(PROCESSORS)
+
+
+def test_weights_decide_who_waits(both):
+    first = together(*both, MI9, PROCESSORS, "latency", (100.0, 1.0)).best.ran.latencies_ms
+    second = together(*both, MI9, PROCESSORS, "latency", (1.0, 100.0)).best.ran.latencies_ms
+    assert first[0] <= second[0] + 1e-9
+    assert second[1] <= first[1] + 1e-9
+
+
+def test_what_makes_no_sense_is_refused(both):
+    with pytest.raises(UsageError, match="nothing that a pair can be best in"):
+        together(*both, MI9, PROCESSORS, "speed")
+    with pytest.raises(UsageError, match="no number above 0"):
+        together(*both, MI9, PROCESSORS, "latency", (0.0, 1.0))
