@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from scheduler.cores import pinned
 from scheduler.delegates.base import Array, AsyncInvocation
-from scheduler.placement.place import Placement
+from scheduler.placement.place import Placement, own_cores
 from scheduler.runtime.buffers import Buffers, subgraph_spans
 from scheduler.runtime.code import Code
 from scheduler.runtime.driver import Driver, Lane
@@ -171,12 +171,18 @@ class Executor(Driver[Lane]):
     def _moved(self, name: str, place: Placement) -> None:
         self._places[name] = place
         self._now[name] = self._calls[name, place]
-        self._inline_cores = _inline_cores(self._places)
+        self._know_cores()
+
+    def _know_cores(self) -> None:
+        """Where the calling thread is pinned, and who has a core of its own, as subgraphs are placed now."""
+        inline = next((place for place in self._places.values() if place.dispatch == "inline"), None)
+        self._inline_cores = () if inline is None else inline.cores[:1]
+        self._queues.spin(own_cores(self._places.values()), None if inline is None else inline.queue)
 
     def _begin_anew(self) -> None:
         """The state machine with nothing in flight, wherever the last run left off."""
         machine = Machine(self.plan, self._places)
-        self._inline_cores = _inline_cores(self._places)
+        self._know_cores()
         self._idle = self._table.node(machine)
         self._begin_record(machine)
 
@@ -279,7 +285,7 @@ class Executor(Driver[Lane]):
         return name
 
     def _wait(self) -> str | Event:
-        name, error, start, end = self._queues.wait()
+        name, error, start, end = self._queues.wait(self._done[-1][0] if self._done else "")
         if error is not None:
             return self._raised(name, error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}"))
         self._done.append((name, start, end))
@@ -343,11 +349,6 @@ class Executor(Driver[Lane]):
     def _raise(self, step: str, error: str) -> None:
         cause = self._errors.get(step)
         raise step_failure(step, self._places.get(step), cause, error) from cause
-
-
-def _inline_cores(places: Mapping[str, Placement]) -> tuple[int, ...]:
-    """Core that the calling thread is pinned to; empty for none."""
-    return next((place.cores[:1] for place in places.values() if place.dispatch == "inline"), ())
 
 
 def _nothing() -> None:

@@ -1,15 +1,15 @@
 import os
 import threading
-from queue import SimpleQueue
 
 import pytest
 
+from scheduler.runtime.mailbox import Mailbox
 from scheduler.runtime.workers import Worker
 
 
 @pytest.fixture
 def completions():
-    return SimpleQueue()
+    return Mailbox()
 
 
 def test_calls_run_in_order_on_one_thread_that_is_not_the_callers(completions):
