@@ -34,17 +34,19 @@ _KINDS = 4096
 class Expectation:
     """How long a wait takes, from the last ones: as long as all of them but the shortest and the longest."""
 
-    __slots__ = ("_last",)
+    __slots__ = ("_last", "advice")
 
     def __init__(self) -> None:
         self._last: deque[int] = deque(maxlen=KEPT)
+        #: How long to sleep, and how long to spin after that, both in ns; nothing of both where it cannot be told when the wait ends.
+        self.advice = (0, 0)
 
     def add(self, ns: int) -> None:
         """Another wait, ns."""
         self._last.append(ns)
+        self.advice = self._advice()
 
-    def advice(self) -> tuple[int, int]:
-        """How long to sleep, and how long to spin after that, both in ns; nothing of both where it cannot be told when the wait ends."""
+    def _advice(self) -> tuple[int, int]:
         known = sorted(self._last)
         if len(known) < LEAST:
             return 0, 0
@@ -70,8 +72,8 @@ class Mailbox(Generic[T]):
         self._items: SimpleQueue[T] = SimpleQueue()
         self._word = Word()
         self._expected: dict[Hashable, Expectation] = {}
-        #: Of the last wait: what it came after and how long it was, looked at when there is time.
-        self._last: tuple[Hashable, int] | None = None
+        #: Of the last waits: what they came after and how long they were, looked at when there is time.
+        self._waits: deque[tuple[Hashable, int]] = deque(maxlen=KEPT)
 
     def put(self, item: T) -> None:
         """Add an item; returns at once."""
@@ -94,13 +96,14 @@ class Mailbox(Generic[T]):
         self._word.clear()
         if items.qsize():  # asked after the clear: what is put from now on sets it again
             return items.get()
+        expected = self._expected.get(after)
+        rest, spin = (0, 0) if expected is None else expected.advice
         begun = perf_counter_ns()
-        rest, spin = self._advice(after)
         try:
             found = self._due(rest, spin)
         except Empty:
             found = items.get(timeout=timeout)
-        self._last = (after, perf_counter_ns() - begun)
+        self._waits.append((after, perf_counter_ns() - begun))
         return found
 
     def get_nowait(self) -> T:
@@ -115,19 +118,16 @@ class Mailbox(Generic[T]):
         """Number of items that wait to be taken."""
         return self._items.qsize()
 
-    def _advice(self, after: Hashable) -> tuple[int, int]:
-        """What is expected of a wait, with what the last one was taken into account."""
+    def _learn(self) -> None:
+        """Take the last waits into account."""
         expected = self._expected
-        if self._last is not None:
-            before, ns = self._last
-            if before not in expected:
+        for after, ns in self._waits:
+            if after not in expected:
                 if len(expected) >= _KINDS:
                     expected.clear()
-                expected[before] = Expectation()
-            expected[before].add(ns)
-            self._last = None
-        known = expected.get(after)
-        return (0, 0) if known is None else known.advice()
+                expected[after] = Expectation()
+            expected[after].add(ns)
+        self._waits.clear()
 
     def _due(self, rest: int, spin: int) -> T:
         """The next item if it comes when it is due.
@@ -139,7 +139,9 @@ class Mailbox(Generic[T]):
             try:
                 return self._items.get(timeout=rest / 1e9)
             except Empty:
-                pass
+                self._learn()
+        else:
+            self._learn()
         if spin:
             self._word.watch(spin)
         return self._items.get_nowait()

@@ -17,6 +17,10 @@ from scheduler.runtime.mailbox import Mailbox
 from scheduler.runtime.watch import Watch, interrupt, note_hang
 from scheduler.runtime.workers import Completion, Worker
 
+#: Whether threads watch memory when they are due to be handed something (`scheduler.runtime.mailbox`): worth it where cores sleep
+#: deeply while nothing else runs on them, a loss where they are kept awake by others.
+SPINS = False
+
 #: The calling thread, among those that a `Watch` looks at.
 CALLER = "calling thread"
 
@@ -67,13 +71,19 @@ class Queues:
             own: Queues whose core nobody else computes on.
             caller: Queue of the calling thread; None for none.
         """
-        self._completions.spins = caller in own
+        self._completions.spins = SPINS and caller in own
         for queue, worker in self._workers.items():
-            worker.jobs.spins = queue in own
+            worker.jobs.spins = SPINS and queue in own
 
-    def submitter(self, queue: str, name: str, run: Callable[[], None]) -> Callable[[], None]:
-        """What hands a step to the thread of its queue, with nothing left to look up."""
-        return self._workers[queue].submitter(name, run)
+    def wake(self, names: Collection[str]) -> None:
+        """Have the threads of some queues awake for what they will be given in a moment, if they spin at all."""
+        for queue in names:
+            if queue in self._workers and self._workers[queue].jobs.spins:
+                self._workers[queue].wake()
+
+    def submitter(self, queue: str, *calls: tuple[str, Callable[[], None]]) -> Callable[[], None]:
+        """What hands steps to the thread of their queue, each with its name; one that raises is the last that runs."""
+        return self._workers[queue].submitter(calls)
 
     def enqueue(self, name: str, call: AsyncInvocation) -> None:
         """Put a step into its processor's command queue; a refusal is found by `wait`."""

@@ -12,7 +12,7 @@ from time import perf_counter_ns
 from typing import Any
 
 #: Looks from which the length of one is measured.
-_TRIED = 2000
+_TRIED = 10_000
 
 
 class Word:
@@ -42,11 +42,17 @@ class Word:
         Returns:
             Whether it is set.
         """
-        if self._search is not None and not self._bytes[0]:
-            search, compare = self._search
-            self._looks.value = max(1, int(ns / look_ns()))
+        if self._search is None or self._bytes[0]:
+            return bool(self._bytes[0])
+        search, compare = self._search
+        now = perf_counter_ns()
+        end = now + ns
+        # a core may be slower or quicker than when a look was measured
+        while now < end and not self._bytes[0]:
+            self._looks.value = max(1, int((end - now) / look_ns()))
             search(self._wanted, self._at, self._looks, 0, compare)
-        return self._bytes[0] == 1
+            now = perf_counter_ns()
+        return bool(self._bytes[0])
 
 
 @functools.cache

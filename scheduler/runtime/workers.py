@@ -7,7 +7,7 @@ What a future would tell, the completion record tells.
 
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter_ns
 
@@ -17,7 +17,11 @@ from scheduler.runtime.watch import Running
 
 #: How one call went: its name, what it raised, when it started and ended in nanoseconds.
 Completion = tuple[str, BaseException | None, int, int]
-Job = tuple[str, Callable[[], None]] | None
+#: Calls that are run one after the other, each by its name, until one of them raises; None ends the thread.
+Job = tuple[tuple[str, Callable[[], None]], ...] | None
+
+#: What a thread has done that was woken early.
+EARLY = "woken early"
 
 #: Seconds for a thread to end after it was asked to; one that hangs in a delegate is left behind.
 _LEAVE_S = 0.3
@@ -48,11 +52,15 @@ class Worker:
 
     def submit(self, name: str, call: Callable[[], None]) -> None:
         """Have `call` run after those submitted before it."""
-        self.jobs.put((name, call))
+        self.jobs.put(((name, call),))
 
-    def submitter(self, name: str, call: Callable[[], None]) -> Callable[[], None]:
-        """`submit` of this very call, with nothing left to look up or allocate."""
-        return partial(self.jobs.put, (name, call))
+    def wake(self) -> None:
+        """Have the thread awake for what it will be given in a moment."""
+        self.jobs.put(())
+
+    def submitter(self, calls: Sequence[tuple[str, Callable[[], None]]]) -> Callable[[], None]:
+        """`submit` of these very calls, with nothing left to look up or allocate; one that raises is the last of them."""
+        return partial(self.jobs.put, tuple(calls))
 
     def close(self, *, wait: bool = True) -> None:
         """Return when the thread has ended; what was submitted is run first.
@@ -67,19 +75,29 @@ class Worker:
 def _serve(jobs: Mailbox[Job], completions: Mailbox[Completion], cores: tuple[int, ...], own: str, running: Running) -> None:
     pin_thread(cores)
     name = ""
+    call: Callable[[], None] | None = None
     while (job := jobs.get(name)) is not None:
-        name, call = job
-        error: BaseException | None = None
-        start = perf_counter_ns()
-        running[own] = (name, start)
-        try:
-            call()
-        except BaseException as raised:  # whatever a delegate raises belongs to the caller
-            error = raised
-        running[own] = None
-        completions.put((name, error, start, perf_counter_ns()))
-        # Neither the call nor its error may outlive the inference in this frame.
-        del job, call, error
+        name = EARLY
+        for name, call in job:
+            if not _run(name, call, completions, own, running):
+                break
+        # No call may outlive the inference in this frame.
+        job = call = None
+
+
+def _run(name: str, call: Callable[[], None], completions: Mailbox[Completion], own: str, running: Running) -> bool:
+    """Run a call and report it; whether it raised nothing."""
+    error: BaseException | None = None
+    start = perf_counter_ns()
+    running[own] = (name, start)
+    try:
+        call()
+    except BaseException as raised:  # whatever a delegate raises belongs to the caller
+        error = raised
+    end = perf_counter_ns()
+    running[own] = None
+    completions.put((name, error, start, end))
+    return error is None
 
 
 def _stop(jobs: Mailbox[Job], thread: threading.Thread, seconds: float | None) -> None:

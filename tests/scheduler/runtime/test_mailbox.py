@@ -19,7 +19,7 @@ def expecting(*waits):
 
 @given(WAITS)
 def test_no_spin_is_longer_than_allowed_and_none_begins_before_the_wait(waits):
-    rest, spin = expecting(*waits).advice()
+    rest, spin = expecting(*waits).advice
     assert 0 <= spin <= SPIN_NS
     assert rest >= 0
     assert spin > 0 or rest == 0
@@ -29,28 +29,28 @@ def test_no_spin_is_longer_than_allowed_and_none_begins_before_the_wait(waits):
 
 @given(st.integers(0, LONG_NS))
 def test_wait_that_is_always_the_same_ends_in_the_spin_or_is_slept_through(ns):
-    rest, spin = expecting(*[ns] * KEPT).advice()
+    rest, spin = expecting(*[ns] * KEPT).advice
     assert spin == 0 or rest <= ns <= rest + spin
 
 
 def test_long_wait_is_slept_until_shortly_before_its_end():
-    rest, spin = expecting(*[10_000_000] * LEAST).advice()
+    rest, spin = expecting(*[10_000_000] * LEAST).advice
     assert rest == 10_000_000 - WAKE_NS
     assert spin == 2 * WAKE_NS
 
 
 def test_one_wait_that_is_far_from_the_others_changes_nothing():
-    usual = expecting(*[10_000_000] * KEPT).advice()
-    assert expecting(*[10_000_000] * (KEPT - 1), 90_000_000).advice() == usual
-    assert expecting(*[10_000_000] * (KEPT - 1), 0).advice() == usual
+    usual = expecting(*[10_000_000] * KEPT).advice
+    assert expecting(*[10_000_000] * (KEPT - 1), 90_000_000).advice == usual
+    assert expecting(*[10_000_000] * (KEPT - 1), 0).advice == usual
 
 
 def test_waits_that_are_all_over_the_place_are_slept_through():
-    assert expecting(*range(0, 80_000_000, 10_000_000)).advice() == (0, 0)
+    assert expecting(*range(0, 80_000_000, 10_000_000)).advice == (0, 0)
 
 
 def test_only_the_last_waits_count():
-    assert expecting(*[90_000_000] * KEPT, *[5_000_000] * KEPT).advice() == expecting(*[5_000_000] * KEPT).advice()
+    assert expecting(*[90_000_000] * KEPT, *[5_000_000] * KEPT).advice == expecting(*[5_000_000] * KEPT).advice
 
 
 @pytest.fixture(params=[False, True], ids=["sleeps", "spins"])
@@ -109,6 +109,6 @@ def test_nothing_is_an_item_too(mailbox):
 def test_what_is_remembered_is_bounded():
     mailbox = Mailbox(spins=True)
     for each in range(3 * 4096):
-        mailbox._last = (each, 1)
-        mailbox._advice(each)
+        mailbox._waits.append((each, 1))
+        mailbox._learn()
     assert len(mailbox._expected) <= 4096
