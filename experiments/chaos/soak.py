@@ -115,34 +115,44 @@ def soaked(bundle: Path, seconds: float, seed: int) -> tuple[Counter[str], list[
     xs = [rng.standard_normal((1, *SHAPE)).astype(np.float32) for _ in range(INPUTS)]
     whole = Sequential(bundle / "model.onnx")
     wanted = [np.asarray(whole.run(x)).copy() for x in xs]
-    with contextlib.ExitStack() as first:  # libraries open files of their own once in a process
-        for inner in RATES:
-            session, _ = first.enter_context(_session(bundle, inner, Chaos(seed, {})))
-            list(outputs(session, xs, submitted=True))
+    _warmed_up(bundle, xs, seed)
     before, found, samples = held(), Counter[str](), list[Sample]()
     ended = threading.Event()
     began = time.monotonic()
     watcher = threading.Thread(target=_watch, args=(samples, began, max(0.1, seconds / 600), ended), name="soak", daemon=True)
-    with loaded(CORE[0]), contextlib.ExitStack() as lasting:
-        watcher.start()
+    watcher.start()
+    with loaded(CORE[0]):
+        _run(bundle, xs, wanted, began + seconds, seed, found)
+    ended.set()
+    watcher.join()
+    left = sum(max(0, now - then) for now, then in zip(held(), before, strict=True))
+    return found, samples, left
+
+
+def _warmed_up(bundle: Path, xs: Sequence[Any], seed: int) -> None:
+    """Libraries open files of their own once in a process."""
+    for inner in RATES:
+        with _session(bundle, inner, Chaos(seed, {})) as (session, _):
+            list(outputs(session, list(xs), submitted=True))
+
+
+def _run(bundle: Path, xs: Sequence[Any], wanted: Sequence[Any], end: float, seed: int, found: Counter[str]) -> None:
+    """Inferences until the end: on sessions that live as long, and on others that come and go."""
+    with contextlib.ExitStack() as lasting:
         kept = {inner: lasting.enter_context(_session(bundle, inner, Chaos(seed, rates))) for inner, rates in RATES.items()}
         number = 0
-        while time.monotonic() - began < seconds:
+        while time.monotonic() < end:
             for inner, rates in RATES.items():
                 number += 1
                 with _session(bundle, inner, Chaos(seed + number, rates)) as (young, chaos):
                     for burst in range(LIFE):
                         for session in (kept[inner][0], young):
                             _burst(session, xs, wanted, found, submitted=burst % 2 == 1)
-                        if time.monotonic() - began >= seconds:
+                        if time.monotonic() >= end:
                             break
                 found["sessions"] += 1
                 found["faults"] += chaos.happened.total()
         found["faults"] += sum(chaos.happened.total() for _, chaos in kept.values())
-        ended.set()
-        watcher.join()
-    left = sum(max(0, now - then) for now, then in zip(held(), before, strict=True))
-    return found, samples, left
 
 
 def summed(found: Counter[str], samples: Sequence[Sample], left: int) -> dict[str, Value]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from predictors.errors import StretchError
 from scheduler.bundle.load import MANIFEST, Bundle, bundle_problems, read_bundle
+from scheduler.bundle.signature import public_key
 from scheduler.bundle.statements import statement_problems
 from scheduler.bundle.tflite_file import check_belongs, load_tflite
 from scheduler.delegates import LiteRtDelegate
@@ -37,11 +38,13 @@ class Verification:
         max_error: Of the subgraphs run together against the whole model; None
             if they were not run.
         tolerance: Largest `max_error` allowed; None where int8 is judged by `ROUNDING`.
+        signer: Fingerprint of the trusted key that it is signed with; None if none was asked for, or something is wrong.
     """
 
     problems: tuple[str, ...]
     max_error: float | None
     tolerance: float | None = TOLERANCE
+    signer: str | None = None
 
     @property
     def ok(self) -> bool:
@@ -49,7 +52,7 @@ class Verification:
         return not self.problems
 
 
-def verify_bundle(path: Path) -> Verification:
+def verify_bundle(path: Path, trust: Sequence[Path] = ()) -> Verification:
     """Check schema, files, hashes, graph and what is stated of them, then run the bundle against its whole model.
 
     A TFLite file in it is checked too, and its signatures run where LiteRT is installed.
@@ -57,13 +60,18 @@ def verify_bundle(path: Path) -> Verification:
 
     Args:
         path: The bundle's folder.
+        trust: Files with public keys, with one of which it has to be signed; empty: whoever made it.
 
     Raises:
-        MissingBackendError: If ONNX Runtime is missing.
+        StretchError: If a file of `trust` holds no key.
+        MissingBackendError: If ONNX Runtime is missing, or what checks signatures.
     """
+    keys = [public_key(key) for key in trust]
     try:
-        bundle = read_bundle(path)
+        bundle = read_bundle(path, keys)
     except StretchError as error:
+        if error.exit_code != 1:
+            raise
         return Verification((error.message,), None)
     problems = tuple(bundle_problems(bundle, hashes=True)) or _statements(bundle)
     if problems:
@@ -85,7 +93,8 @@ def verify_bundle(path: Path) -> Verification:
             raise
         return Verification((bundle.named(error.message),), None)
     errors = [each.max_error for each in found if each.max_error is not None]
-    return Verification(tuple(p for each in found for p in each.problems), max(errors, default=None), found[0].tolerance)
+    problems = tuple(p for each in found for p in each.problems)
+    return Verification(problems, max(errors, default=None), found[0].tolerance, bundle.signer)
 
 
 def _statements(bundle: Bundle) -> tuple[str, ...]:

@@ -67,6 +67,7 @@ FIRST = (
     "predict",
     "explain",
     "verify",
+    "sign",
     "tune",
     "devices",
     "models",
