@@ -128,9 +128,12 @@ def _difference(bundle: Bundle, got: Array, expected: Array, what: str, lower: S
     whole = bundle.manifest.whole
     if got.shape != expected.shape:
         return Verification((f"{what} give {list(got.shape)}, {whole} gives {list(expected.shape)}",), None)
-    if not np.isfinite(got).all():
-        return Verification((f"the output of {what} contains NaN or infinity for a normal input",), None)
+    for whose, output in ((what, got), (whole, expected)):
+        if not np.isfinite(output).all():
+            return Verification((f"the output of {whose} contains NaN or infinity for a normal input",), None)
     difference = max_error(got, expected)
+    if not np.isfinite(difference):  # of numbers so large that their difference is none
+        return Verification((f"{what} differ from {whole} by more than a number can say",), None)
     if lower:
         distance = float(np.linalg.norm(got - expected)) / (float(np.linalg.norm(expected)) or 1.0)
         if not distance <= ROUNDING:
