@@ -49,3 +49,15 @@ def in_a_row(name: str, following: Mapping[str, str]) -> tuple[str, ...]:
     while found[-1] in following:
         found.append(following[found[-1]])
     return tuple(found)
+
+
+def awaited(plan: ExecutionPlan, name: str) -> bool:
+    """Whether more than one step reads what a step writes, or whoever runs the plan does: then its end is news to others.
+
+    Args:
+        plan: What is run.
+        name: The step.
+    """
+    written = plan.step(name).outputs
+    readers = {reader for tensor in written for reader in plan.readers.get(tensor, ())}
+    return len(readers) != 1 or not set(plan.outputs).isdisjoint(written)

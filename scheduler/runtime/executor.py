@@ -9,7 +9,7 @@ from typing import TypeVar
 from scheduler.cores import pinned
 from scheduler.delegates.base import Array, AsyncInvocation
 from scheduler.placement.place import Placement, own_cores
-from scheduler.runtime.ahead import followers, in_a_row
+from scheduler.runtime.ahead import awaited, followers, in_a_row
 from scheduler.runtime.buffers import Buffers, subgraph_spans
 from scheduler.runtime.code import Code
 from scheduler.runtime.driver import Driver, Lane
@@ -252,8 +252,9 @@ class Executor(Driver[Lane]):
     def _hand(self, instruction: Instruction) -> Hand:
         match instruction:
             case Submit(_, name, queue):
-                calls = [(each, self._now[each].run) for each in in_a_row(name, self._following if self._together else {})]
-                return partial(self._submit, name, tuple(each for each, _ in calls[1:]), self._queues.submitter(queue, *calls))
+                steps = in_a_row(name, self._following if self._together else {})
+                calls = [(each, self._now[each].run, each == steps[-1] or awaited(self.plan, each)) for each in steps]
+                return partial(self._submit, name, steps[1:], self._queues.submitter(queue, *calls))
             case Enqueue(_, name):
                 call = self._now[name]
                 assert isinstance(call, AsyncInvocation)  # looked at when it was added
@@ -356,7 +357,7 @@ class Executor(Driver[Lane]):
     def _alone(self, name: str, place: Placement) -> str | Event:
         run = self._now[name].run
         if place.dispatch == "blocking":
-            self._queues.submitter(place.queue, (name, run))()
+            self._queues.submitter(place.queue, (name, run, True))()
             return self._wait()
         with pinned(place.cores[:1]):
             return self._run_inline(name, run)

@@ -15,7 +15,7 @@ from scheduler.runtime.code import Aborted
 from scheduler.runtime.failures import HangError, hang_reason
 from scheduler.runtime.mailbox import Mailbox
 from scheduler.runtime.watch import Watch, interrupt, note_hang
-from scheduler.runtime.workers import Completion, Worker
+from scheduler.runtime.workers import Call, Completion, Worker
 
 #: Whether threads watch memory when they are due to be handed something (`scheduler.runtime.mailbox`): worth it where cores sleep
 #: deeply while nothing else runs on them, a loss where they are kept awake by others.
@@ -81,8 +81,8 @@ class Queues:
             if queue in self._workers and self._workers[queue].jobs.spins:
                 self._workers[queue].wake()
 
-    def submitter(self, queue: str, *calls: tuple[str, Callable[[], None]]) -> Callable[[], None]:
-        """What hands steps to the thread of their queue, each with its name; one that raises is the last that runs."""
+    def submitter(self, queue: str, *calls: Call) -> Callable[[], None]:
+        """What hands steps to the thread of their queue, each with its name and whether it is waited for (`Worker.submitter`)."""
         return self._workers[queue].submitter(calls)
 
     def enqueue(self, name: str, call: AsyncInvocation) -> None:

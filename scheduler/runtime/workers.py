@@ -17,8 +17,10 @@ from scheduler.runtime.watch import Running
 
 #: How one call went: its name, what it raised, when it started and ended in nanoseconds.
 Completion = tuple[str, BaseException | None, int, int]
-#: Calls that are run one after the other, each by its name, until one of them raises; None ends the thread.
-Job = tuple[tuple[str, Callable[[], None]], ...] | None
+#: A call by its name, and whether somebody else waits for it.
+Call = tuple[str, Callable[[], None], bool]
+#: Calls that are run one after the other until one of them raises; None ends the thread.
+Job = tuple[Call, ...] | None
 
 #: What a thread has done that was woken early.
 EARLY = "woken early"
@@ -52,14 +54,18 @@ class Worker:
 
     def submit(self, name: str, call: Callable[[], None]) -> None:
         """Have `call` run after those submitted before it."""
-        self.jobs.put(((name, call),))
+        self.jobs.put(((name, call, True),))
 
     def wake(self) -> None:
         """Have the thread awake for what it will be given in a moment."""
         self.jobs.put(())
 
-    def submitter(self, calls: Sequence[tuple[str, Callable[[], None]]]) -> Callable[[], None]:
-        """`submit` of these very calls, with nothing left to look up or allocate; one that raises is the last of them."""
+    def submitter(self, calls: Sequence[Call]) -> Callable[[], None]:
+        """Has these very calls run in their order, with nothing left to look up or allocate.
+
+        One that raises is the last of them. One for which nobody waits is reported together with the next:
+        waking whoever takes the reports takes longer than going on.
+        """
         return partial(self.jobs.put, tuple(calls))
 
     def close(self, *, wait: bool = True) -> None:
@@ -76,17 +82,25 @@ def _serve(jobs: Mailbox[Job], completions: Mailbox[Completion], cores: tuple[in
     pin_thread(cores)
     name = ""
     call: Callable[[], None] | None = None
+    report: Completion | None = None
     while (job := jobs.get(name)) is not None:
         name = EARLY
-        for name, call in job:
-            if not _run(name, call, completions, own, running):
+        reports: list[Completion] = []
+        for name, call, awaited in job:
+            reports.append(_run(name, call, own, running))
+            failed = reports[-1][1] is not None
+            if awaited or failed:
+                for report in reports:
+                    completions.put(report)
+                reports = []
+            if failed:
                 break
-        # No call may outlive the inference in this frame.
-        job = call = None
+        # Neither a call nor an error may outlive the inference in this frame.
+        job = call = report = None
 
 
-def _run(name: str, call: Callable[[], None], completions: Mailbox[Completion], own: str, running: Running) -> bool:
-    """Run a call and report it; whether it raised nothing."""
+def _run(name: str, call: Callable[[], None], own: str, running: Running) -> Completion:
+    """Run a call; how it went."""
     error: BaseException | None = None
     start = perf_counter_ns()
     running[own] = (name, start)
@@ -96,8 +110,11 @@ def _run(name: str, call: Callable[[], None], completions: Mailbox[Completion], 
         error = raised
     end = perf_counter_ns()
     running[own] = None
-    completions.put((name, error, start, end))
-    return error is None
+    try:
+        return name, error, start, end
+    finally:
+        # its traceback leads to this frame, which must not lead to it
+        del error
 
 
 def _stop(jobs: Mailbox[Job], thread: threading.Thread, seconds: float | None) -> None:

@@ -10,7 +10,7 @@ from predictors.errors import StretchError
 from scheduler.delegates.base import Invocation, UnableError
 from scheduler.delegates.reference import ReferenceDelegate
 from scheduler.runtime import queues
-from scheduler.runtime.ahead import followers, in_a_row
+from scheduler.runtime.ahead import awaited, followers, in_a_row
 from scheduler.runtime.plan import PlannedJoin, PlannedSubgraph, plan_of
 from scheduler.runtime.session import Session
 from tests import onnx_runtime
@@ -48,6 +48,11 @@ def test_step_that_may_be_ready_at_the_same_time_keeps_others_from_following():
 def test_what_waits_for_steps_of_long_ago_follows_too():
     made = plan(steps(a="", b="a", c="b", d="a c"))
     assert followers(made, {"a": "r", "b": "q", "c": "q", "d": "q"}) == {"b": "c", "c": "d"}
+
+
+def test_end_of_a_step_is_news_unless_one_step_alone_reads_it():
+    made = plan(steps(a="", b="a", c="a", d="b c", e="d"))
+    assert [awaited(made, name) for name in "abcde"] == [True, False, False, False, True]
 
 
 def test_nothing_follows_across_a_join():
