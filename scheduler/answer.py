@@ -314,6 +314,7 @@ class VerifyAnswer(msgspec.Struct, frozen=True, kw_only=True):
         problems: What is wrong, one sentence each.
         max_error: Of the subgraphs run together against the whole model; None if they were not run.
         tolerance: Largest `max_error` allowed; None where fp16 or int8 is judged by its distance instead.
+        signer: Fingerprint of the trusted key that it is signed with; None if none was asked for, or something is wrong.
     """
 
     bundle: Path
@@ -321,11 +322,14 @@ class VerifyAnswer(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...]
     max_error: float | None
     tolerance: float | None
+    signer: str | None = None
 
 
 def verify_answer(path: Path, found: Verification) -> VerifyAnswer:
     """What a check of the bundle in the folder `path` found, summed up."""
-    return VerifyAnswer(bundle=path, ok=found.ok, problems=found.problems, max_error=found.max_error, tolerance=found.tolerance)
+    return VerifyAnswer(
+        bundle=path, ok=found.ok, problems=found.problems, max_error=found.max_error, tolerance=found.tolerance, signer=found.signer
+    )
 
 
 class TuneAnswer(msgspec.Struct, frozen=True, kw_only=True):

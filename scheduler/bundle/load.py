@@ -1,6 +1,6 @@
-"""A bundle on disk: read, checked, and never trusted further than its hashes."""
+"""A bundle on disk: read and checked. Its hashes prove that it is whole; who made it, a signature alone."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from scheduler.bundle.consistency import graph_problems
 from scheduler.bundle.files import file_problems, onnx_problems
 from scheduler.bundle.held import Held
 from scheduler.bundle.manifest import SCHEMA, Manifest, SubgraphEntry
+from scheduler.bundle.signature import check_signature, fingerprint, public_key, sign
 
 MANIFEST = "bundle.json"
 MAX_MANIFEST_BYTES = 16 << 20
@@ -31,11 +32,13 @@ class Bundle:
         path: The folder.
         manifest: Its description.
         held: The folder itself; None for one that nobody replaces.
+        signer: Fingerprint of the trusted key that it is signed with; None if none was asked for.
     """
 
     path: Path
     manifest: Manifest
     held: Held | None = field(default=None, compare=False, repr=False)
+    signer: str | None = None
 
     def file(self, name: str) -> Path:
         """A path of one of the bundle's files, by its name in the manifest; it may lead through a descriptor of this process."""
@@ -56,29 +59,40 @@ class _Version(msgspec.Struct):
     schema: int = 0
 
 
-def load_bundle(path: str | Path, *, check_hashes: bool = False) -> Bundle:
+def load_bundle(path: str | Path, *, check_hashes: bool = False, trust: str | Path | Sequence[str | Path] = ()) -> Bundle:
     """Read a bundle and check everything that does not need to run it.
 
     Args:
         path: The bundle's folder.
-        check_hashes: Also compare each file's SHA-256, about a second a gigabyte.
+        check_hashes: Also compare each file's SHA-256, about a second a gigabyte. Hashes prove that
+            the bundle is whole, not who made it.
+        trust: File with a public key (Ed25519, PEM), or several, with one of which the bundle has to be signed; hashes are
+            compared then. Empty: whoever made it.
 
     Raises:
         StretchError: If the folder is no bundle, its schema is newer or older than
             this code's, a file is missing, outside of the folder, of the wrong size or
-            content, or tensors, subgraphs and joins do not fit together.
+            content, tensors, subgraphs and joins do not fit together, or it is not
+            signed with a key of `trust`.
+        MissingBackendError: If the package that checks signatures is missing.
     """
-    bundle = read_bundle(Path(path))
-    for problem in bundle_problems(bundle, hashes=check_hashes):
+    keys = [public_key(Path(key)) for key in ([trust] if isinstance(trust, str | Path) else trust)]
+    bundle = read_bundle(Path(path), keys)
+    for problem in bundle_problems(bundle, hashes=check_hashes or bool(keys)):
         raise StretchError(problem, _AGAIN)
     return bundle
 
 
-def read_bundle(path: Path) -> Bundle:
+def read_bundle(path: Path, keys: Sequence[bytes] = ()) -> Bundle:
     """Read a bundle's description alone; nothing says yet that its files are there.
 
+    Args:
+        path: The folder.
+        keys: Public keys, 32 bytes each, with one of which the description has to be signed; none: with any or not at all.
+
     Raises:
-        StretchError: If it is missing, damaged, too large or of another schema.
+        StretchError: If it is missing, damaged, too large, of another schema or not signed as it has to be.
+        MissingBackendError: If the package that checks signatures is missing.
     """
     try:
         held = Held(path)
@@ -87,9 +101,13 @@ def read_bundle(path: Path) -> Bundle:
     except (OSError, ValueError) as error:
         raise StretchError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
     try:
-        return Bundle(path, read_manifest(held.root), held)
+        text = _description(held.root)
+        signer = fingerprint(check_signature(held.root, text, keys)) if keys else None
+        return Bundle(path, _decoded(held.root, text), held, signer)
     except StretchError as error:
-        raise StretchError(held.named(error.message), error.hint) from error
+        error.message = held.named(error.message)
+        error.args = (error.message,)
+        raise
 
 
 def bundle_problems(bundle: Bundle, *, hashes: bool) -> Iterator[str]:
@@ -123,12 +141,21 @@ def read_manifest(path: Path) -> Manifest:
     Raises:
         StretchError: As `read_bundle`.
     """
+    return _decoded(path, _description(path))
+
+
+def _description(path: Path) -> bytes:
+    """What the file of a description holds."""
     file = path / MANIFEST
     if not file.exists() and not file.is_symlink():
         raise _no_bundle(path)
     if file.exists() and not file.is_file():
         raise StretchError(f"{file} is not a file", _AGAIN)
-    text = read_bytes(file, "bundle's description", MAX_MANIFEST_BYTES, _AGAIN)
+    return read_bytes(file, "bundle's description", MAX_MANIFEST_BYTES, _AGAIN)
+
+
+def _decoded(path: Path, text: bytes) -> Manifest:
+    file = path / MANIFEST
     try:
         schema = msgspec.json.decode(text, type=_Version).schema
         if schema > SCHEMA:
@@ -141,3 +168,27 @@ def read_manifest(path: Path) -> Manifest:
         return msgspec.json.decode(text, type=Manifest)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise StretchError(f"{file} is damaged: {error}", _AGAIN) from error
+
+
+def sign_bundle(path: str | Path, key: Path) -> str:
+    """Sign a bundle that is whole.
+
+    Args:
+        path: The bundle's folder.
+        key: PEM file (PKCS #8) of an Ed25519 private key without a password.
+
+    Returns:
+        Fingerprint of its public key.
+
+    Raises:
+        StretchError: As `load_bundle`, whose hashes are compared; if the key is none, or the folder cannot be written to.
+        MissingBackendError: If the package that makes signatures is missing.
+    """
+    bundle = load_bundle(path, check_hashes=True)
+    folder = Path(path) if bundle.held is None else bundle.held.root
+    try:
+        return fingerprint(sign(folder, _description(folder), key))
+    except StretchError as error:
+        error.message = bundle.named(error.message)
+        error.args = (error.message,)
+        raise

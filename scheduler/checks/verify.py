@@ -9,6 +9,7 @@ import numpy as np
 
 from predictors.errors import StretchError
 from scheduler.bundle.load import MANIFEST, Bundle, bundle_problems, read_bundle
+from scheduler.bundle.signature import public_key
 from scheduler.bundle.statements import statement_problems
 from scheduler.bundle.tflite_file import check_belongs, load_tflite
 from scheduler.delegates import LiteRtDelegate
@@ -41,11 +42,13 @@ class Verification:
         max_error: Of the subgraphs run together against the whole model; None
             if they were not run.
         tolerance: Largest `max_error` allowed; None where int8 is judged by `ROUNDING`.
+        signer: Fingerprint of the trusted key that it is signed with; None if none was asked for, or something is wrong.
     """
 
     problems: tuple[str, ...]
     max_error: float | None
     tolerance: float | None = TOLERANCE
+    signer: str | None = None
 
     @property
     def ok(self) -> bool:
@@ -53,7 +56,7 @@ class Verification:
         return not self.problems
 
 
-def verify_bundle(path: Path, progress: Progress = silent) -> Verification:
+def verify_bundle(path: Path, trust: Sequence[Path] = (), progress: Progress = silent) -> Verification:
     """Check schema, files, hashes, graph and what is stated of them, then run the bundle against its whole model.
 
     A TFLite file in it is checked too, and its signatures run where LiteRT is installed.
@@ -61,15 +64,20 @@ def verify_bundle(path: Path, progress: Progress = silent) -> Verification:
 
     Args:
         path: The bundle's folder.
+        trust: Files with public keys, with one of which it has to be signed; empty: whoever made it.
         progress: Called with a few words for each of its `STEPS`.
 
     Raises:
-        MissingBackendError: If ONNX Runtime is missing.
+        StretchError: If a file of `trust` holds no key.
+        MissingBackendError: If ONNX Runtime is missing, or what checks signatures.
     """
+    keys = [public_key(key) for key in trust]
     progress("its files")
     try:
-        bundle = read_bundle(path)
+        bundle = read_bundle(path, keys)
     except StretchError as error:
+        if error.exit_code != 1:
+            raise
         return Verification((error.message,), None)
     problems = tuple(bundle_problems(bundle, hashes=True)) or _statements(bundle)
     if problems:
@@ -93,7 +101,8 @@ def verify_bundle(path: Path, progress: Progress = silent) -> Verification:
             raise
         return Verification((bundle.named(error.message),), None)
     errors = [each.max_error for each in found if each.max_error is not None]
-    return Verification(tuple(p for each in found for p in each.problems), max(errors, default=None), found[0].tolerance)
+    problems = tuple(p for each in found for p in each.problems)
+    return Verification(problems, max(errors, default=None), found[0].tolerance, bundle.signer)
 
 
 def _statements(bundle: Bundle) -> tuple[str, ...]:
@@ -127,9 +136,12 @@ def _difference(bundle: Bundle, got: Array, expected: Array, what: str, lower: S
     whole = bundle.manifest.whole
     if got.shape != expected.shape:
         return Verification((f"{what} give {list(got.shape)}, {whole} gives {list(expected.shape)}",), None)
-    if not np.isfinite(got).all():
-        return Verification((f"the output of {what} contains NaN or infinity for a normal input",), None)
+    for whose, output in ((what, got), (whole, expected)):
+        if not np.isfinite(output).all():
+            return Verification((f"the output of {whose} contains NaN or infinity for a normal input",), None)
     difference = max_error(got, expected)
+    if not np.isfinite(difference):  # of numbers so large that their difference is none
+        return Verification((f"{what} differ from {whole} by more than a number can say",), None)
     if lower:
         distance = float(np.linalg.norm(got - expected)) / (float(np.linalg.norm(expected)) or 1.0)
         if not distance <= ROUNDING:

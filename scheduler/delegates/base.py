@@ -201,6 +201,8 @@ class Delegate(ABC):
     form: ClassVar[Literal["onnx", "tflite"]] = "onnx"
     #: Whether its invocations are `AsyncInvocation`s.
     asynchronous: ClassVar[bool] = False
+    #: Whether it computes in another process, so that buffers which both can map (`scheduler.shared`) save it a copy.
+    shares: ClassVar[bool] = False
     #: Precisions of the subgraphs it runs.
     precisions: ClassVar[tuple[str, ...]] = ("fp32",)
     #: Whether invocations of one compiled subgraph may run at the same time, on any thread.

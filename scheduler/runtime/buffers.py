@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from predictors.errors import StretchError
 from predictors.joins import meeting_of
@@ -17,6 +18,7 @@ from scheduler.memory.offset import plan_offset
 from scheduler.runtime.band import Copy, with_rows
 from scheduler.runtime.plan import ExecutionPlan, PlannedJoin, PlannedSubgraph
 from scheduler.runtime.trace import Span
+from scheduler.shared import shared_bytes
 
 #: Every tensor that is no slice of another starts at a multiple of this many bytes: a cache line, and the widest registers.
 ALIGNMENT = 64
@@ -40,12 +42,13 @@ class Buffers:
         plan: The subgraphs and joins.
         tensors: Shape and type of each tensor.
         planner: Gives tensors their memory.
+        shared: Whether other processes are to map it.
 
     Raises:
         StretchError: If there is not enough memory.
     """
 
-    def __init__(self, plan: ExecutionPlan, tensors: Sequence[Tensor], planner: Planner = plan_offset) -> None:
+    def __init__(self, plan: ExecutionPlan, tensors: Sequence[Tensor], planner: Planner = plan_offset, *, shared: bool = False) -> None:
         self._tensors = {tensor.name: tensor for tensor in tensors}
         #: Tensors of which a subgraph reads rows that are not one piece: its own memory for them, a tensor among the others.
         self._bands = self._own_rows(plan)
@@ -55,9 +58,9 @@ class Buffers:
         for name in slices:
             self._whole[_outermost(name, slices)].append(name)
         self.lifetimes = self._lifetimes(plan)
-        shared = planner if len(self._whole) <= SHARED_AT_MOST else plan_naive
-        self.memory: MemoryPlan = shared(self.lifetimes, ALIGNMENT)
-        self.arrays: dict[str, Array] = self._allocated()
+        able = planner if len(self._whole) <= SHARED_AT_MOST else plan_naive
+        self.memory: MemoryPlan = able(self.lifetimes, ALIGNMENT)
+        self.arrays: dict[str, Array] = self._allocated(shared_bytes if shared else _private_bytes)
         for name, (join, start) in slices.items():  # outermost first
             self.arrays[name] = self._place(join, name, start)
         self.joins: dict[str, Callable[[], None] | None] = {
@@ -144,12 +147,12 @@ class Buffers:
         tensor = self._tensors[name]
         return math.prod(tensor.shape) * np.dtype(tensor.dtype).itemsize
 
-    def _allocated(self) -> dict[str, Array]:
+    def _allocated(self, allocate: Callable[[int], NDArray[np.uint8]]) -> dict[str, Array]:
         arenas = []
         for number, size in enumerate(self.memory.sizes):
             try:
-                raw = np.zeros(size + ALIGNMENT, np.uint8)
-            except (MemoryError, ValueError) as error:
+                raw = allocate(size + ALIGNMENT)
+            except (MemoryError, ValueError, OSError, OverflowError) as error:
                 name = max((n for n, arena in self.memory.arenas.items() if arena == number), key=self._bytes)
                 raise StretchError(f"there is no memory for the tensor `{name}` of shape {list(self._tensors[name].shape)}") from error
             start = -raw.ctypes.data % ALIGNMENT
@@ -189,6 +192,10 @@ class Buffers:
                 np.copyto(place, source)
 
         return copy
+
+
+def _private_bytes(size: int) -> NDArray[np.uint8]:
+    return np.zeros(size, np.uint8)
 
 
 def _outermost(name: str, slices: Mapping[str, tuple[PlannedJoin, int]]) -> str:

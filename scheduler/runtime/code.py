@@ -3,7 +3,7 @@
 import contextlib
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Literal
 
@@ -17,6 +17,7 @@ from scheduler.faults.policy import Site
 from scheduler.placement.fallback import fallback_placement
 from scheduler.placement.place import Dispatch, Placement
 from scheduler.runtime.failures import delegate_failure
+from scheduler.shared import can_share
 
 #: What became of a call that takes too long.
 Aborted = Literal["ended", "restarting", "no"]
@@ -187,6 +188,10 @@ class Code:
     def computes(self) -> bool:
         """Whether every delegate in use computes what it is asked to."""
         return all(delegate.computes for delegate in self._delegates.values())
+
+    def shares(self, places: Iterable[Placement]) -> bool:
+        """Whether a delegate of some placements wants buffers that another process can map."""
+        return can_share() and any(self._delegate(place).shares for place in places)
 
     def computing(self, place: Placement) -> bool:
         """Whether the delegate of a placement computes what it is asked to."""

@@ -8,7 +8,8 @@ from typing import TypeVar
 
 from scheduler.cores import pinned
 from scheduler.delegates.base import Array, AsyncInvocation
-from scheduler.placement.place import Placement
+from scheduler.placement.place import Placement, own_cores
+from scheduler.runtime.ahead import awaited, followers, in_a_row
 from scheduler.runtime.buffers import Buffers, subgraph_spans
 from scheduler.runtime.code import Code
 from scheduler.runtime.driver import Driver, Lane
@@ -89,6 +90,10 @@ class Executor(Driver[Lane]):
         #: The code of each subgraph where it runs now.
         self._now = {name: self._calls[name, place] for name, place in placements.items()}
         self._table: Transitions[Actions] = Transitions(self._actions)
+        #: Steps whose queue goes on with them by itself, of those that were handed to it in this inference.
+        self._ahead: set[str] = set()
+        #: Whether steps are handed together: not where somebody wants to see what each has written.
+        self._together = True
         self._idle: Node[Actions]
         self._begin_anew()
 
@@ -109,6 +114,10 @@ class Executor(Driver[Lane]):
         start, end = self._begun(lambda: self._timed(keep))
         spans = tuple(span for record in self._done for span in self._spans(*record))
         return Trace(spans, start, end, os.getloadavg()[0], dict(self._replaced))
+
+    def expect(self) -> None:
+        """Say that an inference begins in a moment, so that threads wake up while its inputs are looked at and copied."""
+        self._queues.wake(self._first)
 
     def run_alone(self, name: str) -> Span:
         """Run one subgraph where it is placed, with every other processor idle.
@@ -171,12 +180,22 @@ class Executor(Driver[Lane]):
     def _moved(self, name: str, place: Placement) -> None:
         self._places[name] = place
         self._now[name] = self._calls[name, place]
-        self._inline_cores = _inline_cores(self._places)
+        self._know_cores()
+
+    def _know_cores(self) -> None:
+        """Where the calling thread is pinned, and who has a core of its own, as subgraphs are placed now."""
+        inline = next((place for place in self._places.values() if place.dispatch == "inline"), None)
+        self._inline_cores = () if inline is None else inline.cores[:1]
+        self._queues.spin(own_cores(self._places.values()), None if inline is None else inline.queue)
+        handed = {name: place.queue for name, place in self._places.items() if place.dispatch == "blocking"}
+        self._following = followers(self.plan, handed)
+        begun = {name for tensor in self.plan.inputs for name in self.plan.readers.get(tensor, ())}
+        self._first = {queue for name, queue in handed.items() if name in begun}
 
     def _begin_anew(self) -> None:
         """The state machine with nothing in flight, wherever the last run left off."""
         machine = Machine(self.plan, self._places)
-        self._inline_cores = _inline_cores(self._places)
+        self._know_cores()
         self._idle = self._table.node(machine)
         self._begin_record(machine)
 
@@ -233,12 +252,22 @@ class Executor(Driver[Lane]):
     def _hand(self, instruction: Instruction) -> Hand:
         match instruction:
             case Submit(_, name, queue):
-                return self._queues.submitter(queue, name, self._now[name].run)
+                steps = in_a_row(name, self._following if self._together else {})
+                calls = [(each, self._now[each].run, each == steps[-1] or awaited(self.plan, each)) for each in steps]
+                return partial(self._submit, name, steps[1:], self._queues.submitter(queue, *calls))
             case Enqueue(_, name):
                 call = self._now[name]
                 assert isinstance(call, AsyncInvocation)  # looked at when it was added
                 return partial(self._queues.enqueue, name, call)
         raise ValueError(f"{instruction} is not handed to others")
+
+    def _submit(self, name: str, following: tuple[str, ...], submit: Hand) -> None:
+        """Hand a step and those that follow it to their queue, unless it was given them together with one before."""
+        if name in self._ahead:
+            return
+        if following:
+            self._ahead.update(following)
+        submit()
 
     def _act(self, instruction: Instruction) -> Act:
         match instruction:
@@ -279,14 +308,15 @@ class Executor(Driver[Lane]):
         return name
 
     def _wait(self) -> str | Event:
-        name, error, start, end = self._queues.wait()
+        name, error, start, end = self._queues.wait(self._done[-1][0] if self._done else "")
         if error is not None:
             return self._raised(name, error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}"))
         self._done.append((name, start, end))
         return name
 
     def _raised(self, name: str, error: Exception) -> Event:
-        """What has happened where a step raised."""
+        """What has happened where a step raised; what its queue was to go on with has not begun."""
+        self._ahead.difference_update(in_a_row(name, self._following))
         return self._lost(0, name, self._queue(name), self._places.get(name), error)
 
     def _async_calls(self) -> tuple[AsyncInvocation, ...]:
@@ -301,6 +331,7 @@ class Executor(Driver[Lane]):
             self._begin_anew()
         self._done.clear()
         self._errors.clear()
+        self._ahead.clear()
         try:
             found = work()
             queues.end()
@@ -314,6 +345,7 @@ class Executor(Driver[Lane]):
 
     def _timed(self, keep: dict[str, Array] | None) -> tuple[int, int]:
         """One inference: when it began and ended."""
+        self._together = keep is None
         with pinned(self._inline_cores):
             start = perf_counter_ns()
             if keep is None and self._recorder is None:
@@ -325,7 +357,7 @@ class Executor(Driver[Lane]):
     def _alone(self, name: str, place: Placement) -> str | Event:
         run = self._now[name].run
         if place.dispatch == "blocking":
-            self._queues.submitter(place.queue, name, run)()
+            self._queues.submitter(place.queue, (name, run, True))()
             return self._wait()
         with pinned(place.cores[:1]):
             return self._run_inline(name, run)
@@ -343,11 +375,6 @@ class Executor(Driver[Lane]):
     def _raise(self, step: str, error: str) -> None:
         cause = self._errors.get(step)
         raise step_failure(step, self._places.get(step), cause, error) from cause
-
-
-def _inline_cores(places: Mapping[str, Placement]) -> tuple[int, ...]:
-    """Core that the calling thread is pinned to; empty for none."""
-    return next((place.cores[:1] for place in places.values() if place.dispatch == "inline"), ())
 
 
 def _nothing() -> None:

@@ -2,10 +2,10 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from itertools import count
-from queue import Empty, SimpleQueue
+from queue import Empty
 from time import perf_counter_ns
 
 from predictors.errors import StretchError
@@ -13,8 +13,13 @@ from scheduler.delegates.base import AsyncInvocation
 from scheduler.placement.place import Placement
 from scheduler.runtime.code import Aborted
 from scheduler.runtime.failures import HangError, hang_reason
+from scheduler.runtime.mailbox import Mailbox
 from scheduler.runtime.watch import Watch, interrupt, note_hang
-from scheduler.runtime.workers import Completion, Worker
+from scheduler.runtime.workers import Call, Completion, Worker
+
+#: Whether threads watch memory when they are due to be handed something (`scheduler.runtime.mailbox`): worth it where cores sleep
+#: deeply while nothing else runs on them, a loss where they are kept awake by others.
+SPINS = False
 
 #: The calling thread, among those that a `Watch` looks at.
 CALLER = "calling thread"
@@ -40,7 +45,7 @@ class Queues:
     ) -> None:
         self._limit_s = limit_s
         self._place_of, self._abort = place_of, abort
-        self._completions: SimpleQueue[Completion] = SimpleQueue()
+        self._completions: Mailbox[Completion] = Mailbox()
         self._watch = Watch(limit_s, self._overdue)
         #: What runs now, by thread; who runs a step on the calling thread says so here.
         self.running = self._watch.running
@@ -59,9 +64,26 @@ class Queues:
         if place.dispatch == "blocking" and place.queue not in self._workers:
             self._workers[place.queue] = Worker(place.queue, place.thread_cores, self._completions, self.running)
 
-    def submitter(self, queue: str, name: str, run: Callable[[], None]) -> Callable[[], None]:
-        """What hands a step to the thread of its queue, with nothing left to look up."""
-        return self._workers[queue].submitter(name, run)
+    def spin(self, own: Collection[str], caller: str | None) -> None:
+        """Who may watch memory when it is due to be handed something, from now on.
+
+        Args:
+            own: Queues whose core nobody else computes on.
+            caller: Queue of the calling thread; None for none.
+        """
+        self._completions.spins = SPINS and caller in own
+        for queue, worker in self._workers.items():
+            worker.jobs.spins = SPINS and queue in own
+
+    def wake(self, names: Collection[str]) -> None:
+        """Have the threads of some queues awake for what they will be given in a moment, if they spin at all."""
+        for queue in names:
+            if queue in self._workers and self._workers[queue].jobs.spins:
+                self._workers[queue].wake()
+
+    def submitter(self, queue: str, *calls: Call) -> Callable[[], None]:
+        """What hands steps to the thread of their queue, each with its name and whether it is waited for (`Worker.submitter`)."""
+        return self._workers[queue].submitter(calls)
 
     def enqueue(self, name: str, call: AsyncInvocation) -> None:
         """Put a step into its processor's command queue; a refusal is found by `wait`."""
@@ -75,13 +97,16 @@ class Queues:
             self._enqueued[name] = (call, start)
         self.running[CALLER] = None
 
-    def wait(self) -> Completion:
+    def wait(self, after: str = "") -> Completion:
         """How a step went that was handed to others: the first that has ended.
+
+        Args:
+            after: What ended before the wait; waits after the same take about the same time.
 
         Raises:
             StretchError: If it hangs.
         """
-        found = self._completion() if not self._enqueued else self._wait_for_any()
+        found = self._completion(after) if not self._enqueued else self._wait_for_any()
         if found[1] is not None and self._hang is not None:  # what else its thread was given will never run
             raise self._hang
         return found
@@ -151,10 +176,10 @@ class Queues:
         self._watch.close()
         self._enqueued.clear()
 
-    def _completion(self) -> Completion:
+    def _completion(self, after: str) -> Completion:
         while True:
             try:
-                return self._completions.get(timeout=LOOK_S)
+                return self._completions.get(after, LOOK_S)
             except Empty:  # here Ctrl-C takes effect
                 continue
 

@@ -127,10 +127,10 @@ class Session:
         """The executor, with each subgraph compiled for where it can run."""
         for name, place in places.items():
             places[name] = self._code.ready(name, place, queues_of(places.values()))
-        return Executor(self.plan, places, self._buffers(), self._code, self._time_limit, self._recorder)
+        return Executor(self.plan, places, self._buffers(places), self._code, self._time_limit, self._recorder)
 
-    def _buffers(self) -> Buffers:
-        return Buffers(self.plan, self.bundle.manifest.tensors, self._planner)
+    def _buffers(self, places: Mapping[str, Placement]) -> Buffers:
+        return Buffers(self.plan, self.bundle.manifest.tensors, self._planner, shared=self._code.shares(places.values()))
 
     def __call__(self, x: Any) -> Any:
         """Run once; see `run`."""
@@ -176,6 +176,7 @@ class Session:
         self._refuse_callbacks()
         with self._lock:
             executor = self._idle()
+            executor.expect()
             arrays = executor.buffers.arrays
             check_inputs(given, arrays)
             while True:
@@ -230,7 +231,7 @@ class Session:
     def _piped(self, executor: Executor) -> Pipeline:
         """What runs submitted inferences, made when the first one is."""
         if self._pipeline is None:
-            lanes, named = [self._buffers() for _ in range(self._in_flight)], self.bundle.manifest.named
+            lanes, named = [self._buffers(executor.places) for _ in range(self._in_flight)], self.bundle.manifest.named
             self._pipeline = Pipeline(self.plan, executor.places, lanes, self._code, self._time_limit, self._recorder, named)
             # A session that was never closed must not leave its threads behind.
             weakref.finalize(self, Pipeline.stop, self._pipeline)

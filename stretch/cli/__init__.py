@@ -68,6 +68,7 @@ FIRST = (
     "predict",
     "explain",
     "verify",
+    "sign",
     "tune",
     "devices",
     "models",

@@ -65,6 +65,10 @@ def run(
         ),
     ] = None,
     warmup: Annotated[int, typer.Option(help="Rounds before them that do not count.", min=0, max=100_000)] = 5,
+    trust: Annotated[
+        list[Path] | None,
+        typer.Option(help="Public key (Ed25519 in PEM) that the bundle has to be signed with; repeat for any of several."),
+    ] = None,
     input_file: Annotated[
         Path | None, typer.Option("--input", help="Input as a .npy file; normally distributed numbers otherwise.")
     ] = None,
@@ -81,7 +85,7 @@ def run(
     from scheduler.runtime.session import Session
 
     check_html(html)
-    loaded = load_bundle(bundle, check_hashes=True)
+    loaded = load_bundle(bundle, check_hashes=True, trust=trust or ())
     x = random_input(loaded) if input_file is None else read_input(input_file)
     only = None if processors is None else [name.strip() for name in processors.split(",")]
     options: dict[str, Any] = {"processors": only, "priority": _priority(priority), "delegates": _dsp(dsp_code, trust_code)}

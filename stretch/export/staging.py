@@ -16,6 +16,7 @@ from predictors.errors import StretchError
 from scheduler.bundle.held import in_use, unused
 from scheduler.bundle.load import MANIFEST, Bundle, read_bundle, read_manifest
 from scheduler.bundle.manifest import FileEntry, Manifest
+from scheduler.bundle.signature import SIGNATURE
 from stretch.export.exchange import exchange, place
 
 #: Lies in a folder of ours that is not finished: if nobody uses the folder, its run was killed.
@@ -121,7 +122,7 @@ def stranger(folder: Path, manifest: Manifest) -> str | None:
         folder: The folder.
         manifest: What lies in it.
     """
-    files = {MANIFEST, *manifest.files}
+    files = {MANIFEST, SIGNATURE, *manifest.files}
     folders = {str(parent) for name in files for parent in Path(name).parents}
     for top, below, names in os.walk(folder):
         for entry in sorted(below + names):

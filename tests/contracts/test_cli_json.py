@@ -75,7 +75,8 @@ KEYS = {
         "processors{}": "latency_ms low_ms high_ms precision calibrated kernels fixed_ms kernel_count by_roofline fit",
     },
     "explain": {"": "ops", "ops[]": "name subgraph processor delegate reason ms"},
-    "verify": {"": "ok problems"},
+    "verify": {"": "ok problems signer"},
+    "sign": {"": "bundle signer"},
     "tune": {"": "kernels", "kernels[]": "name kernel shape macs bytes precision before_ms after_ms choice"},
     "fit": {"": "profile file held_out", "held_out{}": "within_10 within_20 mape coverage networks groups low high"},
     "profile": {
@@ -108,6 +109,11 @@ def bundle(tmp_path_factory, tiny_bundle):
 
 def words(verb, bundle):
     """A command line of each verb."""
+    if verb == "sign":
+        pytest.importorskip("cryptography")
+        from tests.scheduler.bundle.test_signature import write_keys
+
+        return (bundle, "--key", write_keys(bundle.parent, "mine")[0])
     return {
         "branch": ("tiny_resnet", "--device", "pixel6", "--weights", "none", *LOOSE, "--out", bundle.parent / "again"),
         "search": ("tiny_resnet", "--device", "pixel6", "--processors", "cpu,gpu", *LOOSE, "--top", 3),

@@ -234,3 +234,51 @@ def hashed(folder, name):
 def chance(*seed):
     """A source of choices that a name alone decides, in every process and version."""
     return random.Random(":".join(map(str, seed)))
+
+
+def weights_negated(content):
+    """An ONNX model that computes something else, and is as sound as the one before."""
+    proto = onnx.load_model_from_string(content)
+    tensor = next(each for each in proto.graph.initializer if each.data_type == TensorProto.FLOAT and each.raw_data)
+    values = bytearray(tensor.raw_data)
+    for byte in range(3, len(values), 4):
+        values[byte] ^= 0x80
+    tensor.raw_data = bytes(values)
+    return proto.SerializeToString()
+
+
+def keys_repeated(rng, content):
+    """A JSON file in which one key of an object stands twice, the second time with another value."""
+    data = json.loads(content)
+    text = json.dumps(data)
+    key = rng.choice(sorted(data))
+    again = json.dumps(rng.choice([*VALUES, *data.values()]))
+    return rng.choice([f"{{{json.dumps(key)}: {again}, {text[1:]}", f"{text[:-1]}, {json.dumps(key)}: {again}}}"]).encode()
+
+
+def kept_elsewhere(rng, content, names):
+    """An ONNX model whose weights are said to be kept in another file."""
+    proto = onnx.load_model_from_string(content)
+    for tensor in proto.graph.initializer[: rng.choice([1, 3])]:
+        size = len(tensor.raw_data)
+        tensor.ClearField("raw_data")
+        tensor.data_location = TensorProto.EXTERNAL
+        for key, value in (("location", rng.choice(names)), ("offset", rng.choice(SIZES)), ("length", rng.choice([size, *SIZES]))):
+            entry = tensor.external_data.add()
+            entry.key, entry.value = key, str(value)
+    return proto.SerializeToString()
+
+
+def flatbuffer(rng, content):
+    """A flatbuffer with an offset, a length or a number of it changed, four bytes at a time; a third as bytes."""
+    if rng.random() < 0.34:
+        return bytes_of(rng, content)
+    changed = bytearray(content)
+    # tables lie at both ends, weights between
+    ends = [*range(0, min(4096, len(changed) - 4), 4), *range(max(0, len(changed) - 8192) // 4 * 4, len(changed) - 4, 4)]
+    for _ in range(rng.choice([1, 1, 2, 5])):
+        at = rng.choice(ends)
+        old = int.from_bytes(changed[at : at + 4], "little")
+        new = rng.choice([0, 1, 4, 2**31 - 1, 2**31, 2**32 - 1, len(changed), old + 4, old - 4, old * 2, rng.randrange(2**32), 2**32 - at])
+        changed[at : at + 4] = (new % 2**32).to_bytes(4, "little")
+    return bytes(changed)

@@ -187,6 +187,16 @@ def two_branches(path, batch=1, processors=("cpu", "gpu"), seed=0):
     return b.write("y")
 
 
+def one_after_the_other(path):
+    """stem on the cpu → three convolutions on the gpu → head on the cpu."""
+    b = Builder(path)
+    b.conv("stem", "stem", "cpu", "x", "t0", 6)
+    for number in (1, 2, 3):
+        b.conv(f"s{number}.gpu", f"s{number}", "gpu", f"t{number - 1}", f"t{number}", 6)
+    b.head("head", "head", "cpu", "t3", "y", 5)
+    return b.write("y")
+
+
 def several_ends(path):
     """Two inputs, a branch on each, one subgraph that reads both and writes two tensors, a head on each: two outputs."""
     b = Builder(path, inputs=("left", "right"))

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 from predictors.errors import StretchError
 from scheduler.cores import pin_thread
 from scheduler.delegates.base import Compiled, Invocation, get_delegate
-from scheduler.delegates.process.shared import opened
+from scheduler.shared import opened
 
 
 class Server:
@@ -31,6 +31,9 @@ class Server:
         Raises:
             StretchError: If the delegate refuses.
         """
+        for key in command.get("drop", ()):
+            self._compiled.pop(key, None)
+            self._bound.pop(key, None)
         match command["do"]:
             case "compile":
                 made = self._delegate.compile(Path(command["model"]))

@@ -1,10 +1,9 @@
 """The `process` delegate: another delegate in a process of its own, behind a command queue like a GPU's.
 
 For backends whose call holds Python's lock, crashes or hangs, and as proof that a delegate need
-not live in this process: buffers are shared memory, commands are lines of JSON.
+not live in this process: buffers are memory that both have mapped, commands are lines of JSON.
 """
 
-import os
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
@@ -16,17 +15,21 @@ import numpy as np
 from predictors.errors import StretchError
 from scheduler.delegates.base import Array, AsyncInvocation, Compiled, Delegate, NodePlace, delegates, get_delegate
 from scheduler.delegates.process.line import GoneError, Line
-from scheduler.delegates.process.shared import SharedArrays
+from scheduler.shared import can_share, describe, shared_like
 
 #: Delegate that the child process runs unless told otherwise.
 INNER = "cpu"
 
 
 class ProcessInvocation(AsyncInvocation):
-    """A subgraph of the child bound to shared memory, which the caller's buffers are copied to and from.
+    """A subgraph of the child bound to memory that both processes have mapped.
 
-    A child that has ended is replaced. What it was computing is computed once more by the new one: inputs are in the shared
-    memory as they were, and a subgraph gives the same again.
+    Buffers that lie in shared memory (`scheduler.shared`) are read and written by the child where they are; others are copied to
+    and from memory of its own. A child that has ended is replaced. What it was computing is computed once more by the new one:
+    inputs are in the shared memory as they were, and a subgraph gives the same again.
+
+    Attributes:
+        copied_bytes: What is copied for one run, in both directions.
     """
 
     def __init__(self, line: Line, compiled: "ProcessCompiled", inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
@@ -35,22 +38,27 @@ class ProcessInvocation(AsyncInvocation):
         self._pending: int | None = None
         #: Of those who wait, one reads the answer: what an interrupted run left behind may still be waited for when the next begins.
         self._answered = threading.Lock()
-        shared = self._shared = SharedArrays([*inputs, *outputs])
-        self._reads = list(zip(shared.arrays, inputs, strict=False))
-        self._writes = list(zip(shared.arrays[len(inputs) :], outputs, strict=True))
-        described = shared.described[: len(inputs)], shared.described[len(inputs) :]
-        self._key, _ = line.make(do="bind", compiled=compiled.key, inputs=described[0], outputs=described[1])
+        buffers = [*inputs, *outputs]
+        own = iter(shared_like([array for array in buffers if describe(array) is None]))
+        #: What the child reads and writes, which has to stay where it is.
+        self._shared = [next(own) if describe(array) is None else array for array in buffers]
+        pairs = list(zip(self._shared, buffers, strict=True))
+        self._reads = [(shared, array) for shared, array in pairs[: len(inputs)] if shared is not array]
+        self._writes = [(shared, array) for shared, array in pairs[len(inputs) :] if shared is not array]
+        self.copied_bytes = sum(array.nbytes for _, array in (*self._reads, *self._writes))
+        told = [describe(array) for array in self._shared]
+        self._key, _ = line.make(do="bind", compiled=compiled.key, inputs=told[: len(inputs)], outputs=told[len(inputs) :])
         weakref.finalize(self, line.drop, self._key)
 
     def enqueue(self) -> None:
-        """Copy the inputs and tell the child to run."""
+        """Tell the child to run, on copies of inputs that it cannot see."""
         self._line.revive()
         for shared, array in self._reads:
             np.copyto(shared, array)
         self._pending = self._told()
 
     def wait(self) -> None:
-        """Wait for the child, then copy the outputs.
+        """Wait for the child, then copy outputs that it cannot write.
 
         Raises:
             GoneError: If the child was ended because it hung, or the one after it ended, too.
@@ -116,6 +124,7 @@ class ProcessDelegate(Delegate):
     summary = "ONNX Runtime in a process of its own, enqueued without a thread"
     precisions = ("fp32", "fp16", "int8")
     asynchronous = True
+    shares = True
 
     def __init__(self, inner: str = INNER, cores: tuple[int, ...] = ()) -> None:
         self._inner = get_delegate(inner)
@@ -129,7 +138,7 @@ class ProcessDelegate(Delegate):
     @classmethod
     def unavailable(cls) -> str | None:
         """What the inner delegate or the system lacks."""
-        if not hasattr(os, "memfd_create"):
+        if not can_share():
             return "this system has no anonymous memory that processes share"
         return get_delegate(INNER).unavailable()
 

@@ -39,6 +39,8 @@ class Line:
         #: What the child has made and somebody still uses, by the key that both know it by, in order.
         self._made: dict[int, dict[str, Any]] = {}
         self._keys = count()
+        #: What the child still has, though nobody uses it.
+        self._dropped: list[int] = []
         #: Why it was ended from here; None if it was not.
         self._aborted: str | None = None
         #: Whether a new child is being made ready.
@@ -100,7 +102,7 @@ class Line:
             self.reviving = True
             try:
                 self._end()
-                self._aborted, self._answers = None, {}
+                self._aborted, self._answers, self._dropped = None, {}, []
                 self._start()
                 late = threading.Timer(START_S, self._process.kill)
                 late.daemon = True
@@ -130,6 +132,9 @@ class Line:
         with self._sending:
             self._numbers += 1
             number = self._numbers
+            dropped, self._dropped = self._dropped, []
+            if dropped:
+                command["drop"] = dropped
             assert self._process.stdin is not None
             try:
                 self._process.stdin.write(json.dumps({**command, "number": number}).encode() + b"\n")
@@ -183,8 +188,10 @@ class Line:
         return command["key"], found
 
     def drop(self, key: int) -> None:
-        """Nobody uses what has this key any more; a child that takes its place does not make it."""
-        self._made.pop(key, None)
+        """Nobody uses what has this key any more: the child lets go of it, and one that takes its place does not make it."""
+        # called when memory is collected, which may be while anything is locked: told with the next command
+        if self._made.pop(key, None) is not None:
+            self._dropped.append(key)
 
     def _gone(self) -> GoneError:
         if self._aborted is not None:

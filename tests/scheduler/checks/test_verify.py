@@ -55,6 +55,14 @@ def test_weights_that_give_nan_are_found(bundles, bundle_dir):
     assert "NaN" in verify_bundle(bundle_dir).problems[0]
 
 
+def test_whole_model_that_gives_nan_is_no_measure(bundles, bundle_dir):
+    change_weight(bundle_dir / "model.onnx", np.nan)
+    rehash(bundles, bundle_dir, "model.onnx")
+    result = verify_bundle(bundle_dir)
+    assert result.problems == ("the output of model.onnx contains NaN or infinity for a normal input",)
+    assert result.max_error is None
+
+
 def test_subgraph_that_does_not_load_is_a_problem(bundles, bundle_dir):
     model = onnx.load(bundle_dir / "stem.onnx")
     model.graph.node[0].op_type = "NoSuchOp"
@@ -125,5 +133,5 @@ def test_garbage_in_what_the_manifest_states_is_a_problem(bundles, bundle_dir, k
 
 def test_progress_is_told_of_every_part(bundle_dir):
     told = []
-    assert verify_bundle(bundle_dir, told.append).ok
+    assert verify_bundle(bundle_dir, progress=told.append).ok
     assert len(told) == STEPS

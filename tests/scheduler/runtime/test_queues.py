@@ -25,7 +25,7 @@ def fail():
 
 def test_call_on_a_thread_of_its_own_is_reported_with_its_times(queues):
     ran = []
-    queues.submitter("cpu1", "a", lambda: ran.append(threading.current_thread().name))()
+    queues.submitter("cpu1", ("a", lambda: ran.append(threading.current_thread().name), True))()
     name, error, start, end = queues.wait()
     assert (name, error, ran) == ("a", None, ["nn-stretch cpu1"])
     assert start <= end
@@ -51,12 +51,12 @@ def test_enqueued_call_is_waited_for_in_turn_and_a_refusal_is_found(queues):
 def test_completions_of_an_interrupted_run_are_forgotten(queues):
     free, seen = threading.Event(), np.zeros(1)
     queues.begin(tuple)
-    queues.submitter("cpu1", "left behind", lambda: (free.wait(60), seen.fill(1)))()
+    queues.submitter("cpu1", ("left behind", lambda: (free.wait(60), seen.fill(1)), True))()
     assert not queues.settle(0.01, tuple)
     free.set()
     queues.begin(tuple)  # waits for it
     assert seen[0] == 1
-    queues.submitter("cpu1", "next", lambda: None)()
+    queues.submitter("cpu1", ("next", lambda: None, True))()
     assert queues.wait()[0] == "next"
     queues.end()
     assert not queues.disturbed
@@ -66,7 +66,7 @@ def test_hang_is_raised_wherever_somebody_waits_and_nothing_begins_after_it():
     queues, free = Queues(0.05, lambda name: PLACE), threading.Event()
     queues.open(PLACE)
     queues.begin(tuple)
-    queues.submitter("cpu1", "a", lambda: free.wait(60))()
+    queues.submitter("cpu1", ("a", lambda: free.wait(60), True))()
     with pytest.raises(StretchError, match=r"subgraph `a` did not end within 0.05 s"):
         queues.wait()
     with pytest.raises(StretchError, match="did not end"):
@@ -74,3 +74,13 @@ def test_hang_is_raised_wherever_somebody_waits_and_nothing_begins_after_it():
     assert not queues.settle(REST_S, tuple)
     free.set()
     queues.close()
+
+
+def test_steps_handed_together_run_in_order_until_one_raises(queues):
+    ran = []
+    queues.submitter("cpu1", ("a", lambda: ran.append("a"), False), ("b", fail, False), ("c", lambda: ran.append("c"), True))()
+    queues.submitter("cpu1", ("d", lambda: ran.append("d"), True))()
+    found = [queues.wait() for _ in range(3)]
+    assert [name for name, *_ in found] == ["a", "b", "d"]
+    assert [type(error) for _, error, *_ in found] == [type(None), ValueError, type(None)]
+    assert ran == ["a", "d"]

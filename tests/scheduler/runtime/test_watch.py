@@ -154,7 +154,7 @@ class Pressed(StuckInvocation):
     """Ctrl-C that wakes nobody, as one does that comes just before the calling thread goes to sleep."""
 
     def run(self):
-        while not sys._current_frames()[threading.main_thread().ident].f_code.co_filename.endswith("queues.py"):
+        while not sys._current_frames()[threading.main_thread().ident].f_code.co_filename.endswith("mailbox.py"):
             os.sched_yield()
         _thread.interrupt_main()
         super().run()

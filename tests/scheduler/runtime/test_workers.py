@@ -1,15 +1,17 @@
+import gc
 import os
 import threading
-from queue import SimpleQueue
+import weakref
 
 import pytest
 
+from scheduler.runtime.mailbox import Mailbox
 from scheduler.runtime.workers import Worker
 
 
 @pytest.fixture
 def completions():
-    return SimpleQueue()
+    return Mailbox()
 
 
 def test_calls_run_in_order_on_one_thread_that_is_not_the_callers(completions):
@@ -56,3 +58,42 @@ def test_close_runs_what_was_submitted_and_may_be_called_twice(completions):
     worker.close()
     worker.close()
     assert completions.qsize() == 100
+
+
+def test_call_that_nobody_waits_for_is_reported_with_the_next(completions):
+    seen = []
+    worker = Worker("w", (), completions)
+    worker.submitter([("a", lambda: None, False), ("b", lambda: seen.append(completions.qsize()), True), ("c", lambda: None, True)])()
+    names = [completions.get()[0] for _ in range(3)]
+    worker.close()
+    assert names == ["a", "b", "c"]
+    assert seen == [0]
+
+
+def test_thread_that_is_woken_early_runs_nothing(completions):
+    worker = Worker("w", (), completions)
+    worker.wake()
+    worker.submit("a", lambda: None)
+    assert completions.get()[0] == "a"
+    worker.close()
+    assert completions.qsize() == 0
+
+
+def test_error_is_gone_when_its_report_is(completions):
+    class Broken(Exception):
+        pass
+
+    def broken():
+        raise Broken
+
+    worker = Worker("w", (), completions)
+    gc.disable()
+    try:
+        worker.submit("a", broken)
+        gone = weakref.ref(completions.get()[1])
+        worker.submit("b", lambda: None)
+        completions.get()
+        assert gone() is None
+    finally:
+        gc.enable()
+        worker.close()

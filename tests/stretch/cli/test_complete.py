@@ -39,7 +39,7 @@ def completed(home, *words):
         (("stretch", ""), set(VERBS)),
         (("stretch", "de"), {"devices", "delegates"}),
         (("stretch", "branch", "--dev"), {"--device"}),
-        (("stretch", "run", "--trust"), {"--trust-code"}),
+        (("stretch", "run", "--trust"), {"--trust", "--trust-code"}),
         (("stretch", "branch", "tiny_resnet", "--device", ""), set(list_devices())),
         (("stretch", "branch", "tiny_resnet", "--merge", "a"), {"auto", "always"}),
         (("stretch", "branch", "tiny_resnet", "--strategy", ""), {"evolve", "exact", "grid", "operator_split"}),

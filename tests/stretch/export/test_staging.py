@@ -108,6 +108,14 @@ def test_first_file_or_folder_that_the_manifest_does_not_list_is_named_and_every
     assert load_bundle(out, check_hashes=True)
 
 
+def test_signature_is_no_stranger_and_goes_with_the_bundle_that_it_is_of(tmp_path):
+    out = two_branches(tmp_path / "bundle")
+    (out / "signature.json").write_text("mine")
+    write(out, bundle_of(tmp_path / "new"))
+    assert load_bundle(out, check_hashes=True)
+    assert not (out / "signature.json").exists()
+
+
 def test_link_to_a_folder_of_others_is_a_stranger(tmp_path):
     out = two_branches(tmp_path / "bundle")
     shutil.move(out / "controls", tmp_path / "elsewhere")

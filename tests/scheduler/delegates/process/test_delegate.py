@@ -5,13 +5,16 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from predictors.errors import StretchError, UnknownNameError
 from scheduler.delegates.process import ProcessDelegate
+from scheduler.delegates.process.delegate import ProcessCompiled
 from scheduler.runtime.session import Session
+from scheduler.shared import describe, shared_like
 from tests import onnx_runtime
 
 X = np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)
@@ -209,3 +212,70 @@ def test_interrupted_wait_is_gone_on_with(bundle_dir, before):
             x = X * (number + 1)
             want = onnx_runtime.output(bundle_dir / "model.onnx", x)
             assert np.allclose(session(x), want, atol=1e-5)
+
+
+def test_buffers_in_shared_memory_are_not_copied(bundle_dir):
+    delegate = ProcessDelegate("cpu")
+    x, output = shared_like([X, np.zeros((1, 6, 8, 8), np.float32)])
+    call = delegate.compile(bundle_dir / "stem.onnx").bind([x], [output])
+    assert call.copied_bytes == 0
+    x[:] = X
+    call.run()
+    assert np.array_equal(output, onnx_runtime.output(bundle_dir / "stem.onnx", X))
+
+
+def test_buffers_elsewhere_are_copied(bundle_dir):
+    output = np.zeros((1, 6, 8, 8), np.float32)
+    call = ProcessDelegate("cpu").compile(bundle_dir / "stem.onnx").bind([X], [output])
+    assert call.copied_bytes == X.nbytes + output.nbytes
+
+
+def test_session_gives_the_child_its_own_memory(bundle_dir, before, monkeypatch):
+    """Each tensor of a session is in a file that the child has mapped, and no run copies any."""
+    bound, bind = [], ProcessCompiled.bind
+    monkeypatch.setattr(ProcessCompiled, "bind", lambda *given: bound.append(bind(*given)) or bound[-1])
+    with Session(bundle_dir, {"gpu": "process"}) as session:
+        assert np.allclose(session(X), whole(bundle_dir), atol=1e-6)
+        assert np.allclose(session.submit(X).result(60), whole(bundle_dir), atol=1e-6)
+        assert bound
+        assert [call.copied_bytes for call in bound] == [0] * len(bound)
+        maps = Path(f"/proc/{child_since(before)}/maps").read_text()
+        files = {int(line.split()[4]) for line in maps.splitlines() if "memfd:nn-stretch" in line}
+        mine = {os.stat(describe(array)["file"]).st_ino for call in bound for array in call._shared}
+        assert mine <= files
+        bound.clear()
+
+
+def test_results_outlive_the_child_and_the_session(bundle_dir, before):
+    with Session(bundle_dir, {"gpu": "process"}) as session:
+        first, tensors = session(X), session.tensors(X)
+        os.kill(child_since(before), signal.SIGKILL)
+        second = session(X * 2)
+    del session
+    gc.collect()
+    assert np.allclose(first, whole(bundle_dir), atol=1e-6)
+    assert np.allclose(second, onnx_runtime.output(bundle_dir / "model.onnx", X * 2), atol=1e-5)
+    assert all(np.isfinite(each).all() for each in tensors.values())
+
+
+def test_child_lets_go_of_memory_that_nobody_uses(bundle_dir, before):
+    delegate = ProcessDelegate("cpu")
+    compiled = delegate.compile(bundle_dir / "stem.onnx")
+    pid = child_since(before)
+
+    def mapped():
+        return Path(f"/proc/{pid}/maps").read_text().count("memfd:nn-stretch")
+
+    def use():
+        call = compiled.bind([X], [np.zeros((1, 6, 8, 8), np.float32)])
+        call.run()
+
+    use()
+    gc.collect()
+    use()
+    known = mapped()
+    for _ in range(5):
+        gc.collect()
+        use()
+    gc.collect()
+    assert mapped() <= known

@@ -1,0 +1,157 @@
+"""Who made a bundle: a signature of its description, which has the hashes of all its other files.
+
+Hashes prove that a bundle is whole; whoever changes a file can state its new hash as well. A signature (Ed25519, RFC 8032)
+proves that the description is as the holder of a key left it.
+"""
+
+import base64
+import contextlib
+import hashlib
+import importlib
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from predictors.errors import MissingBackendError, StretchError
+from predictors.files import read_bytes
+from predictors.install import install_line
+
+SIGNATURE = "signature.json"
+MAX_BYTES = 64 << 10
+
+#: What is signed begins with this, so that the signature is one of nothing else.
+_PURPOSE = b"nn-stretch bundle 1\n"
+_KEY_HINT = "make one with `openssl genpkey -algorithm ed25519 -out key.pem`, and its public part with `openssl pkey -in key.pem -pubout`"
+
+
+class Signature(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The file beside a bundle's description.
+
+    Args:
+        schema: Of this file.
+        algorithm: How it was signed.
+        key: Public key that it was signed with, base64; only a hint, since anybody can put theirs here.
+        signature: Of the description, base64.
+    """
+
+    schema: Literal[1]
+    algorithm: Literal["ed25519"]
+    key: str
+    signature: str
+
+
+def fingerprint(key: bytes) -> str:
+    """A public key as people compare it: ``SHA256:`` and the base64 of its hash, as OpenSSH writes it.
+
+    Args:
+        key: Its 32 bytes.
+    """
+    return f"SHA256:{base64.b64encode(hashlib.sha256(key).digest()).decode().rstrip('=')}"
+
+
+def public_key(path: Path) -> bytes:
+    """The 32 bytes of the Ed25519 public key in a PEM file.
+
+    Raises:
+        StretchError: If the file cannot be read or holds another thing.
+        MissingBackendError: If the package `cryptography` is missing.
+    """
+    serialization, ed25519 = (_package(f"cryptography.hazmat.primitives.{name}") for name in ("serialization", "asymmetric.ed25519"))
+    public = _read(path, "public key", serialization.load_pem_public_key)
+    if not isinstance(public, ed25519.Ed25519PublicKey):
+        raise StretchError(f"{path} holds no public key of Ed25519", _KEY_HINT)
+    found: bytes = public.public_bytes_raw()
+    return found
+
+
+def sign(folder: Path, description: bytes, key: Path) -> bytes:
+    """Sign a bundle's description; the signature is put beside it in one step.
+
+    Args:
+        folder: The bundle's.
+        description: Content of its `bundle.json`.
+        key: PEM file (PKCS #8) of an Ed25519 private key without a password.
+
+    Returns:
+        The public key, 32 bytes.
+
+    Raises:
+        StretchError: If the key cannot be read or is another thing, or the folder cannot be written to.
+        MissingBackendError: If the package `cryptography` is missing.
+    """
+    serialization, ed25519 = (_package(f"cryptography.hazmat.primitives.{name}") for name in ("serialization", "asymmetric.ed25519"))
+    private = _read(key, "private key", lambda content: serialization.load_pem_private_key(content, None))
+    if not isinstance(private, ed25519.Ed25519PrivateKey):
+        raise StretchError(f"{key} holds no private key of Ed25519", _KEY_HINT)
+    public: bytes = private.public_key().public_bytes_raw()
+    made = Signature(schema=1, algorithm="ed25519", key=_text(public), signature=_text(private.sign(_PURPOSE + description)))
+    _write(folder / SIGNATURE, msgspec.json.format(msgspec.json.encode(made), indent=1))
+    return public
+
+
+def check_signature(folder: Path, description: bytes, keys: Sequence[bytes]) -> bytes:
+    """Which of some keys a bundle's description is signed with.
+
+    Args:
+        folder: The bundle's.
+        description: Content of its `bundle.json`.
+        keys: Public keys, 32 bytes each, one of which it has to be.
+
+    Raises:
+        StretchError: If it is not signed, or with none of them.
+        MissingBackendError: If the package `cryptography` is missing.
+    """
+    hint = "nothing says who made it: get it again from whom you trust"
+    file = folder / SIGNATURE
+    if not file.exists():
+        raise StretchError(f"{folder} is not signed: it has no {SIGNATURE}", "its maker signs it with `stretch sign`")
+    try:
+        found = msgspec.json.decode(read_bytes(file, "bundle's signature", MAX_BYTES, hint), type=Signature)
+        signature = base64.b64decode(found.signature, validate=True)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise StretchError(f"{file} is damaged: {error}", hint) from error
+    package = _package("cryptography.hazmat.primitives.asymmetric.ed25519")
+    for key in keys:
+        with contextlib.suppress(_package("cryptography.exceptions").InvalidSignature):
+            package.Ed25519PublicKey.from_public_bytes(key).verify(signature, _PURPOSE + description)
+            return key
+    raise StretchError(f"{folder} is not signed with a key that is trusted", hint)
+
+
+def _read(path: Path, what: str, load: Callable[[bytes], Any]) -> Any:
+    unsupported = _package("cryptography.exceptions").UnsupportedAlgorithm
+    content = read_bytes(path, what, MAX_BYTES, _KEY_HINT)
+    try:
+        return load(content)
+    except (ValueError, TypeError, unsupported) as error:
+        raise StretchError(f"{path} holds no {what} in PEM without a password", _KEY_HINT) from error
+
+
+def _write(file: Path, content: bytes) -> None:
+    try:
+        descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+        try:
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(content)
+            os.chmod(name, 0o644)
+            os.replace(name, file)
+        except BaseException:
+            os.unlink(name)
+            raise
+    except OSError as error:
+        raise StretchError(f"cannot write {file}: {error.strerror}", "sign a copy that you may write to") from error
+
+
+def _text(content: bytes) -> str:
+    return base64.b64encode(content).decode()
+
+
+def _package(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise MissingBackendError("signatures need the package `cryptography`, which is not installed", install_line("sign")) from error

@@ -1,0 +1,102 @@
+"""Arrays in memory that other processes can map, and that no file system knows by a name."""
+
+import mmap
+import os
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+#: Each array of several begins at a multiple of this many bytes: a cache line.
+_ALIGNMENT = 64
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Memory of this process that is a file at the same time."""
+
+    size: int
+    file: int
+
+
+#: All there is, by the address at which it begins.
+_pieces: dict[int, _Piece] = {}
+
+
+def can_share() -> bool:
+    """Whether this system has anonymous memory that processes share."""
+    return hasattr(os, "memfd_create")
+
+
+def shared_bytes(size: int) -> NDArray[np.uint8]:
+    """Zeros that `describe` can tell other processes of.
+
+    The memory lives as long as an array that is a view of it, or a process that has mapped it; the descriptor, as long as the array.
+
+    Args:
+        size: Number of bytes.
+
+    Raises:
+        OSError: If there is no memory for them, or no descriptor.
+    """
+    file = os.memfd_create("nn-stretch")
+    try:
+        os.ftruncate(file, max(size, 1))
+        found = np.frombuffer(mmap.mmap(file, max(size, 1)), np.uint8, size)
+    except BaseException:
+        os.close(file)
+        raise
+    start = found.ctypes.data
+    _pieces[start] = _Piece(size, file)
+    # nothing is left behind, however this process ends
+    weakref.finalize(found, _forget, start)
+    return found
+
+
+def shared_like(arrays: Sequence[Array]) -> list[Array]:
+    """Arrays of the shapes and types of others, in one piece of shared memory.
+
+    Args:
+        arrays: Those others.
+
+    Raises:
+        OSError: As `shared_bytes`.
+    """
+    if not arrays:
+        return []
+    starts, end = [], 0
+    for array in arrays:
+        starts.append(end)
+        end += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
+    memory = shared_bytes(end)
+    return [
+        memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape) for array, start in zip(arrays, starts, strict=True)
+    ]
+
+
+def describe(array: Array) -> dict[str, Any] | None:
+    """What another process of this user opens an array by; None if it is in memory that is not shared.
+
+    Args:
+        array: C-contiguous; it or another view of its memory has to live until it is opened.
+    """
+    address = array.ctypes.data
+    for start, piece in list(_pieces.items()):
+        if start <= address and address + array.nbytes <= start + piece.size:
+            file = f"/proc/{os.getpid()}/fd/{piece.file}"
+            return {"file": file, "offset": address - start, "shape": array.shape, "dtype": array.dtype.str}
+    return None
+
+
+def opened(described: dict[str, Any]) -> Array:
+    """The array that another process described."""
+    return np.memmap(described["file"], np.dtype(described["dtype"]), "r+", offset=described["offset"], shape=tuple(described["shape"]))
+
+
+def _forget(start: int) -> None:
+    os.close(_pieces.pop(start).file)

@@ -1,0 +1,302 @@
+"""Wrong files of every kind, each decided by its kind and a number, with the command that reads it, and what the contract says of how that ends."""
+
+import io
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+
+from predictors.devices import PROFILE_FOLDER
+from stretch.train.recipe import recipe_folder
+from tests.corpus import mutations
+from tests.scheduler.bundles import two_branches
+from tests.stretch.cli.commands import LOOSE, spawn
+
+#: Wrong files of each kind.
+COUNTS = {
+    "onnx": 500,
+    "manifest": 400,
+    "repeated": 60,
+    "outside": 120,
+    "npy": 110,
+    "design": 110,
+    "profile": 300,
+    "recipe": 300,
+    "weights": 40,
+    "tflite": 180,
+    "model_onnx": 200,
+    "model_tflite": 120,
+    "pipe": 8,
+}
+
+DESIGN = b"""
+version = 1
+model = "tiny_resnet"
+[[segments]]
+name = "s1"
+join = "project"
+branches = [{ processor = "cpu", depth = 1, width = 8 }, { processor = "gpu", depth = 1, width = 8 }]
+"""
+
+
+def sound_files(top, tiny):
+    """Sound files of every kind, and folders that hold them.
+
+    Args:
+        top: Folder to make them in.
+        tiny: A bundle that the command line wrote.
+    """
+    from tests.stretch.models.tflite.files import op, random, write
+
+    small = two_branches(top / "small")
+    shutil.copytree(tiny, top / "tiny")
+    lite = spawn("", "export", small, "--format", "tflite", "--out", top / "lite")
+    assert lite.code == 0, lite.err
+    settings = {"stride_h": 1, "stride_w": 1}
+    operators = [
+        op("CONV_2D", ["x", "a", "b"], ["c"], "Conv2DOptions", **settings),
+        op("RELU", ["c"], ["r"]),
+        op("CONV_2D", ["r", "d", "b"], ["y"], "Conv2DOptions", **settings),
+    ]
+    write(top / "net.tflite", *operators, stored={"a": random((6, 3, 3, 4), 1), "d": random((6, 3, 3, 6), 3), "b": random((6,), 2)})
+    return top
+
+
+def onnx_case(rng, sound, folder):
+    """A file of a bundle, hashed anew so that what is in it is looked at."""
+    shutil.copytree(sound / rng.choice(["small", "small", "tiny"]), folder)
+    name = rng.choice([name for name in json.loads((folder / "bundle.json").read_text())["files"] if name.endswith(".onnx")])
+    (folder / name).write_bytes(mutations.onnx_model(rng, (folder / name).read_bytes()))
+    mutations.hashed(folder, name)
+    return bundle_words(rng, folder)
+
+
+def bundle_words(rng, folder):
+    """A verb that reads a bundle."""
+    return rng.choice(
+        [
+            ("verify", folder),
+            ("verify", folder, "--json"),
+            ("explain", folder),
+            ("explain", folder, "--device", "pixel6", "--json"),
+            ("run", folder, "--repeat", "1", "--warmup", "0"),
+            ("run", folder, "--repeat", "1", "--warmup", "0", "--trace", folder / "trace.json"),
+        ]
+    )
+
+
+def manifest_case(rng, sound, folder):
+    shutil.copytree(sound / rng.choice(["small", "small", "tiny", "lite"]), folder)
+    file = folder / "bundle.json"
+    change = mutations.json_text if rng.random() < 0.85 else mutations.bytes_of
+    file.write_bytes(change(rng, file.read_bytes()))
+    return bundle_words(rng, folder)
+
+
+def npy_case(rng, sound, folder):
+    folder.mkdir()
+    stream = io.BytesIO()
+    shape = rng.choice([(1, 3, 8, 8), (1, 3, 8, 8), (), (0,), (1, 3, 8, 9), (3, 8, 8), (1,) * 40])
+    number, kind = rng.choice([0.5, np.nan, np.inf, 1e38]), rng.choice([np.float32, np.float64, np.int8, np.complex64])
+    with np.errstate(invalid="ignore"):
+        np.save(stream, np.full(shape[:32], number).astype(kind))
+    (folder / "x.npy").write_bytes(mutations.bytes_of(rng, stream.getvalue()) if rng.random() < 0.8 else stream.getvalue())
+    return ("run", sound / "small", "--repeat", "1", "--warmup", "0", "--input", folder / "x.npy")
+
+
+def design_case(rng, sound, folder):
+    folder.mkdir()
+    (folder / "d.toml").write_bytes(mutations.toml_text(rng, DESIGN))
+    words = ("branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", *LOOSE, "--no-controls")
+    return (*words, "--design", folder / "d.toml", "--out", folder / "bundle")
+
+
+def profile_case(rng, sound, folder):
+    folder.mkdir()
+    profile = rng.choice(sorted(PROFILE_FOLDER.glob("*.toml")))
+    (folder / "p.toml").write_bytes(mutations.toml_text(rng, profile.read_bytes()))
+    return ("predict", "tiny_resnet", "--device", folder / "p.toml", *rng.choice([(), ("--json",), ("--kernels",)]))
+
+
+def recipe_case(rng, sound, folder):
+    folder.mkdir()
+    recipe = rng.choice(sorted(recipe_folder().glob("*.toml")))
+    (folder / "r.toml").write_bytes(mutations.toml_text(rng, recipe.read_bytes()))
+    return ("recipe", folder / "r.toml")
+
+
+def weights_case(rng, sound, folder):
+    folder.mkdir()
+    import torch
+    from safetensors.torch import save
+
+    from stretch.models.load import load_model
+
+    tensors = load_model("tiny_resnet", weights="none").module.state_dict()
+    name = rng.choice(sorted(key for key in tensors if tensors[key].ndim))
+    changed = rng.choice([tensors[name] * float("nan"), tensors[name] - 9, tensors[name][:0], tensors[name].bool(), tensors[name].double()])
+    path = folder / rng.choice(["w.safetensors", "w.pth"])
+    if path.suffix == ".pth":
+        torch.save(tensors | {name: rng.choice([changed, tensors[name].to_sparse(), tensors[name].to(torch.complex64), 3, "x"])}, path)
+    else:
+        path.write_bytes(save({key: value.contiguous() for key, value in (tensors | {name: changed}).items()}))
+    if rng.random() < 0.5:
+        path.write_bytes(mutations.bytes_of(rng, path.read_bytes()))
+    return ("branch", "tiny_resnet", "--device", "pixel6", "--weights", path, *LOOSE, "--no-controls", "--out", folder / "bundle")
+
+
+def tflite_case(rng, sound, folder):
+    shutil.copytree(sound / "lite", folder)
+    (folder / "model.tflite").write_bytes(mutations.flatbuffer(rng, (folder / "model.tflite").read_bytes()))
+    mutations.hashed(folder, "model.tflite")
+    return ("verify", folder)
+
+
+def pipe_case(rng, sound, folder):
+    """Something that never ends in place of a file."""
+    shutil.copytree(sound / "small", folder)
+    path = folder / "endless.toml"
+    if rng.random() < 0.5:
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    branch = ("branch", "tiny_resnet", "--weights", "none", *LOOSE, "--out", folder / "out")
+    return rng.choice(
+        [
+            ("run", sound / "small", "--repeat", "1", "--input", path),
+            (*branch, "--device", "pixel6", "--design", path),
+            (*branch, "--device", path),
+            ("recipe", path),
+            (*branch[:3], path, *branch[4:], "--device", "pixel6"),
+        ]
+    )
+
+
+def repeated_case(rng, sound, folder):
+    """A description in which a key stands twice, which readers of JSON take in different ways."""
+    shutil.copytree(sound / rng.choice(["small", "tiny"]), folder)
+    file = folder / "bundle.json"
+    file.write_bytes(mutations.keys_repeated(rng, file.read_bytes()))
+    return bundle_words(rng, folder)
+
+
+def outside_case(rng, sound, folder):
+    """A bundle that leads out of its folder: by names, by links, by weights that are kept elsewhere."""
+    shutil.copytree(sound / rng.choice(["small", "tiny"]), folder)
+    secret = folder.parent / "forbidden" / "secret.onnx"
+    file = folder / "bundle.json"
+    manifest = json.loads(file.read_bytes())
+    name = rng.choice([name for name in manifest["files"] if name.endswith(".onnx")])
+    ways = [
+        f"../{secret.parent.name}/{secret.name}",
+        str(secret),
+        f"x/../../{secret.parent.name}/{secret.name}",
+        "a\\..\\b",
+        "c:/x",
+        "./" + name,
+    ]
+    what = rng.randrange(5)
+    if what == 0:
+        # the name, wherever it stands
+        file.write_text(json.dumps(manifest).replace(json.dumps(name), json.dumps(rng.choice(ways))))
+    elif what == 1:
+        (folder / name).unlink()
+        (folder / name).symlink_to(
+            rng.choice([secret, Path("../forbidden/secret.onnx"), Path(name), folder, "/dev/zero", "/proc/self/mem"])
+        )
+    elif what == 2:
+        inner = folder / rng.choice([str(Path(name).parent), "."])
+        shutil.rmtree(inner)
+        inner.symlink_to(rng.choice([secret.parent, sound / "small", inner]))
+    elif what == 3:
+        (folder / name).write_bytes(mutations.kept_elsewhere(rng, (folder / name).read_bytes(), [*ways, "bundle.json"]))
+        mutations.hashed(folder, name)
+    else:
+        manifest["files"][rng.choice(ways)] = manifest["files"][name]
+        file.write_text(json.dumps(manifest))
+    words = bundle_words(rng, folder)
+    out = ("export", folder, "--format", "onnx", "--out", folder.parent / f"{folder.name}.out")
+    return rng.choice([words, words, out])
+
+
+def model_onnx_case(rng, sound, folder):
+    """A file that is to be branched, of whatever exporter."""
+    folder.mkdir()
+    source = (sound / rng.choice(["small/model.onnx", "tiny/controls/original.onnx"])).read_bytes()
+    (folder / "m.onnx").write_bytes(mutations.onnx_model(rng, source))
+    return model_words(rng, folder / "m.onnx", folder)
+
+
+def model_tflite_case(rng, sound, folder):
+    """A flatbuffer that is to be branched: bytes, and the offsets that lead from table to table."""
+    folder.mkdir()
+    source = (sound / "net.tflite").read_bytes()
+    (folder / "m.tflite").write_bytes(mutations.flatbuffer(rng, source))
+    return model_words(rng, folder / "m.tflite", folder)
+
+
+def model_words(rng, path, folder):
+    """A verb that reads a model's file."""
+    return rng.choice(
+        [
+            ("predict", path, "--device", "pixel6"),
+            ("predict", path, "--device", "pixel6", "--json"),
+            ("models", path, "--details"),
+            ("branch", path, "--device", "pixel6", *LOOSE, "--no-controls", "--out", folder / "bundle"),
+        ]
+    )
+
+
+def tree_of(folder):
+    """Names and contents of what lies below a folder, without following links."""
+    return {str(path): path.read_bytes() if path.is_file() and not path.is_symlink() else b"" for path in sorted(folder.rglob("*"))}
+
+
+def made(kind, number, sound, top):
+    """A wrong file in a folder of its own, beside what nobody may touch.
+
+    Args:
+        kind: A key of `COUNTS`.
+        number: Which of that kind.
+        sound: Folder of sound files.
+        top: Folder to make it in.
+
+    Returns:
+        The words of a command that reads it, and a function that says what was written elsewhere.
+    """
+    rng = mutations.chance(kind, number)
+    top.mkdir(parents=True, exist_ok=True)
+    forbidden = top / "forbidden"
+    shutil.rmtree(forbidden, ignore_errors=True)
+    forbidden.mkdir()
+    (forbidden / "secret.onnx").write_bytes((sound / "small" / "stem.onnx").read_bytes())
+    folder = top / f"{kind}{number}"
+    words = CASES[kind](rng, sound, folder)
+    before = tree_of(forbidden), sorted(top.iterdir())
+
+    def strayed():
+        own = {folder, top / f"{folder.name}.out"}
+        now = tree_of(forbidden), sorted(set(top.iterdir()) - (own - set(before[1])))
+        return "" if now == before else f"it wrote outside: {sorted(map(str, set(now[1]) ^ set(before[1]))) or forbidden}"
+
+    return words, strayed
+
+
+CASES = {kind: globals()[f"{kind}_case"] for kind in COUNTS}
+
+
+def judge(answer):
+    """Why a command did not end as the contract says; empty if it did."""
+    said = answer["out"] + answer["err"]
+    if answer["escaped"]:
+        return f"{answer['escaped']} {answer['err'][-500:]}"
+    if "unexpected" in said or "Traceback" in said or "MemoryError" in said:
+        return said[-600:]
+    if answer["code"] not in (0, None, 1, 2, 3, 4, 5):
+        return f"exit code {answer['code']}"
+    sentences = answer["err"].count("\nerror: ") + answer["err"].startswith("error: ") + ('"error": ' in answer["out"])
+    if answer["code"] and not sentences and "not fit to run" not in said and '"ok": false' not in said:
+        return f"exit code {answer['code']} without a sentence: {said[-300:]}"
+    return "" if sentences <= 1 else f"{sentences} sentences: {said[-300:]}"

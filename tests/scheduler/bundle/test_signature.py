@@ -1,0 +1,120 @@
+import os
+import subprocess
+
+import pytest
+
+from predictors.errors import StretchError
+from scheduler.bundle.load import load_bundle, sign_bundle
+from scheduler.bundle.signature import SIGNATURE, fingerprint, public_key
+from scheduler.checks.verify import verify_bundle
+from scheduler.runtime.session import Session
+from tests.corpus import mutations
+
+pytest.importorskip("cryptography")
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
+
+
+def write_keys(folder, name, private=None):
+    """Files of a new key: the private and the public one."""
+    private = private or ed25519.Ed25519PrivateKey.generate()
+    pem = serialization.Encoding.PEM
+    own, shown = folder / f"{name}.pem", folder / f"{name}.pub"
+    own.write_bytes(private.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
+    shown.write_bytes(private.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo))
+    return own, shown
+
+
+@pytest.fixture
+def keys(tmp_path):
+    return write_keys(tmp_path, "mine")
+
+
+def test_signed_bundle_is_what_its_maker_left(bundle_dir, keys):
+    signer = sign_bundle(bundle_dir, keys[0])
+    assert signer == fingerprint(public_key(keys[1]))
+    assert load_bundle(bundle_dir, trust=keys[1]).signer == signer
+    assert verify_bundle(bundle_dir, [keys[1]]).signer == signer
+    with Session(load_bundle(bundle_dir, trust=[keys[1]])) as session:
+        assert session.bundle.signer == signer
+
+
+def test_file_swapped_and_hashed_anew_is_whole_but_not_signed(bundle_dir, keys):
+    sign_bundle(bundle_dir, keys[0])
+    (bundle_dir / "stem.onnx").write_bytes(mutations.weights_negated((bundle_dir / "stem.onnx").read_bytes()))
+    mutations.hashed(bundle_dir, "stem.onnx")
+    assert load_bundle(bundle_dir, check_hashes=True).signer is None
+    with pytest.raises(StretchError, match="not signed with a key that is trusted"):
+        load_bundle(bundle_dir, trust=keys[1])
+    assert "not signed with a key that is trusted" in verify_bundle(bundle_dir, [keys[1]]).problems[0]
+
+
+def test_file_changed_after_it_was_signed_is_found_though_its_size_is_the_same(bundle_dir, keys):
+    sign_bundle(bundle_dir, keys[0])
+    file = bundle_dir / "stem.onnx"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(StretchError, match="SHA-256 differs"):
+        load_bundle(bundle_dir, trust=keys[1])
+
+
+def test_one_of_several_keys_is_enough_and_another_alone_is_not(bundle_dir, keys, tmp_path):
+    other = write_keys(tmp_path, "other")
+    sign_bundle(bundle_dir, keys[0])
+    assert load_bundle(bundle_dir, trust=[other[1], keys[1]]).signer == fingerprint(public_key(keys[1]))
+    with pytest.raises(StretchError, match="not signed with a key that is trusted"):
+        load_bundle(bundle_dir, trust=other[1])
+
+
+def test_unsigned_bundle_is_refused_where_a_signature_is_asked_for(bundle_dir, keys):
+    with pytest.raises(StretchError, match=rf"{bundle_dir} is not signed: it has no {SIGNATURE}"):
+        load_bundle(bundle_dir, trust=keys[1])
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b'{"schema": 2}', b"[" * 50_000, b'{"schema":1,"algorithm":"ed25519","key":"","signature":"?"}']
+)
+def test_signature_that_is_none_is_one_sentence(bundle_dir, keys, content):
+    (bundle_dir / SIGNATURE).write_bytes(content)
+    with pytest.raises(StretchError, match=rf"{SIGNATURE} is damaged"):
+        load_bundle(bundle_dir, trust=keys[1])
+    assert load_bundle(bundle_dir).signer is None
+
+
+def test_signature_of_the_wrong_length_is_none_of_a_trusted_key(bundle_dir, keys):
+    (bundle_dir / SIGNATURE).write_bytes(b'{"schema":1,"algorithm":"ed25519","key":"","signature":"AAAA"}')
+    with pytest.raises(StretchError, match="not signed with a key that is trusted"):
+        load_bundle(bundle_dir, trust=keys[1])
+
+
+def test_what_is_no_key_is_refused_and_nothing_is_written(bundle_dir, keys, tmp_path):
+    rsa_key = write_keys(tmp_path, "rsa", rsa.generate_private_key(65537, 2048))
+    before = sorted(os.listdir(bundle_dir))
+    for wrong in (keys[1], rsa_key[0], bundle_dir / "bundle.json", tmp_path / "nowhere"):
+        with pytest.raises(StretchError) as error:
+            sign_bundle(bundle_dir, wrong)
+        assert str(wrong) in error.value.message
+    for wrong in (keys[0], rsa_key[1], bundle_dir / "bundle.json", tmp_path / "nowhere"):
+        with pytest.raises(StretchError) as error:
+            load_bundle(bundle_dir, trust=wrong)
+        assert str(wrong) in error.value.message
+    assert sorted(os.listdir(bundle_dir)) == before
+
+
+def test_damaged_bundle_is_not_signed(bundle_dir, keys):
+    (bundle_dir / "stem.onnx").write_bytes(b"x")
+    with pytest.raises(StretchError, match=r"stem\.onnx has 1 bytes"):
+        sign_bundle(bundle_dir, keys[0])
+    assert not (bundle_dir / SIGNATURE).exists()
+
+
+def test_keys_of_openssl_fit(bundle_dir, tmp_path):
+    own, shown = tmp_path / "key.pem", tmp_path / "key.pub"
+    try:
+        subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", own], check=True, capture_output=True)
+        subprocess.run(["openssl", "pkey", "-in", own, "-pubout", "-out", shown], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("openssl makes no keys of Ed25519 here")
+    sign_bundle(bundle_dir, own)
+    assert load_bundle(bundle_dir, trust=shown).signer
