@@ -76,7 +76,7 @@ class SharedSession(Session):
 
     def _piped(self, executor: Executor) -> Pipeline:
         if self._pipeline is None:
-            lanes = [self._buffers() for _ in range(self._in_flight)]
+            lanes = [self._buffers(executor.places) for _ in range(self._in_flight)]
             self._pipeline = SharedPipeline(
                 self.plan,
                 executor.places,

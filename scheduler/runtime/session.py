@@ -161,8 +161,7 @@ class Session:
             x: As for `run`.
 
         Returns:
-            A copy of every tensor that crosses subgraphs, inputs and outputs
-            included, by name: what a branch wrote, or a join.
+            A copy of every tensor that crosses subgraphs, inputs and outputs included, by name: what a branch wrote, or a join.
 
         Raises:
             StretchError: As `run`.
