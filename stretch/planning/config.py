@@ -73,6 +73,14 @@ OWN = (
         "given, ``always`` where it is faster.",
     ),
     Option(
+        "cuts",
+        Literal["stages", "blocks"],
+        "stages",
+        "Where stretched segments may begin and end: at ends of stages, or blocks, at those of blocks too, the stem among them; takes longer to search.",
+        "Where stretched segments may begin and end: ``stages``, at the ends of stages, with the stem whole; ``blocks``, at those of blocks "
+        "too, the stem among them, which takes longer to search.",
+    ),
+    Option(
         "keep",
         tuple[str, ...],
         (),
@@ -165,7 +173,7 @@ OWN = (
 #: The order of help and docs; options of further constraints follow by name.
 FIRST = (
     "processors", "alpha", "beta", "balance", "min_depth", "min_width", "macs", "segment_macs", "params", "n_meet", "meet",
-    "merge", "keep", "kinds", "lossless", "join", "rewrite", "strategy", "objective", "accuracy", "min_accuracy", "min_agreement", "precision", "peak_memory", "latency_budget",
+    "merge", "cuts", "keep", "kinds", "lossless", "join", "rewrite", "strategy", "objective", "accuracy", "min_accuracy", "min_agreement", "precision", "peak_memory", "latency_budget",
 )  # fmt: skip
 
 
@@ -257,7 +265,7 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
             processor = device.processor(name)
             precision[name] = processor.check_precision(own.precision.get(name, own.precision.get(processor.family)))
         own.rewrites_on(processors, device)
-        min_width = own.min_width if own.min_width is not None else (0.5 if len(processors) == 2 else 0.375)
+        min_width = own.min_width if own.min_width is not None else least_width(len(processors))
         return msgspec.structs.replace(own, processors=processors, precision=precision, min_width=min_width)
 
     def rewrites_on(self, processors: Sequence[str], device: DeviceProfile) -> dict[str, tuple[str, ...]]:
@@ -289,6 +297,16 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
                 found[place] = (*found.get(place, ()), name)
         return found
 
+    def on(self, processors: tuple[str, ...]) -> "PlanConfig":
+        """This checked request for fewer of its processors, as if it had been made for them.
+
+        Args:
+            processors: Some of them.
+        """
+        own = {name: at for name, at in self.precision.items() if name in processors}
+        floor = least_width(len(processors)) if self.min_width == least_width(len(self.processors)) else self.min_width
+        return msgspec.structs.replace(self, processors=processors, precision=own, min_width=floor)
+
     def _check_together(self) -> None:
         """Refuse values that do not fit each other."""
         for what, name in (("MACs", "macs"), ("parameter", "params")):
@@ -297,6 +315,7 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
                 raise UsageError(f"the {what} range {bounds[0]:g}:{bounds[1]:g} is empty", "write the smaller ratio first")
         self._check_kinds()
         self._check_objective()
+        self._check_cuts()
         about = self._about_accuracy
         if about in ("min_accuracy", "objective") and not self.accuracy:
             hint = Sentence("give {}, made by `stretch extract --rank`", Mention("accuracy", "FILE"))
@@ -306,6 +325,17 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
             raise UsageError("parameters and accuracy cannot be bounded at once", hint)
         if self.objective == "accuracy" and self.latency_budget is None:
             raise UsageError("the objective `accuracy` needs a bound on latency", Sentence("give {}, ms", Mention("latency_budget")))
+
+    def _check_cuts(self) -> None:
+        """Refuse cuts at blocks where another option says where segments meet, or no search has them."""
+        if self.cuts == "stages":
+            return
+        for name, asked in (("meet", bool(self.meet)), ("join", self.widens), ("strategy", self.strategy not in ("exact", "evolve"))):
+            if asked:
+                raise UsageError(
+                    Sentence("segments are not cut at {} with {}", self.cuts, Mention(name, getattr(self, name))),
+                    Sentence("leave out {} or {}", Mention("cuts"), Mention(name)),
+                )
 
     def _check_objective(self) -> None:
         """Refuse an objective that other options leave no search for."""
@@ -373,6 +403,15 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
             option = "join" if known else "strategy"
             exact = next(kind for kind in self.planned_kinds if KINDS[kind])
             raise UsageError(f"segments of the kind `{exact}` are not planned with {what}", Sentence("leave out {}", Mention(option)))
+
+
+def least_width(processors: int) -> float:
+    """The floor on width ratios where none is asked for.
+
+    Args:
+        processors: How many branches may use.
+    """
+    return 0.5 if processors == 2 else 0.375
 
 
 def _processors(names: tuple[str, ...], device: DeviceProfile) -> tuple[str, ...]:
