@@ -40,7 +40,7 @@ class Ways:
         fastest_ms: Computation of the fastest branch, contention included.
         peak_bytes: Activation bytes alive at one time.
         span: Segments of the space that it takes the place of; more than 1 where stages are merged.
-        alone_ms: The original segment on the fastest allowed processor, ms, where that is known.
+        alone_ms: The original segment on the fastest processor, ms, where that is known.
         tail: What follows the join on the host, as a segment of its own, counted in the arrays; None for nothing.
         busy: How long each processor computes, contention included, ms by name: arrays that broadcast to `ms`. Worked out when asked
             for, since most searches never do.

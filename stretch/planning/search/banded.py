@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 from predictors.errors import InfeasibleError
 from predictors.graph import OpGraph
 from predictors.rows import height
-from stretch.planning.config import SINGLE, PlanConfig
+from stretch.planning.config import PlanConfig
 from stretch.planning.cost.bands import BandCosts, BandKey
 from stretch.planning.cost.branch import BranchCost
 from stretch.planning.cost.handover import cuts_itself
 from stretch.planning.cost.ways import Ways
 from stretch.planning.network.parts import clean_cuts, divide, mixing
 from stretch.planning.network.segments import Segment, cut_segment
+from stretch.planning.own_options import SINGLE
 from stretch.planning.search.channelled import ChannelWays
 from stretch.planning.search.offers import Offer
 from stretch.planning.search.pathed import path_ways

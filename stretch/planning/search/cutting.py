@@ -79,5 +79,5 @@ def _pays(banded: BandedSpace, first: int, last: int, offer: Offer) -> bool:
     if most is None:
         return True
     least = min(max(offer.costs.transfer(holder, p, offer.elements) for p in offer.subset) for holder in banded.space.holders)
-    alone = min(banded.alone_ms(first, last, i) for i in range(len(banded.space.processors)))
+    alone = min(banded.alone_ms(first, last, banded.space.processors.index(p)) for p in offer.subset)
     return least <= most * alone * ROUNDING

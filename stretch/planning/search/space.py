@@ -114,9 +114,14 @@ class DesignSpace:
         """Segments in the longest run that may be merged; 1 where none may."""
         return max(o.span for options in (*self.ready, *self.offers) for o in options)
 
-    def fastest(self, segment: Segment) -> float:
-        """The original segment on the fastest allowed processor, ms."""
-        return min(self.costs.whole(segment, p).ms for p in self.processors)
+    def alone_ms(self, options: Ways) -> float:
+        """The original segment on the fastest of the processors that its options use, ms.
+
+        Rules compare with it, so that what two processors may do does not depend on which others there are.
+        """
+        if options.alone_ms is not None:
+            return options.alone_ms
+        return min(self.costs.whole(options.segment, p).ms for p in options.processors)
 
     def leaving_ms(self, holder: str) -> float:
         """Transfer of the network's output to the host, from the processor that holds it, ms."""
@@ -162,8 +167,7 @@ class DesignSpace:
 
     def allowed(self, options: Ways) -> Mask:
         """Which combinations meet every rule, per holder."""
-        alone = self.fastest(options.segment) if options.alone_ms is None else options.alone_ms
-        return self.rules.allowed(options, alone)
+        return self.rules.allowed(options, self.alone_ms(options))
 
     def under(self, rules: Rules) -> "DesignSpace":
         """The same designs under other rules; the floors on depth and width are taken as they are."""
