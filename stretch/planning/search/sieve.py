@@ -30,12 +30,12 @@ from stretch.planning.search.space import SAMPLE, DesignSpace
 FEW = 20_000
 #: Scales of a branch that a price is found with, the fewest first; where no design has these, more are tried.
 COARSE = (SAMPLE, Thinning(6, 6))
-#: Slack that is tried first, as a share of the bound.
-NEAR = 0.004
+#: Slack that is tried first, as a share of the bound, and by what it grows.
+NEAR, WIDER = 0.004, 3.0
 #: Options that are worked out, at most.
 MOST = 2_000_000
-#: Combinations that are looked at together.
-CHUNK = 100_000
+#: Combinations that are looked at together, and how many times some are where few keep to the rules.
+CHUNK, LOOKS = 100_000, 12
 #: Steps of a golden section for the price.
 STEPS = 24
 GOLDEN = (5**0.5 - 1) / 2
@@ -60,8 +60,14 @@ def search_sieved(space: DesignSpace, low: int, high: int, n_meet: int) -> Searc
     coarse, guide = _coarse(space, offers, low, high, n_meet)
     if guide is None:
         return search_exact(_full(space, offers) if space.longest_span == 1 else space, low, high, n_meet)
-    priced = _Priced(space, offers, low, high, n_meet, _price(coarse, low, high, n_meet))
-    return priced.search(guide)
+    found = _Priced(space, offers, low, high, n_meet, _price(coarse, low, high, n_meet)).search(guide)
+    if found.optimal:
+        return found
+    # the bound says too little: all options are worked out, of merged segments those of a few scales
+    other = search_exact(_full(space, offers) if space.longest_span == 1 else space, low, high, n_meet)
+    if other is None or (space.longest_span > 1 and found.ms <= other.ms):
+        return found
+    return other if space.longest_span == 1 else replace(other, optimal=False, gap=(1 + found.gap) * other.ms / found.ms - 1)
 
 
 def search_some(space: DesignSpace, low: int, high: int, n_meet: int) -> SearchResult | None:
@@ -201,20 +207,21 @@ class _Priced:
         host = space.holders.index(space.costs.host)
         self._tables = [[_Table(offer, space.holders, price) for offer in some] for some in offers]
         self._moves = [[_Move(first, offer.span, True, host) for offer in some] for first, some in enumerate(offers)]
-        least = [
-            (move, table.least)
-            for moves, tables in zip(self._moves, self._tables, strict=True)
-            for move, table in zip(moves, tables, strict=True)
-        ]
+        self._ready = []
         for first, ready in enumerate(space.ready):
             for ways in ready:
                 end = space.holders.index(ways.holder(space.costs.host))
                 cost = np.where(ways.allowed, ways.ms - price * ways.macs, inf).min(axis=1)
-                least.append((_Move(first, ways.span, ways.branched, end), cost))
-        self._distances = _Distances(space, n_meet, least)
+                self._ready.append((_Move(first, ways.span, ways.branched, end), cost))
         self._refund = price * (low if price >= 0 else high)
+        self._bound([[table.least for table in tables] for tables in self._tables])
+
+    def _bound(self, least: Sequence[Sequence[Floats]]) -> None:
+        """Work out what is least over whole designs, from what is least of each offer."""
+        offered = [each for moves, some in zip(self._moves, least, strict=True) for each in zip(moves, some, strict=True)]
+        self._distances = _Distances(self._space, self._n_meet, [*self._ready, *offered])
         #: No design is faster than this, ms.
-        self.bound = float(self._distances.to_end[0, host, 0]) + self._refund
+        self.bound = float(self._distances.to_end[0, self._space.holders.index(self._space.costs.host), 0]) + self._refund
 
     def search(self, guide: SearchResult) -> SearchResult:
         """The fastest design.
@@ -223,6 +230,8 @@ class _Priced:
             guide: Some design.
         """
         best, slack = guide, min(guide.ms - self.bound, NEAR * self.bound)
+        if guide.ms > self.bound + slack:
+            self._tighten()
         while True:
             more, complete = self._within(slack)
             found = search_exact(_with(self._space, more), self._low, self._high, self._n_meet)
@@ -233,7 +242,11 @@ class _Priced:
                 bound = max(self.bound, found.ms / (1 + found.gap) if complete and found is not None else self.bound)
                 optimal = complete and found is not None and found.optimal
                 return replace(best, optimal=optimal, gap=0.0 if optimal else best.ms / bound - 1)
-            slack = best.ms - self.bound
+            slack = min(best.ms - self.bound, WIDER * slack)
+
+    def _tighten(self) -> None:
+        """Make the bound a higher one, by leaving out what breaks the rules where a segment costs least."""
+        self._bound([[table.allowed_least(self._space) for table in tables] for tables in self._tables])
 
     def _within(self, slack: float) -> tuple[list[list[Ways]], bool]:
         """The options of offers around which a design may stay within a slack of the bound, and whether these are all of them."""
@@ -263,6 +276,7 @@ class _Table:
 
     def __init__(self, offer: Offer, holders: Sequence[str], price: float) -> None:
         self.offer, joins = offer, offer.joins
+        self._price = price
         self._sizes = [(len(widths), len(depths)) for widths, depths in offer.scales]
         self._at = np.indices([widths for widths, _ in self._sizes]).reshape(len(self._sizes), -1)
         self._ms = [self._column(i, "contended_ms") for i in range(len(self._sizes))]
@@ -302,6 +316,28 @@ class _Table:
                     break
                 found[holder] = min(found[holder], self._costs(order[begin : begin + step], holder).min())
         return found
+
+    def allowed_least(self, space: DesignSpace) -> Floats:
+        """The least of all combinations that keep to the rules, for each holder, or less where too many would have to be looked at.
+
+        Args:
+            space: With the rules.
+        """
+        found, bounds = np.full(len(self._entering), inf), np.min(self._bounds, axis=0)
+        order = np.argsort(bounds, kind="stable")
+        depths = prod(size for _, size in self._sizes)
+        step = max(1, CHUNK // depths // 4)
+        ends = range(0, min(len(order), LOOKS * step), step)
+        for begin in ends:
+            if bounds[order[begin]] >= found.max():
+                return found
+            rows = order[begin : begin + step]
+            every = np.unravel_index(np.tile(np.arange(depths), len(rows)), [size for _, size in self._sizes])
+            numbers = np.sort(self._numbers(np.repeat(rows, depths), every))
+            ways = space.checked(self.offer.ways(space.holders, numbers))
+            found = np.minimum(found, np.where(ways.allowed, ways.ms - self._price * ways.macs, inf).min(axis=1))
+        rest = order[len(ends) * step :]
+        return np.minimum(found, bounds[rest[0]]) if len(rest) else found
 
     def _costs(self, rows: Ints, holder: int) -> Floats:
         """Of some combinations of widths, what those of depths cost (combinations of widths × depths of each branch)."""
