@@ -164,8 +164,9 @@ def front_rows(
 ) -> list[tuple[Row, Any]]:
     """The front of one network on some processors, exact and stretched segments together, each row with its design."""
     from predictors.devices import load_device
-    from stretch.planning.config import KINDS, PlanConfig
+    from stretch.planning.config import PlanConfig
     from stretch.planning.front_answer import front_answer
+    from stretch.planning.own_options import KINDS
     from stretch.planning.pareto import front
 
     config = PlanConfig(processors=processors, kinds=tuple(KINDS), macs=macs, **LOOSE)

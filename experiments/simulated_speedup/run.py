@@ -92,7 +92,7 @@ def main() -> int:
             "networks": networks(rows, models),
             "cases": list(rows.values()),
         },
-        source="simulated",
+        source="predicted",
         command="python -m experiments.simulated_speedup.run",
         runs=None,
         load=load,

@@ -6,7 +6,8 @@ from msgspec.structs import replace
 
 from predictors.errors import InfeasibleError, StretchError, UsageError
 from stretch.api.branched import Branched
-from stretch.planning.config import KINDS, PlanConfig
+from stretch.planning.config import PlanConfig
+from stretch.planning.own_options import KINDS
 from stretch.planning.sentences import Mention, Sentence
 
 #: Plans and builds for a request.

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from math import ceil, floor
 
 from predictors.errors import InfeasibleError, TightRule, UnknownNameError, UsageError
@@ -14,6 +15,7 @@ from stretch.planning.network.segments import Segment
 from stretch.planning.search.banded import with_exact_kinds, without_stretched
 from stretch.planning.search.bounds import Bounds
 from stretch.planning.search.concat import search_concat
+from stretch.planning.search.cutting import cut_blocks
 from stretch.planning.search.diagnose import explain_infeasible
 from stretch.planning.search.evolve import evolve, fastest_designs
 from stretch.planning.search.exact import search_exact
@@ -23,6 +25,7 @@ from stretch.planning.search.refusal import refusal
 from stretch.planning.search.result import SearchResult
 from stretch.planning.search.rules import Rules
 from stretch.planning.search.score import Added, score_of
+from stretch.planning.search.sieve import search_some
 from stretch.planning.search.space import DesignSpace
 from stretch.planning.sentences import Mention, Sentence
 from stretch.planning.strategies import search
@@ -80,10 +83,10 @@ def choose(
     for name in config.keep:
         if name not in (names := [stage.name for stage in stages]):
             raise UnknownNameError.among("stage to keep", name, names)
-    space, n_meet, found = _stretched(graph, config, costs, stages, merges=accuracy_source is not None and accuracy_source.merges)
-    if set(config.planned_kinds) != {"stretch"}:
-        space = with_exact_kinds(graph, config, space)
-        found = _mixed(graph, config, costs, space, n_meet)
+    merges = accuracy_source is not None and accuracy_source.merges
+    space, n_meet, found = _searched(graph, config, costs, stages, merges=merges)
+    if accuracy_source is None and config.params is None:
+        found = _least([found, *_by_fewer(graph, config, costs, stages)])
     if found is None and not explain:
         raise InfeasibleError(f"no design of `{graph.name}` meets the constraints")
     if found is None:
@@ -124,26 +127,65 @@ def stretched_space(graph: OpGraph, config: PlanConfig, costs: Costs, stages: Se
     return merge_stages(graph, space) if merged and "stretch" in config.planned_kinds else space
 
 
-def _stretched(
+def _searched(
     graph: OpGraph, config: PlanConfig, costs: Costs, stages: Sequence[Segment], *, merges: bool
 ) -> tuple[DesignSpace, int, SearchResult | None]:
-    """The space of scaled copies with the meeting points its designs must have, and the best of them, where such are asked for.
+    """The space of a request with the meeting points its designs must have, and the best of them.
 
     With `merges` it is known what merged stages lose, so that they need not be kept for the last.
     """
     merged = config.merge == "always" or (merges and config.merge == "auto" and not config.meet)
     space = stretched_space(graph, config, costs, stages, merged=merged)
-    if "stretch" not in config.planned_kinds:
-        return space, config.n_meet, None
-    found = _search(graph, config, costs, space, config.n_meet)
-    # Meeting points that were asked for stay.
-    if found is None and config.merge == "auto" and not config.meet and not merges:
-        space = merge_stages(graph, space)
-        for n_meet in range(space.most_meetings, config.n_meet - 1, -1):
-            found = _search(graph, config, costs, space, n_meet)
-            if found is not None:
-                return space, n_meet, found
-    return space, config.n_meet, found
+    fine, n_meet, found = space, config.n_meet, None
+    if "stretch" in config.planned_kinds:
+        fine = _cut(graph, config, space, merged=merged)
+        found = _search(graph, config, costs, fine, n_meet)
+        # Meeting points that were asked for stay.
+        if found is None and config.merge == "auto" and not config.meet and not merges:
+            space, merged = merge_stages(graph, space), True
+            fine = _cut(graph, config, space, merged=True)
+            for n_meet in range(max(space.most_meetings, config.n_meet), config.n_meet - 1, -1):
+                found = _search(graph, config, costs, fine, n_meet)
+                if found is not None:
+                    break
+    if set(config.planned_kinds) == {"stretch"}:
+        return fine, n_meet, found
+    if config.exact or config.cuts == "stages":
+        mixed = with_exact_kinds(graph, config, space)
+    else:
+        mixed = cut_blocks(graph, config, space, config.planned_kinds, merged=merged)
+    return mixed, n_meet, _mixed(graph, config, costs, mixed, n_meet)
+
+
+def _cut(graph: OpGraph, config: PlanConfig, space: DesignSpace, *, merged: bool) -> DesignSpace:
+    """A space of stages as it is, or cut at blocks where that is asked for."""
+    return space if config.cuts == "stages" else cut_blocks(graph, config, space, merged=merged)
+
+
+def _by_fewer(graph: OpGraph, config: PlanConfig, costs: Costs, stages: Sequence[Segment]) -> list[SearchResult]:
+    """The best designs on fewer of the processors where a request for those would merge stages.
+
+    One processor more may let stages branch by themselves, so that nothing is merged; the
+    design must not be slower for it.
+    """
+    if config.merge != "auto" or config.meet or "stretch" not in config.planned_kinds or config.strategy != "exact" or config.widens:
+        return []
+    if config.best_in.tried:
+        return []
+    found: list[SearchResult] = []
+    for count in range(2, len(config.processors)):
+        for some in combinations(config.processors, count):
+            request = config.on(some)
+            if search_some(_space(request, costs, stages, _join(request)), *macs_range(graph, config), config.n_meet) is None:
+                _, _, best = _searched(graph, request, costs, stages, merges=False)
+                found += [best] if best is not None else []
+    return found
+
+
+def _least(found: Sequence[SearchResult | None]) -> SearchResult | None:
+    """The best of the designs of several searches; the first of equals."""
+    some = [each for each in found if each is not None]
+    return min(some, key=lambda each: each.ms if each.value is None else each.value, default=None)
 
 
 def _goal(config: PlanConfig, costs: Costs) -> Goal:
@@ -162,7 +204,7 @@ def _mixed(graph: OpGraph, config: PlanConfig, costs: Costs, space: DesignSpace,
     found = [_best(graph, config, goal, space, n_meet) if several else search(config.strategy, space, *macs, n_meet)]
     if n_meet > config.n_meet:
         found.append(search_best(without_stretched(space), *macs, config.n_meet, goal))
-    return min((each for each in found if each is not None), key=lambda each: each.ms if each.value is None else each.value, default=None)
+    return _least(found)
 
 
 def _check(config: PlanConfig, accuracy_source: AccuracySource | None) -> None:
@@ -248,7 +290,8 @@ def _refusal(graph: OpGraph, config: PlanConfig, costs: Costs, stages: Sequence[
     if (
         config.merge == "never"
         and "stretch" in config.planned_kinds
-        and search_exact(merge_stages(graph, space), *macs_range(graph, config), config.n_meet) is not None
+        and search_exact(merge_stages(graph, _space(config, costs, stages, _join(config))), *macs_range(graph, config), config.n_meet)
+        is not None
     ):
         return InfeasibleError(
             f"no design of `{graph.name}` meets the constraints while each stage is a segment of its own",

@@ -79,7 +79,7 @@ def _rule(space: DesignSpace, processor: str) -> str:
         return "no segment can branch to it"
     if any(group.allowed.any() for group in groups):
         return ""
-    base = [space.fastest(group.segment) if group.alone_ms is None else group.alone_ms for group in groups]
+    base = [space.alone_ms(group) for group in groups]
     for constraint, value in space.rules.asked:
         bound = [(group, ms) for group, ms in zip(groups, base, strict=True) if constraint.exact or not group.exact]
         why = constraint.missed(value, [group for group, _ in bound], [ms for _, ms in bound]) if bound else None

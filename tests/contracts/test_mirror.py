@@ -27,6 +27,7 @@ EXCEPTIONS = {
     "predictors/formats/ncnn_layers.py": "tests/predictors/formats/test_ncnn.py, layer by layer",
     "stretch/capture/aten.py": "tests/stretch/capture/test_exported.py, on whole networks",
     "stretch/capture/captured.py": "tests/stretch/capture/test_capture.py, on what was captured",
+    "stretch/planning/own_options.py": "declarations; tests/stretch/planning/test_options.py takes every one",
     "stretch/planning/cost/times.py": "declarations; tests/stretch/planning/cost/test_makespan.py and test_beside.py fill them",
     "stretch/capture/aten_call.py": "tests/stretch/capture/test_exported.py, on whole networks",
     "predictors/formats/onnx_nodes.py": "tests/predictors/formats/test_onnx.py, through the reader",

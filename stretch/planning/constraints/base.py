@@ -70,7 +70,7 @@ class Constraint(ABC):
         Args:
             value: Of its option.
             ways: Combinations of the branches of one segment.
-            segment_ms: The original segment on the fastest allowed processor, ms.
+            segment_ms: The original segment on the fastest of its processors, ms.
 
         Returns:
             One entry per combination, or a row of them per processor that may hold the tensor
@@ -93,7 +93,7 @@ class Constraint(ABC):
         Args:
             value: Of its option.
             ways: Ways to run segments.
-            segment_ms: For each, the original segment on the fastest allowed processor, ms.
+            segment_ms: For each, the original segment on the fastest of its processors, ms.
         """
         return None
 

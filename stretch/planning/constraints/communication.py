@@ -28,5 +28,5 @@ class Communication(Bound):
         return ways.exchange_ms
 
     def of(self, ways: "Ways", segment_ms: float) -> float:
-        """The original segment on the fastest allowed processor."""
+        """The original segment on the fastest of its processors."""
         return segment_ms

@@ -17,16 +17,16 @@ class Straggler(Bound):
         "beta",
         Positive,
         1.1,
-        "A stretched branch over the whole segment on the fastest processor, at most.",
-        "A branch on its processor over the original segment on the fastest allowed processor, at most (eq. 5).",
+        "A stretched branch over the whole segment on the fastest of its processors, at most.",
+        "A branch on its processor over the original segment on the fastest of its processors, at most (eq. 5).",
     )
     exact = False
-    words = "the slowest branch takes {:.2g} times the segment on the fastest processor at best, at most {:g} is allowed"
+    words = "the slowest branch takes {:.2g} times the segment on the fastest of its processors at best, at most {:g} is allowed"
 
     def part(self, ways: "Ways") -> "Floats":
         """The slowest branch."""
         return ways.slowest_ms
 
     def of(self, ways: "Ways", segment_ms: float) -> float:
-        """The original segment on the fastest allowed processor."""
+        """The original segment on the fastest of its processors."""
         return segment_ms

@@ -17,11 +17,10 @@ from predictors.graph import OpGraph
 from predictors.host import HOST, host_among
 from predictors.joins import JoinKind, join_of
 from predictors.predictor import KernelsTime, LatencyPredictor
-from predictors.rewrites import exact, laid_out
-from predictors.rewrites.grouped import owner_of
-from stretch.planning.design.branch_design import BranchScale, SegmentDesign
-from stretch.planning.design.depth import drop_units
-from stretch.planning.design.scale import scale_branch
+from predictors.rewrites import exact
+from stretch.planning.cost.wholes import Whole, Wholes
+from stretch.planning.design.branch_design import BranchScale
+from stretch.planning.design.depth import dropped_blocks
 from stretch.planning.network.segments import EntryKind, Segment, cut_segment, rewrite_segment
 
 T = TypeVar("T")
@@ -71,13 +70,15 @@ class BranchCost:
     rewrites: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Whole:
-    """A branch at full depth: its kernels, called as the operators that they are parts of, what each operator owns, and how it is laid out."""
+class _Sums(NamedTuple):
+    """What the kernels of one block of a branch take together, on one processor."""
 
-    kernels: tuple[Kernel, ...]
-    params: Mapping[str, int]
-    rewrites: tuple[str, ...] = ()
+    block: int
+    macs: int
+    params: int
+    ms: float
+    contended_ms: float
+    peak_bytes: int
 
 
 class _Change(NamedTuple):
@@ -107,8 +108,10 @@ class Costs:
         #: Processor that waits for branches and joins them; it is there even where no branch uses it.
         self.host = host_among(self.precision) or HOST
         self.rewrites = rewrites
-        self._whole: dict[tuple[int, int, int, int, str, tuple[str, ...], tuple[str, ...]], _Whole] = {}
-        self._dropped: dict[tuple[int, int], frozenset[str]] = {}
+        self._whole: dict[tuple[int, int, int, int, str, tuple[str, ...], tuple[str, ...]], Whole] = {}
+        self._wholes = Wholes(predictor)
+        self._dropped: dict[tuple[int, int], frozenset[int]] = {}
+        self._summed: dict[tuple[int, str], tuple[Whole, list[_Sums]]] = {}
         self._branches: dict[tuple[int, str, int, int, int], BranchCost] = {}
         self._changes: dict[tuple[int, str, int, int], _Change] = {}
         self._rewiring: dict[int, bool] = {}
@@ -124,7 +127,7 @@ class Costs:
             return self
         other = Costs(self.predictor, {**self.precision, processor: precision}, self.rewrites)
         other._whole, other._dropped, other._known, other._cut = self._whole, self._dropped, self._known, self._cut
-        other._rewritten, other._rewiring = self._rewritten, self._rewiring
+        other._rewritten, other._rewiring, other._wholes = self._rewritten, self._rewiring, self._wholes
         return other
 
     def remembered(self, kind: type[T]) -> T:
@@ -207,20 +210,32 @@ class Costs:
             )
         entry = segment.entries(width)[0] if channels == segment.in_width else "none"
         whole = self._full(segment, processor, width, channels, entry)
-        dropped = self._dropped_ops(segment, depth)
-        kernels = [k for k in whole.kernels if k.name not in dropped]
-        item = self.item_bytes(processor)
+        kept = [part for part in self._sums(whole, processor) if part.block not in self._dropped_blocks(segment, depth)]
         return BranchCost(
             processor,
             depth,
             width,
             entry,
-            sum(k.macs for k in kernels),
-            sum(n for name, n in whole.params.items() if name not in dropped),
-            *self.kernels_time(kernels, processor),
-            max(((k.cost.reads + k.cost.writes) * item for k in kernels), default=0),
+            sum([part.macs for part in kept]),
+            sum([part.params for part in kept]),
+            sum([part.ms for part in kept]),
+            sum([part.contended_ms for part in kept]),
+            max([part.peak_bytes for part in kept], default=0),
             rewrites=(*segment.rewrites, *whole.rewrites),
         )
+
+    def _sums(self, whole: Whole, processor: str) -> list[_Sums]:
+        """What the kernels of each block of a branch take together, and those outside of blocks."""
+        key = (id(whole), processor)
+        if key not in self._summed:
+            item, found = self.item_bytes(processor), []
+            for block, built in whole.blocks:
+                time = self.kernels_time(built.kernels, processor)
+                macs = sum([kernel.macs for kernel in built.kernels])
+                peak = max([(kernel.cost.reads + kernel.cost.writes) * item for kernel in built.kernels], default=0)
+                found.append(_Sums(block, macs, built.params, time.ms, time.contended_ms, peak))
+            self._summed[key] = whole, found
+        return self._summed[key][1]
 
     def scaled(self, segment: Segment, processor: str, depth: int, width: int, in_channels: int) -> tuple[int, float]:
         """Multiply-accumulates and ms alone of what `branch` tells more of, for whoever asks for thousands of branches."""
@@ -272,7 +287,7 @@ class Costs:
         """Bytes of an element at the processor's precision."""
         return ITEM_BYTES[self.predictor.device.processor(processor).check_precision(self.precision.get(processor))]
 
-    def _full(self, segment: Segment, processor: str, width: int, in_channels: int, entry: EntryKind) -> _Whole:
+    def _full(self, segment: Segment, processor: str, width: int, in_channels: int, entry: EntryKind) -> Whole:
         align = self.align(processor)
         profile = self.predictor.device.processor(processor).profile
         names = tuple(name for name in self.rewrites.get(processor, ()) if name in exact)
@@ -280,14 +295,7 @@ class Costs:
         known = self._whole.get(key)
         if known is None:
             scale = BranchScale(processor, segment.depth, width, entry, 0, align, rewrites=segment.rewrites)
-            design = SegmentDesign(segment.name, segment.start, segment.end, (scale,), "concat")
-            scaled = scale_branch(segment, design, 0, in_channels).graph
-            params = {op.name: scaled.op_facts(op).params for op in scaled.ops}
-            graph, done = laid_out(scaled, names)
-            owners = {op.name: owner_of(op) for op in graph.ops}
-            # what is dropped with a block is so with all of its parts
-            kernels = (replace(kernel, name=owners.get(kernel.name, kernel.name)) for kernel in self.predictor.kernels(graph, processor))
-            known = self._whole[key] = _Whole(tuple(kernels), params, done)
+            known = self._whole[key] = self._wholes.of(segment, scale, in_channels, names)
         return known
 
     def _rewires(self, segment: Segment) -> bool:
@@ -326,18 +334,16 @@ class Costs:
 
     def _readers(self, segment: Segment, processor: str, width: int) -> list[Kernel]:
         """Kernels of a branch that read what arrives."""
-        readers = segment.graph.consumers[segment.start]
-        return [k for k in self._full(segment, processor, width, segment.in_width, "none").kernels if k.name in readers]
+        return self._full(segment, processor, width, segment.in_width, "none").readers(segment.graph.consumers[segment.start])
 
     def _remember(self, segment: Segment) -> int:
         self._known[id(segment)] = segment
         return id(segment)
 
-    def _dropped_ops(self, segment: Segment, depth: int) -> frozenset[str]:
+    def _dropped_blocks(self, segment: Segment, depth: int) -> frozenset[int]:
         key = (self._remember(segment), depth)
         if key not in self._dropped:
-            kept = {op.name for op in drop_units(segment, depth).ops}
-            self._dropped[key] = frozenset(op.name for op in segment.graph.ops if op.name not in kept)
+            self._dropped[key] = frozenset(dropped_blocks(segment, depth))
         return self._dropped[key]
 
 

@@ -53,7 +53,7 @@ def way_features(options: Ways, names: Sequence[str]) -> Floats:
         (n, names).
     """
     segment = options.segment
-    grid = np.indices([len(c) for c in options.candidates]).reshape(len(options.candidates), -1)
+    grid = options.scales_of()
 
     def ratios(of: str, whole: int) -> Floats:
         return np.stack([np.array([getattr(b, of) for b in c])[g] for c, g in zip(options.candidates, grid, strict=True)]) / whole

@@ -40,10 +40,11 @@ class Ways:
         fastest_ms: Computation of the fastest branch, contention included.
         peak_bytes: Activation bytes alive at one time.
         span: Segments of the space that it takes the place of; more than 1 where stages are merged.
-        alone_ms: The original segment on the fastest allowed processor, ms, where that is known.
+        alone_ms: The original segment on the fastest processor, ms, where that is known.
         tail: What follows the join on the host, as a segment of its own, counted in the arrays; None for nothing.
         busy: How long each processor computes, contention included, ms by name: arrays that broadcast to `ms`. Worked out when asked
             for, since most searches never do.
+        numbers: Of scaled copies whose combinations are not all there, the place of each in that order; None where they are.
     """
 
     segment: Segment
@@ -62,6 +63,7 @@ class Ways:
     alone_ms: float | None = None
     tail: Segment | None = None
     busy: Callable[[], Mapping[str, Floats]] = dict
+    numbers: Ints | None = None
 
     @property
     def processors(self) -> tuple[str, ...]:
@@ -95,7 +97,17 @@ class Ways:
         """The branches of one combination."""
         if self.exact:
             return [c[index] for c in self.candidates]
-        return [c[i] for c, i in zip(self.candidates, np.unravel_index(index, [len(c) for c in self.candidates]), strict=True)]
+        return [c[i] for c, i in zip(self.candidates, self.scales_of(np.array([index]))[:, 0].tolist(), strict=True)]
+
+    def scales_of(self, indices: Ints | None = None) -> Ints:
+        """Of combinations of scaled copies, the number of each branch's candidate (branches × combinations).
+
+        Args:
+            indices: Of the combinations; None for all.
+        """
+        every = np.arange(len(self.macs)) if indices is None else indices
+        numbers = every if self.numbers is None else self.numbers[every]
+        return np.array(np.unravel_index(numbers, [len(c) for c in self.candidates]), np.int64)
 
     def out_width(self, index: int) -> int:
         """Channels behind the join of one combination."""

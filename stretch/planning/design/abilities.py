@@ -136,8 +136,10 @@ def _divided(graph: OpGraph, *, hidden: bool) -> set[Divided]:
 
 def _why(stage: Segment) -> str:
     """Why a stage is not stretched."""
-    if stage.name in ("stem", "head"):
-        return f"the {stage.name} stays whole"
+    if stage.name == "head":
+        return "the head stays whole"
+    if stage.name == "stem":
+        return "the stem stays whole where segments are stages"
     holding = next((op for op in stage.graph.ops if kind_of(op.kind).stated), None)
     if not stage.branchable:
         return f"`{stage.start}` or `{stage.end}` is no feature map{_by(holding)}"

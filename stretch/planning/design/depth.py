@@ -5,11 +5,15 @@ from predictors.graph import Op, OpGraph
 from stretch.planning.network.segments import Segment
 
 
-def drop_units(segment: Segment, depth: int) -> OpGraph:
-    """The segment with only `depth` blocks left.
+def dropped_blocks(segment: Segment, depth: int) -> set[int]:
+    """Numbers of the blocks that a segment with only `depth` of them does not have.
 
     Units go from the end of the run that keeps the largest part of its own, so
     that merged stages shrink evenly; the first blocks of a run stay.
+
+    Args:
+        segment: The segment.
+        depth: Blocks that are left.
 
     Raises:
         StretchError: If the segment has no such depth.
@@ -19,8 +23,6 @@ def drop_units(segment: Segment, depth: int) -> OpGraph:
             f"segment `{segment.name}` cannot have depth {depth}",
             f"it has {segment.depth} blocks, {segment.min_depth} of which stay: choose {segment.min_depth} to {segment.depth}",
         )
-    if depth == segment.depth:
-        return segment.graph
     left: dict[int, list[int]] = {}
     total: dict[int, int] = {}
     for i, block in enumerate(segment.blocks):
@@ -31,6 +33,18 @@ def drop_units(segment: Segment, depth: int) -> OpGraph:
     for _ in range(segment.depth - depth):
         run = max((r for r in left if left[r]), key=lambda r: (len(left[r]) / total[r], r))
         gone.add(left[run].pop())
+    return gone
+
+
+def drop_units(segment: Segment, depth: int) -> OpGraph:
+    """The segment with only `depth` blocks left, as `dropped_blocks` has it.
+
+    Raises:
+        StretchError: If the segment has no such depth.
+    """
+    gone = dropped_blocks(segment, depth)
+    if not gone:
+        return segment.graph
     renamed: dict[str, str] = {}
     dropped: set[str] = set()
     for i, block in enumerate(segment.blocks):

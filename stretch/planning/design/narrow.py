@@ -18,10 +18,19 @@ def narrowed_ops(source: OpGraph, channels: ChannelGroups, kept: Mapping[int, in
         kept: Units that each group keeps.
     """
     widths = channels.widths(kept)
-    return [_narrowed(op, source, channels, kept, widths) if op.inputs else op for op in source.ops]
+    return [narrowed_op(op, source, channels, kept, widths) if op.inputs else op for op in source.ops]
 
 
-def _narrowed(op: Op, source: OpGraph, channels: ChannelGroups, kept: Mapping[int, int], widths: Mapping[str, int]) -> Op:
+def narrowed_op(op: Op, source: OpGraph, channels: ChannelGroups, kept: Mapping[int, int], widths: Mapping[str, int]) -> Op:
+    """One of these operators.
+
+    Args:
+        op: The operator; it reads something.
+        source: The graph.
+        channels: Its channel groups.
+        kept: Units that each group keeps.
+        widths: Channels that are left of what it reads first and of what it writes, by operator.
+    """
     first, scaled = op.inputs[0], kind_of(op.kind).scaled
     if scaled is unscaled:
         return op

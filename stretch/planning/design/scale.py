@@ -49,8 +49,19 @@ class ScaledBranch:
     taken: Mapping[str, Taken] = field(default_factory=dict)
 
 
-def _kept(segment: Segment, source: OpGraph, channels: ChannelGroups, scale: BranchScale, in_channels: int) -> dict[int, int]:
-    """Units each group keeps in a branch."""
+def kept_units(segment: Segment, source: OpGraph, channels: ChannelGroups, scale: BranchScale, in_channels: int) -> dict[int, int]:
+    """Units each group keeps in a branch.
+
+    Args:
+        segment: The original segment.
+        source: The same with units dropped.
+        channels: Channel groups of `source`.
+        scale: Of the branch.
+        in_channels: Channels that arrive.
+
+    Raises:
+        StretchError: If width or entry do not fit the segment.
+    """
     where = f"branch `{segment.name}.{scale.processor}`"
     full = source.by_name[source.output].shape[1]
     per = channels.per_unit
@@ -117,11 +128,11 @@ def scale_branch(segment: Segment, design: SegmentDesign, index: int, in_channel
         segment = rewrite_segment(segment, scale.rewrites)
     source = drop_units(segment, scale.depth)
     channels = segment.channels if source is segment.graph else channel_groups(source)
-    kept = _kept(segment, source, channels, scale, in_channels)
+    kept = kept_units(segment, source, channels, scale, in_channels)
     start = _trunk_start(design, index, segment.width)
     ops = [Op(source.input.name, "input", attrs={"shape": (source.input.shape[0], in_channels, *source.input.shape[2:])})]
     if scale.entry != "none":
-        ops += _entry(segment, scale, channels.channels(source.input.name, kept), start)
+        ops += entry_ops(segment, scale, channels.channels(source.input.name, kept), start)
     arriving, given = source.input.name, ops[-1].name
     for op in narrowed_ops(source, channels, kept):
         if op.kind != "input":
@@ -198,7 +209,18 @@ def _pointwise(out: int, *, bias: bool) -> dict[str, Attr]:
     return {"out_channels": out, "kernel": (1, 1), "stride": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1), "groups": 1, "bias": bias}
 
 
-def _entry(segment: Segment, scale: BranchScale, width: int, start: int) -> list[Op]:
+def entry_ops(segment: Segment, scale: BranchScale, width: int, start: int) -> list[Op]:
+    """The operators with which a branch begins.
+
+    Args:
+        segment: The original segment.
+        scale: Of the branch; it has an entry.
+        width: Channels that it gives.
+        start: First of the arriving channels that a slice takes.
+
+    Raises:
+        StretchError: If fewer channels arrive than are to be sliced.
+    """
     if scale.entry == "slice":
         if width > segment.in_width:
             raise StretchError(

@@ -20,14 +20,16 @@ from numpy.typing import NDArray
 from predictors.errors import InfeasibleError
 from predictors.graph import OpGraph
 from predictors.rows import height
-from stretch.planning.config import SINGLE, PlanConfig
+from stretch.planning.config import PlanConfig
 from stretch.planning.cost.bands import BandCosts, BandKey
 from stretch.planning.cost.branch import BranchCost
 from stretch.planning.cost.handover import cuts_itself
 from stretch.planning.cost.ways import Ways
 from stretch.planning.network.parts import clean_cuts, divide, mixing
 from stretch.planning.network.segments import Segment, cut_segment
+from stretch.planning.own_options import SINGLE
 from stretch.planning.search.channelled import ChannelWays
+from stretch.planning.search.offers import Offer
 from stretch.planning.search.pathed import path_ways
 from stretch.planning.search.placed import placed_ways
 from stretch.planning.search.space import DesignSpace
@@ -119,16 +121,18 @@ class BandedSpace:
         """
         first_part = [self.stage.index(i) for i in range(len(self.by_stage))] + [len(self.parts)]
         options: list[list[Ways]] = [list(wholes) for wholes in self._wholes]
-        for stage, group in enumerate(self.space.options):
+        offers: list[list[Offer]] = [[] for _ in self.parts]
+        for stage, (group, offered) in enumerate(zip(self.space.ready, self.space.offers, strict=True)):
             at = first_part[stage]
             options[at] += [replace(o, span=first_part[stage + o.span] - at) for o in group if o.branched]
+            offers[at] += [replace(offer, span=first_part[stage + offer.span] - at) for offer in offered]
         added = {"rows": self._banded, "channels": self._channelled, "own": self._pathed}
         for first, ways in (each for kind, offered in added.items() if kind in kinds for each in offered()):
             options[first].append(ways)
         other = copy(self.space)
         other.segments, other.options = tuple(self.parts), options
         other.arriving = tuple(part.in_width for part in self.parts)
-        return other
+        return other.with_offers(offers)
 
     def _pathed(self) -> list[tuple[int, Ways]]:
         """Every way to compute a part, or a stage of several, by paths of its own or in placed portions, by its first part."""
@@ -137,7 +141,7 @@ class BandedSpace:
             stage, parts = self.space.segments[self.stage[at]], self.by_stage[self.stage[at]]
             pieces = [(part, 1)] + ([(stage, len(parts))] if len(parts) > 1 and part is parts[0] and not self.single else [])
             for segment, span in pieces:
-                alone_ms = [self._alone_ms(at, at + span - 1, i) for i in range(len(self.space.processors))]
+                alone_ms = [self.alone_ms(at, at + span - 1, i) for i in range(len(self.space.processors))]
                 for ways in (*path_ways(self.space, segment), *placed_ways(self.space, segment, alone_ms)):
                     alone = replace(ways, span=span, alone_ms=min(alone_ms))
                     found.append((at, replace(alone, allowed=self.space.allowed(alone))))
@@ -147,7 +151,7 @@ class BandedSpace:
         """Every way to compute a part by channels, by its number."""
         ways = ChannelWays(self.graph, self.space)
         processors = range(len(self.space.processors))
-        return [(at, each) for at, part in enumerate(self.parts) for each in ways.of(part, [self._alone_ms(at, at, i) for i in processors])]
+        return [(at, each) for at, part in enumerate(self.parts) for each in ways.of(part, [self.alone_ms(at, at, i) for i in processors])]
 
     def _banded(self) -> list[tuple[int, Ways]]:
         """Every way to compute a run in bands, by its first part."""
@@ -223,7 +227,7 @@ class BandedSpace:
         written = prod(end.graph.by_name[end.end].shape)
         for holder, (computed, moved) in zip(self.space.holders, self._times(run, list(tried.values())), strict=True):
             alone = min(
-                self._transfer(holder, p, prod(shape)) + self._alone_ms(run.first, run.last, i) + self._transfer(p, costs.host, written)
+                self._transfer(holder, p, prod(shape)) + self.alone_ms(run.first, run.last, i) + self._transfer(p, costs.host, written)
                 for i, p in enumerate(self.space.processors)
             )
             if (computed + moved).max(axis=0).min() + join <= WORTH * alone:
@@ -236,7 +240,7 @@ class BandedSpace:
             self._transfers[key] = self.space.costs.transfer(source, target, elements)
         return self._transfers[key]
 
-    def _alone_ms(self, first: int, last: int, processor: int) -> float:
+    def alone_ms(self, first: int, last: int, processor: int) -> float:
         """A run on one processor, ms."""
         return sum(float(self._wholes[part][processor].slowest_ms[0]) for part in range(first, last + 1))
 
@@ -276,7 +280,7 @@ class BandedSpace:
             fastest_ms=computed.min(axis=1).min(axis=0),
             peak_bytes=np.array([sum(b.peak_bytes for b in row) for row in rows]),
             span=run.last - run.first + 1,
-            alone_ms=min(self._alone_ms(run.first, run.last, i) for i in range(len(self.space.processors))),
+            alone_ms=min(self.alone_ms(run.first, run.last, i) for i in range(len(self.space.processors))),
             busy=lambda: {name: computed[:, i] for i, name in enumerate(run.order)},
         )
         return replace(options, allowed=self.space.allowed(options))
@@ -314,7 +318,7 @@ def with_exact_kinds(graph: OpGraph, config: PlanConfig, space: DesignSpace) -> 
         vectors="channels" in config.planned_kinds,
     )
     mixed = banded.mixed(config.planned_kinds)
-    if config.exact and config.n_meet and not any(o.branched for options in mixed.options for o in options):
+    if config.exact and config.n_meet and not any(any(mixed.offers) or o.branched for options in mixed.ready for o in options):
         raise _nothing_to_split(graph, config)
     return mixed
 
@@ -322,7 +326,7 @@ def with_exact_kinds(graph: OpGraph, config: PlanConfig, space: DesignSpace) -> 
 def without_stretched(space: DesignSpace) -> DesignSpace:
     """The designs of a space that compute what the original computes."""
     other = copy(space)
-    other.options = [[o for o in options if o.exact or not o.branched] for options in space.options]
+    other.options = [[o for o in options if o.exact or not o.branched] for options in space.ready]
     return other
 
 

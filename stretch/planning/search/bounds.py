@@ -6,8 +6,9 @@ from math import ceil, floor, inf
 
 from predictors.errors import InfeasibleError, TightRule, UsageError
 from predictors.graph import OpGraph
-from stretch.planning.config import KINDS, PlanConfig
+from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import AccuracySource
+from stretch.planning.own_options import KINDS
 from stretch.planning.search.exact import Within, search_exact, search_least_loss
 from stretch.planning.search.goal import Goal, search_best
 from stretch.planning.search.layers import TIE

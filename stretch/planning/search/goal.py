@@ -9,6 +9,7 @@ from stretch.planning.objective import Objective
 from stretch.planning.search.exact import Using, Within, search_least
 from stretch.planning.search.measures import LATENCY, Measure, Power, on_only, weighed
 from stretch.planning.search.result import SearchResult
+from stretch.planning.search.sieve import search_sieved
 from stretch.planning.search.space import DesignSpace
 
 
@@ -84,6 +85,8 @@ def search_best(
     Returns:
         The design, its `value` that of the goal; None if there is none.
     """
+    if goal.power is None and within is None and using is None:
+        return search_sieved(space, low, high, n_meet)
     found: list[SearchResult] = []
     for some in goal.groups(space):
         part = on_only(space, some)

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from itertools import combinations
 
 from predictors.graph import OpGraph
-from stretch.planning.cost.ways import Ways
 from stretch.planning.network.segments import Segment
-from stretch.planning.search.space import DesignSpace, Thinning
+from stretch.planning.search.offers import Offer, Thinning
+from stretch.planning.search.space import DesignSpace
 
-#: Most widths and depths of a branch of merged stages, by the number of processors: combinations are a power of it.
+#: Most widths and depths of a branch of merged stages where a search works out all options, by the number of processors: combinations are
+#: a power of it. The search for the least latency (`stretch.planning.search.sieve`) has them all.
 STEPS = {2: Thinning(9, 8), 3: Thinning(6, 6)}
 #: The same with more processors.
 FEWEST = Thinning(4, 3)
@@ -28,16 +29,23 @@ def merge_stages(graph: OpGraph, space: DesignSpace) -> DesignSpace:
         space: The space of its stages.
     """
     stages = space.segments
-    thinning = STEPS.get(len(space.processors), FEWEST)
-    more: list[list[Ways]] = [[] for _ in stages]
+    more: list[list[Offer]] = [[] for _ in stages]
     for first, last in combinations(range(len(stages)), 2):
         run = stages[first : last + 1]
         if not all(stage.branchable and stage.name not in space.kept for stage in run) or any(stage.tapped for stage in run[:-1]):
             continue
         segment = space.costs.cut(graph, merged_name(run), run[0].start, run[-1].end)
-        for branches in range(2, len(space.processors) + 1):
-            more[first] += space.merged(segment, first, len(run), branches, thinning)
-    return space.with_runs(more)
+        more[first] += space.offered(segment, first, len(run), thinning_for(space))
+    return space.with_offers(more)
+
+
+def thinning_for(space: DesignSpace) -> Thinning:
+    """How many scales a branch of a run has where all options are worked out.
+
+    Args:
+        space: The space that the run is for.
+    """
+    return STEPS.get(len(space.processors), FEWEST)
 
 
 def merged_name(stages: Sequence[Segment]) -> str:

@@ -69,7 +69,7 @@ class Rules:
 
         Args:
             ways: Combinations of the branches of one segment.
-            segment_ms: The original segment on the fastest allowed processor, ms.
+            segment_ms: The original segment on the fastest of its processors, ms.
         """
         kept = np.ones(ways.ms.shape, bool)
         for constraint, value in self.asked:

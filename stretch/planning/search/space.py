@@ -1,38 +1,22 @@
 """All legal designs of one network on one device, as arrays of options per segment."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
-from functools import reduce
+from dataclasses import replace
 from itertools import combinations
 from math import log10, prod
-from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from predictors.joins import DEFAULT, JoinKind, join_of
-from stretch.planning.cost.branch import BranchCost, Costs
-from stretch.planning.cost.ways import Ints, Mask, Ways
-from stretch.planning.design.widths import each_partitions, legal_widths
+from predictors.joins import DEFAULT, JoinKind
+from stretch.planning.cost.branch import Costs
+from stretch.planning.cost.ways import Mask, Ways
 from stretch.planning.network.segments import Segment, join_kinds
+from stretch.planning.search.offers import Offer, Thinning, pixels
 from stretch.planning.search.rules import Rules
 
-Floats = NDArray[np.float64]
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Thinning:
-    """How many of a branch's scales are offered.
-
-    Args:
-        widths: Most widths.
-        depths: Most depths.
-    """
-
-    widths: int
-    depths: int
+#: Scales of a branch that are looked at first where any will do.
+SAMPLE = Thinning(4, 3)
 
 
 class DesignSpace:
@@ -42,6 +26,9 @@ class DesignSpace:
     other. One that widens it, such as `concat`, couples them: then costs hold
     for the number of channels that `arriving` states per segment. Where what
     follows cannot read other widths, `project` takes its place.
+
+    Scaled copies are offers (`stretch.planning.search.offers`) until somebody asks for all options:
+    some searches work out the few that they need.
 
     Args:
         segments: The segments of the network, in order.
@@ -75,42 +62,66 @@ class DesignSpace:
         self.join = join
         self.kept = frozenset(kept)
         self.arriving = tuple(arriving) if arriving is not None else tuple(s.in_width for s in self.segments)
-        self.options: list[list[Ways]] = []
+        #: What is worked out already of each segment's options, by the segment at which they start.
+        self.ready: list[list[Ways]] = []
+        #: What is not.
+        self.offers: list[list[Offer]] = []
+        self._options: list[list[Ways]] | None = None
         for i, segment in enumerate(self.segments):
-            following = self.segments[i + 1] if i + 1 < len(self.segments) else None
-            kind: JoinKind = join if join in join_kinds(segment, following) else DEFAULT
-            here = [self.whole(segment, p, self.arriving[i]) for p in self.processors]
-            if stretched and segment.branchable and segment.name not in self.kept:
-                for count in range(2, min(len(self.processors), segment.width) + 1):
-                    here += [self._branched(segment, subset, kind, self.arriving[i]) for subset in combinations(self.processors, count)]
-            self.options.append([o for o in here if len(o.macs)])
+            self.ready.append([self.whole(segment, p, self.arriving[i]) for p in self.processors])
+            able = stretched and segment.branchable and segment.name not in self.kept
+            self.offers.append(self.offered(segment, i, 1) if able else [])
+
+    @property
+    def options(self) -> list[list[Ways]]:
+        """All options of each segment, by the segment at which they start."""
+        if self._options is None:
+            made = [[self.checked(offer.ways(self.holders)) for offer in offers if offer.count] for offers in self.offers]
+            self._options = [[*ready, *more] for ready, more in zip(self.ready, made, strict=True)]
+        return self._options
+
+    @options.setter
+    def options(self, options: list[list[Ways]]) -> None:
+        self._options, self.ready, self.offers = options, options, [[] for _ in options]
 
     @property
     def size_log10(self) -> float:
         """Decimal logarithm of the number of designs, constraints aside."""
         # from the end: designs of everything behind a segment; an integer has no upper limit
         behind = [1]
-        for options in reversed(self.options):
-            behind.insert(0, sum(len(o.macs) * behind[o.span - 1] for o in options))
+        for ready, offers in zip(reversed(self.ready), reversed(self.offers), strict=True):
+            some = [(len(ways.macs), ways.span) for ways in ready] + [(offer.full.count, offer.span) for offer in offers]
+            behind.insert(0, sum(count * behind[span - 1] for count, span in some))
         return log10(behind[0])
 
     @property
     def most_meetings(self) -> int:
         """Most segments that can branch in one design, each by itself within the rules."""
         behind = [0]
-        for options in reversed(self.options):
-            able = [1 + behind[o.span - 1] for o in options if len(o.candidates) > 1 and o.allowed.any()]
+        for ready, offers in zip(reversed(self.ready), reversed(self.offers), strict=True):
+            able = [1 + behind[o.span - 1] for o in ready if o.branched and o.allowed.any()]
+            able += [1 + behind[offer.span - 1] for offer in offers if offer.count and self._able(offer)]
             behind.insert(0, max([behind[0], *able]))
         return behind[0]
+
+    def _able(self, offer: Offer) -> bool:
+        """Whether some way of an offer keeps to the rules; few of its scales mostly tell."""
+        some = (offer.full.thinned(SAMPLE), offer)
+        return any(self.checked(each.ways(self.holders)).allowed.any() for each in some)
 
     @property
     def longest_span(self) -> int:
         """Segments in the longest run that may be merged; 1 where none may."""
-        return max(o.span for options in self.options for o in options)
+        return max(o.span for options in (*self.ready, *self.offers) for o in options)
 
-    def fastest(self, segment: Segment) -> float:
-        """The original segment on the fastest allowed processor, ms."""
-        return min(self.costs.whole(segment, p).ms for p in self.processors)
+    def alone_ms(self, options: Ways) -> float:
+        """The original segment on the fastest of the processors that its options use, ms.
+
+        Rules compare with it, so that what two processors may do does not depend on which others there are.
+        """
+        if options.alone_ms is not None:
+            return options.alone_ms
+        return min(self.costs.whole(options.segment, p).ms for p in options.processors)
 
     def leaving_ms(self, holder: str) -> float:
         """Transfer of the network's output to the host, from the processor that holds it, ms."""
@@ -120,178 +131,47 @@ class DesignSpace:
     def whole(self, segment: Segment, processor: str, arriving: int) -> Ways:
         """The way to run a segment in one piece on a processor, where so many channels arrive."""
         cost = self.costs.branch(segment, processor, segment.depth, segment.width, arriving)
-        elements = _pixels(segment, segment.start) * arriving
+        elements = pixels(segment, segment.start) * arriving
         entering = np.array([[self.costs.transfer(h, processor, elements)] for h in self.holders])
         ms = np.array([cost.ms])
-        options = Ways(
+        return self.checked(Ways(
             segment, "none", ((cost,),), np.array([cost.macs]), np.array([cost.params]), entering + ms, np.ones((len(self.holders), 1), bool),
             np.ones(1), entering, ms, ms, np.array([cost.peak_bytes]), busy=lambda: {processor: ms},
-        )  # fmt: skip
-        return replace(options, allowed=self.allowed(options))
+        ))  # fmt: skip
 
-    def merged(self, segment: Segment, first: int, span: int, branches: int, thinning: Thinning) -> list[Ways]:
-        """Ways to run merged segments on every subset of a number of processors.
+    def offered(self, segment: Segment, first: int, span: int, thinning: Thinning | None = None) -> list[Offer]:
+        """A segment in scaled copies, on every subset of the processors.
 
         Args:
-            segment: The merged segment.
+            segment: The segment: one of the space, or several that follow each other as one.
             first: Number of the first segment it consists of.
             span: How many these are.
-            branches: Processors to use.
-            thinning: How many scales each branch is offered at.
+            thinning: How many scales of each branch there are where all options are asked for; None for all.
         """
         following = self.segments[first + span] if first + span < len(self.segments) else None
         kind: JoinKind = self.join if self.join in join_kinds(segment, following) else DEFAULT
-        subsets = combinations(self.processors, branches) if branches <= segment.width else ()
-        here = [self._branched(segment, subset, kind, self.arriving[first], thinning) for subset in subsets]
-        return [replace(o, span=span) for o in here if len(o.macs)]
+        counts = range(2, min(len(self.processors), segment.width) + 1)
+        subsets = (subset for count in counts for subset in combinations(self.processors, count))
+        return [Offer(segment, subset, kind, self.arriving[first], self.costs, self.rules, span, thinning) for subset in subsets]
 
-    def with_runs(self, more: Sequence[Sequence[Ways]]) -> "DesignSpace":
-        """The same designs and those that use `more` options, listed by the segment at which they start."""
+    def with_offers(self, more: Sequence[Sequence[Offer]]) -> "DesignSpace":
+        """The same designs and those that use `more`, listed by the segment at which they start."""
         other = copy(self)
-        other.options = [[*options, *extra] for options, extra in zip(self.options, more, strict=True)]
+        other._options = None
+        other.offers = [[*offers, *extra] for offers, extra in zip(self.offers, more, strict=True)]
         return other
 
-    def _branched(self, segment: Segment, subset: tuple[str, ...], join: JoinKind, arriving: int, thinning: Thinning | None = None) -> Ways:
-        candidates = []
-        depths = self.rules.depths(segment)
-        for processor in subset:
-            own = self.costs.rewritten(segment, processor)
-            widths = self.rules.widths(own, legal_widths(own, self.costs.align(processor)))
-            if thinning is not None:
-                depths, widths = _spread(depths, thinning.depths), _spread(widths, thinning.widths)
-            self.costs.prepare(own, processor, widths, (arriving,))
-            candidates.append(tuple(self.costs.branch(own, processor, d, w, arriving) for w in widths for d in depths))
-        joins = self._join_costs(segment, subset, candidates, join)
-        grid = _Grid(candidates, [(len(widths), len(depths)) for widths in joins.widths])
-        computed = [grid.column(i, "contended_ms") + grid.joined(ms) for i, ms in enumerate(joins.ms)]
-        elements = _pixels(segment, segment.start) * arriving
-        ms, exchange = (np.empty((len(self.holders), grid.count)) for _ in range(2))
-        for at, holder in enumerate(self.holders):
-            moved = [self.costs.transfer(holder, p, elements) + grid.joined(out) for p, out in zip(subset, joins.out_ms, strict=True)]
-            total = reduce(np.maximum, [own + move for own, move in zip(computed, moved, strict=True)])
-            np.add(total, grid.joined(joins.join_ms), out=grid.folded(ms[at]))
-            grid.folded(exchange[at])[...] = reduce(np.maximum, moved) + grid.joined(joins.join_ms)
-        options = Ways(
-            segment,
-            join,
-            tuple(candidates),
-            macs=grid.total("macs", joins.macs.sum(axis=0)),
-            params=grid.total("params", joins.params.sum(axis=0)),
-            ms=ms,
-            allowed=np.ones((len(self.holders), grid.count), bool),
-            depth=grid.flat(sum(grid.column(i, "depth") / segment.depth for i in range(len(subset)))),
-            exchange_ms=exchange,
-            slowest_ms=grid.flat(reduce(np.maximum, computed)),
-            fastest_ms=grid.flat(reduce(np.minimum, computed)),
-            peak_bytes=grid.total("peak_bytes"),
-            busy=lambda: {name: grid.flat(each) for name, each in zip(subset, computed, strict=True)},
-        )
+    def checked(self, options: Ways) -> Ways:
+        """Options with the rules applied."""
         return replace(options, allowed=self.allowed(options))
 
     def allowed(self, options: Ways) -> Mask:
         """Which combinations meet every rule, per holder."""
-        alone = self.fastest(options.segment) if options.alone_ms is None else options.alone_ms
-        return self.rules.allowed(options, alone)
+        return self.rules.allowed(options, self.alone_ms(options))
 
     def under(self, rules: Rules) -> "DesignSpace":
         """The same designs under other rules; the floors on depth and width are taken as they are."""
         other = copy(self)
         other.rules = rules
-        other.options = [[replace(o, allowed=other.allowed(o)) for o in options] for options in self.options]
+        other.options = [[other.checked(o) for o in options] for options in self.options]
         return other
-
-    def _join_costs(
-        self, segment: Segment, subset: tuple[str, ...], candidates: Sequence[Sequence[BranchCost]], join: JoinKind
-    ) -> "_Joins":
-        widths = [sorted({c.width for c in branch}) for branch in candidates]
-        shape = [len(w) for w in widths]
-        combos = np.stack([np.array(w)[at] for w, at in zip(widths, np.indices(shape).reshape(len(subset), -1), strict=True)])
-        parts = self._parts(segment, combos, max(self.costs.align(p) for p in subset), join)
-        macs, params = np.zeros(combos.shape, np.int64), np.zeros(combos.shape, np.int64)
-        ms, out_ms = np.zeros(combos.shape), np.zeros(combos.shape)
-        pixels = _pixels(segment, segment.end)
-        widens = join_of(join).widens
-        for i, processor in enumerate(subset):
-            if not widens:
-                ends, which = np.unique(np.stack([combos[i], parts[i]]), axis=1, return_inverse=True)
-                found = np.array(self.costs.join_convs(segment, processor, list(zip(*ends.tolist(), strict=True))), float)
-                macs[i], ms[i], params[i] = found.reshape(-1, 3)[which].T
-            out_ms[i] = _each(parts[i], lambda part, own=processor: self.costs.transfer(own, self.costs.host, pixels * part))
-        channels = combos.sum(axis=0) if widens else np.full(combos.shape[1], segment.width)
-        join_ms = _each(channels, lambda count: self.costs.join(segment, join, count, len(subset)))
-        return _Joins(widths, macs, params, ms, out_ms, join_ms)
-
-    @staticmethod
-    def _parts(segment: Segment, widths: Ints, align: int, join: JoinKind) -> Ints:
-        """Channels each branch hands to the join (branches × combinations)."""
-        if join_of(join).widens:
-            return widths
-        return each_partitions(segment.width, widths, align) if join_of(join).divides else np.full_like(widths, segment.width)
-
-
-def _each(numbers: Ints, ms: Callable[[int], float]) -> Floats:
-    """What a function tells of each number; it is asked once for equal ones."""
-    different, which = np.unique(numbers, return_inverse=True)
-    return np.array([ms(number) for number in different.tolist()])[which]
-
-
-@dataclass(frozen=True)
-class _Joins:
-    """Costs of what ends the branches, per combination of widths: 1×1 convolutions, transfers, the join."""
-
-    widths: list[list[int]]
-    macs: Ints
-    params: Ints
-    ms: Floats
-    out_ms: Floats
-    join_ms: Floats
-
-
-class _Grid:
-    """Combinations of branches' scales, with an axis for the width of each branch and one for its depth.
-
-    What depends on few of the axes is not repeated for the others: combinations are a power of the scales, and may be millions.
-
-    Args:
-        candidates: Per branch, its scales: widths, and for each the depths.
-        sizes: Widths and depths of each branch.
-    """
-
-    def __init__(self, candidates: Sequence[Sequence[BranchCost]], sizes: Sequence[tuple[int, int]]) -> None:
-        self._candidates, self._shape = candidates, [size for pair in sizes for size in pair]
-        self.count = prod(self._shape)
-
-    def column(self, branch: int, name: str) -> NDArray[Any]:
-        """A number of one branch's scales, along its axes."""
-        axes = [size if axis // 2 == branch else 1 for axis, size in enumerate(self._shape)]
-        return np.array([getattr(each, name) for each in self._candidates[branch]]).reshape(axes)
-
-    def joined(self, values: NDArray[Any]) -> NDArray[Any]:
-        """A number of the join for each combination of widths, along the axes of the widths."""
-        return values.reshape([1 if axis % 2 else size for axis, size in enumerate(self._shape)])
-
-    def flat(self, values: NDArray[Any]) -> NDArray[Any]:
-        """One entry for each combination."""
-        return np.broadcast_to(values, self._shape).reshape(-1)
-
-    def folded(self, flat: NDArray[Any]) -> NDArray[Any]:
-        """A view along all axes of an array that has one entry for each combination."""
-        return flat.reshape(self._shape)
-
-    def total(self, name: str, joins: Ints | None = None) -> Ints:
-        """A whole number summed over the branches, and over what ends them."""
-        start = 0 if joins is None else self.joined(joins)
-        return self.flat(sum((self.column(i, name) for i in range(len(self._candidates))), start))
-
-
-def _pixels(segment: Segment, name: str) -> int:
-    """Positions of a feature map, batch included."""
-    shape = segment.graph.by_name[name].shape
-    return shape[0] * prod(shape[2:])
-
-
-def _spread(values: Sequence[T], count: int) -> list[T]:
-    """At most `count` of the values, evenly spread, the first and the last among them."""
-    if len(values) <= count:
-        return list(values)
-    return [values[round(i * (len(values) - 1) / (count - 1))] for i in range(count)]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from importlib import import_module
 
 from predictors.errors import UsageError
-from stretch.planning.config import STRATEGIES
+from stretch.planning.own_options import STRATEGIES
 from stretch.planning.search.result import SearchResult
 from stretch.planning.search.space import DesignSpace
 

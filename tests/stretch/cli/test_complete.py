@@ -42,6 +42,7 @@ def completed(home, *words):
         (("stretch", "run", "--trust"), {"--trust", "--trust-code"}),
         (("stretch", "branch", "tiny_resnet", "--device", ""), set(list_devices())),
         (("stretch", "branch", "tiny_resnet", "--merge", "a"), {"auto", "always"}),
+        (("stretch", "branch", "tiny_resnet", "--cuts", ""), {"blocks", "stages"}),
         (("stretch", "branch", "tiny_resnet", "--strategy", ""), {"evolve", "exact", "grid", "operator_split"}),
         (("stretch", "explain", "bundle", "-d", "pix"), {"pixel4", "pixel6"}),
         (("stretch", "branch", "tiny_re"), {"tiny_regnet", "tiny_resnet"}),

@@ -49,7 +49,7 @@ def test_details_tell_what_of_each_stage_can_be_scaled_and_divided(capsys):
     stages = {stage["name"]: stage for stage in item["stages"]}
     assert stages["s1"]["scaled"] == ["depth", "width", "hidden"]
     assert {"rows", "channels"} <= set(stages["s1"]["exact"])
-    assert stages["stem"]["why"] == "the stem stays whole"
+    assert stages["stem"]["why"] == "the stem stays whole where segments are stages"
 
 
 def test_details_for_people_are_a_table_a_model(capsys):

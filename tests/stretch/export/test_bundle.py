@@ -9,12 +9,18 @@ import numpy as np  # noqa: E402 - torch may be missing
 from predictors.errors import StretchError  # noqa: E402
 from scheduler.bundle.load import load_bundle  # noqa: E402
 from scheduler.runtime.session import Session  # noqa: E402
+from stretch.capture import capture  # noqa: E402
 from stretch.export.bundle import BundleFacts, export_bundle  # noqa: E402
+from stretch.planning.config import PlanConfig  # noqa: E402
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
+from stretch.planning.design.scale import scaled_graph  # noqa: E402
 from stretch.planning.design.widths import partitions  # noqa: E402
 from stretch.planning.network.segments import split_segments  # noqa: E402
+from stretch.planning.search.cutting import cut_blocks  # noqa: E402
+from stretch.planning.search.merging import merge_stages  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from tests.stretch.designs import identity_design, whole  # noqa: E402
+from tests.stretch.planning.spaces import make_space  # noqa: E402
 
 pytestmark = pytest.mark.torch
 FACTS = BundleFacts(
@@ -132,3 +138,31 @@ def test_bands_that_state_other_rows_than_their_files_read_are_refused(captured,
     (tmp_path / "b" / "bundle.json").write_text(json.dumps(raw))
     with pytest.raises(StretchError, match=r"does not fit the bundle: its input is `.*` \[1, "):
         load_bundle(tmp_path / "b")
+
+
+@pytest.mark.parametrize("cuts", [("stem_to_s1_1", "s1_2_to_s2_2"), ("stem", "s1_2", "s2_1_to_s2_2")])
+def test_stem_and_runs_of_blocks_in_scaled_copies_run_as_the_module_does_in_torch(captured, tmp_path, cuts):
+    found = captured("tiny_resnet")
+    space = merge_stages(found.graph, make_space(found.graph, alpha=1e6, beta=1e6))
+    cut = cut_blocks(found.graph, PlanConfig(merge="always"), space, merged=True)
+    parts, at = [], 0
+    while at < len(cut.segments):
+        offer = next((o for o in cut.offers[at] if o.segment.name in cuts), None)
+        if offer is None:
+            parts.append(cut.ready[at][0].design(0, cut.costs))
+            at += 1
+            continue
+        # narrow branches of both processors, so that channels are inherited in part
+        parts.append(offer.ways(cut.holders, np.array([offer.count // 3])).design(0, cut.costs))
+        at += offer.span
+    design = BranchDesign(found.graph.name, "mi9", tuple(parts))
+    assert [part.name for part in design.segments if not part.whole] == list(cuts)
+    model = build(found, design)
+    assert capture(model, found.graph.input.shape, found.graph.name).graph == scaled_graph(found.graph, design)
+    export_bundle(tmp_path / "b", found, model, None, FACTS, "0.1.0")
+    x = torch.randn(found.graph.input.shape)
+    with torch.inference_mode():
+        want = model(x).numpy()
+    with Session(load_bundle(tmp_path / "b", check_hashes=True)) as session:
+        got = session(x.numpy())
+    assert np.abs(got - want).max() <= 1e-4 * np.abs(want).max()

@@ -1,16 +1,22 @@
 """When stages are merged, and what is said about it."""
 
 from functools import cache
-from math import ceil, floor
+from itertools import combinations
+from math import ceil, floor, inf
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from predictors.devices import load_device
 from predictors.errors import InfeasibleError, UnknownNameError, UsageError
+from stretch.planning.choose import choose
 from stretch.planning.config import PlanConfig
 from stretch.planning.network.segments import split_segments
-from stretch.planning.plan import evaluate, plan
+from stretch.planning.plan import Asked, evaluate, plan
 from stretch.planning.search.exact import search_exact
 from stretch.planning.search.merging import merge_stages
+from stretch.planning.search.sieve import search_sieved
 from tests.predictors.networks import resnet50, small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.planning.spaces import LOOSE, make_space
@@ -88,7 +94,7 @@ def test_as_many_meeting_points_as_possible_are_kept(alpha):
     merged = merge_stages(graph, make_space(graph, "pixel6", alpha=alpha, beta=defaults.beta, balance=defaults.balance))
     low, high = ceil(0.97 * graph.macs), floor(1.03 * graph.macs)
     assert search_exact(merged, low, high, result.design.n_meet + 1) is None
-    assert search_exact(merged, low, high, result.design.n_meet).ms == pytest.approx(result.run.makespan_ms)
+    assert search_sieved(merged, low, high, result.design.n_meet).ms == pytest.approx(result.run.makespan_ms)
 
 
 def test_stages_merge_to_reach_the_number_of_meeting_points_asked_for():
@@ -187,3 +193,29 @@ def test_strategy_evolve_is_never_better_than_exact_and_claims_nothing(objective
     assert tried.objective.value >= best.objective.value - 1e-9
     assert tried.optimal is False
     assert tried.gap is None
+
+
+@pytest.mark.slow
+@settings(max_examples=20, deadline=None)
+@given(
+    st.sampled_from(["mi9", "mi9 fitted"]),
+    st.sampled_from([(1, 1), (2, 2), (3, 3, 3)]),
+    st.floats(0.1, 3.0),
+    st.sampled_from([("stretch",), ("stretch", "rows")]),
+    st.sampled_from(["latency", "energy"]),
+)
+def test_one_processor_more_never_makes_the_best_design_worse(device, blocks, alpha, kinds, objective):
+    profile = load_device("mi9") if device == "mi9 fitted" else specified(device)
+    graph = small_resnet(32, blocks=blocks, mids=(16, 32, 64)[: len(blocks)])
+
+    def best(processors):
+        asked = Asked.of(graph, profile, PlanConfig(processors=processors, alpha=alpha, kinds=kinds, objective=objective))
+        try:
+            found = choose(asked.trunk, asked.config, asked.costs, asked.stages, explain=False).found
+        except InfeasibleError:
+            return inf
+        return found.ms if found.value is None else found.value
+
+    every = best(("cpu", "gpu", "dsp"))
+    for some in combinations(("cpu", "gpu", "dsp"), 2):
+        assert every <= best(some) * (1 + 1e-9)

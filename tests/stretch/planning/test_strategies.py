@@ -3,7 +3,8 @@
 import pytest
 
 from predictors.errors import UsageError
-from stretch.planning.config import SINGLE, STRATEGIES, PlanConfig
+from stretch.planning.config import PlanConfig
+from stretch.planning.own_options import SINGLE, STRATEGIES
 from stretch.planning.search.banded import with_exact_kinds
 from stretch.planning.strategies import search
 from tests.predictors.networks import small_resnet

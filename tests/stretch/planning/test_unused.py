@@ -95,7 +95,7 @@ def test_rule_that_keeps_it_out_is_named_with_the_nearest_value(device, flag, me
     _, choice, _, told = asked(device)
     each = next(each for each in told if each.processor == "dsp")
     groups = [o for options in choice.space.options for o in options if "dsp" in o.processors and len(o.candidates) > 1]
-    nearest = min(measure(group, choice.space.fastest(group.segment)) for group in groups)
+    nearest = min(measure(group, choice.space.alone_ms(group)) for group in groups)
     assert f"no branch on it meets `{flag}`: " in each.rule
     assert f" {nearest:.2g} " in each.rule
     assert "at most 10 is allowed" in each.rule

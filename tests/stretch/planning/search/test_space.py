@@ -69,7 +69,7 @@ def test_allowed_options_are_exactly_those_that_meet_every_rule():
         if len(options.candidates) == 1:
             assert options.allowed.all()
             continue
-        limit = space.fastest(options.segment)
+        limit = space.alone_ms(options)
         for index in range(len(options.macs)):
             meets = (
                 options.slowest_ms[index] <= 1.1 * limit

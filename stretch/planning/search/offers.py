@@ -1,0 +1,324 @@
+"""Ways to run a segment in scaled copies, worked out when they are asked for: their number is a power of the scales, and may be millions."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, reduce
+from math import prod
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from predictors.joins import JoinKind, join_of
+from stretch.planning.cost.branch import BranchCost, Costs
+from stretch.planning.cost.ways import Ints, Ways
+from stretch.planning.design.widths import each_partitions, legal_widths
+from stretch.planning.network.segments import Segment
+from stretch.planning.search.rules import Rules
+
+Floats = NDArray[np.float64]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Thinning:
+    """How many of a branch's scales are worked out.
+
+    Args:
+        widths: Most widths.
+        depths: Most depths.
+    """
+
+    widths: int
+    depths: int
+
+
+@dataclass(frozen=True)
+class Joins:
+    """Costs of what ends the branches, per combination of widths: 1×1 convolutions, transfers, the join.
+
+    Args:
+        macs: Multiply-accumulates (branches × combinations).
+        params: Learned numbers, as `macs`.
+        ms: Time beside other branches, as `macs`.
+        out_ms: Transfer to the host, as `macs`.
+        join_ms: Time of the join.
+    """
+
+    macs: Ints
+    params: Ints
+    ms: Floats
+    out_ms: Floats
+    join_ms: Floats
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A segment in scaled copies on one subset of the processors.
+
+    Args:
+        segment: The original segment.
+        subset: Processors of the branches, in order.
+        join: How they meet.
+        arriving: Channels that arrive.
+        costs: Costs on the device.
+        rules: Which depths and widths there are.
+        span: Segments of the space that it takes the place of.
+        thinning: How many scales of a branch there are; None for all.
+    """
+
+    segment: Segment
+    subset: tuple[str, ...]
+    join: JoinKind
+    arriving: int
+    costs: Costs
+    rules: Rules
+    span: int = 1
+    thinning: Thinning | None = None
+
+    @cached_property
+    def scales(self) -> tuple[tuple[list[int], list[int]], ...]:
+        """Widths and depths of each branch, ascending."""
+        most, depths = self.thinning, self.rules.depths(self.segment)
+        found = []
+        for processor in self.subset:
+            own = self.costs.rewritten(self.segment, processor)
+            widths = self.costs.remembered(_Offered).widths(own, self.costs.align(processor), self.rules)
+            found.append((widths, depths) if most is None else (_spread(widths, most.widths), _spread(depths, most.depths)))
+        return tuple(found)
+
+    @cached_property
+    def full(self) -> "Offer":
+        """The same with all scales."""
+        return self if self.thinning is None else replace(self, thinning=None)
+
+    def thinned(self, thinning: Thinning) -> "Offer":
+        """The same with fewer scales, and the same one each time.
+
+        Args:
+            thinning: How many.
+        """
+        if thinning not in self._thinned:
+            self._thinned[thinning] = replace(self, thinning=thinning)
+        return self._thinned[thinning]
+
+    @cached_property
+    def _thinned(self) -> dict[Thinning, "Offer"]:
+        return {}
+
+    @property
+    def count(self) -> int:
+        """Combinations of the scales."""
+        return prod(len(widths) * len(depths) for widths, depths in self.scales)
+
+    @cached_property
+    def candidates(self) -> tuple[tuple[BranchCost, ...], ...]:
+        """Per branch, its scales: widths, and for each the depths."""
+        found = []
+        for processor, (widths, depths) in zip(self.subset, self.scales, strict=True):
+            own = self.costs.rewritten(self.segment, processor)
+            self.costs.prepare(own, processor, widths, (self.arriving,))
+            found.append(tuple(self.costs.branch(own, processor, d, w, self.arriving) for w in widths for d in depths))
+        return tuple(found)
+
+    @property
+    def elements(self) -> int:
+        """Of the tensor that arrives."""
+        return pixels(self.segment, self.segment.start) * self.arriving
+
+    @cached_property
+    def joins(self) -> Joins:
+        """What ends the branches, for each combination of their widths, in the order of `numpy.indices`."""
+        widths = [some for some, _ in self.scales]
+        shape = [len(w) for w in widths]
+        combos = np.stack([np.array(w)[at] for w, at in zip(widths, np.indices(shape).reshape(len(shape), -1), strict=True)])
+        parts = self._parts(combos)
+        macs, params = np.zeros(combos.shape, np.int64), np.zeros(combos.shape, np.int64)
+        ms, out_ms = np.zeros(combos.shape), np.zeros(combos.shape)
+        positions = pixels(self.segment, self.segment.end)
+        widens = join_of(self.join).widens
+        for i, processor in enumerate(self.subset):
+            if not widens:
+                ends, which = np.unique(np.stack([combos[i], parts[i]]), axis=1, return_inverse=True)
+                found = np.array(self.costs.join_convs(self.segment, processor, list(zip(*ends.tolist(), strict=True))), float)
+                macs[i], ms[i], params[i] = found.reshape(-1, 3)[which].T
+            out_ms[i] = _each(parts[i], lambda part, own=processor: self.costs.transfer(own, self.costs.host, positions * part))
+        channels = combos.sum(axis=0) if widens else np.full(combos.shape[1], self.segment.width)
+        join_ms = _each(channels, lambda count: self.costs.join(self.segment, self.join, count, len(self.subset)))
+        return Joins(macs, params, ms, out_ms, join_ms)
+
+    def _parts(self, widths: Ints) -> Ints:
+        """Channels each branch hands to the join (branches × combinations)."""
+        if join_of(self.join).widens:
+            return widths
+        align = max(self.costs.align(p) for p in self.subset)
+        whole = self.segment.width
+        return each_partitions(whole, widths, align) if join_of(self.join).divides else np.full_like(widths, whole)
+
+    def ways(self, holders: Sequence[str], numbers: Ints | None = None) -> Ways:
+        """The ways to run the segment, every rule met or not.
+
+        Args:
+            holders: Processors that may hold what arrives.
+            numbers: Of the combinations that are worked out, ascending; None for all.
+        """
+        joins, branches = self.joins, range(len(self.subset))
+        sizes = [(len(widths), len(depths)) for widths, depths in self.scales]
+        grid: _Combinations = _Grid(self.candidates, sizes) if numbers is None else _Some(self.candidates, sizes, numbers)
+        computed = [grid.column(i, "contended_ms") + grid.joined(joins.ms[i]) for i in branches]
+        ms, exchange = (np.empty((len(holders), grid.count)) for _ in range(2))
+        for at, holder in enumerate(holders):
+            entering = [self.costs.transfer(holder, p, self.elements) for p in self.subset]
+            moved = [into + grid.joined(joins.out_ms[i]) for i, into in enumerate(entering)]
+            total = reduce(np.maximum, [own + move for own, move in zip(computed, moved, strict=True)])
+            np.add(total, grid.joined(joins.join_ms), out=grid.folded(ms[at]))
+            grid.folded(exchange[at])[...] = reduce(np.maximum, moved) + grid.joined(joins.join_ms)
+        return Ways(
+            self.segment,
+            self.join,
+            self.candidates,
+            macs=grid.total("macs", joins.macs.sum(axis=0)),
+            params=grid.total("params", joins.params.sum(axis=0)),
+            ms=ms,
+            allowed=np.ones((len(holders), grid.count), bool),
+            depth=grid.flat(sum(grid.column(i, "depth") / self.segment.depth for i in branches)),
+            exchange_ms=exchange,
+            slowest_ms=grid.flat(reduce(np.maximum, computed)),
+            fastest_ms=grid.flat(reduce(np.minimum, computed)),
+            peak_bytes=grid.total("peak_bytes"),
+            span=self.span,
+            busy=lambda: {name: grid.flat(each) for name, each in zip(self.subset, computed, strict=True)},
+            numbers=numbers,
+        )
+
+
+class _Offered:
+    """Widths that branches may have, of each segment, slice of a processor, and floors."""
+
+    def __init__(self) -> None:
+        self._widths: dict[tuple[int, int, str], tuple[Segment, list[int]]] = {}
+
+    def widths(self, segment: Segment, align: int, rules: Rules) -> list[int]:
+        """Those of one segment.
+
+        Args:
+            segment: The segment.
+            align: Channels that widths are multiples of.
+            rules: The constraints.
+        """
+        key = id(segment), align, repr(rules.floors)
+        if key not in self._widths:
+            self._widths[key] = segment, rules.widths(segment, legal_widths(segment, align))
+        return self._widths[key][1]
+
+
+class _Combinations(Protocol):
+    """Combinations of branches' scales."""
+
+    count: int
+
+    def column(self, branch: int, name: str) -> NDArray[Any]:
+        """A number of one branch's scales, which broadcasts to all combinations."""
+
+    def joined(self, values: NDArray[Any]) -> NDArray[Any]:
+        """A number of the join for each combination of widths, which broadcasts so, too."""
+
+    def flat(self, values: NDArray[Any]) -> NDArray[Any]:
+        """One entry for each combination."""
+
+    def folded(self, flat: NDArray[Any]) -> NDArray[Any]:
+        """A view of an array with one entry for each combination, of the shape that the others broadcast to."""
+
+    def total(self, name: str, joins: Ints | None = None) -> Ints:
+        """A whole number summed over the branches, and over what ends them."""
+
+
+class _Grid:
+    """All combinations, with an axis for the width of each branch and one for its depth.
+
+    What depends on few of the axes is not repeated for the others.
+
+    Args:
+        candidates: Per branch, its scales: widths, and for each the depths.
+        sizes: Widths and depths of each branch.
+    """
+
+    def __init__(self, candidates: Sequence[Sequence[BranchCost]], sizes: Sequence[tuple[int, int]]) -> None:
+        self._candidates, self._shape = candidates, [size for pair in sizes for size in pair]
+        self.count = prod(self._shape)
+
+    def column(self, branch: int, name: str) -> NDArray[Any]:
+        axes = [size if axis // 2 == branch else 1 for axis, size in enumerate(self._shape)]
+        return np.array([getattr(each, name) for each in self._candidates[branch]]).reshape(axes)
+
+    def joined(self, values: NDArray[Any]) -> NDArray[Any]:
+        return values.reshape([1 if axis % 2 else size for axis, size in enumerate(self._shape)])
+
+    def flat(self, values: NDArray[Any]) -> NDArray[Any]:
+        return np.broadcast_to(values, self._shape).reshape(-1)
+
+    def folded(self, flat: NDArray[Any]) -> NDArray[Any]:
+        return flat.reshape(self._shape)
+
+    def total(self, name: str, joins: Ints | None = None) -> Ints:
+        return _total(self, len(self._candidates), name, joins)
+
+
+class _Some:
+    """Some of the combinations.
+
+    Args:
+        candidates: Per branch, its scales: widths, and for each the depths.
+        sizes: Widths and depths of each branch.
+        numbers: Which, in the order of `_Grid`.
+    """
+
+    def __init__(self, candidates: Sequence[Sequence[BranchCost]], sizes: Sequence[tuple[int, int]], numbers: Ints) -> None:
+        self._candidates, self.count = candidates, len(numbers)
+        at = np.unravel_index(numbers, [size for pair in sizes for size in pair])
+        self._scale = [at[2 * i] * depths + at[2 * i + 1] for i, (_, depths) in enumerate(sizes)]
+        self._widths = np.ravel_multi_index(at[::2], [widths for widths, _ in sizes])
+
+    def column(self, branch: int, name: str) -> NDArray[Any]:
+        return np.array([getattr(each, name) for each in self._candidates[branch]])[self._scale[branch]]
+
+    def joined(self, values: NDArray[Any]) -> NDArray[Any]:
+        return values[self._widths]
+
+    def flat(self, values: NDArray[Any]) -> NDArray[Any]:
+        return np.broadcast_to(values, (self.count,))
+
+    def folded(self, flat: NDArray[Any]) -> NDArray[Any]:
+        return flat
+
+    def total(self, name: str, joins: Ints | None = None) -> Ints:
+        return _total(self, len(self._candidates), name, joins)
+
+
+def _total(grid: _Combinations, branches: int, name: str, joins: Ints | None) -> Ints:
+    start = 0 if joins is None else grid.joined(joins)
+    return grid.flat(sum((grid.column(i, name) for i in range(branches)), start))
+
+
+def pixels(segment: Segment, name: str) -> int:
+    """Positions of a feature map, batch included.
+
+    Args:
+        segment: The segment.
+        name: Of one of its tensors.
+    """
+    shape = segment.graph.by_name[name].shape
+    return shape[0] * prod(shape[2:])
+
+
+def _each(numbers: Ints, ms: Callable[[int], float]) -> Floats:
+    """What a function tells of each number; it is asked once for equal ones."""
+    different, which = np.unique(numbers, return_inverse=True)
+    return np.array([ms(number) for number in different.tolist()])[which]
+
+
+def _spread(values: Sequence[T], count: int) -> list[T]:
+    """At most `count` of the values, evenly spread, the first and the last among them."""
+    if len(values) <= count:
+        return list(values)
+    return [values[round(i * (len(values) - 1) / (count - 1))] for i in range(count)]
