@@ -5,7 +5,9 @@ import os
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter, process_time
 
@@ -193,18 +195,24 @@ def summary(found_ms: Sequence[Found]) -> list[Row]:
     return found
 
 
-def strategies() -> None:
-    """Record exact against other strategies."""
+def compared_case(case: tuple[str, str, tuple[str, ...]]) -> tuple[Row, Found]:
+    """`compared` of a model, a device and its processors, for a process of its own."""
+    model, device, processors = case
+    found = compared(model, graph_of(model), device, processors)
+    sys.stdout.write(f"{found[0]}\n")
+    return found
+
+
+def strategies(processes: int) -> None:
+    """Record exact against other strategies.
+
+    Args:
+        processes: Cases that are searched at a time, each in a process; seconds are those of its processor.
+    """
     load = os.getloadavg()[0]
-    rows: list[Row] = []
-    times_ms: list[Found] = []
-    for model in MODELS:
-        graph = graph_of(model)
-        for device, processors in DEVICES:
-            row, ms = compared(model, graph, device, processors)
-            rows.append(row)
-            times_ms.append(ms)
-            sys.stdout.write(f"{rows[-1]}\n")
+    cases = [(model, device, processors) for model in MODELS for device, processors in DEVICES]
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        rows, times_ms = zip(*pool.map(compared_case, cases), strict=True)
     measured = About(columns={f"{strategy} s": Facts(source="measured", runs=1) for strategy in STRATEGIES})
     write_record(
         HERE / "results" / "strategies.json",
@@ -225,7 +233,12 @@ def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m experiments.search.run", description=__doc__)
     parser.add_argument("what", choices=("times", "strategies"))
-    {"times": times, "strategies": strategies}[parser.parse_args().what]()
+    parser.add_argument("--processes", type=int, default=1, help="for strategies: cases at a time")
+    options = parser.parse_args()
+    if options.what == "times":
+        times()
+    else:
+        strategies(options.processes)
 
 
 if __name__ == "__main__":
