@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import inf, prod
+from math import inf, nan, prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ from stretch.planning.search.space import SAMPLE, DesignSpace
 FEW = 20_000
 #: Scales of a branch that a price is found with, the fewest first; where no design has these, more are tried.
 COARSE = (SAMPLE, Thinning(6, 6))
-#: Slack that is tried first, as a share of the bound, and by what it grows.
+#: Slack that is tried first, as a share of a design's time, and by what it grows.
 NEAR, WIDER = 0.004, 3.0
 #: Options that are worked out, at most.
 MOST = 2_000_000
@@ -229,7 +229,8 @@ class _Priced:
         Args:
             guide: Some design.
         """
-        best, slack = guide, min(guide.ms - self.bound, NEAR * self.bound)
+        # a share of a design's time: the bound itself may be nothing, or less
+        best, slack = guide, min(guide.ms - self.bound, NEAR * guide.ms)
         if guide.ms > self.bound + slack:
             self._tighten()
         while True:
@@ -241,7 +242,7 @@ class _Priced:
             if reached or not complete:
                 bound = max(self.bound, found.ms / (1 + found.gap) if complete and found is not None else self.bound)
                 optimal = complete and found is not None and found.optimal
-                return replace(best, optimal=optimal, gap=0.0 if optimal else best.ms / bound - 1)
+                return replace(best, optimal=optimal, gap=0.0 if optimal else best.ms / bound - 1 if bound > 0 else nan)
             slack = min(best.ms - self.bound, WIDER * slack)
 
     def _tighten(self) -> None:

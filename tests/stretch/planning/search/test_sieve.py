@@ -105,3 +105,13 @@ def test_some_design_is_found_where_there_is_one(macs):
     assert (some is None) == (best is None)
     if some is not None:
         assert some.ms >= best.ms - 1e-9
+
+
+@pytest.mark.slow
+def test_search_ends_where_the_bound_says_nothing():
+    """A processor that is far ahead makes multiply-accumulates so cheap that the bound falls below zero."""
+    from experiments.lossless.run import graph_of
+    from experiments.simulated_speedup.cases import cases_of, planned_row
+
+    [case] = [each for each in cases_of("resnet50") if each.name.endswith("cpu,gpu,dsp, fitted, mixed, stages merged, DSP at twice its speed")]
+    assert planned_row(case, graph_of("resnet50"))["speed-up"] > 1
