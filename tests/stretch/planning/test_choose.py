@@ -99,7 +99,7 @@ def test_as_many_meeting_points_as_possible_are_kept(alpha):
 
 def test_stages_merge_to_reach_the_number_of_meeting_points_asked_for():
     graph = small_resnet(32, blocks=(2, 2, 2), mids=(8, 16, 32))
-    request = LOOSE | {"alpha": 7.1, "min_width": 0.25, "n_meet": 2}
+    request = LOOSE | {"processors": ("cpu", "dsp"), "alpha": 7.1, "min_width": 0.25, "n_meet": 2}
     with pytest.raises(InfeasibleError):
         plan(graph, specified("mi9"), PlanConfig(**request, merge="never"))
     result = plan(graph, specified("mi9"), PlanConfig(**request))
