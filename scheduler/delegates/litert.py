@@ -186,17 +186,8 @@ class LiteRtDelegate(CoreDelegate):
         return self._files[path]
 
     def _compiled(self, file: TfliteFile, name: str) -> LiteRtCompiled:
-        make = _interpreter()
         inputs, outputs = file.ends(name)
-        try:
-            with quiet():
-                interpreter = make(model_content=file.alone(name), num_threads=max(1, len(self._cores)))
-                interpreter.allocate_tensors()
-        except (ImportError, SystemError) as error:
-            raise MissingBackendError(f"the installed {_package()} does not work with numpy {np.__version__}", INSTALL) from error
-        except (RuntimeError, ValueError) as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise StretchError(f"LiteRT cannot load signature `{name}` of {file.path}: {reason}") from error
+        interpreter = open_interpreter(file.alone(name), len(self._cores), f"signature `{name}` of {file.path}")
         found = [*interpreter.get_input_details(), *interpreter.get_output_details()]
         indices = {tensor: int(each["index"]) for tensor, each in zip((*inputs, *outputs), found, strict=True)}
         shapes = inputs | outputs
@@ -242,6 +233,34 @@ def _by_xnnpack(compiled: LiteRtCompiled) -> set[str]:
             inside.add(names.get(tensor, ""))
             left += [int(i) for i in made_by[tensor]["inputs"]]
     return inside
+
+
+def open_interpreter(content: bytes, threads: int, what: str, shapes: Mapping[int, tuple[int, ...]] | None = None) -> Any:
+    """An interpreter of a TFLite file with its tensors allocated.
+
+    Args:
+        content: The file, whose structure was checked: runtimes follow it without a second look.
+        threads: That it may use; one at least.
+        what: What it is, for messages.
+        shapes: Shapes of inputs, by their tensors' numbers, where they are not the file's.
+
+    Raises:
+        StretchError: If LiteRT cannot load it.
+        MissingBackendError: If LiteRT is not installed, or does not work here.
+    """
+    make = _interpreter()
+    try:
+        with quiet():
+            interpreter = make(model_content=content, num_threads=max(1, threads))
+            for index, shape in (shapes or {}).items():
+                interpreter.resize_tensor_input(index, list(shape))
+            interpreter.allocate_tensors()
+    except (ImportError, SystemError) as error:
+        raise MissingBackendError(f"the installed {_package()} does not work with numpy {np.__version__}", INSTALL) from error
+    except (RuntimeError, ValueError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise StretchError(f"LiteRT cannot load {what}: {reason}") from error
+    return interpreter
 
 
 def _package() -> str:

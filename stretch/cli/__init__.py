@@ -61,6 +61,7 @@ FIRST = (
     "extract",
     "export",
     "run",
+    "bench",
     "simulate",
     "evaluate",
     "refine",

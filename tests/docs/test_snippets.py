@@ -28,6 +28,7 @@ SLOW = {
     "docs/reference/python.md",
     "docs/guides/branch-a-model.md",
     "docs/guides/bring-a-network.md",
+    "docs/guides/measure.md",
     "docs/guides/precision-and-the-dsp.md",
     "docs/guides/profile-a-device.md",
     "docs/guides/run-a-bundle.md",

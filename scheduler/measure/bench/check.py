@@ -1,0 +1,126 @@
+"""A measurement of anybody checked: its summaries computed again from its times, its files compared with those here."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from predictors.errors import StretchError
+from predictors.files import read_bytes
+from scheduler.measure.bench.answer import BenchAnswer, BenchContender, Summary, summarise, verdict
+from scheduler.measure.bench.files import hash_again
+from scheduler.progress import Progress, silent
+
+#: A measurement is not larger than this, bytes.
+_LARGEST = 256 << 20
+
+#: Relative difference that other processors' arithmetic may make.
+_SAME = 1e-9
+
+_HINT = "give a file with what `stretch bench` prints with --json"
+
+
+class CheckedBench(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a measurement says what its times say.
+
+    Args:
+        file: The measurement.
+        ok: Whether nothing is wrong.
+        problems: What is wrong, one sentence each.
+        contenders: How many were computed again.
+        rounds: How many times of theirs.
+    """
+
+    file: str
+    ok: bool
+    problems: list[str]
+    contenders: int
+    rounds: int
+
+
+def read_bench(path: Path) -> BenchAnswer:
+    """A measurement from a file that is not trusted.
+
+    Raises:
+        StretchError: If it cannot be read, or is none.
+    """
+    data = read_bytes(path, "measurement", _LARGEST, _HINT)
+    try:
+        return msgspec.json.decode(data, type=BenchAnswer)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise StretchError(f"{path} is no measurement: {(str(error).splitlines() or ['it cannot be read'])[0]}", _HINT) from error
+
+
+def check_bench(path: Path, progress: Progress = silent) -> CheckedBench:
+    """Compute a measurement's summaries again, and compare the hashes of its files.
+
+    Args:
+        path: What `stretch bench` printed as JSON.
+        progress: Called with the name of each file.
+
+    Raises:
+        StretchError: If it is no measurement.
+    """
+    answer = read_bench(path)
+    problems = [*_shape(answer)]
+    if not problems:
+        problems += [each for contender in answer.contenders for each in _summary(contender, answer)]
+        if not problems and answer.verdict != verdict(answer.contenders):
+            problems.append(f"its verdict is not what its times say: {verdict(answer.contenders)}")
+        problems += _files(answer, progress)
+    return CheckedBench(
+        file=str(path),
+        ok=not problems,
+        problems=problems,
+        contenders=len(answer.contenders),
+        rounds=sum(len(each) for contender in answer.contenders for each in contender.ns),
+    )
+
+
+def _shape(answer: BenchAnswer) -> Iterator[str]:
+    """What does not hold together, so that nothing can be computed."""
+    if len({each.name for each in answer.contenders}) < len(answer.contenders):
+        yield "two contenders have one name"
+    if len({each.name for each in answer.files}) < len(answer.files):
+        yield "two files have one name"
+    for each in answer.contenders:
+        if [len(rounds) for rounds in each.ns] != [answer.rounds] * answer.starts:
+            yield f"{each.name} has not {answer.rounds} rounds in each of {answer.starts} starts"
+        if each.file not in {file.name for file in answer.files}:
+            yield f"{each.name} runs {each.file}, which is none of the files"
+
+
+def _summary(contender: BenchContender, answer: BenchAnswer) -> Iterator[str]:
+    again = summarise(contender.ns, answer.contenders[0].ns)
+    for name in Summary.__struct_fields__:
+        stated, found = getattr(contender.summary, name), getattr(again, name)
+        if not _alike(stated, found):
+            yield f"{name} of {contender.name} is stated as {_text(stated)}; its times give {_text(found)}"
+    macs = {file.name: file.macs for file in answer.files}
+    first, own = macs[answer.contenders[0].file], macs[contender.file]
+    ratio = own / first if own and first else None
+    if not _alike(contender.macs_ratio, ratio):
+        yield f"macs_ratio of {contender.name} is stated as {_text(contender.macs_ratio)}; the files' give {_text(ratio)}"
+
+
+def _files(answer: BenchAnswer, progress: Progress) -> Iterator[str]:
+    for file in answer.files:
+        progress(file.name)
+        try:
+            found = hash_again(file.kind, Path(file.path))
+        except StretchError as error:
+            yield f"{file.name} cannot be compared: {error.message}"
+            continue
+        if found != file.sha256:
+            yield f"{file.name} is another file here: its SHA-256 is {found[:16]}…, {file.sha256[:16]}… was timed"
+
+
+def _alike(one: float | None, other: float | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return math.isclose(one, other, rel_tol=_SAME)
+
+
+def _text(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.6g}"

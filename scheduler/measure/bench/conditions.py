@@ -1,0 +1,167 @@
+"""What the machine was like while something was timed, as far as Linux tells."""
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+#: A machine with more busy processes a core than this before a measurement is not quiet.
+BUSY = 0.3
+
+#: Share of its cores' time that a machine may lose to others on the same host before it is told.
+STOLEN = 0.01
+
+#: Degrees by which a machine may warm up before it is told.
+WARMER = 10.0
+
+_Text = Annotated[str, msgspec.Meta(max_length=300)]
+_Core = Annotated[int, msgspec.Meta(ge=0, lt=1 << 16)]
+
+
+class Conditions(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine before and after a measurement; None, or nothing, for what it does not tell.
+
+    Args:
+        processor: Its name.
+        system: Operating system and architecture.
+        cores: That were used.
+        process_cores: That this process may use.
+        governors: What sets the frequency of each core that was used, by its number.
+        mhz_before: Frequency of each.
+        mhz_after: The same afterwards.
+        celsius_before: Temperature of each thermal zone, by its type.
+        celsius_after: The same afterwards.
+        load_before: Mean number of busy processes in the minute before.
+        load_after: In the last minute.
+        stolen: Share of the cores' time that the host gave to others.
+        busy: Share of the cores' time in which they computed, whoever for.
+    """
+
+    processor: _Text
+    system: _Text
+    cores: list[_Core]
+    process_cores: list[_Core]
+    governors: dict[_Text, _Text]
+    mhz_before: dict[_Text, float]
+    mhz_after: dict[_Text, float]
+    celsius_before: dict[_Text, float]
+    celsius_after: dict[_Text, float]
+    load_before: float | None
+    load_after: float | None
+    stolen: float | None
+    busy: float | None
+
+    @property
+    def warnings(self) -> list[str]:
+        """What of it makes times doubtful, one sentence each."""
+        found = []
+        if self.load_before is not None and self.load_before > BUSY * len(self.process_cores):
+            found.append(f"{self.load_before:.1f} processes were busy in the minute before: on a machine that works for others times vary")
+        slow = sorted({name for name in self.governors.values() if name != "performance"})
+        if slow:
+            found.append(f"the cores' frequency is set by `{', '.join(slow)}`, not `performance`: it depends on what ran before")
+        if self.stolen is not None and self.stolen > STOLEN:
+            found.append(f"the host gave {self.stolen:.1%} of the cores' time to others")
+        hotter = max((after - self.celsius_before.get(zone, after) for zone, after in self.celsius_after.items()), default=0.0)
+        if hotter > WARMER:
+            found.append(f"the machine warmed up by {hotter:.0f} °C: later rounds may be slower")
+        return found
+
+
+@dataclass(frozen=True)
+class Look:
+    """A machine at one moment, as `Conditions` has it; `ticks` are its cores' in all, idle and stolen."""
+
+    mhz: dict[str, float]
+    celsius: dict[str, float]
+    load: float | None
+    ticks: tuple[int, int, int] | None
+
+
+def look(cores: Sequence[int], root: Path = Path("/")) -> Look:
+    """The machine as it is now.
+
+    Args:
+        cores: That are used.
+        root: Where ``sys`` and ``proc`` are.
+    """
+    mhz = {}
+    for core in cores:
+        with suppress(OSError, ValueError):
+            mhz[str(core)] = int(_frequency(root, core, "scaling_cur_freq")) / 1000
+    celsius: dict[str, float] = {}
+    for zone in sorted((root / "sys/class/thermal").glob("thermal_zone*")):
+        with suppress(OSError, ValueError):
+            name, degrees = (zone / "type").read_text().strip()[:100], int((zone / "temp").read_text()) / 1000
+            # several zones of one type: the hottest says when a chip throttles
+            celsius[name] = max(degrees, celsius.get(name, degrees))
+    load = None
+    with suppress(OSError, AttributeError):
+        load = round(os.getloadavg()[0], 2)
+    return Look(mhz, celsius, load, _ticks(cores, root))
+
+
+def governors(cores: Sequence[int], root: Path = Path("/")) -> dict[str, str]:
+    """What sets the frequency of each core, by its number; empty where the system does not tell."""
+    found = {}
+    for core in cores:
+        with suppress(OSError):
+            found[str(core)] = _frequency(root, core, "scaling_governor")[:100]
+    return found
+
+
+def conditions(before: Look, after: Look, *, processor: str, system: str, cores: Sequence[int], process_cores: Sequence[int]) -> Conditions:
+    """What two looks at a machine say together.
+
+    Args:
+        before: The first.
+        after: The second.
+        processor: Name of the processor.
+        system: Operating system and architecture.
+        cores: That were used.
+        process_cores: That this process may use.
+    """
+    stolen = busy = None
+    if before.ticks is not None and after.ticks is not None:
+        passed, idle, lost = (then - now for now, then in zip(before.ticks, after.ticks, strict=True))
+        if passed > 0:
+            stolen, busy = round(max(0, lost) / passed, 4), round(max(0, passed - idle - lost) / passed, 4)
+    return Conditions(
+        processor=processor[:300],
+        system=system[:300],
+        cores=list(cores),
+        process_cores=list(process_cores),
+        governors=governors(cores),
+        mhz_before=before.mhz,
+        mhz_after=after.mhz,
+        celsius_before=before.celsius,
+        celsius_after=after.celsius,
+        load_before=before.load,
+        load_after=after.load,
+        stolen=stolen,
+        busy=busy,
+    )
+
+
+def _frequency(root: Path, core: int, name: str) -> str:
+    return (root / f"sys/devices/system/cpu/cpu{core}/cpufreq/{name}").read_text().strip()
+
+
+def _ticks(cores: Sequence[int], root: Path) -> tuple[int, int, int] | None:
+    """Ticks of the cores in all, idle and stolen (proc(5): user nice system idle iowait irq softirq steal)."""
+    wanted = {f"cpu{core}" for core in cores}
+    sums, found = [0, 0, 0], False
+    try:
+        for line in (root / "proc/stat").read_text().splitlines():
+            name, *words = line.split()
+            if name in wanted and len(words) >= 8:
+                ticks = [int(word) for word in words[:8]]
+                sums = [sums[0] + sum(ticks), sums[1] + ticks[3] + ticks[4], sums[2] + ticks[7]]
+                found = True
+    except (OSError, ValueError):
+        return None
+    return (sums[0], sums[1], sums[2]) if found else None

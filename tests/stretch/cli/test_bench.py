@@ -1,0 +1,97 @@
+"""`stretch bench`: what it prints, checks and refuses."""
+
+import json
+
+import pytest
+
+from predictors.errors import UsageError
+from scheduler.measure.bench.runtimes import unavailable
+from stretch.cli.bench import read_asked
+from tests.scheduler.measure.bench.nets import CHANNELS, FILTERS, conv_onnx
+from tests.stretch.cli.commands import call, spawn
+from tests.stretch.report.html.reading import checked
+
+SHORT = ("--rounds", 3, "--starts", 2, "--warmup", 4)
+
+
+def test_json_of_a_measurement_is_confirmed_and_a_changed_one_is_not(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    conv_onnx(tmp_path / "m.onnx")
+    page = tmp_path / "m.html"
+    done = call(capsys, "bench", "m.onnx", "m.onnx", "--with", "onnxruntime", *SHORT, "--seed", 3, "--html", page, "--json")
+    assert done.code == 0, done.err
+    answer = json.loads(done.out)
+    assert [each["name"] for each in answer["contenders"]] == ["m.onnx, onnxruntime", "m.onnx (2), onnxruntime"]
+    assert answer["contenders"][1]["max_error"] == 0
+    assert (answer["seed"], answer["starts"], answer["rounds"]) == (3, 2, 3)
+    assert answer["versions"]["onnxruntime"] == answer["contenders"][0]["runtime_version"]
+    seen = checked(page.read_text())
+    assert "m.onnx (2), onnxruntime" in seen.text
+    (tmp_path / "m.json").write_text(done.out)
+    right = call(capsys, "bench", "--verify", "m.json", "--json")
+    assert (right.code, json.loads(right.out)["ok"]) == (0, True)
+    assert "says what its 12 times of 2 contenders say" in call(capsys, "bench", "--verify", "m.json").out
+    (tmp_path / "m.onnx").write_bytes(b"another")
+    wrong = call(capsys, "bench", "--verify", "m.json")
+    assert wrong.code == 1
+    assert "problem: m.onnx" in wrong.out
+
+
+def test_table_names_contenders_machine_and_verdict(capsys, tmp_path):
+    done = call(capsys, "bench", conv_onnx(tmp_path / "m.onnx"), "--with", "onnxruntime", "--cores", 1, *SHORT)
+    assert done.code == 0, done.err
+    for word in ("m.onnx, onnxruntime", "processor: ", "governor: ", "temperature", "nothing was compared with it"):
+        assert word in done.out
+
+
+def test_size_that_a_file_leaves_open_is_given(capsys, tmp_path):
+    path = conv_onnx(tmp_path / "m.onnx", shape=("n", CHANNELS, "h", "w"), out=("n", FILTERS, "h", "w"))
+    refused = call(capsys, "bench", path, "--with", "onnxruntime", *SHORT)
+    assert (refused.code, refused.hint) == (2, f"give numbers in place of the marks: --input x=?x{CHANNELS}x?x?")
+    done = call(capsys, "bench", path, "--with", "onnxruntime", "--input", f"{CHANNELS}x6x5", *SHORT, "--json")
+    assert json.loads(done.out)["files"][0]["inputs"] == {"x": f"float32 1x{CHANNELS}x6x5"}
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        ((), 2, "nothing to time was named"),
+        (("gone.onnx",), 1, "cannot read"),
+        (("gone",), 2, "is no .onnx file, .tflite file or bundle"),
+        (("model.pt2",), 2, "is no .onnx file, .tflite file or bundle"),
+        (("m.onnx", "--with", "tensorrt"), 3, "unknown runtime `tensorrt`"),
+        (("m.onnx", "--starts", "9"), 2, "starts"),
+        (("m.onnx", "--width", "0"), 2, "is no share"),
+        (("m.onnx", "--input", "1x2"), 2, "is not channels, height and width"),
+        (("m.onnx", "--input", "3x8x8", "--input", "3x9x9"), 2, "several sizes without names"),
+        (("m.onnx", "--input", "q=3x8x8"), 2, "no file has an input `q`"),
+        (("m.onnx", "--html", "page.txt"), 2, "is no .html file"),
+        (("m.onnx", "--verify", "m.json"), 2, "files to time were named too"),
+        (("--verify", "gone.json"), 1, "cannot read the measurement"),
+        (("--verify", "m.onnx"), 1, "is no measurement"),
+        (("--verify", "m.json", "--html", "page.html"), 2, "--verify writes no report"),
+    ],
+)
+def test_what_makes_no_sense_is_one_sentence(capsys, tmp_path, monkeypatch, words, code, says):
+    monkeypatch.chdir(tmp_path)
+    conv_onnx(tmp_path / "m.onnx")
+    done = call(capsys, "bench", *words)
+    assert done.code == code
+    assert says in done.message
+
+
+def test_files_are_timed_without_torch(tmp_path):
+    if unavailable("onnxruntime"):
+        pytest.skip("onnxruntime is not installed")
+    path = conv_onnx(tmp_path / "m.onnx")
+    code = "import sys; sys.modules['torch'] = None; sys.modules['scipy'] = None"
+    done = spawn(code, "bench", path, "--with", "onnxruntime", *SHORT, "--json")
+    assert done.code == 0, done.err
+
+
+def test_sizes_are_by_name_or_one_without():
+    assert read_asked(None) == {}
+    assert read_asked(["3x8x8"]) == {"": (1, 3, 8, 8)}
+    assert read_asked(["x=1x2", "y=3"]) == {"x": (1, 2), "y": (3,)}
+    with pytest.raises(UsageError):
+        read_asked(["3x8x8", "3x9x9"])

@@ -1,0 +1,75 @@
+"""A measurement of files, for people: in as many columns as the terminal has room for."""
+
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from scheduler.measure.bench.answer import BenchAnswer, BenchFile, verdict
+from scheduler.measure.bench.check import CheckedBench
+from scheduler.measure.bench.conditions import Conditions
+from stretch.report.bench import cells, print_bench, print_check, surroundings
+from tests.scheduler.measure.bench.test_answer import contender, drawn
+
+
+def answer(rows=None, **told):
+    """A measurement of some contenders."""
+    rows = rows or [contender("net.onnx, onnxruntime", drawn(2e6, 1)), contender("net.onnx, openvino", drawn(3e6, 2), drawn(2e6, 1))]
+    empty = {name: {} for name in ("governors", "mhz_before", "mhz_after", "celsius_before", "celsius_after")}
+    found = Conditions(
+        processor="A chip",
+        system="Linux",
+        cores=[0],
+        process_cores=[0, 1],
+        **(empty | {"load_before": None, "load_after": None, "stolen": None, "busy": None} | told),
+    )
+    file = BenchFile(
+        name="net.onnx",
+        path="net.onnx",
+        kind="onnx",
+        sha256="0" * 64,
+        bytes=9,
+        macs=None,
+        inputs={"x": "float32 1x2"},
+        input_sha256="1" * 64,
+    )
+    return BenchAnswer(
+        verdict=verdict(rows),
+        date="2026-01-01",
+        seconds=1.0,
+        seed=0,
+        starts=5,
+        rounds=30,
+        warmup=[10] * 5,
+        files=[file],
+        contenders=rows,
+        conditions=found,
+        versions={},
+        warnings=["mind"],
+    )
+
+
+@pytest.mark.parametrize("width", [200, 100, 60])
+def test_every_contender_and_its_median_are_shown_at_any_width(width):
+    stream = StringIO()
+    print_bench(Console(file=stream, width=width), answer())
+    for row in answer().contenders:
+        assert row.name in stream.getvalue()
+        assert f"{row.summary.median_ms:.3f}" in stream.getvalue()
+
+
+def test_what_is_not_known_is_a_dash():
+    assert cells(contender("a", [[5]]))[2:4] == ("–", "–")
+
+
+def test_surroundings_say_what_the_system_did_not_tell():
+    assert dict(surroundings(answer()))["governor"] == "not told"
+    told = dict(surroundings(answer(governors={"0": "powersave"}, mhz_before={"0": 1800.0}, mhz_after={"0": 900.0}, stolen=0.125)))
+    assert (told["governor"], told["frequency, MHz"]) == ("powersave", "0 1800 → 900")
+    assert told["cores' time that the host gave to others"] == "12.5%"
+
+
+def test_problems_of_a_measurement_are_printed_one_a_line():
+    stream = StringIO()
+    print_check(Console(file=stream, width=200), CheckedBench(file="m.json", ok=False, problems=["one", "two"], contenders=1, rounds=2))
+    assert stream.getvalue().splitlines() == ["problem: one", "problem: two", "m.json cannot be relied on"]
