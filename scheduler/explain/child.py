@@ -19,6 +19,8 @@ LIMIT = 600
 #: Characters that are kept of a log.
 LOG = 200_000
 
+_START = "import sys; from scheduler.explain.child import main; main(*sys.argv[1:])"
+
 _ERRORS = {kind.__name__: kind for kind in (StretchError, UsageError, UnknownNameError, MissingBackendError)}
 
 
@@ -62,7 +64,7 @@ def in_child(*words: str) -> tuple[Any, str]:
     with tempfile.TemporaryDirectory() as folder:
         answer, log = Path(folder) / "answer.json", Path(folder) / "log"
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
-        command = [sys.executable, "-m", "scheduler.explain.child", str(answer), *words]
+        command = [sys.executable, "-c", _START, str(answer), *words]
         with log.open("wb") as stream:
             try:
                 code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, env=environment, timeout=LIMIT).returncode
@@ -103,7 +105,3 @@ def main(answer: str, work: str, *words: str) -> None:
         kind = next(each.__name__ for each in type(error).__mro__ if each.__name__ in _ERRORS)
         reply = Reply(error=(kind, error.message, error.hint))
     Path(answer).write_bytes(msgspec.json.encode(reply))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -129,7 +129,7 @@ def _written(original: Path, changed: Any, out: Path) -> float:
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(changed.SerializeToString())
-        # One that ran no operator answers with a word where JSON has no number.
+        # A difference without bound has no form in JSON and comes back as None.
         error, _ = in_child("compare", str(original), "onnxruntime", name)
         if error is None or error > ALLOWED:
             shown = "other places or shapes" if error is None else f"{error:.1e} of the largest result"

@@ -53,5 +53,17 @@ def _modes(_start: str) -> Sequence[str]:
     return sorted({mode for name in delegates for mode in delegates.get(name).tunes})
 
 
+def _runtimes(_start: str) -> Sequence[str]:
+    from scheduler.explain.runtimes import RUNTIMES
+
+    return list(RUNTIMES)
+
+
 #: Names by the parameter that takes them. Files are completed by the shell where nothing here fits.
-VALUES: dict[str, Callable[[str], Sequence[str]]] = {"device": _devices, "model": _models, "recipe": _recipes, "mode": _modes}
+VALUES: dict[str, Callable[[str], Sequence[str]]] = {
+    "device": _devices,
+    "model": _models,
+    "recipe": _recipes,
+    "mode": _modes,
+    "foreign_runtime": _runtimes,
+}

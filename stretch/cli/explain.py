@@ -25,20 +25,20 @@ def explain(
     mapping: Annotated[
         list[str] | None, typer.Option("--map", help="Where a processor runs here, as gpu=cpu1; repeat or separate by commas.")
     ] = None,
-    runtime: Annotated[
-        str | None, typer.Option(help="Ask this runtime about a file: onnxruntime, qnn, openvino, litert or opencl.")
+    foreign_runtime: Annotated[
+        str | None, typer.Option("--runtime", help="Ask this runtime about a file: onnxruntime, qnn, openvino, litert or opencl.")
     ] = None,
     fix: Annotated[
-        Path | None, typer.Option(help="Write the ONNX file here with the changes that help, if it still computes the same.")
+        Path | None, typer.Option("--fix", help="Write the ONNX file here with the changes that help, if it still computes the same.")
     ] = None,
 ) -> None:
     """Show where each operator runs, why it runs there and what it costs."""
     from predictors.errors import UsageError
 
-    if runtime is not None:
+    if foreign_runtime is not None:
         if mapping:
             raise UsageError("--map places the processors of a bundle, --runtime asks about a file", "give one of the two")
-        _explain_file(out, bundle, runtime, device, fix)
+        _explain_file(out, bundle, foreign_runtime, device, fix)
         return
     if fix is not None:
         raise UsageError("--fix changes a file for a runtime, and none is asked", "add --runtime onnxruntime, or another")
