@@ -11,8 +11,9 @@ from predictors.errors import StretchError, UsageError
 from scheduler.explain.answer import Mend, RuntimeExplanation
 from scheduler.explain.child import in_child
 from scheduler.explain.foreign import explain_file
-from scheduler.explain.model import MAX_OPERATORS, open_model
+from scheduler.explain.model import open_model
 from scheduler.explain.mends import MENDS, tried
+from scheduler.formats.onnx.file import external_locations
 
 #: Largest difference, over the largest result, that the order of sums and single precision explain.
 ALLOWED = 1e-3
@@ -72,20 +73,14 @@ def _changeable(found: RuntimeExplanation) -> tuple[Any, str | None]:
     if opened.kind != "ONNX":
         return None, "only ONNX files are changed"
     folder = found.file.parent
-    size = found.file.stat().st_size + sum((folder / each).stat().st_size for each in {*_outside(opened.proto)})
-    if size > MAX_BYTES or len(opened.ops) > MAX_OPERATORS:
+    size = found.file.stat().st_size + sum((folder / each).stat().st_size for each in external_locations(opened.proto.graph))
+    if size > MAX_BYTES:
         return None, f"it has {size} bytes, at most {MAX_BYTES} are changed"
     try:
         onnx.load_external_data_for_model(opened.proto, str(folder))
     except (OSError, ValueError, onnx.checker.ValidationError) as error:
         return None, f"its weights cannot be read: {error}"
     return opened.proto, None
-
-
-def _outside(proto: Any) -> set[str]:
-    from scheduler.formats.onnx.file import external_locations
-
-    return external_locations(proto.graph)
 
 
 def _search(
@@ -124,25 +119,32 @@ def _worth(found: RuntimeExplanation) -> tuple[bool, float, int]:
 
 def _written(original: Path, changed: Any, out: Path) -> float:
     """Write the changed model beside its name, compare it, and give it its name if it computes the same."""
-    handle, name = tempfile.mkstemp(dir=out.parent, prefix=f".{out.stem}-", suffix=".onnx")
-    draft = Path(name)
+    draft: Path | None = None
     try:
+        handle, name = tempfile.mkstemp(dir=out.parent, prefix=f".{out.stem}-", suffix=".onnx")
+        draft = Path(name)
         with os.fdopen(handle, "wb") as stream:
             stream.write(changed.SerializeToString())
-        # A difference without bound has no form in JSON and comes back as None.
-        error, _ = in_child("compare", str(original), "onnxruntime", name)
-        if error is None or error > ALLOWED:
-            shown = "other places or shapes" if error is None else f"{error:.1e} of the largest result"
-            raise StretchError(f"the changed model differs from {original} by {shown}, so it is not written", "change it by hand")
+        error = _compared(original, draft)
         os.chmod(draft, 0o666 & ~_umask())
-        try:
-            os.link(draft, out)
-        except FileExistsError as there:
-            raise UsageError(f"{out} is there already", "give another name, or remove it") from there
-    except OSError as error:
-        raise StretchError(f"cannot write {out}: {error.strerror or error}", "make room, or give another folder") from error
+        os.link(draft, out)
+    except FileExistsError as problem:
+        raise UsageError(f"{out} is there already", "give another name, or remove it") from problem
+    except OSError as problem:
+        raise StretchError(f"cannot write {out}: {problem.strerror or problem}", "make room, or give another folder") from problem
     finally:
-        draft.unlink(missing_ok=True)
+        if draft is not None:
+            draft.unlink(missing_ok=True)
+    return error
+
+
+def _compared(original: Path, changed: Path) -> float:
+    """How far a changed model is from the original, if that is not too far."""
+    error, _ = in_child("compare", str(original), "onnxruntime", str(changed))
+    # A difference without bound has no form in JSON and comes back as None.
+    if error is None or error > ALLOWED:
+        shown = "other places or shapes" if error is None else f"{error:.1e} of the largest result"
+        raise StretchError(f"the changed model differs from {original} by {shown}, so it is not written", "change it by hand")
     return float(error)
 
 

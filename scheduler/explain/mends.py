@@ -108,7 +108,7 @@ def tried(model: Any) -> Iterator[tuple[str, Any]]:
         try:
             changed = mend(model)
         # A rule of ONNX or of ONNX Runtime that does not hold for a foreign model: then this change is none for it.
-        except Exception:  # noqa: S112
+        except Exception:
             continue
         if changed is not None:
             yield words, changed

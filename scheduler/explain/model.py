@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -140,11 +141,9 @@ def _known(proto: Any) -> dict[str, tuple[int, tuple[int | None, ...] | None]]:
 
     found: dict[str, tuple[int, tuple[int | None, ...] | None]] = {}
     values = [*proto.graph.input, *proto.graph.output, *proto.graph.value_info]
-    try:
-        values += onnx.shape_inference.infer_shapes(proto, data_prop=True).graph.value_info
     # Shapes that do not fit together are for the runtime to tell; a file above 2 GB is not looked at.
-    except Exception:  # noqa: S110
-        pass
+    with suppress(Exception):
+        values += onnx.shape_inference.infer_shapes(proto, data_prop=True).graph.value_info
     for value in values:
         tensor = value.type.tensor_type
         dims = tuple(d.dim_value if d.dim_value > 0 else None for d in tensor.shape.dim) if tensor.HasField("shape") else None
