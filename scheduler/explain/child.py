@@ -67,7 +67,9 @@ def in_child(*words: str) -> tuple[Any, str]:
         command = [sys.executable, "-c", _START, str(answer), *words]
         with log.open("wb") as stream:
             try:
-                code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, env=environment, timeout=LIMIT).returncode
+                code = subprocess.run(
+                    command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, env=environment, timeout=LIMIT
+                ).returncode
             except subprocess.TimeoutExpired as error:
                 raise StretchError(f"{words[2]} does not answer within {LIMIT} s", "ask it about a part of the model") from error
         told = log.read_bytes()[-LOG:].decode(errors="replace")

@@ -123,7 +123,9 @@ def _session(file: Path) -> Any:
         return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     # ONNX Runtime's exceptions share no base class of their own.
     except Exception as error:
-        raise StretchError(f"{file} does not run on ONNX Runtime's CPU provider, so no change of it can be compared: {_line(error)}") from error
+        raise StretchError(
+            f"{file} does not run on ONNX Runtime's CPU provider, so no change of it can be compared: {_line(error)}"
+        ) from error
 
 
 def _run(session: Any, feed: dict[str, Any], file: Path) -> list[Any]:

@@ -14,7 +14,18 @@ from scheduler.explain.runtimes import check_runtime
 TOLD = 20_000
 
 #: Lines of logs by which runtimes say what they leave.
-_TELLING = ("FAILED", "REASON", "not supported", "partition", "delegate", "placed on", "fallback", "not a registered", "custom op")
+_TELLING = (
+    "FAILED",
+    "REASON",
+    "Node name:",
+    "not supported",
+    "partition",
+    "delegate",
+    "placed on",
+    "fallback",
+    "not a registered",
+    "custom op",
+)
 
 
 def explain_file(path: Path, runtime: str, device: str | None = None) -> RuntimeExplanation:
@@ -129,7 +140,9 @@ def _obstacles(model: ForeignModel, verdict: Verdict, off: set[int]) -> Iterator
 def _obstacle(model: ForeignModel, i: int, words: str | None, there: set[str], known: bool = True) -> Obstacle:
     op = model.ops[i]
     if not known:
-        return Obstacle(operator=op.name, op=op.op, cause="the file as a whole", words=words, change="mend what the runtime says of the file")
+        return Obstacle(
+            operator=op.name, op=op.op, cause="the file as a whole", words=words, change="mend what the runtime says of the file"
+        )
     cause, change = find_cause(model, i, words, there)
     return Obstacle(operator=op.name, op=op.op, cause=cause, words=words, change=change)
 

@@ -11,8 +11,8 @@ from predictors.errors import StretchError, UsageError
 from scheduler.explain.answer import Mend, RuntimeExplanation
 from scheduler.explain.child import in_child
 from scheduler.explain.foreign import explain_file
-from scheduler.explain.model import open_model
 from scheduler.explain.mends import MENDS, tried
+from scheduler.explain.model import open_model
 from scheduler.formats.onnx.file import external_locations
 
 #: Largest difference, over the largest result, that the order of sums and single precision explain.

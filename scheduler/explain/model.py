@@ -211,7 +211,11 @@ def _tflite(path: Path) -> ForeignModel:
                 # Tensors of a TFLite file may share a name: their numbers are what is theirs alone.
                 inputs=tuple(str(t) for t in operator.inputs if t is not None),
                 outputs=tuple(str(t) for t in operator.outputs),
-                attributes={name: value for name, value in operator.settings.items() if name not in ("dilation_w_factor", "dilation_h_factor") or value != 1},
+                attributes={
+                    name: value
+                    for name, value in operator.settings.items()
+                    if name not in ("dilation_w_factor", "dilation_h_factor") or value != 1
+                },
                 types=tuple(dict.fromkeys(t.kind for t in (*reads, *writes))),
                 shapes=tuple(shapes),
                 macs=_tflite_macs(operator.code, [t.shape for t in reads], [t.shape for t in writes], operator.settings),

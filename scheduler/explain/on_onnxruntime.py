@@ -22,9 +22,19 @@ _LOOKED_AT = 1 << 28
 #: How names of operators begin, or types are called, that ONNX Runtime adds between providers and precisions.
 _ADDED = ("InsertedPrecisionFreeCast_", "Memcpy")
 
+#: Types of operators that are put in at borders.
+_CONVERSIONS = ("Transpose", "Cast")
+
+#: What providers that want channels last append to the names of operators that they turn round.
+_TURNED = re.compile(r"_token_\d+$")
+
 #: Names and types of operators in its messages.
 _NAMED = (re.compile(r"node with name '([^']+)'"), re.compile(r"[Nn]ode[ :(]+'?\"?([^\s'\")]+)"))
-_TYPED = (re.compile(r"([\w.]+:)?(\w+)\(-?\d+\) is not a registered"), re.compile(r"No Op registered for (\w+)"), re.compile(r"implementation for (\w+)\("))
+_TYPED = (
+    re.compile(r"([\w.]+:)?(\w+)\(-?\d+\) is not a registered"),
+    re.compile(r"No Op registered for (\w+)"),
+    re.compile(r"implementation for (\w+)\("),
+)
 
 
 def ask(model: ForeignModel, device: str | None) -> Verdict:
@@ -77,11 +87,13 @@ def read_session(onnxruntime: ModuleType, model: ForeignModel, options: Any, ver
             verdict.at = find_named(model, verdict.refused)
             return verdict
         if optimised.is_file():
-            verdict.added = _count_added(optimised)
+            verdict.added += _count_added(optimised)
     place = {op.name: i for i, op in enumerate(model.ops)}
     for number, part in enumerate(session.get_provider_graph_assignment_info()):
         for node in part.get_nodes():
-            i = place.get(node.name)
+            i = place.get(node.name, place.get(_TURNED.sub("", node.name)))
+            if i is None and node.op_type in _CONVERSIONS:
+                verdict.added += 1
             if i is not None:
                 verdict.taken[i] = part.ep_name
                 if part.ep_name == verdict.target and verdict.target != "CPUExecutionProvider":

@@ -20,7 +20,9 @@ def explain(
     bundle: Annotated[Path, typer.Argument(help="Folder of a bundle; an ONNX or TFLite file if a runtime is asked.")],
     device: Annotated[
         str | None,
-        typer.Option("--device", "-d", help="Predict for this device (see `stretch devices`) instead of measuring here; of a runtime, its device."),
+        typer.Option(
+            "--device", "-d", help="Predict for this device (see `stretch devices`) instead of measuring here; of a runtime, its device."
+        ),
     ] = None,
     mapping: Annotated[
         list[str] | None, typer.Option("--map", help="Where a processor runs here, as gpu=cpu1; repeat or separate by commas.")

@@ -15,7 +15,9 @@ def runtime_lines(found: RuntimeExplanation) -> list[str]:
     on, there = sum(op.taken is True for op in found.operators), sum(op.taken is not None for op in found.operators)
     share = "" if found.share is None else f", {100 * found.share:.0f} % of the MACs"
     parts = "partition" if found.partitions == 1 else "partitions"
-    lines = [f"{found.runtime}, {found.device}: takes {on} of {there} operators{share}, in {found.partitions} {parts}, copies {found.copies}"]
+    lines = [
+        f"{found.runtime}, {found.device}: takes {on} of {there} operators{share}, in {found.partitions} {parts}, copies {found.copies}"
+    ]
     if not found.obstacles:
         return [*lines, "nothing stops it"]
     first = found.obstacles[0]

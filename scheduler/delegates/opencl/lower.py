@@ -46,12 +46,13 @@ def refusals(graph: Graph, blocking: Blocking, traits: Traits, options: Options,
     for node in graph.nodes:
         template = template_of(node)
         try:
-            if template is None:
-                raise UnsupportedError(f"the opencl delegate has no kernel for {node.op}")
-            template(state, node)
+            if template is not None:
+                template(state, node)
+                continue
+            found[node.name] = f"the opencl delegate has no kernel for {node.op}"
         except UnsupportedError as error:
             found[node.name] = error.message
-            state.alias(node.output, plain(node.output, state.shape(node.output), "input"))
+        state.alias(node.output, plain(node.output, state.shape(node.output), "input"))
     return found
 
 

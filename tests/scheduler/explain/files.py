@@ -138,12 +138,18 @@ CHAINS = {
     "two_parts": {"codes": ["ABS", "ADD", "SIGN", "ADD", "ABS"]},
     "floors": {"codes": ["FLOOR_DIV", "FLOOR_DIV"]},
 }
+#: Numbers of the tables of settings that converters write even where they are empty.
+OPTIONS = {"ADD": 11, "MUL": 21}
 _TWO = ("ADD", "MUL", "FLOOR_DIV", "POW", "SUB")
 
 
 def write_tflite(folder, name):
     """One of `CHAINS` as a file."""
-    codes, kind = CHAINS[name]["codes"], CHAINS[name].get("kind", 0)
+    return write_chain(folder, name, **CHAINS[name])
+
+
+def write_chain(folder, name, codes, kind=0):
+    """Operators one behind the other as a file."""
     stored = np.arange(1, 5).astype(np.int64 if kind == 4 else np.float32)
     tensors = [{"name": "t0", "shape": [1, 4], "type": kind}, {"name": "stored", "shape": [4], "type": kind, "buffer": 1}]
     operators, last = [], 0
@@ -151,6 +157,8 @@ def write_tflite(folder, name):
         tensors.append({"name": f"t{i + 1}", "shape": [1, 4], "type": kind})
         made = len(tensors) - 1
         operators.append({"opcode_index": i, "inputs": [last, 1] if code in _TWO else [last], "outputs": [made]})
+        if code in OPTIONS:
+            operators[-1] |= {"builtin_options_type": OPTIONS[code], "builtin_options": {}}
         last = made
     known = [{"deprecated_builtin_code": min(NUMBERS[c], 127), "builtin_code": NUMBERS[c], "version": 1} for c in codes]
     for code, entry in zip(codes, known, strict=True):

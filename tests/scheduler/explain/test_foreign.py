@@ -1,5 +1,7 @@
 """A verdict counted."""
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +16,7 @@ def chain(count):
     return ForeignModel(path=None, kind="TFLite", ops=ops)
 
 
-@given(st.lists(st.sampled_from("on off gone".split()), min_size=1, max_size=12))
+@given(st.lists(st.sampled_from(["on", "off", "gone"]), min_size=1, max_size=12))
 def test_partitions_copies_and_share_are_those_of_a_chain_walked_by_hand(states):
     verdict = Verdict(runtime="r 1", device="d", target="T")
     for i, state in enumerate(states):
@@ -25,7 +27,7 @@ def test_partitions_copies_and_share_are_those_of_a_chain_walked_by_hand(states)
     found = judge(chain(len(states)), verdict)
     there = [state for state in states if state != "gone"]
     assert found.partitions == sum(a == "on" and b != "on" for a, b in zip(there, [*there[1:], "off"], strict=True))
-    assert found.copies == sum({a, b} == {"on", "off"} for a, b in zip(states, states[1:], strict=False))
+    assert found.copies == sum({a, b} == {"on", "off"} for a, b in pairwise(states))
     assert found.off == states.count("off") == len(found.obstacles)
     total = 10 * sum(range(len(states)))
     lost = 10 * sum(i for i, state in enumerate(states) if state == "off")

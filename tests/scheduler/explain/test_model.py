@@ -1,5 +1,7 @@
 """Files of anybody as lists of operators."""
 
+from contextlib import suppress
+
 import onnx
 import pytest
 from hypothesis import given
@@ -62,10 +64,8 @@ def test_file_with_a_changed_byte_is_read_or_refused_and_nothing_else(tmp_path_f
     content[place % len(content)] = byte
     path = tmp_path_factory.mktemp("bytes") / "m.onnx"
     path.write_bytes(bytes(content))
-    try:
+    with suppress(StretchError):
         assert open_model(path).ops
-    except StretchError:
-        pass
 
 
 def test_file_of_another_kind_is_refused(tmp_path):

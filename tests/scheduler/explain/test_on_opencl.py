@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.opencl, pytest.mark.skipif(OpenCLDelegate.unavailable(
 FIRST = {
     "plain": None,
     "own_domain": ("swirl", "domain com.example"),
-    "doubles": ("conv", "type double"),
+    "doubles": None,
     "open_batch": ("conv", "shape [?, 3, 8, 8]"),
     "upsample": ("conv", "opset 9"),
     "best_places": ("best", "operator ArgMax"),

@@ -24,7 +24,7 @@ def test_first_obstacle_failed_in_its_own_log(foreign, name):
         assert (op.target == "QNNExecutionProvider") == (op.taken is True)
     if found.obstacles and found.obstacles[0].words and any(op.target for op in found.operators):
         first = found.obstacles[0]
-        assert re.search(rf"Validation FAILED[^$]*?Node name: {first.operator}\b", found.log)
+        assert re.search(rf"Validation FAILED for [^\n]*\n\tOperator type: \S+ Node name: {first.operator}\b", found.log)
         assert first.words in found.log
 
 
@@ -39,6 +39,8 @@ def test_reasons_of_its_log_go_to_the_operators_that_it_left(foreign):
         "Validation PASSED for nodes in NodeUnit (QNN graph):\n\tOperator type: Conv Node name: conv Node index: 0\n"
         "Validation FAILED for nodes in NodeUnit:\n\tOperator type: ArgMax Node name: best Node index: 1\n\tREASON : axis is not the last\n"
     )
-    verdict = Verdict(runtime="qnn", device="htp", target="QNNExecutionProvider", taken={0: "QNNExecutionProvider", 1: "CPUExecutionProvider"})
+    verdict = Verdict(
+        runtime="qnn", device="htp", target="QNNExecutionProvider", taken={0: "QNNExecutionProvider", 1: "CPUExecutionProvider"}
+    )
     read_log(open_model(foreign["best_places"]), log, verdict)
     assert verdict.said == {1: "axis is not the last"}
