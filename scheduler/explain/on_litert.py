@@ -59,8 +59,8 @@ def _read(interpreter: Any, operators: int, verdict: Verdict) -> None:
         border, left = {int(t) for t in step["inputs"]}, [int(t) for t in step["outputs"]]
         while left:
             tensor = left.pop()
-            i = made_by.get(tensor)
-            if tensor in border or i is None or i in verdict.parts:
+            maker = made_by.get(tensor)
+            if tensor in border or maker is None or maker in verdict.parts:
                 continue
-            verdict.taken[i], verdict.parts[i] = verdict.target, number
-            left += [int(t) for t in own[i]["inputs"]]
+            verdict.taken[maker], verdict.parts[maker] = verdict.target, number
+            left += [int(t) for t in own[maker]["inputs"]]

@@ -26,7 +26,7 @@ def test_partitions_copies_and_share_are_those_of_a_chain_walked_by_hand(states)
             verdict.gone[i] = "folded"
     found = judge(chain(len(states)), verdict)
     there = [state for state in states if state != "gone"]
-    assert found.partitions == sum(a == "on" and b != "on" for a, b in zip(there, [*there[1:], "off"], strict=True))
+    assert found.partitions == sum(a == "on" and b != "on" for a, b in pairwise([*there, "off"]))
     assert found.copies == sum({a, b} == {"on", "off"} for a, b in pairwise(states))
     assert found.off == states.count("off") == len(found.obstacles)
     total = 10 * sum(range(len(states)))
