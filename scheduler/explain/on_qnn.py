@@ -32,7 +32,7 @@ def ask(model: ForeignModel, device: str | None) -> Verdict:
     if device not in (None, "htp"):
         raise UnknownNameError.among("device of qnn", device or "", ["htp"])
     library = load_library()
-    verdict = Verdict(runtime=library.versions.rpartition(",")[0], device="htp", target=PROVIDER)
+    verdict = Verdict(runtime=", ".join(reversed(library.versions.split(", ")[:2])), device="htp", target=PROVIDER)
     return read_session(onnxruntime, model, session_options(library, {}), verdict)
 
 

@@ -15,11 +15,23 @@ from tests.scheduler.explain.files import FOREIGN
 needs_qnn = pytest.mark.skipif(missing() is not None, reason="onnxruntime-qnn is not installed")
 
 
+#: First operator that it leaves, and what stops it; it refuses doubles and volumes without naming one, and takes the others.
+FIRST = {
+    "own_domain": ("swirl", "domain com.example"),
+    "open_batch": ("conv", "shape [?, 3, 8, 8]"),
+    "determinant": ("det", "operator Det"),
+    "doubles": ("conv", "the file as a whole"),
+    "volumes": ("conv", "the file as a whole"),
+}
+
+
 @needs_qnn
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FOREIGN)
 def test_first_obstacle_failed_in_its_own_log(foreign, name):
     found = explain_file(foreign[name], "qnn")
+    first = (found.obstacles[0].operator, found.obstacles[0].cause) if found.obstacles else None
+    assert first == FIRST.get(name)
     for op in found.operators:
         assert (op.target == "QNNExecutionProvider") == (op.taken is True)
     if found.obstacles and found.obstacles[0].words and any(op.target for op in found.operators):
