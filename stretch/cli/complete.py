@@ -53,8 +53,14 @@ def _modes(_start: str) -> Sequence[str]:
     return sorted({mode for name in delegates for mode in delegates.get(name).tunes})
 
 
-def _runtimes(_start: str) -> Sequence[str]:
+def _timed_runtimes(_start: str) -> Sequence[str]:
     from scheduler.measure.bench.runtimes import RUNTIMES
+
+    return list(RUNTIMES)
+
+
+def _foreign_runtimes(_start: str) -> Sequence[str]:
+    from scheduler.explain.runtimes import RUNTIMES
 
     return list(RUNTIMES)
 
@@ -65,5 +71,6 @@ VALUES: dict[str, Callable[[str], Sequence[str]]] = {
     "model": _models,
     "recipe": _recipes,
     "mode": _modes,
-    "runtimes": _runtimes,
+    "runtimes": _timed_runtimes,
+    "foreign_runtime": _foreign_runtimes,
 }

@@ -214,3 +214,11 @@ def test_source_is_told_with_every_figure(capsys, bundle):
     planned = json.loads(call(capsys, "branch", *words("branch", bundle), "--json", "--quiet", "--dry-run").out)
     assert planned["predicted"]["source"] == "predicted"
     assert json.loads(call(capsys, "run", *words("run", bundle), "--json", "--quiet").out)["source"] == "measured"
+
+
+def test_file_on_a_runtime_has_its_keys(capsys, bundle):
+    file = min(bundle.rglob("*.onnx"))
+    told = json.loads(call(capsys, "explain", file, "--runtime", "onnxruntime", "--device", "cpu", "--json", "--quiet").out)
+    keys = "file runtime device operators partitions obstacles copies share fix log warnings"
+    assert set(keys.split()) <= told.keys()
+    assert {"name", "op", "target", "taken", "partition", "macs", "reason"} <= told["operators"][0].keys()

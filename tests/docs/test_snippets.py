@@ -36,6 +36,7 @@ SLOW = {
     "docs/guides/tflite.md",
     "docs/guides/train.md",
     "docs/guides/tune.md",
+    "docs/guides/where-it-runs.md",
     "docs/reference/design-files.md",
     "docs/reference/device-profiles.md",
     "docs/reference/models.md",

@@ -11,7 +11,7 @@ from scheduler.delegates.opencl.device import is_cpu_device, missing, open_devic
 from scheduler.delegates.opencl.fuse import fuse
 from scheduler.delegates.opencl.graph import Graph, read_graph
 from scheduler.delegates.opencl.launch import Launch
-from scheduler.delegates.opencl.lower import lower
+from scheduler.delegates.opencl.lower import lower, refusals
 from scheduler.delegates.opencl.programs import programs_of
 from scheduler.delegates.opencl.schedule import Options, Schedules
 from scheduler.delegates.opencl.simplify import simplify
@@ -245,6 +245,11 @@ class OpenCLDelegate(Delegate):
         graph = read_graph(model)
         self._prepare(graph)
         return graph
+
+    def refusals(self, graph: Graph) -> dict[str, str]:
+        """Nodes of a graph that is simplified and fused which no kernel computes, by name, with the reason."""
+        traits = open_device(self._cores).traits
+        return refusals(graph, traits.blocking(self._half), traits, self._options, Schedules(traits, {}))
 
     def _prepare(self, graph: Graph) -> None:
         simplify(graph)

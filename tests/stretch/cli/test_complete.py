@@ -46,6 +46,7 @@ def completed(home, *words):
         (("stretch", "branch", "tiny_resnet", "--strategy", ""), {"evolve", "exact", "grid", "operator_split"}),
         (("stretch", "explain", "bundle", "-d", "pix"), {"pixel4", "pixel6"}),
         (("stretch", "bench", "net.onnx", "--with", "o"), {"onnxruntime", "openvino", "opencl"}),
+        (("stretch", "explain", "m.onnx", "--runtime", "o"), {"onnxruntime", "opencl", "openvino"}),
         (("stretch", "branch", "tiny_re"), {"tiny_regnet", "tiny_resnet"}),
         (("stretch", "predict", "resnet56_cifar"), {"resnet56_cifar10", "resnet56_cifar100"}),
         (("stretch", "train", "resnet56_cifar10_s"), {"resnet56_cifar10_supernet"}),

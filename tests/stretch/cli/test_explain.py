@@ -76,3 +76,59 @@ def test_processor_the_device_lacks_is_named(stretch, bundles, tmp_path):
     code, _, err = stretch("explain", path, "--device", "pixel6")
     assert code == 3
     assert "dsp" in err
+
+
+def relu_file(folder, opset=18):
+    """A file of two operators as anybody writes them."""
+    ends = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, (1, 4)) for name in ("x", "y")]
+    chain = [onnx.helper.make_node("Relu", ["x"], ["r"], "relu"), onnx.helper.make_node("Softmax", ["r"], ["y"], "softmax", axis=1)]
+    graph = onnx.helper.make_graph(chain, "foreign", ends[:1], ends[1:])
+    path = folder / "m.onnx"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=8), str(path))
+    return path
+
+
+def test_file_is_told_operator_by_operator_of_a_runtime(stretch, tmp_path):
+    code, data, _ = stretch("explain", relu_file(tmp_path), "--runtime", "onnxruntime", "--device", "cpu", "--json")
+    assert code == 0
+    assert {"file", "runtime", "device", "operators", "partitions", "obstacles", "copies", "share", "fix", "warnings"} <= set(data)
+    assert [(op["name"], op["taken"], op["target"]) for op in data["operators"]] == [
+        ("relu", True, "CPUExecutionProvider"),
+        ("softmax", True, "CPUExecutionProvider"),
+    ]
+    assert data["obstacles"] == []
+
+
+def test_people_read_counts_and_a_line_per_operator(stretch, tmp_path):
+    code, out, _ = stretch("explain", relu_file(tmp_path), "--runtime", "onnxruntime", "--device", "cpu")
+    assert code == 0
+    assert "takes 2 of 2 operators" in out
+    assert "nothing stops it" in out
+    assert any(line.startswith("softmax") for line in out.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["--runtime", "openvin"], 3, "did you mean `openvino`?"),
+        (["--runtime", "litert"], 2, "litert does not read ONNX files"),
+        (["--runtime", "onnxruntime", "--device", "tpu"], 3, "unknown device of onnxruntime `tpu`"),
+        (["--runtime", "onnxruntime", "--map", "gpu=cpu0"], 2, "give one of the two"),
+        (["--runtime", "onnxruntime", "--fix", "m.txt"], 2, "does not end in .onnx"),
+        (["--fix", "other.onnx"], 2, "add --runtime"),
+        ([], 2, "add --runtime"),
+    ],
+)
+def test_bad_question_about_a_file_has_its_exit_code(stretch, tmp_path, words, code, told):
+    got, _, err = stretch("explain", relu_file(tmp_path), *words)
+    assert got == code
+    assert told in err
+
+
+def test_damaged_file_is_one_sentence(stretch, tmp_path):
+    path = tmp_path / "m.onnx"
+    path.write_bytes(b"no model")
+    code, out, err = stretch("explain", path, "--runtime", "onnxruntime")
+    assert (code, out) == (1, "")
+    assert "is not an ONNX model" in err
+    assert "Traceback" not in err

@@ -1,0 +1,241 @@
+"""A file of anybody's as a list of operators: what is known of them without any runtime."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from predictors.errors import StretchError, UsageError
+from scheduler.formats.onnx import open_onnx
+from scheduler.formats.tflite import Network, open_tflite
+
+#: Operators of one file.
+MAX_OPERATORS = 100_000
+
+#: Kinds of files by their ending.
+KINDS = {".onnx": "ONNX", ".tflite": "TFLite"}
+
+_AGAIN = "export the model again"
+
+
+@dataclass(frozen=True)
+class ForeignOp:
+    """One operator.
+
+    Args:
+        name: Its name, which no other operator of the file has.
+        op: Its type.
+        domain: Of an ONNX operator that is not ONNX's own; else empty.
+        inputs: Tensors that it reads.
+        outputs: Tensors that it writes.
+        attributes: Its attributes that are numbers, words or lists of them.
+        types: Element types of its inputs and outputs that are known.
+        shapes: Shapes of its inputs and outputs that are known; an open size is None.
+        macs: Multiply-accumulates; 0 where it has none or its shapes are open.
+    """
+
+    name: str
+    op: str
+    domain: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+    types: tuple[str, ...]
+    shapes: tuple[tuple[int | None, ...], ...]
+    macs: int
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether a size of a tensor is open."""
+        return any(size is None for shape in self.shapes for size in shape)
+
+
+@dataclass(frozen=True)
+class ForeignModel:
+    """A file.
+
+    Args:
+        path: The file.
+        kind: ``ONNX`` or ``TFLite``.
+        ops: Its operators, in execution order.
+        proto: The `onnx.ModelProto` whose nodes all have names, or None.
+        network: The TFLite network, or None.
+    """
+
+    path: Path
+    kind: str
+    ops: tuple[ForeignOp, ...]
+    proto: Any = None
+    network: Network | None = None
+
+    @property
+    def content(self) -> bytes:
+        """The ONNX file again, each node with a name of its own."""
+        found: bytes = self.proto.SerializeToString()
+        return found
+
+    @property
+    def opset(self) -> int:
+        """Version of ONNX's own operators in an ONNX file."""
+        return max((each.version for each in self.proto.opset_import if each.domain in ("", "ai.onnx")), default=1)
+
+
+def open_model(path: Path) -> ForeignModel:
+    """The operators of an ONNX or TFLite file.
+
+    Raises:
+        UsageError: If it is neither by its name.
+        StretchError: If it cannot be read, is damaged, or keeps weights outside of its folder.
+    """
+    kind = KINDS.get(path.suffix.lower())
+    if kind is None:
+        raise UsageError(f"{path} ends in neither {' nor '.join(KINDS)}", "give an ONNX or TFLite file, or a bundle without a runtime")
+    found = _onnx(path) if kind == "ONNX" else _tflite(path)
+    if not found.ops:
+        raise StretchError(f"{path} has no operators", _AGAIN)
+    return found
+
+
+def _onnx(path: Path) -> ForeignModel:
+    try:
+        opened = open_onnx(path)
+    except StretchError as error:
+        raise StretchError(error.message, _AGAIN) from error
+    proto = opened.proto
+    if len(proto.graph.node) > MAX_OPERATORS:
+        raise StretchError(f"{path} has {len(proto.graph.node)} operators, at most {MAX_OPERATORS} are explained", "give a part of it")
+    for place in sorted(opened.external):
+        inside = path.parent / place
+        if Path(place).is_absolute() or not inside.resolve().is_relative_to(path.parent.resolve()):
+            raise StretchError(f"{path} keeps weights outside of its folder, in `{place[:80]}`", "move them beside it, and say so in it")
+        if not inside.is_file():
+            raise StretchError(f"{path} keeps weights in `{place[:80]}`, which is not there", "put that file beside it")
+    _name_nodes(proto)
+    known = _known(proto)
+    return ForeignModel(path, "ONNX", tuple(_onnx_op(node, known) for node in proto.graph.node), proto=proto)
+
+
+def _name_nodes(proto: Any) -> None:
+    """Give each node a name that no other has: runtimes tell of them by name."""
+    there = Counter(node.name for node in proto.graph.node)
+    used = set(there)
+    seen: set[str] = set()
+    for i, node in enumerate(proto.graph.node):
+        if node.name and node.name not in seen:
+            seen.add(node.name)
+            continue
+        name = f"{node.op_type}_{i}"
+        while name in used:
+            name += "_"
+        node.name = name
+        used.add(name)
+        seen.add(name)
+
+
+def _known(proto: Any) -> dict[str, tuple[int, tuple[int | None, ...] | None]]:
+    """Element type and shape of tensors, as far as ONNX works them out."""
+    import onnx
+
+    found: dict[str, tuple[int, tuple[int | None, ...] | None]] = {}
+    values = [*proto.graph.input, *proto.graph.output, *proto.graph.value_info]
+    # Shapes that do not fit together are for the runtime to tell; a file above 2 GB is not looked at.
+    with suppress(Exception):
+        values += onnx.shape_inference.infer_shapes(proto, data_prop=True).graph.value_info
+    for value in values:
+        tensor = value.type.tensor_type
+        dims = tuple(d.dim_value if d.dim_value > 0 else None for d in tensor.shape.dim) if tensor.HasField("shape") else None
+        found[value.name] = (tensor.elem_type, dims)
+    for tensor in proto.graph.initializer:
+        found[tensor.name] = (tensor.data_type, tuple(tensor.dims))
+    return found
+
+
+def _onnx_op(node: Any, known: Mapping[str, tuple[int, tuple[int | None, ...] | None]]) -> ForeignOp:
+    import onnx
+
+    tensors = [known[name] for name in (*node.input, *node.output) if name in known]
+    types = dict.fromkeys(onnx.TensorProto.DataType.Name(kind).lower() for kind, _ in tensors if kind)
+    attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute if a.type in (1, 2, 3, 6, 7, 8)}
+    reads = [known.get(name, (0, None))[1] for name in node.input]
+    writes = [known.get(name, (0, None))[1] for name in node.output]
+    return ForeignOp(
+        name=node.name,
+        op=node.op_type,
+        domain="" if node.domain == "ai.onnx" else node.domain,
+        inputs=tuple(name for name in node.input if name),
+        outputs=tuple(name for name in node.output if name),
+        attributes=attributes,
+        types=tuple(types),
+        shapes=tuple(shape for _, shape in tensors if shape is not None),
+        macs=_onnx_macs(node.op_type, attributes, reads, writes),
+    )
+
+
+def _size(shape: tuple[int | None, ...] | None) -> int:
+    """Elements; 0 where a size is open."""
+    return 0 if shape is None else math.prod(size or 0 for size in shape)
+
+
+def _onnx_macs(op: str, attributes: Mapping[str, Any], reads: list[Any], writes: list[Any]) -> int:
+    """Multiply-accumulates of convolutions and matrices, whatever they are stored in."""
+    first, made = reads[0] if reads else None, writes[0] if writes else None
+    weight = reads[3] if op == "QLinearConv" and len(reads) > 3 else reads[1] if len(reads) > 1 else None
+    if op in ("Conv", "ConvInteger", "QLinearConv") and weight and made:
+        return _size(made) * _size(weight[1:])
+    if op == "ConvTranspose" and weight and first:
+        return _size(first) * _size(weight[1:])
+    if op == "Gemm" and first and made and len(first) == 2:
+        return _size(made) * ((first[0] if attributes.get("transA") else first[1]) or 0)
+    if op in ("MatMul", "MatMulInteger", "QLinearMatMul") and first and made:
+        return _size(made) * (first[-1] or 0)
+    return 0
+
+
+def _tflite(path: Path) -> ForeignModel:
+    network = open_tflite(path)
+    if len(network.operators) > MAX_OPERATORS:
+        raise StretchError(f"{path} has {len(network.operators)} operators, at most {MAX_OPERATORS} are explained", "give a part of it")
+    ops = []
+    for i, operator in enumerate(network.operators):
+        reads = [network.tensors[t] for t in operator.inputs if t is not None]
+        writes = [network.tensors[t] for t in operator.outputs]
+        shapes = [tuple(None if axis in t.opened else size for axis, size in enumerate(t.shape)) for t in (*reads, *writes)]
+        ops.append(
+            ForeignOp(
+                name=f"{operator.code}_{i}",
+                op=operator.code,
+                domain="",
+                # Tensors of a TFLite file may share a name: their numbers are what is theirs alone.
+                inputs=tuple(str(t) for t in operator.inputs if t is not None),
+                outputs=tuple(str(t) for t in operator.outputs),
+                attributes={
+                    name: value
+                    for name, value in operator.settings.items()
+                    if name not in ("dilation_w_factor", "dilation_h_factor") or value != 1
+                },
+                types=tuple(dict.fromkeys(t.kind for t in (*reads, *writes))),
+                shapes=tuple(shapes),
+                macs=_tflite_macs(operator.code, [t.shape for t in reads], [t.shape for t in writes], operator.settings),
+            )
+        )
+    return ForeignModel(path, "TFLite", tuple(ops), network=network)
+
+
+def _tflite_macs(code: str, reads: list[tuple[int, ...]], writes: list[tuple[int, ...]], settings: Mapping[str, Any]) -> int:
+    """Multiply-accumulates, by the layouts of TFLite's weights."""
+    if len(reads) < 2 or not writes:
+        return 0
+    if code == "CONV_2D":
+        return math.prod(writes[0]) * math.prod(reads[1][1:])
+    if code == "DEPTHWISE_CONV_2D":
+        return math.prod(writes[0]) * math.prod(reads[1][1:3])
+    if code == "FULLY_CONNECTED" and reads[1]:
+        return math.prod(writes[0]) * reads[1][-1]
+    if code == "TRANSPOSE_CONV" and len(reads) > 2:
+        return math.prod(reads[2]) * math.prod(reads[1][:3])
+    if code == "BATCH_MATMUL" and len(reads[0]) > 1:
+        return math.prod(writes[0]) * reads[0][-2 if settings.get("adj_x") else -1]
+    return 0

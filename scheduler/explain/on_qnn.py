@@ -1,0 +1,52 @@
+"""ONNX Runtime's QNN provider asked about a file: what the Hexagon processor takes, and its own reasons for the rest.
+
+On x86-64 the simulator's compiler is asked, which is the one that compiles for devices.
+"""
+
+import re
+
+from predictors.errors import UnknownNameError
+from scheduler.delegates.qnn_library import PROVIDER, load_library, session_options
+from scheduler.explain.answer import Verdict
+from scheduler.explain.model import ForeignModel
+from scheduler.explain.on_onnxruntime import read_session
+
+#: How its log tells of operators that failed: a head, then their types and names, then the reason.
+_FAILED = re.compile(r"Validation FAILED for (?P<nodes>.*?)REASON ?: ?(?P<reason>[^\n]+)", re.DOTALL)
+_NAME = re.compile(r"Node name: (\S+)")
+
+
+def ask(model: ForeignModel, device: str | None) -> Verdict:
+    """What QNN's provider takes of a file, the rest being the CPU's.
+
+    Args:
+        model: An ONNX file.
+        device: ``htp`` or None.
+
+    Raises:
+        UnknownNameError: If another device is asked for.
+        MissingBackendError: If the provider or a library of it does not load.
+    """
+    import onnxruntime
+
+    if device not in (None, "htp"):
+        raise UnknownNameError.among("device of qnn", device or "", ["htp"])
+    library = load_library()
+    verdict = Verdict(runtime=", ".join(reversed(library.versions.split(", ")[:2])), device="htp", target=PROVIDER)
+    return read_session(onnxruntime, model, session_options(library, {}), verdict)
+
+
+def read_log(model: ForeignModel, log: str, verdict: Verdict) -> None:
+    """Add the provider's reasons, which its log alone has, to the operators that it left.
+
+    Args:
+        model: The file.
+        log: What was written while it was asked.
+        verdict: Changed in place.
+    """
+    place = {op.name: i for i, op in enumerate(model.ops)}
+    for match in _FAILED.finditer(log):
+        for name in _NAME.findall(match["nodes"]):
+            i = place.get(name)
+            if i is not None and verdict.taken.get(i) != verdict.target:
+                verdict.said.setdefault(i, match["reason"].strip()[:600])

@@ -1,0 +1,44 @@
+"""What people read of a file on a runtime."""
+
+from pathlib import Path
+
+from rich.console import Console
+
+from scheduler.explain.answer import Mend, Obstacle, RuntimeExplanation, RuntimeOperator
+from stretch.report.runtime import runtime_lines, runtime_table
+
+FOUND = RuntimeExplanation(
+    file=Path("m.onnx"),
+    runtime="qnn 2",
+    device="htp",
+    operators=[
+        RuntimeOperator(name="conv", op="Conv", target="QNN", taken=True, partition=0, macs=1000, reason="taken by QNN"),
+        RuntimeOperator(name="best", op="ArgMax", target="CPU", taken=False, partition=None, macs=0, reason="axis is not the last"),
+        RuntimeOperator(name="shape", op="Shape", target=None, taken=None, partition=None, macs=0, reason="folded"),
+    ],
+    partitions=1,
+    obstacles=[Obstacle(operator="best", op="ArgMax", cause="axis = 1", words="axis is not the last", change="another axis")],
+    copies=1,
+    share=1.0,
+    fix=Mend(steps=("compute constants",), operators=(1, 0)),
+    log="",
+    warnings=[],
+)
+
+
+def test_counts_first_obstacle_and_what_helps_are_told():
+    assert runtime_lines(FOUND) == [
+        "qnn 2, htp: takes 1 of 2 operators, 100 % of the MACs, in 1 partition, copies 1",
+        "first obstacle: best (ArgMax), axis = 1",
+        "  qnn says: axis is not the last",
+        "  another axis",
+        "helps, operators off it 1 -> 0: compute constants",
+    ]
+
+
+def test_every_operator_has_a_row_however_narrow_the_terminal_is():
+    for width in (140, 50):
+        console = Console(width=width, record=True)
+        console.print(runtime_table(FOUND))
+        told = console.export_text()
+        assert all(name in told for name in ("conv", "best", "shape"))
