@@ -86,7 +86,8 @@ def describe(array: Array) -> dict[str, Any] | None:
         array: C-contiguous; it or another view of its memory has to live until it is opened.
     """
     address = array.ctypes.data
-    for start, piece in list(_pieces.items()):
+    # a copy made in one step: garbage that is collected on the way takes pieces out
+    for start, piece in _pieces.copy().items():
         if start <= address and address + array.nbytes <= start + piece.size:
             file = f"/proc/{os.getpid()}/fd/{piece.file}"
             return {"file": file, "offset": address - start, "shape": array.shape, "dtype": array.dtype.str}
