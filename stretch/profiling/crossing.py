@@ -3,7 +3,6 @@
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from queue import SimpleQueue
 from statistics import median
 from time import perf_counter_ns
 
@@ -16,6 +15,7 @@ from scheduler.measure.links import Handover, fit_link
 from scheduler.measure.networks import runner, time_operators
 from scheduler.measure.steady import time_steadily
 from scheduler.measure.together import time_together
+from scheduler.runtime.mailbox import Mailbox
 from scheduler.runtime.workers import Completion, Worker
 from stretch.profiling.drawing import Drawing
 from stretch.profiling.files import write_network
@@ -125,7 +125,7 @@ class Handing:
 
     def __init__(self, host: tuple[int, ...], cores: tuple[int, ...]) -> None:
         self._host = host
-        self._completions: SimpleQueue[Completion] = SimpleQueue()
+        self._completions: Mailbox[Completion] = Mailbox()
         self._worker = Worker("profile", cores, self._completions)
 
     def handing(self, work: Callable[[], None]) -> Callable[[], float]:
@@ -134,7 +134,7 @@ class Handing:
         Args:
             work: What raises, raises in the caller.
         """
-        submit = self._worker.submitter("handed over", work)
+        submit = self._worker.submitter([("handed over", work, True)])
 
         def run() -> float:
             with pinned(self._host[:1]):
