@@ -31,6 +31,7 @@ SLOW = {
     "docs/guides/measure.md",
     "docs/guides/precision-and-the-dsp.md",
     "docs/guides/profile-a-device.md",
+    "docs/guides/read-a-report.md",
     "docs/guides/run-a-bundle.md",
     "docs/guides/serve.md",
     "docs/guides/tflite.md",
