@@ -2,6 +2,7 @@
 
 import re
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,8 +20,8 @@ _REMOTE = ("azure",)
 #: Bytes of a file whose optimised form is looked at for operators that were added.
 _LOOKED_AT = 1 << 28
 
-#: How names of operators begin, or types are called, that ONNX Runtime adds between providers and precisions.
-_ADDED = ("InsertedPrecisionFreeCast_", "Memcpy")
+#: How types of operators begin that ONNX Runtime adds between providers and precisions.
+_ADDED = ("Cast", "Memcpy")
 
 #: Types of operators that are put in at borders.
 _CONVERSIONS = ("Transpose", "Cast")
@@ -86,13 +87,14 @@ def read_session(onnxruntime: ModuleType, model: ForeignModel, options: Any, ver
             verdict.refused = " ".join(str(error).split())[:600]
             verdict.at = find_named(model, verdict.refused)
             return verdict
-        if optimised.is_file():
-            verdict.added += _count_added(optimised)
-    place = {op.name: i for i, op in enumerate(model.ops)}
+        place = {op.name: i for i, op in enumerate(model.ops)}
+        counted = optimised.is_file()
+        if counted:
+            verdict.added += _count_added(optimised, place)
     for number, part in enumerate(session.get_provider_graph_assignment_info()):
         for node in part.get_nodes():
             i = place.get(node.name, place.get(_TURNED.sub("", node.name)))
-            if i is None and node.op_type in _CONVERSIONS:
+            if i is None and not counted and node.op_type in _CONVERSIONS:
                 verdict.added += 1
             if i is not None:
                 verdict.taken[i] = part.ep_name
@@ -119,9 +121,9 @@ def find_named(model: ForeignModel, words: str) -> int | None:
     return None
 
 
-def _count_added(optimised: Path) -> int:
-    """Operators that ONNX Runtime put in to change precision or memory."""
+def _count_added(optimised: Path, own: Collection[str]) -> int:
+    """Operators that ONNX Runtime put in to change precision or memory, beside the file's own."""
     import onnx
 
     nodes = onnx.load(str(optimised), load_external_data=False).graph.node
-    return sum(node.name.startswith(_ADDED[0]) or node.op_type.startswith(_ADDED[1]) for node in nodes)
+    return sum(node.name not in own and node.op_type.startswith(_ADDED) for node in nodes)
