@@ -113,7 +113,9 @@ def choose(
     return Choice(found, space, n_meet)
 
 
-def stretched_space(graph: OpGraph, config: PlanConfig, costs: Costs, stages: Sequence[Segment], *, merged: bool) -> DesignSpace:
+def stretched_space(
+    graph: OpGraph, config: PlanConfig, costs: Costs, stages: Sequence[Segment], *, merged: bool, holders: Sequence[str] | None = None
+) -> DesignSpace:
     """The designs of a request whose segments stay whole or become scaled copies, where it lets them.
 
     Args:
@@ -122,20 +124,21 @@ def stretched_space(graph: OpGraph, config: PlanConfig, costs: Costs, stages: Se
         costs: Costs on the device.
         stages: The segments of the network.
         merged: Whether stages that follow each other may become one segment.
+        holders: Processors that may hold a tensor between segments; those of the request if None.
     """
-    space = _space(config, costs, stages, _join(config))
+    space = _space(config, costs, stages, _join(config), holders=holders)
     return merge_stages(graph, space) if merged and "stretch" in config.planned_kinds else space
 
 
 def _searched(
-    graph: OpGraph, config: PlanConfig, costs: Costs, stages: Sequence[Segment], *, merges: bool
+    graph: OpGraph, config: PlanConfig, costs: Costs, stages: Sequence[Segment], *, merges: bool, holders: Sequence[str] | None = None
 ) -> tuple[DesignSpace, int, SearchResult | None]:
     """The space of a request with the meeting points its designs must have, and the best of them.
 
     With `merges` it is known what merged stages lose, so that they need not be kept for the last.
     """
     merged = config.merge == "always" or (merges and config.merge == "auto" and not config.meet)
-    space = stretched_space(graph, config, costs, stages, merged=merged)
+    space = stretched_space(graph, config, costs, stages, merged=merged, holders=holders)
     fine, n_meet, found = space, config.n_meet, None
     if "stretch" in config.planned_kinds:
         fine = _cut(graph, config, space, merged=merged)
@@ -166,7 +169,8 @@ def _by_fewer(graph: OpGraph, config: PlanConfig, costs: Costs, stages: Sequence
     """The best designs on fewer of the processors where a request for those would merge stages.
 
     One processor more may let stages branch by themselves, so that nothing is merged; the
-    design must not be slower for it.
+    design must not be slower for it. Its options are told for all processors of the request,
+    as are those of its space, whose designs it is compared with.
     """
     if config.merge != "auto" or config.meet or "stretch" not in config.planned_kinds or config.strategy != "exact" or config.widens:
         return []
@@ -177,7 +181,7 @@ def _by_fewer(graph: OpGraph, config: PlanConfig, costs: Costs, stages: Sequence
         for some in combinations(config.processors, count):
             request = config.on(some)
             if search_some(_space(request, costs, stages, _join(request)), *macs_range(graph, config), config.n_meet) is None:
-                _, _, best = _searched(graph, request, costs, stages, merges=False)
+                _, _, best = _searched(graph, request, costs, stages, merges=False, holders=config.processors)
                 found += [best] if best is not None else []
     return found
 
@@ -235,10 +239,15 @@ def _widening() -> str:
 
 
 def _space(
-    config: PlanConfig, costs: Costs, segments: Sequence[Segment], join: JoinKind, arriving: Sequence[int] | None = None
+    config: PlanConfig,
+    costs: Costs,
+    segments: Sequence[Segment],
+    join: JoinKind,
+    arriving: Sequence[int] | None = None,
+    holders: Sequence[str] | None = None,
 ) -> DesignSpace:
-    stretched = "stretch" in config.planned_kinds
-    return DesignSpace(segments, config.processors, costs, Rules.of(config), join, arriving, stretched=stretched, kept=config.keep)
+    rules, stretched = Rules.of(config), "stretch" in config.planned_kinds
+    return DesignSpace(segments, config.processors, costs, rules, join, arriving, stretched=stretched, kept=config.keep, holders=holders)
 
 
 def _search(graph: OpGraph, config: PlanConfig, costs: Costs, space: DesignSpace, n_meet: int) -> SearchResult | None:

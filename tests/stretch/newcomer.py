@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-BIN = Path(sys.executable).parent
+BIN, ROOT = Path(sys.executable).parent, Path(__file__).parents[2]
 
 #: A residual network for three classes, as somebody might have written it.
 MODEL = '''
@@ -201,9 +201,12 @@ def _finish(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
 
 
 def uv(*words: object, cwd: Path) -> None:
-    """Run uv from what it has at hand; a test that needs more than that is skipped."""
-    done = subprocess.run([str(BIN / "uv"), *map(str, words)], cwd=cwd, capture_output=True, text=True, check=False)
-    if done.returncode and ("network was disabled" in done.stderr or "network connectivity is disabled" in done.stderr):
+    """Run uv from what it has at hand, in the versions of the lock; a test that needs more than that is skipped."""
+    environment = os.environ | {"UV_CONSTRAINT": str(ROOT / "requirements" / "dev.lock")}
+    command = [str(BIN / "uv"), *map(str, words)]
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    lacking = done.stderr.lower()
+    if done.returncode and ("network was disabled" in lacking or "network connectivity is disabled" in lacking):
         pytest.skip("uv has not all packages in its cache, and fetches none here")
     assert done.returncode == 0, done.stderr
 

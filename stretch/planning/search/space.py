@@ -39,6 +39,8 @@ class DesignSpace:
         arriving: Channels that arrive at each segment; the original's if None.
         stretched: Whether segments may become scaled copies; else all stay whole.
         kept: Names of those that may not.
+        holders: Processors that may hold a tensor between segments; those that branches may use if None. Designs of spaces that
+            differ in `processors` alone can be told by the same measures where these are the same.
     """
 
     def __init__(
@@ -52,11 +54,12 @@ class DesignSpace:
         *,
         stretched: bool = True,
         kept: Collection[str] = (),
+        holders: Sequence[str] | None = None,
     ) -> None:
         self.segments = tuple(segments)
         self.processors = tuple(processors)
         #: Processors that may hold a tensor between segments; the host joins even where no branch uses it.
-        self.holders = tuple(dict.fromkeys((costs.host, *processors)))
+        self.holders = tuple(dict.fromkeys((costs.host, *(processors if holders is None else holders))))
         self.costs = costs
         self.rules = rules
         self.join = join
