@@ -265,7 +265,7 @@ class Board:
             request = {"name": archive.name, "trial": list(trial), "imports": list(imports)}
             done = self._asked(functools.partial(self._line.send, "put", write, **request))
         if "failed" in done:
-            raise _trial_failed(self.host, int(done["failed"]), str(done.get("told", "")))
+            raise explain_trial(self.host, int(done["failed"]), str(done.get("told", "")))
         self._copied[what] = size
         self._free -= size
 
@@ -321,8 +321,14 @@ def _refused(host: str, refused: RefusedError, doing: str) -> StretchError:
     return StretchError(f"on {host}, {about}{refused.reason} while {doing}")
 
 
-def _trial_failed(host: str, code: int, told: str) -> StretchError:
-    """Packages that do not import there: mostly a library of the system is missing."""
+def explain_trial(host: str, code: int, told: str) -> StretchError:
+    """Why packages do not import there: mostly a library of the system is missing.
+
+    Args:
+        host: The board.
+        code: Of the trial's end.
+        told: What it wrote.
+    """
     lines = [line.strip() for line in told.splitlines() if line.strip()]
     last = lines[-1][:300] if lines else "nothing was said"
     if ".so" in last and "cannot open shared object file" in last:

@@ -96,6 +96,7 @@ class Line:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._in, self._out = self._process.stdin, self._process.stdout
+        self._ended: LostError | None = None
         try:
             #: What the agent says of its machine.
             self.facts: object = self._start()
@@ -243,6 +244,9 @@ class Line:
         return data
 
     def _write(self, data: bytes, greeting: str | None = None) -> None:
+        # an archive that breaks off still wants to write its end
+        if self._ended is not None:
+            raise self._ended
         try:
             self._in.write(data)
             self._in.flush()
@@ -261,7 +265,8 @@ class Line:
             self._process.kill()
             code = self._process.wait()
         self._told.seek(0)
-        return LostError(code, self._told.read(_MAX_GREETING).decode(errors="replace"), greeting)
+        self._ended = LostError(code, self._told.read(_MAX_GREETING).decode(errors="replace"), greeting)
+        return self._ended
 
 
 class Sending:

@@ -1,6 +1,7 @@
 """Real boards for tests: an sshd on the loopback interface, whose keys, folders and Pythons the tests make."""
 
 import os
+import platform
 import select
 import shutil
 import socket
@@ -170,3 +171,50 @@ def loopback(server):
     """A board that is this machine, with the Python behind this environment and nothing of the environment itself."""
     base = Path(sys.base_prefix) / "bin" / f"python{SERIES}"
     return server.board("loopback", script(server.folder / "plain-python", f'exec "{base}" "$@"'))
+
+
+#: What a program of ours asks the kernel of; emulation has no such file of its own.
+CPUINFO = """processor\t: 0
+BogoMIPS\t: 50.00
+Features\t: fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp
+CPU implementer\t: 0x41
+CPU architecture: 8
+CPU variant\t: 0x3
+CPU part\t: 0xd0c
+CPU revision\t: 1
+"""
+
+
+def emulated(root: Path, path: Path) -> Path:
+    """Python of a folder with an aarch64 system, under emulation."""
+    (root / "proc").mkdir(exist_ok=True)
+    (root / "proc" / "cpuinfo").write_text(CPUINFO)
+    program = f"{root}/usr/bin/python{SERIES}"
+    return script(path, f'exec "{shutil.which("qemu-aarch64-static")}" -cpu neoverse-n1 -L "{root}" "{program}" "$@"')
+
+
+@pytest.fixture(scope="session")
+def aarch64_root(tmp_path_factory):
+    """A folder with an aarch64 Debian that has Python; nothing of it was run to make it."""
+    missing = [name for name in ("qemu-aarch64-static", "mmdebstrap") if shutil.which(name) is None]
+    if missing:
+        pytest.skip(f"needs {' and '.join(missing)}: Debian's qemu-user-static and mmdebstrap")
+    system = platform.freedesktop_os_release()
+    lists = [path for path in map(Path, ("/etc/apt/sources.list.d/debian.sources", "/etc/apt/sources.list")) if path.is_file()]
+    if system.get("ID") != "debian" or not lists:
+        pytest.skip("the packages of an aarch64 Debian are fetched by the lists of a Debian")
+    root = tmp_path_factory.mktemp("aarch64") / "root"
+    packages = "python3,libstdc++6,libgomp1"
+    words = ["--variant=extract", "--arch=arm64", f"--include={packages}", system["VERSION_CODENAME"], root, lists[0]]
+    made = subprocess.run(["mmdebstrap", "--quiet", *words], capture_output=True, text=True, check=False)
+    if made.returncode:
+        pytest.skip(f"mmdebstrap does not make an aarch64 Debian here: {made.stderr.strip()[-300:]}")
+    if not (root / "usr" / "bin" / f"python{SERIES}").exists():
+        pytest.skip(f"Debian {system['VERSION_CODENAME']} has another Python than {SERIES}")
+    return root
+
+
+@pytest.fixture(scope="session")
+def aarch64(server, aarch64_root):
+    """A board whose Python is that of an aarch64 Debian, under emulation: its results are real, its times mean nothing."""
+    return server.board("aarch64", emulated(aarch64_root, server.folder / "emulated-python"))
