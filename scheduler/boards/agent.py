@@ -73,13 +73,7 @@ class Agent:
                 try:
                     self.tell(work[request.pop("do")](**request) or {})
                 except OSError as error:
-                    self.tell(
-                        {
-                            "error": error.strerror or str(error),
-                            "errno": errno.errorcode.get(error.errno or 0, ""),
-                            "file": str(error.filename or ""),
-                        }
-                    )
+                    self.tell(told(error))
         except (GoneError, BrokenPipeError):
             pass
         finally:
@@ -108,7 +102,7 @@ class Agent:
         if not self.root or not os.path.isdir(folder):
             return
         for name in os.listdir(folder):
-            number = name.split("-")[1]
+            number = "".join(name.split("-")[1:2])
             if number == str(process) or not os.path.exists("/proc/" + number):
                 shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
         with contextlib.suppress(OSError):
@@ -116,11 +110,8 @@ class Agent:
 
     def do_open(self, folder: str) -> dict[str, Any]:
         """Choose the folder that everything lies in, and make it."""
-        if folder:
-            root = os.path.expanduser(folder)
-        else:
-            root = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "nn-stretch", "board")
-        root = os.path.abspath(root)
+        cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+        root = os.path.abspath(os.path.expanduser(folder or os.path.join(cache, "nn-stretch", "board")))
         os.makedirs(root, mode=0o700, exist_ok=True)
         if not os.access(root, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), root)
@@ -131,15 +122,11 @@ class Agent:
     def do_keeps(self, name: str, files: dict[str, str]) -> dict[str, Any]:
         """Whether there is a folder of this name, and in it these files with these SHA-256 (None: whatever is in it)."""
         folder = self.path(name)
-        if not os.path.isdir(folder):
-            return {"kept": False}
-        for file, digest in (files or {}).items():
-            try:
-                if sha256(self.path(name, file)) != digest:
-                    return {"kept": False}
-            except OSError:
-                return {"kept": False}
-        return {"kept": True}
+        try:
+            kept = os.path.isdir(folder) and all(sha256(self.path(name, file)) == digest for file, digest in (files or {}).items())
+        except OSError:
+            kept = False
+        return {"kept": kept}
 
     def do_put(self, name: str, trial: list[str], imports: list[str]) -> dict[str, Any]:
         """Unpack a tar archive that follows as the folder `name`, if `trial` succeeds beside it.
@@ -195,13 +182,7 @@ class Agent:
         return {}
 
     def do_run(self, words: list[str], imports: list[str], folder: str) -> dict[str, Any]:
-        """Run Python; what it writes on stderr is told line by line, then its answer and exit code.
-
-        Args:
-            words: Words after ``python``.
-            imports: Folders to import from.
-            folder: Where it runs.
-        """
+        """Run ``python`` with these words in a folder; what it writes on stderr is told line by line, then its answer and exit code."""
         asked, questions = os.pipe()
         answers, given = os.pipe()
         try:
@@ -228,12 +209,8 @@ class Agent:
             os.close(given)
 
     def follow(self, child: subprocess.Popen[bytes], asked: int, given: int) -> bytes:
-        """What a child writes on stdout, while what else it says is passed on and the other end is watched.
-
-        Args:
-            child: The program.
-            asked: Descriptor on which it asks for files.
-            given: Descriptor on which it hears that they are there.
+        """What a child writes on stdout; meanwhile what else it says is passed on, its questions (`asked`) are answered (`given`), and
+        the other end is watched.
         """
         assert child.stdout is not None
         assert child.stderr is not None
@@ -367,6 +344,11 @@ def unpack(content: Content, folder: str) -> None:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with open(path, "wb") as file:
                 shutil.copyfileobj(source, file, CHUNK)
+
+
+def told(error: OSError) -> dict[str, Any]:
+    """An error as an answer."""
+    return {"error": error.strerror or str(error), "errno": errno.errorcode.get(error.errno or 0, ""), "file": str(error.filename or "")}
 
 
 def surroundings(imports: list[str]) -> dict[str, str]:

@@ -10,7 +10,7 @@ from predictors.errors import UsageError
 if TYPE_CHECKING:
     from scheduler.boards.board import Where
 
-On = Annotated[str | None, typer.Option("--on", help="Do it on this machine, user@host, through ssh; nn-stretch is copied there.")]
+On = Annotated[str | None, typer.Option("--on", help="Do it on this machine, user@host, through ssh; what that needs is copied there.")]
 There = Annotated[
     str | None,
     typer.Option("--there", help="With --on: folder there for what is copied; nn-stretch/board in the user's cache if left out."),

@@ -45,7 +45,7 @@ def test_command_and_forwardings_of_the_configuration_are_left_out(server, loopb
         "busy",
         f"IdentityFile {key}",
         "RemoteCommand echo other",
-        f"LocalForward {free_port()} 127.0.0.1:9",
+        f"LocalForward {free_port()} 127.0.0.1:{free_port()}",
         "LogLevel QUIET",
         "RequestTTY force",
     )
