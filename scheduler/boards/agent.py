@@ -129,12 +129,9 @@ class Agent:
         return {"kept": kept}
 
     def do_put(self, name: str, trial: list[str], imports: list[str]) -> dict[str, Any]:
-        """Unpack a tar archive that follows as the folder `name`, if `trial` succeeds beside it.
+        """Unpack a tar archive that follows as the folder `name`, if ``python`` with the words of a trial succeeds before.
 
-        Args:
-            name: The folder.
-            trial: Words after ``python``; none: no trial.
-            imports: Folders that the trial imports from, an empty name for the new one.
+        The trial imports from the folders `imports`; an empty name is the new one.
         """
         target, part = self.path(name), self.unfinished("put")
         content = Content(self.requests)
@@ -209,9 +206,7 @@ class Agent:
             os.close(given)
 
     def follow(self, child: subprocess.Popen[bytes], asked: int, given: int) -> bytes:
-        """What a child writes on stdout; meanwhile what else it says is passed on, its questions (`asked`) are answered (`given`), and
-        the other end is watched.
-        """
+        """What a child writes on stdout; what it says and asks meanwhile goes on to the other end, which is watched."""
         assert child.stdout is not None
         assert child.stderr is not None
         answer, said, questions = bytearray(), b"", b""
@@ -378,10 +373,9 @@ def sha256(path: str) -> str:
 
 def facts() -> dict[str, Any]:
     """What this machine is."""
-    try:
+    libc = ""
+    with contextlib.suppress(ValueError, OSError):
         libc = os.confstr("CS_GNU_LIBC_VERSION") or ""
-    except (ValueError, OSError):
-        libc = ""
     return {
         "system": platform.system(),
         "machine": platform.machine(),
