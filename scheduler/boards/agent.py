@@ -128,10 +128,10 @@ class Agent:
             kept = False
         return {"kept": kept}
 
-    def do_put(self, name: str, trial: list[str], imports: list[str]) -> dict[str, Any]:
-        """Unpack a tar archive that follows as the folder `name`, if ``python`` with the words of a trial succeeds before.
+    def do_put(self, name: str, trial: list[str], replace: bool) -> dict[str, Any]:
+        """Unpack a tar archive that follows as the folder `name`, if ``python`` with the words of a trial runs on it.
 
-        The trial imports from the folders `imports`; an empty name is the new one.
+        One that is there meanwhile is the same, and stays, unless it is to be replaced.
         """
         target, part = self.path(name), self.unfinished("put")
         content = Content(self.requests)
@@ -144,19 +144,19 @@ class Agent:
             content.finish()
             raise
         if trial:
-            paths = [self.path(each) if each else part for each in imports]
             tried = subprocess.run(
-                [self.python, *trial], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=surroundings(paths)
+                [self.python, *trial], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=surroundings([part])
             )
             if tried.returncode:
                 shutil.rmtree(part, ignore_errors=True)
                 return {"failed": tried.returncode, "told": tried.stdout[-20000:].decode("utf-8", "replace")}
         os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)
         old = self.unfinished("old")
-        if os.path.isdir(target):
-            os.rename(target, old)
         try:
-            os.rename(part, target)
+            if replace and os.path.isdir(target):
+                os.rename(target, old)
+            if not os.path.isdir(target):
+                os.rename(part, target)
         finally:
             shutil.rmtree(part, ignore_errors=True)
             shutil.rmtree(old, ignore_errors=True)

@@ -35,7 +35,7 @@ _START = ("-P", "-s", "-c", "from stretch.cli import app; app()")
 #: Errors of a command line by their exit code.
 _ERRORS = {kind.exit_code: kind for kind in (UsageError, UnknownNameError, InfeasibleError, MissingBackendError)}
 
-_MIB = 1 << 20
+_MB = 10**6
 
 
 class Teller(Protocol):
@@ -133,9 +133,9 @@ class Board:
             with ExitStack() as stack:
                 with self._teller.progress(f"fetching packages for {self.facts.arch}"):
                     packed = stack.enter_context(package_archive(self.host, self.facts, stated, name, wheels))
-                self._put("packages", packed, f"{len(stated)} packages and what they need", trial=_TRIAL, imports=("",))
+                self._copied["packages"] = self._put(packed, f"{len(stated)} packages and what they need", trial=_TRIAL)
         if not self._keeps(ours.name):
-            self._put("nn_stretch", ours, "nn-stretch")
+            self._copied["nn_stretch"] = self._put(ours, "nn-stretch")
         self._imports = [name, ours.name]
 
     def copy_bundle(self, bundle: Bundle) -> str:
@@ -162,7 +162,7 @@ class Board:
         if self._keeps(archive.name, digests):
             self._teller.note(f"{self.host} has the bundle already")
         else:
-            self._put("bundle", archive, f"the bundle {bundle.path}")
+            self._copied["bundle"] = self._put(archive, f"the bundle {bundle.path}", replace=True)
         return f"{self._root}/{archive.name}"
 
     def copy_file(self, folder: str, content: Path) -> str:
@@ -171,8 +171,8 @@ class Board:
         Raises:
             StretchError: If that fails.
         """
-        name = f"{folder}/{len(self._copied)}"
-        self._put(f"file {content.name}", Archive(name, {"file": content}), str(content))
+        name = f"{folder}/{digest_of([str(content)])}"
+        self._put(Archive(name, {"file": content}), str(content))
         return f"{self._root}/{name}/file"
 
     def copy_folder(self, name: str, files: Mapping[str, Path]) -> None:
@@ -182,7 +182,7 @@ class Board:
             StretchError: If that fails; nothing half-copied stays there.
         """
         if files:
-            self._put(name, Archive(name, files), name.rpartition("/")[2])
+            self._put(Archive(name, files), name.rpartition("/")[2], replace=True)
         else:
             self._ask("make", name=name)
 
@@ -248,26 +248,27 @@ class Board:
     def _keeps(self, name: str, files: Mapping[str, str] | None = None) -> bool:
         return bool(self._ask("keeps", name=name, files=files)["kept"])
 
-    def _put(self, what: str, archive: Archive, words: str, trial: Sequence[str] = (), imports: Sequence[str] = ()) -> None:
+    def _put(self, archive: Archive, words: str, trial: Sequence[str] = (), replace: bool = False) -> int:
+        """Copy an archive that `words` name; gives its size in bytes."""
         size = archive.bytes
-        self._doing = f"{words} was copied" if what != "packages" else "packages were copied"
+        self._doing = f"{words} went there"
         if self._free < size * _OVERHEAD + _MARGIN:
             raise StretchError(
-                f"{self.host} has {_mib(self._free)} free in {self._root}, and {words} take{'' if what == 'packages' else 's'} {_mib(size)}",
+                f"{self.host} has {_mb(self._free)} free in {self._root}, which is not enough for {words}: {_mb(size)}",
                 "make room there, or choose a folder on another disk with --there",
             )
-        self._teller.note(f"copying {words} to {self.host}: {_mib(size)}")
-        with self._teller.progress(f"copying, MB of {self.host}", max(1, size // _MIB)) as bar:
+        self._teller.note(f"copying {words} to {self.host}: {_mb(size)}")
+        with self._teller.progress(f"copying to {self.host}, MB", max(1, size // _MB)) as bar:
 
             def write(stream: Any) -> None:
-                archive.write(stream, lambda done: bar(at=done // _MIB, total=max(1, size // _MIB)))
+                archive.write(stream, lambda done: bar(at=done // _MB, total=max(1, size // _MB)))
 
-            request = {"name": archive.name, "trial": list(trial), "imports": list(imports)}
+            request = {"name": archive.name, "trial": list(trial), "replace": replace}
             done = self._asked(functools.partial(self._line.send, "put", write, **request))
         if "failed" in done:
             raise explain_trial(self.host, int(done["failed"]), str(done.get("told", "")))
-        self._copied[what] = size
         self._free -= size
+        return size
 
     def _ask(
         self, do: str, said: Callable[[str], None] | None = None, make: Callable[[str], bytes] | None = None, **words: Any
@@ -341,5 +342,5 @@ def explain_trial(host: str, code: int, told: str) -> StretchError:
     return MissingBackendError(f"Python on {host} {how} when it imports the packages: {last}", "see whether the system there is complete")
 
 
-def _mib(size: int) -> str:
-    return f"{size / _MIB:.3g} MB" if size >= _MIB // 10 else f"{size / 1024:.2g} kB"
+def _mb(size: int) -> str:
+    return f"{size / _MB:.3g} MB" if size >= _MB // 10 else f"{size / 1000:.2g} kB"

@@ -18,13 +18,13 @@ from scheduler.boards.agent import CHUNK, MARK
 #: login, so nothing in them is a single quote, a backslash, an exclamation mark or a new line.
 BOOT = (
     "for name in {names}; do python=$(command -v $name) && "
-    'exec "$python" -u -c "import sys; sys.path[:] = filter(None, sys.path); '
+    'exec "$python" -u -c "import sys; sys.version_info < (3, 7) and sys.exit({old}); sys.path[:] = filter(None, sys.path); '
     'exec(sys.stdin.buffer.read(int(sys.stdin.buffer.readline()))); main(sys.argv[1])" "$python"; '
     "done; exit {missing}"
 )
 
-#: Exit code of `BOOT` where there is no Python.
-NO_PYTHON = 97
+#: Exit codes of `BOOT` where there is no Python, and where it is older than the agent understands.
+NO_PYTHON, OLD_PYTHON = 97, 96
 
 #: What a login may print before the agent speaks, bytes.
 _MAX_GREETING = 1 << 16
@@ -74,7 +74,7 @@ def boot(names: Sequence[str]) -> str:
     Args:
         names: Of Python, the best first.
     """
-    return f"sh -c '{BOOT.format(names=' '.join(names), missing=NO_PYTHON)}'"
+    return f"sh -c '{BOOT.format(names=' '.join(names), missing=NO_PYTHON, old=OLD_PYTHON)}'"
 
 
 class Line:

@@ -48,7 +48,7 @@ def requirements(extras: Sequence[str], facts: Facts) -> list[Requirement]:
 
 def _holds(requirement: Requirement, facts: Facts, extras: Sequence[str]) -> bool:
     marker = requirement.marker
-    there = {"platform_machine": facts.arch, "python_full_version": facts.python}
+    there = {"platform_machine": facts.arch, "python_full_version": facts.python, "platform_system": "Linux", "sys_platform": "linux"}
     here: Mapping[str, object] = default_environment()
     return marker is None or any(marker.evaluate({**here, **there, "extra": extra}) for extra in extras)  # type: ignore[dict-item]
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from predictors.errors import MissingBackendError, StretchError
 from scheduler.boards.facts import SERIES
-from scheduler.boards.line import NO_PYTHON, Line, LostError, boot
+from scheduler.boards.line import NO_PYTHON, OLD_PYTHON, Line, LostError, boot
 
 #: Whatever the configuration says: no terminal, no command and no forwarding of its own, and errors are told.
 _ALWAYS = ("BatchMode=yes", "RemoteCommand=none", "ClearAllForwardings=yes", "PermitLocalCommand=no", "LogLevel=ERROR")
@@ -105,6 +105,11 @@ def explain_start(host: str, lost: LostError) -> StretchError:
     if lost.code == NO_PYTHON:
         return MissingBackendError(
             f"there is no Python on {host}", f"install Python {SERIES} there, and see that `ssh {host} python{SERIES} -V` finds it"
+        )
+    if lost.code == OLD_PYTHON:
+        return MissingBackendError(
+            f"Python on {host} is older than 3.7, and here is {SERIES}: packages have to be of the same series",
+            f"install Python {SERIES} there, as `python{SERIES}` on its PATH",
         )
     if lost.code == 255 and (found := _reason(lost.told)) is not None:
         return StretchError(found.message.format(host=host), found.hint.format(host=host))

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stretch.cli.boards import Extras, On, SshConfig, There, Wheels, flags, not_there, where
-from stretch.cli.interrupt import WRITER_GRACE_S
 from stretch.cli.output import Output, verb
 from stretch.cli.pages import Html, check_html, write_html
 
@@ -30,9 +29,6 @@ if TYPE_CHECKING:
     from scheduler.runtime.session import Session
     from scheduler.runtime.trace import Trace
     from stretch.report.html.page import Page
-
-#: A board is told that it is over, and ends what it runs.
-GRACE_S = WRITER_GRACE_S
 
 #: Traced inferences; more would only make the file slow to open.
 TRACED = 10

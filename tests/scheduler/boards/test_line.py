@@ -64,7 +64,7 @@ def test_files_are_put_kept_fetched_and_removed(line, tmp_path):
     (tmp_path / "files/deep/a").write_bytes(b"1" * 3_000_000)
     archive = Archive("some/thing", below(tmp_path / "files"))
     assert line.ask("keeps", name="some/thing", files=None) == {"kept": False}
-    assert line.send("put", archive.write, name=archive.name, trial=[], imports=[]) == {}
+    assert line.send("put", archive.write, name=archive.name, trial=[], replace=False) == {}
     assert line.ask("keeps", name="some/thing", files=None) == {"kept": True}
     assert line.receive("some/thing/deep/a", 4_000_000) == b"1" * 3_000_000
     with pytest.raises(RefusedError, match="too large"):
@@ -80,7 +80,7 @@ def test_folder_counts_as_kept_only_with_the_content_that_is_asked_for(line, tmp
     from hashlib import sha256
 
     (tmp_path / "a").write_bytes(b"1")
-    line.send("put", Archive("x", {"a": tmp_path / "a"}).write, name="x", trial=[], imports=[])
+    line.send("put", Archive("x", {"a": tmp_path / "a"}).write, name="x", trial=[], replace=False)
     right = sha256(b"1").hexdigest()
     assert line.ask("keeps", name="x", files={"a": right})["kept"]
     assert not line.ask("keeps", name="x", files={"a": right, "b": right})["kept"]
@@ -88,17 +88,18 @@ def test_folder_counts_as_kept_only_with_the_content_that_is_asked_for(line, tmp
     assert not line.ask("keeps", name="x", files={"a": right})["kept"]
 
 
-def test_what_was_put_before_is_replaced_whole(line, tmp_path):
-    for name in ("a", "b"):
+def test_what_was_put_before_is_replaced_whole_or_stays(line, tmp_path):
+    for name, replace in (("a", False), ("b", True), ("c", False)):
         (tmp_path / name).write_text(name)
-        line.send("put", Archive("x", {name: tmp_path / name}).write, name="x", trial=[], imports=[])
+        line.send("put", Archive("x", {name: tmp_path / name}).write, name="x", trial=[], replace=replace)
     assert below(tmp_path / "root/x").keys() == {"b"}
+    assert not list((tmp_path / "root").glob("unfinished/put*"))
 
 
 def test_trial_that_fails_leaves_nothing_and_tells_what_it_said(line, tmp_path):
     (tmp_path / "a.py").write_text("raise ImportError('not here')")
     archive = Archive("packages", {"a.py": tmp_path / "a.py"})
-    done = line.send("put", archive.write, name="packages", trial=["-c", "import a"], imports=[""])
+    done = line.send("put", archive.write, name="packages", trial=["-c", "import a"], replace=False)
     assert done["failed"] == 1
     assert "not here" in done["told"]
     assert not (tmp_path / "root/packages").exists()
@@ -115,7 +116,7 @@ def test_sender_that_breaks_off_leaves_nothing(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt), line:
-        line.send("put", broken, name="x", trial=[], imports=[])
+        line.send("put", broken, name="x", trial=[], replace=False)
     assert ended(agent)
     assert not list((tmp_path / "root").iterdir())
 
@@ -129,7 +130,7 @@ def test_program_there_tells_lines_meanwhile_and_its_answer_at_the_end(line):
 
 def test_program_there_imports_from_what_was_put_and_from_nothing_of_the_user(line, tmp_path):
     (tmp_path / "mine.py").write_text("x = 5")
-    line.send("put", Archive("packages", {"mine.py": tmp_path / "mine.py"}).write, name="packages", trial=[], imports=[])
+    line.send("put", Archive("packages", {"mine.py": tmp_path / "mine.py"}).write, name="packages", trial=[], replace=False)
     done = run(line, "import mine, site; print(mine.x, site.ENABLE_USER_SITE)")
     assert done["answer"] == "5 False\n"
 

@@ -1,14 +1,29 @@
 """A real ssh and a real sshd on the loopback interface: what is connected, and what is said where it is not."""
 
+import shutil
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from predictors.errors import MissingBackendError, StretchError
-from scheduler.boards.facts import SERIES
+from scheduler.boards.facts import SERIES, check_facts, read_facts
 from scheduler.boards.line import LostError
 from scheduler.boards.ssh import connect, explain_loss, explain_start, ssh_words
 from tests.scheduler.boards.servers import free_port, script
+
+#: Pythons of other series, of which one may be here.
+OTHERS = [f"python3.{minor}" for minor in range(7, 15) if f"3.{minor}" != SERIES]
+
+
+def runnable(name):
+    """The path of a program that runs, also of one that pyenv keeps."""
+    kept = sorted(Path.home().glob(f".pyenv/versions/{name.removeprefix('python')}.*/bin/{name}"))
+    for found in [shutil.which(name), *map(str, kept)]:
+        if found and subprocess.run([found, "-c", ""], capture_output=True, check=False).returncode == 0:
+            return found
+    return None
 
 
 def failure(server, host, kind=StretchError):
@@ -109,6 +124,25 @@ def test_board_without_python_is_told_of(server):
 def test_board_without_a_shell_command_is_told_of(server):
     host = server.board("empty", None, tools=())
     assert "empty does not start Python" in failure(server, host).message
+
+
+def test_python_of_another_series_is_told_of(server):
+    other = next((found for name in OTHERS if (found := runnable(name))), None)
+    if other is None:
+        pytest.skip("there is no other Python")
+    host = server.board("series", None)
+    (server.folder / "series/bin/python3").symlink_to(script(server.folder / "series-python", f'exec "{other}" "$@"'))
+    with connect(host, server.config) as line, pytest.raises(MissingBackendError, match=f"and here is {SERIES}: packages have to be"):
+        check_facts(host, read_facts(host, line.facts))
+
+
+def test_python_that_is_too_old_to_tell_is_told_of(server):
+    old = runnable("python3.6")
+    if old is None:
+        pytest.skip("there is no Python 3.6")
+    host = server.board("old", None)
+    (server.folder / "old/bin/python3").symlink_to(script(server.folder / "old-python", f'exec "{old}" "$@"'))
+    assert failure(server, host, MissingBackendError).message.startswith("Python on old is older than 3.7, and here is")
 
 
 def test_python_that_does_not_start_is_told_of(server):
