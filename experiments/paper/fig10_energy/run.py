@@ -92,7 +92,7 @@ def main() -> int:
         load=load,
         notes=[
             f"{DEVICE}: a processor's energy is its power while it computes times how long it does; what it takes while it waits, and what the rest of the phone takes, is not known and not counted.",
-            "The powers are the profile's: the middle of what paper 003 states for the CPU, three quarters in four and a half of that for the three cores used here, the middle of what it states for the DSP, and a value between them for the GPU.",
+            "The powers are the profile's: the middle of what paper 003 states for the CPU, three parts in four and a half of that for the three cores used here, the middle of what it states for the DSP, and a value between them for the GPU.",
             "Branched: stretched segments, several stages as one where that is faster, 0.97 to 1.03 of the multiply-accumulates, planned for latency; no figure where the rules leave no design. `compared`: over the original on the CPU alone.",
         ],
     )
