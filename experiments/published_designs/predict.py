@@ -11,10 +11,11 @@ from experiments.published_designs.tables import differences, draft_of
 from experiments.records import Row
 from predictors.devices import DeviceProfile
 from predictors.graph import OpGraph
+from predictors.predictor import LatencyPredictor
 from predictors.rewrites import rewritten
 from scheduler.simulate.clock import Clock
 from scheduler.simulate.scene import Scene
-from stretch.planning.config import PlanConfig
+from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.makespan import single_ms
 from stretch.planning.design.resolve import resolve_design
 from stretch.planning.design.widths import aligns
@@ -28,32 +29,20 @@ class Basis:
     """What predictions are made from.
 
     Args:
-        name: In words.
-        which: Profile: of version 0.1.0, or as it is now.
-        renamed: Core sets that processors of the file stand for, as ``cpu`` for ``cpu[1large3med]``.
+        name: Profile: of version 0.1.0, or as it is now, ``fitted``.
     """
 
     name: str
-    which: str
-    renamed: tuple[tuple[str, str], ...] = ()
-
-    def processor(self, name: str) -> str:
-        """The device's name of a processor of the file."""
-        return dict(self.renamed).get(name, name)
 
 
 #: Bases of the record. Nothing of the designs' times went into any of them; a few times of whole networks on single
 #: processors did into the first.
-BASES = (
-    Basis("0.1.0", "0.1.0"),
-    Basis("fitted", "fitted"),
-    Basis("fitted, four large cores", "fitted", (("cpu", "cpu[1large3med]"),)),
-)
+BASES = (Basis("0.1.0"), Basis("fitted"))
 
 
 @cache
 def _network(model: str, changes: tuple[str, ...]) -> OpGraph:
-    return rewritten(graph_of(model), changes) if changes else graph_of(model)
+    return rewritten(graph_of(model), changes)[0] if changes else graph_of(model)
 
 
 def network(design: PublishedDesign) -> OpGraph:
@@ -87,9 +76,8 @@ class Prediction:
 
     def alone_ms(self, processor: str) -> float:
         """The network as it is on a processor of the file, ms."""
-        name = self.basis.processor(processor)
-        asked = Asked.of(self.graph, self.device, PlanConfig(processors=(name,)))
-        return single_ms(self.graph, name, asked.config.precision[name], asked.costs)
+        precision = self.device.processor(processor).check_precision(None)
+        return single_ms(self.graph, processor, precision, Costs(LatencyPredictor(self.device), {processor: precision}))
 
     def anchored_ms(self) -> float | None:
         """The makespan if each processor were as fast as it was measured to be on the network as it is.
@@ -101,10 +89,7 @@ class Prediction:
             return None
         asked = Asked.of(self.graph, self.device, self.result.config)
         made = network_of("published", self.result.run, asked.costs)
-        factors = {
-            self.device.processor(self.basis.processor(name)).family: self.design.alone[name] / self.alone_ms(name)
-            for name in self.design.branches
-        }
+        factors = {self.device.processor(name).family: self.design.alone[name] / self.alone_ms(name) for name in self.design.branches}
         times = {
             step: replace(
                 time,
@@ -126,16 +111,13 @@ def predict(design: PublishedDesign, basis: Basis) -> Prediction:
         StretchError: If it does not fit its network.
         UnknownNameError: If the device lacks a processor.
     """
-    device, graph = profile(basis.which, design.device), network(design)
+    device, graph = profile(basis.name, design.device), network(design)
     if not design.branches:
         return Prediction(design, basis, device, graph, None, ())
-    tables = {basis.processor(name): table for name, table in design.branches.items()}
-    first = next((name for name in design.branches if name.startswith("cpu")), design.processors[0])
-    host = basis.processor(design.host or first)
-    rewrites = {basis.processor(name): each for name, each in design.rewrites.items()}
-    names = dict.fromkeys((*tables, host))
-    made = resolve_design(draft_of(graph, tables, host, design.join, rewrites), graph, design.device, aligns(device, names), host)
-    return Prediction(design, basis, device, graph, evaluate(graph, device, made), tuple(differences(graph, made, tables)))
+    host = design.host or next((name for name in design.branches if name.startswith("cpu")), design.processors[0])
+    draft = draft_of(graph, design.branches, host, design.join, design.rewrites)
+    made = resolve_design(draft, graph, design.device, aligns(device, dict.fromkeys((*design.branches, host))), host)
+    return Prediction(design, basis, device, graph, evaluate(graph, device, made), tuple(differences(graph, made, design.branches)))
 
 
 def design_row(prediction: Prediction) -> Row:

@@ -10,10 +10,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from experiments.published_designs.stage import stage_rows
-
 from experiments.published_designs.designs_file import PublishedDesign, read_designs
 from experiments.published_designs.predict import BASES, alone_rows, design_row, errors, predict
+from experiments.published_designs.stage import stage_rows
 from experiments.records import About, Facts, Row, write_record
 from predictors.errors import StretchError
 
@@ -22,7 +21,7 @@ OWN = HERE / "designs.csv"
 #: The design whose place among others is told.
 STAGE = "EfficientNet-B5, stage 5"
 NOTES = (
-    "measured: as the file of designs has it; predicted: from the profile of version 0.1.0, from the one fitted to public measurements of a phone with the same chip, and from that one with the CPU's four large cores, which it does not have a fit of.",
+    "measured: as the file of designs has it; predicted: from the profile of version 0.1.0 and from the one fitted to public measurements of a phone with the same chip, whose CPU is three of its cores and whose DSP is what relatives say.",
     "with measured processors: each processor is as fast as was measured of the network as it is; exchanges, joins and the division are predicted. No measured time of a design goes into any prediction.",
     "The profile of version 0.1.0 was adjusted until ResNet-50 on each processor, and EfficientNet-Lite4 on the DSP, came near what is published: its errors there say nothing.",
 )
