@@ -1,7 +1,8 @@
 """Figures whose points say where they come from: a mark for each source, and a filling for each series.
 
 Readable without colour: measured is a circle, simulated a square, predicted a triangle, published a
-diamond; the first series is filled, the second hollow, the third and fourth half filled.
+larger diamond; the first series is filled, the second hollow, others half filled. What is published is
+hollow first, so that a point of ours at the same place is seen within.
 """
 
 import textwrap
@@ -20,11 +21,11 @@ if TYPE_CHECKING:
 #: Inches across: letters stay legible where the picture is shrunk to a phone.
 WIDTH = 6.4
 #: Characters of a row's name before it takes a second line.
-WRAP = 26
+WRAP = 27
 #: Shape of a point, by what its number is.
 MARKS: dict[Source, str] = {"measured": "o", "simulated": "s", "predicted": "^", "paper": "D"}
 #: How a point is filled, by the place of its series.
-FILLS = ("full", "none", "left", "right")
+FILLS = ("full", "none", "left", "right", "top", "bottom")
 COLOURS: dict[Source, str] = {"measured": ACCENT, "simulated": "#00664d", "predicted": "#5b2a86", "paper": OTHER}
 
 
@@ -71,6 +72,7 @@ class Panel:
         bounds: Numbers that hold for all rows, drawn across them, with their words.
         logarithmic: Whether equal factors are equally far apart.
         start: Where the axis begins, where that is not left to the numbers.
+        span: Both of its ends, where panels are to be compared with each other.
     """
 
     title: str
@@ -79,6 +81,7 @@ class Panel:
     bounds: tuple[tuple[Point, str], ...] = ()
     logarithmic: bool = False
     start: float | None = None
+    span: tuple[float, float] | None = None
 
 
 def point_of(record: Record, table: str, row: Row, column: str, series: str = "", ends: tuple[str, str] | None = None) -> Point | None:
@@ -118,14 +121,27 @@ def rows_figure(panels: Sequence[Panel]) -> "Figure":
     """
     from matplotlib.figure import Figure
 
-    heights = [0.95 + 0.3 * len(panel.lines) + 0.14 * sum(len(_wrapped(line.name)) - 1 for line in panel.lines) for panel in panels]
+    heights = [(0.95 if last else 0.75) + _row(panel) * len(panel.lines) for panel, last in _with_labels(panels)]
     shown = _series(point for panel in panels for point in _points(panel))
     figure = Figure(figsize=(WIDTH, sum(heights) + 0.35 + 0.27 * ((len(shown) + 1) // 2)), layout="constrained")
     places = figure.subplots(len(panels), 1, height_ratios=heights, squeeze=False)
-    for panel, axes in zip(panels, places[:, 0], strict=True):
+    for (panel, last), axes in zip(_with_labels(panels), places[:, 0], strict=True):
         _draw(panel, axes, shown)
-    legend(figure, [handle(axes, *each) for each in shown])
+        if last:
+            axes.set_xlabel(panel.axis, fontsize=10)
+    legend(figure, [handle(axes, *each, filling) for each, filling in shown.items()])
     return figure
+
+
+def _row(panel: Panel) -> float:
+    """Inches from a row to the next: rows of a panel are equally far apart, so the longest name counts."""
+    return 0.3 + 0.17 * (max(len(_wrapped(line.name)) for line in panel.lines) - 1)
+
+
+def _with_labels(panels: Sequence[Panel]) -> list[tuple[Panel, bool]]:
+    """Each panel, and whether its axis is named: once for panels that follow each other and share it."""
+    behind = [*(panel.axis for panel in panels[1:]), ""]
+    return [(panel, panel.axis != after) for panel, after in zip(panels, behind, strict=True)]
 
 
 def _points(panel: Panel) -> Iterator[Point]:
@@ -137,7 +153,8 @@ def _series(points: Iterator[Point]) -> dict[tuple[Source, str], str]:
     """Every source and series with how it is filled: in the order of sources, and of first use."""
     pairs = dict.fromkeys((point.source, point.series) for point in points)
     ordered = sorted(pairs, key=lambda pair: list(MARKS).index(pair[0]))
-    return {pair: FILLS[[each[1] for each in ordered if each[0] == pair[0]].index(pair[1])] for pair in ordered}
+    fillings = {source: FILLS if source != "paper" else (FILLS[1], FILLS[0], *FILLS[2:]) for source in MARKS}
+    return {pair: fillings[pair[0]][[each[1] for each in ordered if each[0] == pair[0]].index(pair[1])] for pair in ordered}
 
 
 def _wrapped(name: str) -> list[str]:
@@ -165,7 +182,8 @@ def _draw(panel: Panel, axes: "Axes", shown: dict[tuple[Source, str], str]) -> N
         axes.annotate(words, (point.value, -0.6), xytext=(3, 2), textcoords="offset points", fontsize=9, color=COLOURS[point.source])
     if panel.start is not None:
         axes.set_xlim(left=panel.start)
-    axes.set_xlabel(panel.axis, fontsize=10)
+    if panel.span is not None:
+        axes.set_xlim(panel.span)
     above = {"pad": 16} if panel.bounds else {}
     axes.set_title(panel.title, loc="left", fontsize=11, fontweight="bold", color=INK, **above)
 
@@ -184,17 +202,18 @@ def marked(axes: "Axes", x: float, y: float, source: Source, filling: str = "ful
 
 
 def _style(source: Source, filling: str) -> dict[str, object]:
-    colour = COLOURS[source]
-    return {
+    colour, published = COLOURS[source], source == "paper"
+    style = {
         "marker": MARKS[source],
-        "markersize": 7.5,
+        "markersize": 10 if published else 7.5,
+        "markeredgewidth": 1.6 if published else 1.2,
         "linestyle": "none",
         "color": colour,
         "markeredgecolor": colour,
-        "fillstyle": filling,
+        "fillstyle": "full" if filling == "none" else filling,
         "markerfacecoloralt": "#ffffff",
-        **({"markerfacecolor": "#ffffff"} if filling == "none" else {}),
-    } | ({"fillstyle": "full"} if filling == "none" else {})
+    }
+    return style | ({"markerfacecolor": "none" if published else "#ffffff"} if filling == "none" else {})
 
 
 def handle(axes: "Axes", source: Source, series: str, filling: str = "full") -> "Artist":
