@@ -26,6 +26,8 @@ WRAP = 27
 MARKS: dict[Source, str] = {"measured": "o", "simulated": "s", "predicted": "^", "paper": "D"}
 #: How a point is filled, by the place of its series.
 FILLS = ("full", "none", "left", "right", "top", "bottom")
+#: Size and edge of a mark, in points.
+OWN_MARK, PUBLISHED_MARK = (7.5, 1.2), (10, 1.6)
 COLOURS: dict[Source, str] = {"measured": ACCENT, "simulated": "#00664d", "predicted": "#5b2a86", "paper": OTHER}
 
 
@@ -203,10 +205,11 @@ def marked(axes: "Axes", x: float, y: float, source: Source, filling: str = "ful
 
 def _style(source: Source, filling: str) -> dict[str, object]:
     colour, published = COLOURS[source], source == "paper"
+    size, edge = PUBLISHED_MARK if published else OWN_MARK
     style = {
         "marker": MARKS[source],
-        "markersize": 10 if published else 7.5,
-        "markeredgewidth": 1.6 if published else 1.2,
+        "markersize": size,
+        "markeredgewidth": edge,
         "linestyle": "none",
         "color": colour,
         "markeredgecolor": colour,

@@ -97,12 +97,13 @@ def _processors(path: Path, columns: list[str]) -> list[str]:
     for column in columns:
         if column in OWN:
             continue
-        processor, what = next(((column.removesuffix(f" {each}"), each) for each in EACH if column.endswith(f" {each}")), ("", ""))
+        # `group widths` ends like `widths`: the longest name that fits
+        what = max((each for each in EACH if column.endswith(f" {each}")), key=len, default="")
         if not what:
             raise StretchError(
                 f"{path} has the unknown column `{column}`", f"columns are {', '.join(OWN)}, and `PROCESSOR {' | '.join(EACH)}`"
             )
-        found[processor] = None
+        found[column.removesuffix(f" {what}")] = None
     missing = {"design", "model"} - set(columns)
     if missing:
         raise StretchError(f"{path} has no column `{min(missing)}`", f"columns are {', '.join(OWN)}, and `PROCESSOR {' | '.join(EACH)}`")

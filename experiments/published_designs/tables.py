@@ -75,10 +75,14 @@ class Original:
     join: JoinKind
 
 
+#: Hidden channels of ResNet-50's blocks over those that they write.
+BOTTLENECK = 0.25
 #: By the names that load them here.
 ORIGINALS: dict[str, Original] = {
     "resnet34": Original(StageTable((3, 4, 6, 3), (64, 128, 256, 512), (1, 2, 2, 2)), 4, "concat"),
-    "resnet50": Original(StageTable((3, 4, 6, 3), (256, 512, 1024, 2048), (1, 2, 2, 2), (64, 128, 256, 512), (0.25,) * 4), 4, "concat"),
+    "resnet50": Original(
+        StageTable((3, 4, 6, 3), (256, 512, 1024, 2048), (1, 2, 2, 2), (64, 128, 256, 512), (BOTTLENECK,) * 4), 4, "concat"
+    ),
     "regnet_x_1_6gf": Original(StageTable((2, 4, 10, 2), (72, 168, 408, 912), (2,) * 4, (24,) * 4, (1.0,) * 4), 2, "concat"),
     "timm:regnetx_040": Original(StageTable((2, 5, 14, 2), (80, 240, 560, 1360), (2,) * 4, (40,) * 4, (1.0,) * 4), 2, "concat"),
     "timm:efficientnet_lite4": Original(

@@ -9,9 +9,10 @@ from experiments.paper.picture import Found, Need, Picture, published
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+THICK, THIN = 2, 1
 #: Columns of latencies and how their lines are drawn, from the plans' record and from the baselines'.
-PLANS = {"changing between them": ("branches, changing plans", "-", 2.2), "cpu,dsp": ("branches on CPU + DSP", (0, (1, 1.5)), 1.8)}
-BASELINES = {"cpu alone": ("original on the CPU", (0, (6, 2)), 1.8), "dsp alone": ("original on the DSP", (0, (6, 2, 1, 2)), 1.4)}
+PLANS = {"changing between them": ("branches, changing plans", "-", THICK), "cpu,dsp": ("branches on CPU + DSP", (0, (1, 2)), THICK)}
+BASELINES = {"cpu alone": ("original on the CPU", (0, (6, 2)), THICK), "dsp alone": ("original on the DSP", (0, (6, 2, 1, 2)), THIN)}
 BOUNDS = (50, 155)
 WORST = "Fig. 13, worst inference of the baseline"
 #: Phases of the measurement on a server's cores, and its contenders.

@@ -69,7 +69,7 @@ def _roof(axes: "Axes", arithmetic: float, memory: float, span: tuple[float, flo
     colour = COLOURS["paper" if source == "paper" else "measured"]
     axes.plot([span[0], ridge, span[1]], [span[0] * memory, arithmetic, arithmetic], color=colour, linewidth=1.6)
     axes.annotate(f"{arithmetic:g} GFLOP/s", (span[1], arithmetic), xytext=(0, 4), textcoords="offset points", ha="right", fontsize=9)
-    axes.annotate(f"{memory:g} GB/s,\nmemory", (span[0], span[0] * memory), xytext=(-6, 20), textcoords="offset points", fontsize=9)
+    axes.annotate(f"{memory:g} GB/s,\nmemory", (span[0], span[0] * memory), xytext=(-6, 30), textcoords="offset points", fontsize=9)
 
 
 PICTURE = Picture(
