@@ -72,6 +72,7 @@ def test_missing_record_is_one_sentence_that_names_its_command(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_drawing_leaves_the_tree_as_it_is_and_a_changed_figure_is_found(tmp_path):
     root = copy(tmp_path)
     before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
