@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from experiments.published_designs.designs_file import PublishedDesign, read_designs
-from experiments.published_designs.predict import BASES, alone_rows, design_row, errors, predict
+from experiments.published_designs.predict import BASES, Prediction, alone_rows, design_row, errors, predict
 from experiments.published_designs.stage import stage_rows
 from experiments.records import About, Facts, Row, write_record
 from predictors.errors import StretchError
@@ -28,14 +28,27 @@ NOTES = (
 
 
 def tables_of(designs: Sequence[PublishedDesign]) -> dict[str, list[Row]]:
-    """Every table of a record that has a row.
+    """Every table of a record that has a row; designs that do not fit their network stand in one of their own.
 
     Args:
         designs: As read.
+
+    Raises:
+        StretchError: If none fits.
     """
-    rows: dict[str, list[Row]] = {"errors": [], "designs": [], "alone": []}
+    rows: dict[str, list[Row]] = {"errors": [], "designs": [], "alone": [], "refused": []}
+    first: list[Prediction] = []
+    why = None
+    for design in designs:
+        try:
+            first.append(predict(design, BASES[0]))
+        except StretchError as error:
+            why = why or error
+            rows["refused"].append({"design": design.name, "why": error.message})
+    if why is not None and not first:
+        raise why
     for basis in BASES:
-        made = [predict(design, basis) for design in designs]
+        made = first if basis is BASES[0] else [predict(each.design, basis) for each in first]
         alone, own = alone_rows(made), [design_row(each) for each in made if each.result is not None]
         rows["alone"] += alone
         rows["designs"] += own
