@@ -31,7 +31,10 @@ def main() -> int:
         runs=None,
         load=None,
         versions={"papers": ", ".join(file.removeprefix("paper_").removesuffix(".csv") for file in PAPERS.values())},
-        notes=["copied from the papers' text; bars and lines of their figures, and tables that are pictures, are not part of that"],
+        notes=[
+            "copied from the papers' text; bars and lines of their figures, and tables that are pictures, are not part of that",
+            "section `release`: means over the designs whose times the authors of paper 003 published with their code",
+        ],
     )
     sys.stderr.write("written; fill the pages with python -m experiments.render\n")
     return 0
