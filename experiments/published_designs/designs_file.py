@@ -127,8 +127,8 @@ def _design(where: str, row: dict[str, str | None], processors: list[str]) -> Pu
                 )
             except StretchError as error:
                 raise StretchError(f"{where}, `{processor}`: {error.message}", error.hint) from error
-        if own["rewrites"]:
-            rewrites[processor] = tuple(own["rewrites"].split())
+        usual = ORIGINALS[model].rewrites.get(processor.partition("[")[0], ())
+        rewrites[processor] = _words(own["rewrites"], usual)
         if own["ms"]:
             alone[processor] = _number(where, own["ms"])
     return PublishedDesign(
@@ -138,13 +138,18 @@ def _design(where: str, row: dict[str, str | None], processors: list[str]) -> Pu
         branches,
         cells.get("join") or None,
         cells.get("host") or None,
-        tuple(cells.get("network rewrites", "").split()),
+        _words(cells.get("network rewrites", ""), ORIGINALS[model].changes),
         rewrites,
         _number(where, cells["ms"]) if cells.get("ms") else None,
         alone,
         _number(where, cells["macs"]) if cells.get("macs") else None,
         cells.get("source", ""),
     )
+
+
+def _words(text: str, usual: tuple[str, ...]) -> tuple[str, ...]:
+    """Words of a cell; what is usual where it is empty, nothing for ``none``."""
+    return () if text == "none" else tuple(text.split()) or usual
 
 
 def _numbers(where: str, text: str) -> tuple[float, ...]:

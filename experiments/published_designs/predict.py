@@ -12,7 +12,7 @@ from experiments.records import Row
 from predictors.devices import DeviceProfile
 from predictors.graph import OpGraph
 from predictors.predictor import LatencyPredictor
-from predictors.rewrites import rewritten
+from predictors.rewrites import laid_out, rewritten
 from scheduler.simulate.clock import Clock
 from scheduler.simulate.scene import Scene
 from stretch.planning.cost.branch import Costs
@@ -77,7 +77,9 @@ class Prediction:
     def alone_ms(self, processor: str) -> float:
         """The network as it is on a processor of the file, ms."""
         precision = self.device.processor(processor).check_precision(None)
-        return single_ms(self.graph, processor, precision, Costs(LatencyPredictor(self.device), {processor: precision}))
+        # operators that compute the same in another way; others are of branches alone
+        graph = laid_out(self.graph, self.design.rewrites.get(processor, ()))[0]
+        return single_ms(graph, processor, precision, Costs(LatencyPredictor(self.device), {processor: precision}))
 
     def anchored_ms(self) -> float | None:
         """The makespan if each processor were as fast as it was measured to be on the network as it is.

@@ -12,7 +12,7 @@ STRIDES, GROUP_WIDTHS and bottleneck multipliers, a number a stage. The mapping:
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from math import gcd, lcm, prod
 
@@ -68,27 +68,43 @@ class Original:
         table: All of it.
         stem_stride: Pixels of the input over those that arrive at the first stage, in one direction.
         join: How its branches meet in the release: outputs side by side, or a 1×1 convolution each and then side by side.
+        changes: What the authors changed in all of it to deploy it (paper 003, section 7.2).
+        rewrites: What they changed on one processor.
     """
 
     table: StageTable
     stem_stride: int
     join: JoinKind
+    changes: tuple[str, ...] = ()
+    rewrites: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 #: Hidden channels of ResNet-50's blocks over those that they write.
 BOTTLENECK = 0.25
+#: Mobile GPUs have no grouped convolutions: a small convolution for each group stands in their place.
+PARTS = {"gpu": ("grouped_conv=parts",)}
 #: By the names that load them here.
 ORIGINALS: dict[str, Original] = {
     "resnet34": Original(StageTable((3, 4, 6, 3), (64, 128, 256, 512), (1, 2, 2, 2)), 4, "concat"),
     "resnet50": Original(
         StageTable((3, 4, 6, 3), (256, 512, 1024, 2048), (1, 2, 2, 2), (64, 128, 256, 512), (BOTTLENECK,) * 4), 4, "concat"
     ),
-    "regnet_x_1_6gf": Original(StageTable((2, 4, 10, 2), (72, 168, 408, 912), (2,) * 4, (24,) * 4, (1.0,) * 4), 2, "concat"),
-    "timm:regnetx_040": Original(StageTable((2, 5, 14, 2), (80, 240, 560, 1360), (2,) * 4, (40,) * 4, (1.0,) * 4), 2, "concat"),
+    "regnet_x_1_6gf": Original(
+        StageTable((2, 4, 10, 2), (72, 168, 408, 912), (2,) * 4, (24,) * 4, (1.0,) * 4), 2, "concat", rewrites=PARTS
+    ),
+    "timm:regnetx_040": Original(
+        StageTable((2, 5, 14, 2), (80, 240, 560, 1360), (2,) * 4, (40,) * 4, (1.0,) * 4), 2, "concat", rewrites=PARTS
+    ),
     "timm:efficientnet_lite4": Original(
         StageTable((1, 4, 4, 6, 6, 8, 1), (24, 32, 56, 112, 160, 272, 448), (1, 2, 2, 2, 1, 2, 1)), 2, "project"
     ),
-    "efficientnet_b5": Original(StageTable((3, 5, 5, 7, 7, 9, 3), (24, 40, 64, 128, 176, 304, 512), (1, 2, 2, 2, 1, 2, 1)), 2, "project"),
+    "efficientnet_b5": Original(
+        StageTable((3, 5, 5, 7, 7, 9, 3), (24, 40, 64, 128, 176, 304, 512), (1, 2, 2, 2, 1, 2, 1)),
+        2,
+        "project",
+        ("squeeze_excite=none",),
+        {"cpu": ("silu=relu6",)},
+    ),
 }
 
 

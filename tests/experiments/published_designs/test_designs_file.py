@@ -42,6 +42,20 @@ def test_core_set_is_a_processor(tmp_path):
     assert design.processors == ("cpu[1large3med]",)
 
 
+@pytest.mark.parametrize(
+    ("model", "cells", "changes", "rewrites"),
+    [
+        ("EfficientNet-B5", ",,", ("squeeze_excite=none",), {"cpu[1large]": ("silu=relu6",), "gpu": ()}),
+        ("EfficientNet-B5", "none,none,none", (), {"cpu[1large]": (), "gpu": ()}),
+        ("RegNetX-4GF", ",,", (), {"cpu[1large]": (), "gpu": ("grouped_conv=parts",)}),
+        ("ResNet-34", ",,silu=relu6", (), {"cpu[1large]": (), "gpu": ("silu=relu6",)}),
+    ],
+)
+def test_what_the_paper_changed_is_changed_unless_the_file_says_otherwise(tmp_path, model, cells, changes, rewrites):
+    (design,) = read(tmp_path, f"design,model,network rewrites,cpu[1large] rewrites,gpu rewrites\nd,{model},{cells}\n")
+    assert (design.changes, design.rewrites) == (changes, rewrites)
+
+
 def test_every_column_of_the_page_is_read(tmp_path):
     head = "design,model,device,join,host,network rewrites,ms,macs,source,cpu depths,cpu widths,cpu strides,cpu group widths,cpu multipliers,cpu rewrites,cpu ms\n"
     row = "c,RegNetX-1.6GF,pixel6,project,gpu,squeeze_excite=none,9,1.5,somewhere,2 4 10 2,72 168 408 912,2 2 2 2,24 24 24 24,1 1 1 1,silu=relu6,20\n"
