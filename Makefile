@@ -7,7 +7,7 @@ DEVICE ?= pixel6
 WORKERS ?= 2
 BUNDLE := runs/$(MODEL)_$(DEVICE)
 
-.PHONY: help install demo test slow lint docs site lock clean
+.PHONY: help install demo test slow lint docs paper site lock clean
 
 help:
 	@echo "make install  create .venv with pinned packages and this project"
@@ -15,6 +15,7 @@ help:
 	@echo "make test     lint, types, import contracts, fast tests"
 	@echo "make slow     the tests that take longer"
 	@echo "make docs     write the references of the command line and of Python and the result tables anew"
+	@echo "make paper    draw the papers' figures and tables from records, ours beside them"
 	@echo "make site     the pages of docs and experiments as a site in the folder site"
 	@echo "make lock     resolve requirements/*.lock anew"
 	@echo "make clean    remove .venv, runs and caches"
@@ -62,6 +63,9 @@ docs: install
 	$(BIN)/python docs/make_python_reference.py
 	$(BIN)/python docs/make_bands_picture.py
 	$(BIN)/python -m experiments.render
+
+paper: install
+	$(BIN)/python -m experiments.paper.run
 
 # a dead link or a page that the order lacks ends it; the theme tells of its successor at every start
 site: install

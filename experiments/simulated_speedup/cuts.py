@@ -71,7 +71,7 @@ def main() -> int:
         load=load,
         notes=[
             "Every time is the planner's, from a profile and its links; nothing ran, and nothing was measured on a phone.",
-            "Merged mixed designs, 0.97 to 1.03 of the multiply-accumulates, whose segments end between stages (`cuts = \"stages\"`) or between blocks too (`cuts = \"blocks\"`).",
+            'Merged mixed designs, 0.97 to 1.03 of the multiply-accumulates, whose segments end between stages (`cuts = "stages"`) or between blocks too (`cuts = "blocks"`).',
         ],
     )
     return 0

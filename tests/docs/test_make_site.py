@@ -119,7 +119,9 @@ def test_no_link_of_the_site_is_dead_and_nothing_is_loaded_from_elsewhere(site):
 
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here")
-@pytest.mark.parametrize("name", ["index.html", "docs/guides/read-a-report.html", "docs/reference/cli.html", "experiments/main_job/index.html"])
+@pytest.mark.parametrize(
+    "name", ["index.html", "docs/guides/read-a-report.html", "docs/reference/cli.html", "experiments/main_job/index.html"]
+)
 def test_page_is_read_on_a_phone_and_by_everybody_and_asks_nobody_else(site, name):
     playwright, axe = pytest.importorskip("playwright.sync_api"), pytest.importorskip("axe_playwright_python.sync_playwright")
     handler = functools.partial(_Quiet, directory=site)
@@ -139,7 +141,9 @@ def test_page_is_read_on_a_phone_and_by_everybody_and_asks_nobody_else(site, nam
                 assert [url for url in asked if not url.startswith((origin, "data:"))] == []
                 assert page.evaluate("document.documentElement.scrollWidth") <= width
                 found = axe.Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
-                serious = [(each["id"], [node["target"] for node in each["nodes"]]) for each in found if each["impact"] in ("serious", "critical")]
+                serious = [
+                    (each["id"], [node["target"] for node in each["nodes"]]) for each in found if each["impact"] in ("serious", "critical")
+                ]
                 assert serious == []
             browser.close()
         server.shutdown()
