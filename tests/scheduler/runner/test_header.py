@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from predictors.errors import StretchError
 from scheduler.runner.header import _text, dispatch_of, plan_header
 from tests.scheduler.bundles import several_ends, two_branches
-from tests.scheduler.runner.exported import exported_file
+from tests.scheduler.runner.exported import exported_file, with_file
 from tests.scheduler.tflite_files import changed
 
 pytest.importorskip("ai_edge_litert")
@@ -41,7 +41,8 @@ def test_branches_of_a_segment_that_read_the_same_start_together(path, tmp_path)
     assert {name: found[name] for name in found if found[name] != "-1"} == {
         name: number for number, segment in (("0", "s1"), ("1", "s2")) for name in (f"{segment}.{p}" for p in ("cpu", "gpu", "dsp"))
     }
-    other = exported_file(tmp_path, several_ends)
+    bundle = with_file(tmp_path, several_ends)
+    other = bundle.file(bundle.manifest.tflite)
     assert set(meetings(plan_header(other.read_bytes(), other)).values()) == {"-1"}
 
 
