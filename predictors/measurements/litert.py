@@ -13,6 +13,9 @@ MAX_BYTES = 1 << 24
 #: The block that lists operators in the order in which they run; others sort or sum up the same times.
 ORDER = "Run Order"
 
+#: What stands before the operators of measured runs, and before those that run inside a delegate's operator, told a second time.
+_REGULAR, _INSIDE = "Operator-wise Profiling Info for Regular Benchmark Runs", "Delegate internal"
+
 _HEADER = ("node type", "avg_ms", "times called", "name")
 
 _HINT = "benchmark_model writes it with --enable_op_profiling=true --profiling_output_csv_file=FILE"
@@ -50,8 +53,7 @@ def read_op_profile(path: Path) -> list[Operator]:
     blocks = _blocks(lines)
     if not blocks:
         raise StretchError(f"{path} has no block `{ORDER}` of operators", _HINT)
-    # One that prepares, allocating tensors, comes before the one that runs.
-    found = _operators(path, lines, blocks[-1])
+    found = [operator for block in blocks for operator in _operators(path, lines, block)]
     if not found:
         raise StretchError(f"{path} lists no operator under `{ORDER}`", _HINT)
     return found
@@ -63,8 +65,21 @@ def network_ms(operators: list[Operator]) -> float:
 
 
 def _blocks(lines: list[str]) -> list[int]:
-    """Numbers of the lines after the titles."""
-    return [number + 1 for number, line in enumerate(lines) if line.startswith("=") and ORDER in line]
+    """Numbers of the lines after the titles of what ran: of several subgraphs each has a block.
+
+    What prepares, allocating tensors, has blocks of its own before them.
+    """
+    regular = next((number for number, line in enumerate(lines) if line.startswith(_REGULAR)), None)
+    found, inside = [], False
+    for number, line in enumerate(lines):
+        if regular is not None and number <= regular:
+            continue
+        if line.rstrip().endswith(":"):
+            inside = line.startswith(_INSIDE)
+        if line.startswith("=") and ORDER in line and not inside:
+            found.append(number + 1)
+    # Without a heading, the one that runs is the last.
+    return found if regular is not None else found[-1:]
 
 
 def _operators(path: Path, lines: list[str], start: int) -> list[Operator]:

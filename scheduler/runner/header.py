@@ -41,9 +41,11 @@ def plan_header(content: bytes, path: Path) -> str:
     tensors = {tensor.name: number for number, tensor in enumerate(file.plan.tensors)}
     for tensor in file.plan.tensors:
         if tensor.dtype != "float32" or len(tensor.shape) > MAX_RANK:
-            raise StretchError(f"tensor `{tensor.name}` of {path} is {tensor.dtype} with {len(tensor.shape)} axes", "the runner takes float32")
+            raise StretchError(
+                f"tensor `{tensor.name}` of {path} is {tensor.dtype} with {len(tensor.shape)} axes", "the runner takes float32"
+            )
     processors = list(_by_start(plan))
-    steps = sorted([*plan.subgraphs.values(), *plan.joins.values()], key=lambda step: plan.order[step.name])
+    steps = [plan.step(name) for name in sorted(plan.order, key=plan.order.__getitem__)]
     meetings = _meetings(plan)
     lines = [
         "// Written by `stretch runner` for one TFLite file; it fits no other.",

@@ -47,7 +47,7 @@ def ran(bundle, built, tmp_path_factory):
 
 def run_beside(bundle, runner, folder, *options, inputs=None):
     """The runner's run, with what a session of Python gives for the same numbers as `expected`."""
-    given = {name: value for name, value in (inputs or {bundle.manifest.input: random_input(bundle)}).items()}
+    given = inputs or {bundle.manifest.input: random_input(bundle)}
     paths = []
     for number, name in enumerate(bundle.manifest.inputs):
         paths.append(folder / f"input_{number}.npy")
@@ -196,7 +196,9 @@ def test_an_input_that_does_not_fit_is_refused(built, tmp_path, array, code, tol
     refused(built.run(tmp_path / "results", inputs=[tmp_path / "x.npy"]), code, told)
 
 
-@pytest.mark.parametrize("content", [b"", b"\x93NUMPY", b"\x93NUMPY\x01\x00\xff\xff{}", b"\x93NUMPY\x01\x00\x02\x00{}", b"not an array at all"])
+@pytest.mark.parametrize(
+    "content", [b"", b"\x93NUMPY", b"\x93NUMPY\x01\x00\xff\xff{}", b"\x93NUMPY\x01\x00\x02\x00{}", b"not an array at all"]
+)
 def test_an_input_that_is_no_npy_file_is_refused(built, tmp_path, content):
     (tmp_path / "x.npy").write_bytes(content)
     refused(built.run(tmp_path / "results", inputs=[tmp_path / "x.npy"]), 1, "x.npy")
