@@ -16,7 +16,9 @@ import re
 import sys
 from pathlib import Path
 
-PROGRAM = f"#!{sys.executable}\n" + '''
+PROGRAM = (
+    f"#!{sys.executable} -IS\n"
+    + """
 import base64, json, os, re, signal, sys
 from pathlib import Path
 
@@ -76,7 +78,8 @@ if not matches(rest[played]["call"], words):
     wrong(f"{words} where {rest[played]['call']} was recorded")
 state.write_text(json.dumps([played + 1, folder]))
 play(rest[played])
-'''
+"""
+)
 
 HERE = Path(__file__).parent / "transcripts"
 

@@ -35,6 +35,7 @@ def long(path):
 
 def made(folder, make=long, precision=None):
     """A bundle with a TFLite file."""
+
     def on_mi9(path):
         edit(make(path), lambda data: data.update(device="mi9"))
         return path

@@ -49,7 +49,10 @@ def profile(rows, subgraph=None, inside=()):
 def block(rows):
     """The blocks of one subgraph: in the order of running, by time, and summed up."""
     total = sum(ms for _, ms, _ in rows) or 1.0
-    lines = [f"{kind}, {ms:.6g}, {ms:.6g}, {100 * ms / total:.6g}%, {100 * ms / total:.6g}%, 0, 1, {name.replace(',', TAB)}" for kind, ms, name in rows]
+    lines = [
+        f"{kind}, {ms:.6g}, {ms:.6g}, {100 * ms / total:.6g}%, {100 * ms / total:.6g}%, 0, 1, {name.replace(',', TAB)}"
+        for kind, ms, name in rows
+    ]
     listed = "\n".join(lines) + "\n" if lines else ""
     title = "============================== {} =============================="
     return (

@@ -39,7 +39,13 @@ def times(found):
 
 
 def test_operators_of_the_runtime_are_known_by_the_tensors_they_write(tmp_path):
-    rows = [("CONV_2D", 1.0, "[r]:0"), ("DEPTHWISE_CONV_2D", 2.0, "[b]:1"), ("ADD", 0.5, "[s]:2"), ("MEAN", 0.25, "[g]:3"), ("FULLY_CONNECTED", 0.125, "[y]:4")]
+    rows = [
+        ("CONV_2D", 1.0, "[r]:0"),
+        ("DEPTHWISE_CONV_2D", 2.0, "[b]:1"),
+        ("ADD", 0.5, "[s]:2"),
+        ("MEAN", 0.25, "[g]:3"),
+        ("FULLY_CONNECTED", 0.125, "[y]:4"),
+    ]
     assert times(pair(read(tmp_path, profile(rows)), KERNELS, ORDER)) == {"a": 1.0, "b": 2.0, "s": 0.5, "g": 0.25, "y": 0.125}
 
 
@@ -56,7 +62,10 @@ def test_kernels_of_a_delegate_are_known_by_their_order(tmp_path):
 
 def test_kernels_of_a_gpu_are_known_by_their_order(tmp_path):
     kernels = fuse(GRAPH, "tflite_gpu")
-    rows = [("convolution_2d 1", 1.0, "Delegate/convolution_2d 1:0"), ("depthwise_convolution 3 -> add 4", 2.0, "Delegate/depthwise_convolution 3 -> add 4:1")]
+    rows = [
+        ("convolution_2d 1", 1.0, "Delegate/convolution_2d 1:0"),
+        ("depthwise_convolution 3 -> add 4", 2.0, "Delegate/depthwise_convolution 3 -> add 4:1"),
+    ]
     rows += [("mean 5", 0.5, "Delegate/mean 5:2"), ("fully_connected 6", 0.25, "Delegate/fully_connected 6:3")]
     assert times(pair(read(tmp_path, profile(rows)), kernels, ORDER)) == {"a": 1.0, "b": 2.0, "y": 0.25}
 
