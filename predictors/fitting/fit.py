@@ -169,8 +169,8 @@ def fit_device(
         step()
     if lacking and not found:
         raise lacking[0]
-    for error in lacking:
-        tell(error.message)
+    for each in lacking:
+        tell(each.message)
     return found
 
 

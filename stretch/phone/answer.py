@@ -56,6 +56,7 @@ class PhoneAnswer(msgspec.Struct, frozen=True, kw_only=True):
         measurements: Folder that the times went to; None where there are none.
         signatures: Each on each processor.
         runner: None if it did not run.
+        source: Where the figures come from.
         tested: Whether this way was tried on a phone.
         warnings: What a person should know.
     """
@@ -68,5 +69,6 @@ class PhoneAnswer(msgspec.Struct, frozen=True, kw_only=True):
     measurements: str | None
     signatures: list[SignatureRow]
     runner: RunnerRow | None
-    tested: bool
+    source: str = "measured"
+    tested: bool = False
     warnings: list[str]

@@ -120,7 +120,6 @@ def measure(bundle: Bundle, asked: Asked, x: NDArray[Any], step: Step = lambda d
         measurements=str(asked.measurements) if any(row.ms is not None for row in rows) else None,
         signatures=rows,
         runner=beside,
-        tested=False,
         warnings=[],
     )
 

@@ -53,5 +53,5 @@ def test_a_time_counts_for_a_gpu_only_if_all_of_it_ran_there():
     "text", ["", "Segmentation fault\n", "INFO: count=50 first=1 avg=nan std=0\n", "Inference (avg): -5\n", "Inference (avg): 1e99\n"]
 )
 def test_a_time_that_is_none_is_refused(text):
-    with pytest.raises(StretchError, match="no time|no measurement"):
+    with pytest.raises(StretchError, match=r"no time|no measurement"):
         read_spoken(text, "cpu")

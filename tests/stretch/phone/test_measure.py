@@ -171,7 +171,7 @@ def test_nothing_is_written_here_where_nothing_was_measured(bundle, adb, asked, 
 def test_a_phone_is_not_measured_twice_into_one_folder(bundle, measured, adb, asked):
     shutil.copytree(measured[1], asked.measurements)
     adb.plays(START[:3])
-    with pytest.raises(StretchError, match="has a time of tiny:stem on cpu.* already"):
+    with pytest.raises(StretchError, match=r"has a time of tiny:stem on cpu.* already"):
         measure(bundle, asked, x_of(bundle))
     adb.ended()
 

@@ -119,6 +119,6 @@ def test_what_cannot_be_a_result_is_refused_and_leaves_nothing(bundle, left, adb
 
 def test_a_runner_that_fails_is_told_in_its_own_words(bundle, left, adb, asked):
     adb.plays(calls(left[1], ended={"err": "error: model.tflite is not the file that this runner was built for\n", "code": 1}))
-    with pytest.raises(StretchError, match="the runner failed on the phone: model.tflite is not the file"):
+    with pytest.raises(StretchError, match=r"the runner failed on the phone: model\.tflite is not the file"):
         measure(bundle, asked, left[0])
     adb.ended()
