@@ -1,5 +1,6 @@
 """What `stretch run` is told about a phone, and how its answer is printed."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,6 +29,10 @@ Libraries = Annotated[
 ]
 Measurements = Annotated[
     Path | None, typer.Option("--measurements", help="With --adb: folder of measurements to add to; phone.measurements if left out.")
+]
+Profile = Annotated[
+    str | None,
+    typer.Option("--profile", help="With --adb: profile that times are named after, an id or a file; the bundle's device if left out."),
 ]
 CoreSet = Annotated[str | None, typer.Option("--core-set", help="With --adb: cores of the phone's CPU, as its profile names them.")]
 Cores = Annotated[str | None, typer.Option("--cores", help="With --adb: the same cores as numbers, such as 4-6; any if left out.")]
@@ -76,6 +81,7 @@ def run_on_phone(out: Output, loaded: "Bundle", x: "np.ndarray[Any, Any]", effor
         runner=given["--runner"],
         libraries=given["--libraries"],
         measurements=given["--measurements"] or FOLDER,
+        profile=given["--profile"],
         core_set=given["--core-set"],
         cores=given["--cores"],
         runs=effort["repeat"] or RUNS,
@@ -107,7 +113,6 @@ def _print(console: "Console", answer: "PhoneAnswer") -> None:
         console.print(f"all branches: {runner.median_ms:.3f} ms, the median of {runner.runs}; the output differs by {runner.max_error:.1e}")
     if answer.measurements is not None:
         console.print(f"added to {answer.measurements}; once there are enough networks, fit them:", soft_wrap=True)
-        command = (
-            f"stretch fit ./{answer.measurements} --device {answer.device} --measured-on {answer.phone} --out {answer.device}.fit.json"
-        )
-        console.print(f"  {command}", soft_wrap=True)
+        folder = answer.measurements if "/" in answer.measurements else f"./{answer.measurements}"
+        command = ["stretch", "fit", folder, "--device", answer.profile, "--measured-on", answer.phone, "--out", f"{answer.phone}.fit.json"]
+        console.print(f"  {shlex.join(command)}", soft_wrap=True)

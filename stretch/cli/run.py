@@ -7,7 +7,19 @@ import typer
 
 from stretch.cli.output import Output, verb
 from stretch.cli.pages import Html, check_html, write_html
-from stretch.cli.phone import Adb, BenchmarkModel, Cores, CoreSet, Libraries, Measurements, PhoneRunner, Serial, check_phone, run_on_phone
+from stretch.cli.phone import (
+    Adb,
+    BenchmarkModel,
+    Cores,
+    CoreSet,
+    Libraries,
+    Measurements,
+    PhoneRunner,
+    Profile,
+    Serial,
+    check_phone,
+    run_on_phone,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,6 +94,7 @@ def run(
     phone_runner: PhoneRunner = None,
     libraries: Libraries = None,
     measurements: Measurements = None,
+    phone_profile: Profile = None,
     core_set: CoreSet = None,
     cores: Cores = None,
 ) -> None:
@@ -95,7 +108,7 @@ def run(
 
     here = {"--map": mapping, "--processors": processors, "--priority": priority, "--dsp-code": dsp_code}
     there = {"--serial": serial, "--benchmark-model": benchmark_model, "--runner": phone_runner, "--libraries": libraries}
-    there |= {"--measurements": measurements, "--core-set": core_set, "--cores": cores}
+    there |= {"--measurements": measurements, "--profile": phone_profile, "--core-set": core_set, "--cores": cores}
     check_phone(adb, here | {"--in-flight": in_flight, "--csv": table, "--html": html}, there)
     check_html(html)
     loaded = load_bundle(bundle, check_hashes=True, trust=trust or ())

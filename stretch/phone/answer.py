@@ -53,6 +53,7 @@ class PhoneAnswer(msgspec.Struct, frozen=True, kw_only=True):
         system: Its system.
         model: Name of the bundle's model.
         device: Profile that it was planned for.
+        profile: That times are named after.
         measurements: Folder that the times went to; None where there are none.
         signatures: Each on each processor.
         runner: None if it did not run.
@@ -66,6 +67,7 @@ class PhoneAnswer(msgspec.Struct, frozen=True, kw_only=True):
     system: str
     model: str
     device: str
+    profile: str
     measurements: str | None
     signatures: list[SignatureRow]
     runner: RunnerRow | None

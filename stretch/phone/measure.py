@@ -40,6 +40,7 @@ class Asked:
         runner: The user's Android build of this bundle's runner; None to run none.
         libraries: Folder of LiteRT's libraries for Android, which are put beside both; None for none.
         measurements: Folder of measurements to add to.
+        profile: That the times are named after, an id or a file; None for the bundle's device.
         core_set: Of the CPU, as the profile names it; its default if None.
         cores: The same as numbers of the phone's cores, such as ``4-6``; None for any.
         runs: Measured runs.
@@ -53,6 +54,7 @@ class Asked:
     runner: Path | None
     libraries: Path | None
     measurements: Path
+    profile: str | None
     core_set: str | None
     cores: str | None
     runs: int
@@ -83,7 +85,9 @@ def measure(bundle: Bundle, asked: Asked, x: NDArray[Any], step: Step = lambda d
     mask = mask_of(asked.cores)
     libraries = _files(asked)
     npu = any("Dispatch" in path.name for path in libraries)
-    where = places(load_device(bundle.manifest.device), asked.core_set, npu)
+    named = asked.profile or bundle.manifest.device
+    profile = load_device(named)
+    where = places(profile, asked.core_set, npu)
     wanted = works(bundle, where) if asked.benchmark else []
     phone = find_phone(asked.serial, asked.limit)
     name, version = _name(phone), phone.property("ro.build.version.release")
@@ -99,7 +103,7 @@ def measure(bundle: Bundle, asked: Asked, x: NDArray[Any], step: Step = lambda d
         if asked.benchmark is not None and table is not None:
             program = phone.push(asked.benchmark, PROGRAM, program=True)
             request = Request(program, graph, "", "cpu", 1, asked.runs, asked.warmup, mask, phone.folder)
-            timing = Timing(bundle, content, phone, request, table, scratch)
+            timing = Timing(bundle, content, phone, request, table, profile, scratch)
             for work in wanted:
                 step(f"{work.signature} on {work.place.name}")
                 rows.append(timing.row(work))
@@ -117,6 +121,7 @@ def measure(bundle: Bundle, asked: Asked, x: NDArray[Any], step: Step = lambda d
         system=f"Android {version or 'of unknown version'}",
         model=bundle.manifest.model.name,
         device=bundle.manifest.device,
+        profile=named,
         measurements=str(asked.measurements) if any(row.ms is not None for row in rows) else None,
         signatures=rows,
         runner=beside,

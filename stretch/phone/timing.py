@@ -4,7 +4,7 @@ import hashlib
 from dataclasses import replace
 from pathlib import Path
 
-from predictors.devices import load_device
+from predictors.devices import DeviceProfile
 from predictors.errors import StretchError
 from predictors.files import read_bytes
 from predictors.fusion import Kernel, fuse
@@ -93,13 +93,16 @@ class Timing:
         phone: Where it is run.
         request: What all calls have in common.
         table: Where times go.
+        profile: That they are named after.
         scratch: Folder for files on their way.
     """
 
-    def __init__(self, bundle: Bundle, content: bytes, phone: Phone, request: Request, table: PhoneTable, scratch: Path) -> None:
+    def __init__(
+        self, bundle: Bundle, content: bytes, phone: Phone, request: Request, table: PhoneTable, profile: DeviceProfile, scratch: Path
+    ) -> None:
         self._bundle, self._phone, self._request, self._table, self._scratch = bundle, phone, request, table, scratch
         self._file = parse_tflite(content, bundle.path / str(bundle.manifest.tflite))
-        self._profile = load_device(bundle.manifest.device)
+        self._profile = profile
 
     def row(self, work: Work) -> SignatureRow:
         """Measure a signature and keep its time.

@@ -10,7 +10,7 @@ from scheduler.bundle.load import load_bundle
 from scheduler.checks.verify import random_input
 from scheduler.runtime.record import replay
 from scheduler.runtime.session import Session
-from tests.scheduler.bundles import several_ends, two_branches
+from tests.scheduler.bundles import Builder, several_ends, two_branches
 from tests.scheduler.runner.built import again, build
 from tests.scheduler.runner.exported import exported, with_file
 from tests.stretch.cli.commands import spawn
@@ -221,4 +221,19 @@ def test_no_race_and_no_fault_is_found_by_sanitizers(bundle, tmp_path, sanitizer
     ran = runner.run(tmp_path / "results", "--repeat", "50", "--threads", "cpu=2")
     assert ran.code == 0, ran.err
     assert "Sanitizer" not in ran.err
+    assert replay(ran.folder / "record.jsonl").finished == 1
+
+
+def test_names_of_any_kind_are_those_of_the_file(built, tmp_path):
+    def make(path):
+        b = Builder(path)
+        b.conv('st"em', "stem", "cpu", "x", "t0", 6)
+        b.conv("s1 é??-$(x);", "s1", "cpu", "t0", 't?"1', 6)
+        b.head("head", "head", "cpu", 't?"1', "y", 5)
+        return b.write("y")
+
+    bundle = exported(tmp_path, make)
+    ran = run_beside(bundle, again(bundle, built, tmp_path / "named"), tmp_path)
+    same(ran)
+    assert ran.json("times.json")["steps"].keys() == {'st"em', "s1 é??-$(x);", "head"}
     assert replay(ran.folder / "record.jsonl").finished == 1

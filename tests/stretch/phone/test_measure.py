@@ -43,7 +43,7 @@ def asked(tmp_path):
 def asked_of(folder):
     program = folder / "benchmark_model"
     program.write_text("benchmark_model of a release")
-    return Asked(None, program, None, None, folder / "phone.measurements", None, None, 50, 5, 60.0, None)
+    return Asked(None, program, None, None, folder / "phone.measurements", None, None, None, 50, 5, 60.0, None)
 
 
 def x_of(bundle):

@@ -45,7 +45,7 @@ def adb(monkeypatch, tmp_path):
 def asked(tmp_path):
     program = tmp_path / "runner"
     program.write_text("runner of a bundle")
-    return Asked(None, None, program, None, tmp_path / "phone.measurements", None, "4-6", 50, 5, 60.0, tmp_path / "trace.json")
+    return Asked(None, None, program, None, tmp_path / "phone.measurements", None, None, "4-6", 50, 5, 60.0, tmp_path / "trace.json")
 
 
 def run_of(*options):
