@@ -1,12 +1,17 @@
 import json
+import os
+import signal
+import subprocess
+import sys
 
 import pytest
 
+from predictors.devices import PROFILE_FOLDER
 from predictors.measurements.networks import load_measurements
 from tests.scheduler.bundles import two_branches
 from tests.stretch.cli.commands import call, spawn
 from tests.stretch.phone.adb import Player
-from tests.stretch.phone.bundles import BENCHMARK, END, START, made, timed
+from tests.stretch.phone.bundles import BENCHMARK, END, START, command, made, timed
 
 pytest.importorskip("ai_edge_litert")
 pytestmark = pytest.mark.torch
@@ -89,6 +94,45 @@ def test_several_devices_are_a_question_of_usage(capsys, folder, adb, program):
     assert (failed.code, failed.hint) == (2, "choose one with --serial")
 
 
+def test_a_profile_of_ones_own_names_the_times(capsys, bundle, folder, adb, program, tmp_path):
+    text = (PROFILE_FOLDER / "mi9.toml").read_text().replace('id = "mi9"', 'id = "mine"').replace('"3med"', '"1large"')
+    (tmp_path / "mine.toml").write_text(text)
+    first = bundle.manifest.subgraphs[0]
+    adb.plays(
+        [*START, *BENCHMARK, {"call": command(first.name, ("--use_xnnpack=true",), 1), "err": "adb: error: closed\n", "code": 1}, *END]
+    )
+    words = ("--adb", "--benchmark-model", program, "--measurements", tmp_path / "m", "--profile", tmp_path / "mine.toml")
+    assert "cpu[1large]" in call(capsys, "run", folder, *words).message
+    adb.ended()
+    unknown = call(capsys, "run", folder, "--adb", "--benchmark-model", program, "--profile", "mine9")
+    assert unknown.code == 3
+
+
+def test_a_bundle_without_a_tflite_file_is_refused_before_the_phone(capsys, adb, program, tmp_path):
+    adb.plays([])
+    failed = call(capsys, "run", two_branches(tmp_path / "bundle"), "--adb", "--benchmark-model", program)
+    assert (failed.code, "has no TFLite file" in failed.message) == (1, True)
+    assert adb.log == []
+
+
+@pytest.mark.slow
+def test_an_interrupt_leaves_nothing_on_the_phone(bundle, folder, adb, program, tmp_path, monkeypatch):
+    os.mkfifo(tmp_path / "hangs")
+    monkeypatch.setenv("ADB_HANGS", str(tmp_path / "hangs"))
+    first = bundle.manifest.subgraphs[0]
+    adb.plays([*START, *BENCHMARK, {"call": command(first.name, ("--use_xnnpack=true",), 3), "hangs": True}, *END])
+    words = ("run", folder, "--adb", "--benchmark-model", program, "--measurements", tmp_path / "m")
+    run = [sys.executable, "-P", "-c", "from stretch.cli import app\napp()", *map(str, words)]
+    with subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert (tmp_path / "hangs").read_text() == "now"
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=120)
+    assert process.returncode == 130, told
+    adb.ended()
+    assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.slow
 def test_without_adb_a_run_ends_with_what_to_install(folder, program, tmp_path):
     ended = spawn("import os; os.environ['PATH'] = ''", "run", folder, "--adb", "--benchmark-model", program, cwd=tmp_path)
     assert (ended.code, "no program `adb`" in ended.message) == (5, True), ended.err

@@ -63,8 +63,11 @@ def play(call):
     sys.stdout.write(call.get("out", ""))
     sys.stderr.write(call.get("err", ""))
     sys.stdout.flush()
-    while call.get("hangs"):
-        signal.pause()
+    if call.get("hangs"):
+        if "ADB_HANGS" in os.environ:
+            Path(os.environ["ADB_HANGS"]).write_text("now")  # a pipe: who reads it waits for this
+        while True:
+            signal.pause()
     sys.exit(call.get("code", 0))
 
 
