@@ -66,6 +66,7 @@ FIRST = (
     "evaluate",
     "refine",
     "emit",
+    "runner",
     "predict",
     "explain",
     "verify",
