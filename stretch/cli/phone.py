@@ -92,6 +92,8 @@ def run_on_phone(out: Output, loaded: "Bundle", x: "np.ndarray[Any, Any]", effor
     out.warn(UNTESTED)
     with out.progress("on the phone") as step:
         answer = measure(loaded, asked, x, step)
+    if answer.runner is not None and answer.runner.on_cpu:
+        out.warn(f"operators of {', '.join(answer.runner.on_cpu)} stayed on the CPU, so the times are not those of the accelerators")
     answer = replace(answer, warnings=out.warnings)
     out.emit(answer, lambda console: _print(console, answer))
 

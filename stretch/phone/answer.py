@@ -35,12 +35,14 @@ class RunnerRow(msgspec.Struct, frozen=True, kw_only=True):
         median_ms: Of an inference.
         runs: Inferences.
         max_error: Largest difference of its outputs from the whole fp32 model's here, as a share of the largest output.
+        on_cpu: Steps of which operators stayed on the CPU though an accelerator was to run them.
         trace: File with its timeline; None if none was asked for.
     """
 
     median_ms: float
     runs: int
     max_error: float
+    on_cpu: list[str]
     trace: str | None
 
 

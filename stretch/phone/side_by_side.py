@@ -31,6 +31,7 @@ class _Times(msgspec.Struct):
     sha256: str
     median_ms: float
     runs: int
+    on_cpu: list[str]
 
 
 def run_side_by_side(
@@ -71,7 +72,11 @@ def run_side_by_side(
         if trace is not None:
             _keep(scratch / "trace.json", trace)
         return RunnerRow(
-            median_ms=times.median_ms, runs=times.runs, max_error=max_error(output, expected), trace=None if trace is None else str(trace)
+            median_ms=times.median_ms,
+            runs=times.runs,
+            on_cpu=times.on_cpu,
+            max_error=max_error(output, expected),
+            trace=None if trace is None else str(trace),
         )
 
 

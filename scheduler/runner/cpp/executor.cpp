@@ -137,10 +137,10 @@ Inference Executor::Run() {
 void Executor::Work(int step, size_t queue, std::unique_lock<std::mutex>& lock) {
   Span span{step, queue, Now(), 0};
   std::string failure;
-  if (options_.together) Meet(step, lock);
+  if (options_.together && !Meet(step, lock)) failure = "the branches beside `" + std::string(plan_.steps[step].name) + "` did not begin with it";
   lock.unlock();
   try {
-    steps_[static_cast<size_t>(step)]->Run();
+    if (failure.empty()) steps_[static_cast<size_t>(step)]->Run();
   } catch (const std::exception& error) {
     failure = error.what();
   }
@@ -176,14 +176,14 @@ void Executor::Report(Recorded event, std::vector<Instruction> answer) {
   record_.push_back(std::move(event));
 }
 
-// Waits until all branches that start together have begun; where processors do not work side by side, this never ends.
-void Executor::Meet(int step, std::unique_lock<std::mutex>& lock) {
+// Waits until all branches that start together have begun; false where they have not when the time is over.
+bool Executor::Meet(int step, std::unique_lock<std::mutex>& lock) {
   const int meeting = plan_.steps[step].meeting;
-  if (meeting < 0) return;
+  if (meeting < 0) return true;
   const size_t at = static_cast<size_t>(meeting);
   ++met_counts_[at];
   met_.notify_all();
-  met_.wait_until(lock, deadline_, [&] { return met_counts_[at] >= meeting_sizes_[at] || stopping_; });
+  return met_.wait_until(lock, deadline_, [&] { return met_counts_[at] >= meeting_sizes_[at] || stopping_; });
 }
 
 }  // namespace runner

@@ -72,7 +72,7 @@ class Executor {
   void Serve(size_t queue);
   void Work(int step, size_t queue, std::unique_lock<std::mutex>& lock);
   void Report(Recorded event, std::vector<Instruction> answer);
-  void Meet(int step, std::unique_lock<std::mutex>& lock);
+  bool Meet(int step, std::unique_lock<std::mutex>& lock);
   void Stop();
 
   const plan::Plan& plan_;

@@ -90,7 +90,8 @@ LiteRtStatus LiteRtAddOpaqueOptions(LiteRtOptions options, LiteRtOpaqueOptions o
 
 LiteRtStatus LiteRtCreateCompiledModel(LiteRtEnvironment environment, LiteRtModel model, LiteRtOptions options, LiteRtCompiledModel* compiled);
 void LiteRtDestroyCompiledModel(LiteRtCompiledModel compiled);
-LiteRtStatus LiteRtCompiledModelIsFullyAccelerated(LiteRtCompiledModel compiled, bool* fully);
+// Whether no operator is left to the CPU; the older question, without NonCpu, counts XNNPACK as an accelerator.
+LiteRtStatus LiteRtCompiledModelIsNonCpuFullyAccelerated(LiteRtCompiledModel compiled, bool* fully);
 LiteRtStatus LiteRtGetCompiledModelInputTensorLayout(LiteRtCompiledModel compiled, LiteRtParamIndex signature, LiteRtParamIndex input, LiteRtLayout* layout);
 LiteRtStatus LiteRtGetCompiledModelOutputTensorLayouts(LiteRtCompiledModel compiled, LiteRtParamIndex signature, size_t count, LiteRtLayout* layouts, bool update);
 LiteRtStatus LiteRtGetCompiledModelInputBufferRequirements(LiteRtCompiledModel compiled, LiteRtParamIndex signature, LiteRtParamIndex input, LiteRtTensorBufferRequirements* requirements);

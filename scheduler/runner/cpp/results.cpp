@@ -40,6 +40,13 @@ std::string Numbers(const std::vector<double>& numbers) {
   return text + "]";
 }
 
+// Names of steps as a list of JSON.
+std::string Names(const plan::Plan& plan, const std::vector<int>& steps) {
+  std::string text;
+  for (int step : steps) text += (text.empty() ? "" : ",") + Quoted(plan.steps[step].name);
+  return text;
+}
+
 double Ms(int64_t start, int64_t end) { return static_cast<double>(end - start) / 1e6; }
 
 // Channels of an image behind its pixels or before them, image by image.
@@ -126,7 +133,7 @@ std::string TimesJson(const plan::Plan& plan, const Options& options, const Exec
   }
   std::string text = "{\"source\":\"measured\",\"model\":" + Quoted(plan.model) + ",\"device\":" + Quoted(plan.device) + ",\"sha256\":" + Quoted(plan.sha256) +
                      ",\"runs\":" + std::to_string(inferences.size()) + ",\"warmup\":" + std::to_string(options.warmup) +
-                     ",\"together\":" + (options.together ? "true" : "false") + ",\"median_ms\":" + Fixed(Median(whole)) + ",\"ms\":" + Numbers(whole) + ",\"steps\":{";
+                     ",\"together\":" + (options.together ? "true" : "false") + ",\"on_cpu\":[" + Names(plan, executor.Partly()) + "],\"median_ms\":" + Fixed(Median(whole)) + ",\"ms\":" + Numbers(whole) + ",\"steps\":{";
   for (size_t step = 0; step < plan.step_count; ++step) {
     text += (step > 0 ? "," : "") + Quoted(plan.steps[step].name) + ":{\"queue\":" +
             Quoted(executor.machine().queue_name(executor.machine().queue_of(static_cast<int>(step)))) + ",\"median_ms\":" + Fixed(Median(steps[step])) +

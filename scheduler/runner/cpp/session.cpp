@@ -139,7 +139,7 @@ CompiledStep::CompiledStep(LiteRtEnvironment environment, const plan::Plan& plan
     CheckNames(signature);
     const ModelOptions own(wanted, threads == options.threads.end() ? 1 : threads->second);
     Check(LiteRtCreateCompiledModel(environment, model_, own.options, &compiled_), "compile " + Named());
-    if (wanted != kLiteRtHwAcceleratorCpu) Check(LiteRtCompiledModelIsFullyAccelerated(compiled_, &fully_), "say where " + Named() + " runs");
+    if (wanted != kLiteRtHwAcceleratorCpu) Check(LiteRtCompiledModelIsNonCpuFullyAccelerated(compiled_, &fully_), "say where " + Named() + " runs");
     Tie(tensors, options.copies);
   } catch (...) {
     Release();

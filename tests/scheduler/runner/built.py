@@ -67,12 +67,17 @@ def build(bundle, folder, *options):
     return Built(tree / "runner", folder / "source" / "model.tflite")
 
 
-def again(bundle, built, folder):
-    """A runner of another bundle from what was compiled before: only what includes plan.h is compiled anew."""
+def again(bundle, built, folder, *anew):
+    """A runner of another bundle from what was compiled before: only what includes plan.h is compiled anew, and with an option what is named after it."""
     write_runner(bundle, folder / "source")
-    objects = [path for path in (built.program.parent / "CMakeFiles" / "runner.dir").glob("*.o") if path.name != "main.cpp.o"]
+    objects = [
+        path
+        for path in (built.program.parent / "CMakeFiles" / "runner.dir").glob("*.o")
+        if path.name.removesuffix(".o") not in ("main.cpp", *anew[1:])
+    ]
     library = litert_library()
-    command = ["g++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", folder / "source" / "main.cpp", *objects]
+    command = ["g++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", *anew[:1]]
+    command += [*(folder / "source" / name for name in ("main.cpp", *anew[1:])), *objects]
     _call(*command, library, f"-Wl,-rpath,{library.parent}", "-pthread", "-o", folder / "runner")
     return Built(folder / "runner", folder / "source" / "model.tflite")
 

@@ -140,6 +140,7 @@ def test_times_are_told_with_what_they_are_of(bundle, ran):
     assert (times["source"], times["runs"], times["model"]) == ("measured", 3, bundle.manifest.model.name)
     assert times["sha256"] == bundle.manifest.files["model.tflite"].sha256
     assert all(len(step["ms"]) == 3 and min(step["ms"]) > 0 for step in times["steps"].values())
+    assert times["on_cpu"] == []
     assert "median of 3 inferences" in ran.out
 
 
@@ -237,3 +238,12 @@ def test_names_of_any_kind_are_those_of_the_file(built, tmp_path):
     same(ran)
     assert ran.json("times.json")["steps"].keys() == {'st"em', "s1 é??-$(x);", "head"}
     assert replay(ran.folder / "record.jsonl").finished == 1
+
+
+def test_what_no_accelerator_takes_is_told_to_stay_on_the_cpu(bundle, built, tmp_path):
+    runner = again(bundle, built, tmp_path / "accelerated", "-DRUNNER_ACCELERATORS", "options.cpp")
+    ran = run_beside(bundle, runner, tmp_path, "--accelerator", "dsp=npu")
+    same(ran)
+    # No machine of the tests has an NPU that LiteRT drives.
+    assert ran.json("times.json")["on_cpu"] == ["s1.dsp", "s2.dsp"]
+    assert "operators of s1.dsp stay on the CPU" in ran.out

@@ -30,7 +30,7 @@ def left(bundle, tmp_path_factory):
     x = np.random.default_rng(0).standard_normal(bundle.manifest.model.input_shape).astype(np.float32)
     with Session(bundle, dict.fromkeys(("cpu", "gpu", "dsp"), "litert"), record=folder / "record.jsonl") as session:
         np.save(folder / "output_0.npy", session(x))
-    times = {"sha256": bundle.manifest.files["model.tflite"].sha256, "median_ms": 1.25, "runs": 50, "steps": {}}
+    times = {"sha256": bundle.manifest.files["model.tflite"].sha256, "median_ms": 1.25, "runs": 50, "on_cpu": ["s1.gpu"], "steps": {}}
     (folder / "times.json").write_text(json.dumps(times))
     (folder / "trace.json").write_text(TRACE)
     return x, {path.name: path.read_bytes() for path in folder.iterdir()}
@@ -76,6 +76,7 @@ def test_branches_run_at_once_and_their_output_is_compared_with_the_whole_model(
     assert answer.signatures == []
     assert answer.measurements is None
     assert (answer.runner.median_ms, answer.runner.runs) == (1.25, 50)
+    assert answer.runner.on_cpu == ["s1.gpu"]
     assert answer.runner.max_error < 1e-5
     assert asked.trace.read_text() == TRACE
     assert not asked.measurements.exists()
