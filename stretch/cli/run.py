@@ -7,6 +7,19 @@ import typer
 
 from stretch.cli.output import Output, verb
 from stretch.cli.pages import Html, check_html, write_html
+from stretch.cli.phone import (
+    Adb,
+    BenchmarkModel,
+    Cores,
+    CoreSet,
+    Libraries,
+    Measurements,
+    PhoneRunner,
+    Profile,
+    Serial,
+    check_phone,
+    run_on_phone,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,6 +88,15 @@ def run(
     trace: Annotated[Path | None, typer.Option(help="Write a timeline, measured and predicted, for ui.perfetto.dev to this file.")] = None,
     table: Annotated[Path | None, typer.Option("--csv", help="Write the same spans as a table to this file.")] = None,
     html: Html = None,
+    adb: Adb = False,
+    serial: Serial = None,
+    benchmark_model: BenchmarkModel = None,
+    phone_runner: PhoneRunner = None,
+    libraries: Libraries = None,
+    measurements: Measurements = None,
+    phone_profile: Profile = None,
+    core_set: CoreSet = None,
+    cores: Cores = None,
 ) -> None:
     """Run a bundle here, check its results, and time it in turns with the best sequential run on the same cores."""
     from scheduler.answer import run_answer
@@ -84,9 +106,16 @@ def run(
     from scheduler.placement.mapping import parse_mapping
     from scheduler.runtime.session import Session
 
+    here = {"--map": mapping, "--processors": processors, "--priority": priority, "--dsp-code": dsp_code}
+    there = {"--serial": serial, "--benchmark-model": benchmark_model, "--runner": phone_runner, "--libraries": libraries}
+    there |= {"--measurements": measurements, "--profile": phone_profile, "--core-set": core_set, "--cores": cores}
+    check_phone(adb, here | {"--in-flight": in_flight, "--csv": table, "--html": html}, there)
     check_html(html)
     loaded = load_bundle(bundle, check_hashes=True, trust=trust or ())
     x = random_input(loaded) if input_file is None else read_input(input_file)
+    if adb:
+        run_on_phone(out, loaded, x, {"repeat": repeat, "warmup": warmup, "limit": time_limit, "trace": trace}, there)
+        return
     only = None if processors is None else [name.strip() for name in processors.split(",")]
     options: dict[str, Any] = {"processors": only, "priority": _priority(priority), "delegates": _dsp(dsp_code, trust_code)}
     with Session(loaded, parse_mapping(mapping or []), **options, in_flight=in_flight or 1, time_limit=time_limit) as session:
