@@ -7,7 +7,7 @@ DEVICE ?= pixel6
 WORKERS ?= 2
 BUNDLE := runs/$(MODEL)_$(DEVICE)
 
-.PHONY: help install demo test slow lint docs lock release clean
+.PHONY: help install demo test slow lint docs paper site lock release clean
 
 help:
 	@echo "make install  create .venv with pinned packages and this project"
@@ -15,6 +15,8 @@ help:
 	@echo "make test     lint, types, import contracts, fast tests"
 	@echo "make slow     the tests that take longer"
 	@echo "make docs     write the references of the command line and of Python and the result tables anew"
+	@echo "make paper    draw the papers' figures and tables from records, ours beside them"
+	@echo "make site     the pages of docs and experiments as a site in the folder site"
 	@echo "make lock     resolve requirements/*.lock anew"
 	@echo "make release  build the wheel and the sdist, and try both with every Python that is here"
 	@echo "make clean    remove .venv, runs and caches"
@@ -63,6 +65,13 @@ docs: install
 	$(BIN)/python docs/make_bands_picture.py
 	$(BIN)/python -m experiments.render
 
+paper: install
+	$(BIN)/python -m experiments.paper.run
+
+# a dead link or a page that the order lacks ends it; the theme tells of its successor at every start
+site: install
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 COMPILE = $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes \
 	--no-header --no-annotate --no-emit-index-url --no-emit-find-links --quiet
 
@@ -74,4 +83,4 @@ release: install
 	$(BIN)/python tools/release.py
 
 clean:
-	rm -rf .venv runs .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache
+	rm -rf .venv runs site .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache

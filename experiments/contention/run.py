@@ -74,10 +74,16 @@ def make_networks(work: Path) -> dict[str, Network]:
     return found
 
 
-def phases(networks: Mapping[str, Network], share: float) -> dict[str, Simulated]:
-    """The three phases with each plan alone, and with all of them to choose from."""
-    loads = tuple(Load(name, share, first * EVERY_MS, last * EVERY_MS) for name, first, last in PHASES)
-    scene = Scene(runs=PHASES[-1][2], arrivals=Arrivals("periodic", EVERY_MS), loads=loads)
+def phases(networks: Mapping[str, Network], share: float, every_ms: float = EVERY_MS) -> dict[str, Simulated]:
+    """The three phases with each plan alone, and with all of them to choose from.
+
+    Args:
+        networks: The plans.
+        share: What others take of a processor in their phase.
+        every_ms: Between two requests.
+    """
+    loads = tuple(Load(name, share, first * every_ms, last * every_ms) for name, first, last in PHASES)
+    scene = Scene(runs=PHASES[-1][2], arrivals=Arrivals("periodic", every_ms), loads=loads)
     own = {name: Clock(network, replace(scene, loads=_met(network, loads))).run() for name, network in networks.items()}
     return own | {SWITCHING: Clock(tuple(networks.values()), scene).run()}
 

@@ -78,12 +78,19 @@ def cases_of(model: str) -> Iterator[Case]:
                 yield Case(model, which, device, processors, *VARIED, change)
 
 
-def planned_row(case: Case, graph: OpGraph) -> Row:
-    """Plan a case; its figures, all None where there is no design."""
+def planned_row(case: Case, graph: OpGraph, cuts: str = "stages") -> Row:
+    """Plan a case; its figures, all None where there is no design.
+
+    Args:
+        case: The case.
+        graph: Its network.
+        cuts: Where segments may end.
+    """
     device = profile(case.which, case.device)
     if case.change:
         device = CHANGES[case.change](device)
-    config = PlanConfig(processors=tuple(case.processors.split(",")), macs=MACS, kinds=KINDS[case.kind], merge=MERGES[case.merged])
+    processors = tuple(case.processors.split(","))
+    config = PlanConfig(processors=processors, macs=MACS, kinds=KINDS[case.kind], merge=MERGES[case.merged], cuts=cuts)
     try:
         found = plan(graph, device, config)
     except InfeasibleError:

@@ -103,8 +103,16 @@ class _Task:
         )
 
 
+class TooLittleError(StretchError):
+    """What was measured of one processor at one precision is too little for a fit."""
+
+
 def fit_device(
-    measurements: Measurements, device: DeviceProfile, measured_on: str | None = None, step: Callable[[], object] = lambda: None
+    measurements: Measurements,
+    device: DeviceProfile,
+    measured_on: str | None = None,
+    step: Callable[[], object] = lambda: None,
+    tell: Callable[[str], object] = lambda message: None,
 ) -> list[Judged]:
     """Fits of everything that was measured on a device and that its profile has.
 
@@ -114,10 +122,11 @@ def fit_device(
         measured_on: Device in the tables; the profile's own id if None. Another
             of the same chip may stand for it.
         step: Called after each processor and precision.
+        tell: Told why a processor and precision is left out, where others have enough measurements for a fit.
 
     Raises:
         UnknownNameError: If the tables do not have the device.
-        StretchError: If there are too few networks, or none of the profile's core sets was measured.
+        StretchError: If there are too few networks of everything, or none of the profile's core sets was measured.
     """
     measured_on = measured_on or device.id
     own = [row for row in measurements.latencies if row.device == measured_on]
@@ -138,17 +147,30 @@ def fit_device(
         )
     known: dict[str, Networks] = {}
     found: list[Judged] = []
+    lacking: list[TooLittleError] = []
     for family, precision in wanted:
         backend = device.processors[family].backend
-        if (units := load_formula(backend).units) and precision not in units:
+        try:
+            formula = load_formula(backend)
+        except StretchError as error:
+            lacking.append(TooLittleError(f"{family} in {precision}: {error.message}", error.hint))
+            continue
+        if formula.units and precision not in formula.units:
             continue
         if backend not in known:
             known[backend] = Networks(measurements.graphs, measurements.families, backend)
         networks = known[backend]
         folds = family_folds(measurements.families, networks.kinds)
-        task = _Task(measurements, device, measured_on, family, precision, networks, load_formula(backend), folds)
-        found += [replace(each, fit=lend(each.fit, measured_on)) for each in _fit(task)]
+        task = _Task(measurements, device, measured_on, family, precision, networks, formula, folds)
+        try:
+            found += [replace(each, fit=lend(each.fit, measured_on)) for each in _fit(task)]
+        except TooLittleError as error:
+            lacking.append(error)
         step()
+    if lacking and not found:
+        raise lacking[0]
+    for each in lacking:
+        tell(each.message)
     return found
 
 
@@ -167,6 +189,11 @@ def _fit(task: _Task) -> list[Judged]:
     single = bool(task.formula.kernels) and any(
         (row.device, row.processor, row.precision) == (task.measured_on, task.family, task.precision) for row in task.measurements.kernels
     )
+    if not single and not task.formula.parameters:
+        raise TooLittleError(
+            f"{task.family} in {task.precision} has times of whole networks alone, and fits for `{task.networks.backend}` need those of kernels",
+            "measure with the times of operators",
+        )
     make = _from_kernels if single else _from_networks
     everything = make(task, frozenset(task.networks.costs), times)
     folds = sorted(set(task.folds.values()))
@@ -210,7 +237,7 @@ def _check(task: _Task, core_set: str, times: Predictions) -> None:
     families = {task.networks.families[name] for name in times}
     fewest = MIN_POOLED if task.formula.units else MIN_NETWORKS
     if len(times) < fewest or len(families) < MIN_FAMILIES:
-        raise StretchError(
+        raise TooLittleError(
             f"{task.family}[{core_set}] in {task.precision} has times of {len(times)} networks of {len(families)} families, "
             f"too few for a fit",
             f"measure at least {fewest} networks of {MIN_FAMILIES} families",

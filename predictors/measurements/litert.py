@@ -1,6 +1,5 @@
 """The table that LiteRT's `benchmark_model` writes with ``--enable_op_profiling=true --profiling_output_csv_file=FILE``."""
 
-import csv
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -12,6 +11,9 @@ MAX_BYTES = 1 << 24
 
 #: The block that lists operators in the order in which they run; others sort or sum up the same times.
 ORDER = "Run Order"
+
+#: What stands before the operators of measured runs, and before those that run inside a delegate's operator, told a second time.
+_REGULAR, _INSIDE = "Operator-wise Profiling Info for Regular Benchmark Runs", "Delegate internal"
 
 _HEADER = ("node type", "avg_ms", "times called", "name")
 
@@ -50,8 +52,7 @@ def read_op_profile(path: Path) -> list[Operator]:
     blocks = _blocks(lines)
     if not blocks:
         raise StretchError(f"{path} has no block `{ORDER}` of operators", _HINT)
-    # One that prepares, allocating tensors, comes before the one that runs.
-    found = _operators(path, lines, blocks[-1])
+    found = [operator for block in blocks for operator in _operators(path, lines, block)]
     if not found:
         raise StretchError(f"{path} lists no operator under `{ORDER}`", _HINT)
     return found
@@ -63,8 +64,21 @@ def network_ms(operators: list[Operator]) -> float:
 
 
 def _blocks(lines: list[str]) -> list[int]:
-    """Numbers of the lines after the titles."""
-    return [number + 1 for number, line in enumerate(lines) if line.startswith("=") and ORDER in line]
+    """Numbers of the lines after the titles of what ran: of several subgraphs each has a block.
+
+    What prepares, allocating tensors, has blocks of its own before them.
+    """
+    regular = next((number for number, line in enumerate(lines) if line.startswith(_REGULAR)), None)
+    found, inside = [], False
+    for number, line in enumerate(lines):
+        if regular is not None and number <= regular:
+            continue
+        if line.rstrip().endswith(":"):
+            inside = line.startswith(_INSIDE)
+        if line.startswith("=") and ORDER in line and not inside:
+            found.append(number + 1)
+    # Without a heading, the one that runs is the last.
+    return found if regular is not None else found[-1:]
 
 
 def _operators(path: Path, lines: list[str], start: int) -> list[Operator]:
@@ -77,7 +91,8 @@ def _operators(path: Path, lines: list[str], start: int) -> list[Operator]:
     for number, line in enumerate(lines[start + 1 :], start=start + 2):
         if not line.strip() or line.startswith("="):
             break
-        values = [value.strip() for value in next(csv.reader([line]))]
+        # A delegate's kernels have commas in their type, which stands first; in names the tool writes tabs for them.
+        values = [value.strip() for value in line.rsplit(",", len(header) - 1)]
         if len(values) != len(header):
             raise StretchError(f"{path}, line {number}: it has {len(values)} fields, the header {len(header)}", _HINT)
         ms = _number(path, number, "avg_ms", values[at["avg_ms"]])

@@ -7,9 +7,10 @@ inferences counts as contended, and as free again once it has stayed below a
 lower one for as many. Whenever that changes, or the factor of a contended
 processor does, the plan with the least expected time is the one to run.
 
-A processor that the present plan does not use is not seen. So now and then an
-inference runs on a plan that uses it: a probe. Probes that find it contended
-still come at twice the distance each time, up to a limit.
+A processor that the present plan does not use is not seen. So now and then what
+another plan has for it runs there, beside the inferences and for nobody: a
+probe, which slows none of them. Probes that find the processor contended still
+come at twice the distance each time, up to a limit.
 
 There is no clock in here, and nothing of a simulation or a session: both tell
 the same events and follow the same decisions.
@@ -24,7 +25,7 @@ from typing import Literal, get_args
 from predictors.errors import UsageError
 from scheduler.adapt.alternatives import Alternative
 
-#: What a decision is: another plan is quicker now; an inference looks at a processor that is not used; what that one saw.
+#: What a decision is: another plan is quicker now; a look at a processor that is not used; what that one saw.
 Kind = Literal["move", "probe", "return", "stay away"]
 
 #: What is to be small: an inference's time, its energy, or its energy within a deadline.
@@ -103,6 +104,38 @@ class Ran:
 
 
 @dataclass(frozen=True)
+class Probe:
+    """Subgraphs to run for nobody, to see how busy their processor is.
+
+    Args:
+        processor: The processor.
+        alternative: Plan whose subgraphs on it are run, one after the other.
+        expected_ms: What they take undisturbed.
+    """
+
+    processor: str
+    alternative: str
+    expected_ms: float
+
+
+@dataclass(frozen=True)
+class Probed:
+    """A probe is over.
+
+    Args:
+        number: Inference after which that is told.
+        processor: That was looked at.
+        expected_ms: What its subgraphs take undisturbed.
+        measured_ms: What they took; infinite where they failed.
+    """
+
+    number: int
+    processor: str
+    expected_ms: float
+    measured_ms: float
+
+
+@dataclass(frozen=True)
 class Decision:
     """What the next inference runs, and why.
 
@@ -110,9 +143,10 @@ class Decision:
         inference: The one after which it was decided.
         kind: What it is.
         before: Plan that was run.
-        after: Plan to run; the same one where a look found that it is the right one.
+        after: Plan to run; the same one while a look is under way, or where it found that it is the right one.
         reason: In words.
         factors: What was taken for the factor on each processor's time; those that count as free are left out.
+        probe: What to run beside the next inferences, of a ``probe``; `Probed` is to be told of it when it is over.
     """
 
     inference: int
@@ -121,6 +155,7 @@ class Decision:
     after: str
     reason: str
     factors: Mapping[str, float]
+    probe: Probe | None = None
 
 
 @dataclass(frozen=True)
@@ -151,7 +186,7 @@ class State:
     Args:
         present: Plan that the next inference runs.
         seen: By processor; none for those that were never used.
-        probed: Processor that the next inference is to look at; None if it is no probe.
+        probed: Processor that a probe looks at; None if none is under way, or what it sees no longer matters.
     """
 
     present: str
@@ -187,22 +222,24 @@ class Policy:
         """The state before anything has run: the plan that takes least if nothing is contended."""
         return State(self._best({}, next(iter(self.alternatives))))
 
-    def after(self, state: State, ran: Ran) -> tuple[State, Decision | None]:
-        """What follows from an inference.
+    def after(self, state: State, told: Ran | Probed) -> tuple[State, Decision | None]:
+        """What follows from an inference, or from a probe.
 
         Args:
             state: Before it was over.
-            ran: What it took.
+            told: What it took.
 
         Returns:
-            The state from now on, and the decision if the plan changes.
+            The state from now on, and the decision if there is one.
         """
+        return self._ran(state, told) if isinstance(told, Ran) else self._probed(state, told)
+
+    def _ran(self, state: State, ran: Ran) -> tuple[State, Decision | None]:
+        """What follows from an inference."""
         seen = {**state.seen, **{name: self._looked(state, name, factor) for name, factor in _factors(ran).items()}}
         if ran.alternative != state.present:  # begun before the last decision, which it cannot know of
             return replace(state, seen=seen), None
-        factors = {name: exp(each.mean) for name, each in seen.items() if each.contended}
-        if state.probed in _factors(ran):
-            return self._probed(replace(state, seen=seen), ran.number, str(state.probed), factors)
+        factors = _slowed(seen)
         if any(factors.keys() & _factors(ran).keys() - {name for name, each in state.seen.items() if each.contended}):
             # what was known of the others is old, and now it matters again
             seen = {name: self._away(each, 0) if name in factors and name not in _factors(ran) else each for name, each in seen.items()}
@@ -211,7 +248,7 @@ class Policy:
             left = {name: self._away(each, self.rules.probe_after) for name, each in seen.items() if name in _factors(ran)}
             reason = self._why(factors, state.present, best)
             return self._decided(State(state.present, {**seen, **left}), ran.number, "move", best, reason, factors)
-        return self._watch(replace(state, seen=seen, probed=None), ran.number, factors)
+        return self._watch(replace(state, seen=seen), ran.number, factors)
 
     def _away(self, seen: Seen, wait: int) -> Seen:
         """A processor as it is if it is not used from now on."""
@@ -220,8 +257,6 @@ class Policy:
     def _looked(self, state: State, name: str, factor: float) -> Seen:
         """What is known of a processor after it was seen once more."""
         before, rules = state.seen.get(name, Seen()), self.rules
-        if name == state.probed:  # it was not seen for long: what was known of it counts no more
-            return replace(before, recent=(factor,) * (_RECENT - 1), mean=factor, contended=factor > log(rules.free), votes=0)
         recent = (*before.recent, factor)[-_RECENT:]
         mean = before.mean + rules.weight * (median(recent) - before.mean)
         contrary = mean <= log(rules.free) if before.contended else mean >= log(rules.contended)
@@ -231,20 +266,31 @@ class Policy:
             return found
         return self._away(replace(found, votes=0, contended=not before.contended), rules.probe_after)
 
-    def _probed(self, state: State, number: int, name: str, factors: Mapping[str, float]) -> tuple[State, Decision | None]:
-        """What follows from a look at a processor."""
+    def _probed(self, state: State, told: Probed) -> tuple[State, Decision | None]:
+        """What follows from a look at a processor; nothing where another plan was taken meanwhile."""
+        name = told.processor
+        if state.probed != name:
+            return state, None
         found = state.seen[name]
+        factor = _factor(told.measured_ms, told.expected_ms)
+        if factor is not None:  # it was not seen for long: what was known of it counts no more
+            found = replace(found, recent=(factor,) * (_RECENT - 1), mean=factor, contended=factor > log(self.rules.free), votes=0)
         if found.contended:
             gap = min(2 * found.gap, self.rules.probe_most)
-            state = State(state.present, {**state.seen, name: replace(found, gap=gap, wait=gap)})
-            reason = f"{name} still takes {exp(found.mean):.2f} times its time: next look after {gap} inferences"
-            return self._decided(state, number, "stay away", self._best(factors, state.present), reason, factors)
-        state = State(state.present, state.seen)
+            found = replace(found, gap=gap, wait=gap)
+        seen = {**state.seen, name: found}
+        factors = _slowed(seen)
         best = self._best(factors, state.present)
-        return self._decided(state, number, "return", best, f"{name} is free again: {exp(found.mean):.2f} times its time", factors)
+        if found.contended:
+            reason = f"{name} still takes {exp(found.mean):.2f} times its time: next look after {gap} inferences"
+            return self._decided(State(state.present, seen), told.number, "stay away", best, reason, factors)
+        reason = f"{name} is free again: {exp(found.mean):.2f} times its time"
+        return self._decided(State(state.present, seen), told.number, "return", best, reason, factors)
 
     def _watch(self, state: State, number: int, factors: Mapping[str, float]) -> tuple[State, Decision | None]:
-        """Come nearer to a look at processors that are not used, if one of them would pay if it was free."""
+        """Come nearer to a look at processors that are not used, if one of them would pay if it was free; one look at a time."""
+        if state.probed is not None:
+            return state, None
         used = self.alternatives[state.present].computing_ms
         seen, due = dict(state.seen), None
         for name in factors:
@@ -256,9 +302,10 @@ class Policy:
         if due is None:
             return state, None
         using = [each for each in self.alternatives.values() if each.computing_ms.get(due)]
-        least = min(using, key=lambda each: each.expected_ms(factors)).name
+        least = min(using, key=lambda each: each.expected_ms(factors))
         reason = f"a look at {due}, which took {factors[due]:.2f} times its time"
-        return self._decided(replace(state, probed=due), number, "probe", least, reason, factors)
+        probe = Probe(due, least.name, least.computing_ms[due])
+        return self._decided(replace(state, probed=due), number, "probe", state.present, reason, factors, probe)
 
     def _best(self, factors: Mapping[str, float], present: str) -> str:
         """The plan to run: the present one unless another saves enough, or keeps the deadline where that one does not."""
@@ -281,12 +328,22 @@ class Policy:
         return why if self.rules.deadline_ms is None else f"{why}, {self.rules.deadline_ms:g} ms allowed"
 
     def _decided(
-        self, state: State, number: int, kind: Kind, best: str, reason: str, factors: Mapping[str, float]
+        self, state: State, number: int, kind: Kind, best: str, reason: str, factors: Mapping[str, float], probe: Probe | None = None
     ) -> tuple[State, Decision]:
-        return replace(state, present=best), Decision(number, kind, state.present, best, reason, dict(factors))
+        return replace(state, present=best), Decision(number, kind, state.present, best, reason, dict(factors), probe)
+
+
+def _slowed(seen: Mapping[str, Seen]) -> dict[str, float]:
+    """Factors on the times of processors that are contended."""
+    return {name: exp(each.mean) for name, each in seen.items() if each.contended}
 
 
 def _factors(ran: Ran) -> dict[str, float]:
     """Logarithms of measured over expected times, of processors that took some."""
-    pairs = {name: (ran.measured_ms.get(name, 0.0), expected) for name, expected in ran.expected_ms.items()}
-    return {name: log(measured / expected) for name, (measured, expected) in pairs.items() if 0 < measured < inf and 0 < expected < inf}
+    found = {name: _factor(ran.measured_ms.get(name, 0.0), expected) for name, expected in ran.expected_ms.items()}
+    return {name: factor for name, factor in found.items() if factor is not None}
+
+
+def _factor(measured: float, expected: float) -> float | None:
+    """Logarithm of measured over expected time; None where one of them makes no sense."""
+    return log(measured / expected) if 0 < measured < inf and 0 < expected < inf else None

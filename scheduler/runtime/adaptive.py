@@ -3,12 +3,15 @@
 import threading
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
+from math import inf
+from queue import Empty, SimpleQueue
 from statistics import median
 from typing import Any
 
-from predictors.errors import UsageError
+from predictors.errors import StretchError, UsageError
 from scheduler.adapt.alternatives import Alternative, Work
-from scheduler.adapt.policy import Decision, Policy, Ran, Rules
+from scheduler.adapt.policy import Decision, Policy, Probe, Probed, Ran, Rules
 from scheduler.runtime.inputs import zeros
 from scheduler.runtime.session import Session
 from scheduler.runtime.trace import Trace
@@ -24,7 +27,8 @@ class AdaptiveSession:
     """Changes between sessions under load, and comes back, as in figure 13 of paper 003: each call runs an inference on one of them.
 
     What undisturbed inferences take is measured when this is made, so the machine should have nothing else to do then. From then on
-    the policy (`scheduler.adapt.policy`) hears after each inference what every processor took.
+    the policy (`scheduler.adapt.policy`) hears after each inference what every processor took. Where it wants to look at a processor
+    that is not used, a session that would use it runs its subgraphs there in a thread beside the inferences.
 
     ::
 
@@ -60,8 +64,10 @@ class AdaptiveSession:
         self._state = self._policy.begin()
         self._lock = threading.Lock()
         self._runs = 0
-        self._events: deque[Ran] = deque(maxlen=KEPT)
+        self._events: deque[Ran | Probed] = deque(maxlen=KEPT)
         self._decisions: list[Decision] = []
+        #: Probes that are over, and what they took, ms; the policy hears of them after the next inference.
+        self._probed: SimpleQueue[tuple[Probe, float]] = SimpleQueue()
 
     def __call__(self, x: Any) -> Any:
         """Run once; see `run`."""
@@ -81,13 +87,34 @@ class AdaptiveSession:
             name = self._state.present
             session = self._sessions[name]
             output = session.run(x)
-            ran = Ran(self._runs, name, self._policy.alternatives[name].computing_ms, _busy(session.trace))
-            self._runs += 1
-            self._events.append(ran)
-            self._state, decision = self._policy.after(self._state, ran)
-            if decision is not None:
-                self._decisions.append(decision)
+            number, self._runs = self._runs, self._runs + 1
+            self._tell(Ran(number, name, self._policy.alternatives[name].computing_ms, _busy(session.trace)))
+            with suppress(Empty):
+                while True:
+                    probe, ms = self._probed.get_nowait()
+                    self._tell(Probed(number, probe.processor, probe.expected_ms, ms))
             return output
+
+    def _tell(self, event: Ran | Probed) -> None:
+        """Let the policy hear of something, and do what it decides."""
+        self._events.append(event)
+        self._state, decision = self._policy.after(self._state, event)
+        if decision is None:
+            return
+        self._decisions.append(decision)
+        if decision.probe is not None:
+            threading.Thread(target=self._look, args=(decision.probe,), name="probe", daemon=True).start()
+
+    def _look(self, probe: Probe) -> None:
+        """Run what a plan has for a processor; nobody needs what it computes."""
+        session, ms = self._sessions[probe.alternative], 0.0
+        try:
+            for name, subgraph in session.plan.subgraphs.items():
+                if subgraph.processor == probe.processor:
+                    ms += session.time_alone(name)
+        except StretchError:  # inferences on that plan would tell why
+            ms = inf
+        self._probed.put((probe, ms))
 
     @property
     def present(self) -> str:
@@ -106,7 +133,7 @@ class AdaptiveSession:
             return tuple(self._decisions)
 
     @property
-    def events(self) -> tuple[Ran, ...]:
+    def events(self) -> tuple[Ran | Probed, ...]:
         """What the policy was told of the last inferences: told the same, it decides the same."""
         with self._lock:
             return tuple(self._events)

@@ -202,7 +202,7 @@ class Clock:
             self._begin_part(task)
         if answer.ended is not None:
             flow = self._flows[engine.number]
-            flow.finish(engine, answer.ended, self._now)
+            flow.finish(engine, answer.ended, self._now, self._rates())
             if flow is self._first and flow.ended % TOLD_EVERY == 0:
                 self._progress(f"{flow.ended} inferences")
         if not self._alone:
@@ -251,6 +251,12 @@ class Clock:
         if line:
             self._running.append(line[0])
             self._begin_part(line[0])
+
+    def _rates(self) -> Mapping[str, float]:
+        """How fast each processor computes, of its speed alone: what others leave of it, at the chip's heat."""
+        if self._heat is None:
+            return self._free.shares
+        return {name: share * self._heat.speed for name, share in self._free.shares.items()}
 
     def _rate(self, task: Task) -> float:
         """How fast a part goes on, of its time alone: others' shares slow what computes, not what crosses a link."""

@@ -1,11 +1,11 @@
 """One user's inferences while a simulation goes on: requests, lanes, and the state machines that say what each of them starts."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from scheduler.adapt.policy import Decision, Policy, Ran
+from scheduler.adapt.policy import Decision, Policy, Probe, Probed, Ran
 from scheduler.runtime.events import Event, Finish, Instruction, Join, Start, StepDone
 from scheduler.runtime.machine import CALLING_THREAD, Machine
 from scheduler.runtime.trace import Span, Trace
@@ -130,6 +130,33 @@ def own_engine(network: Network, scene: Scene, number: int) -> Engine:
     return Engine(network, scene.in_flight, number)
 
 
+class Look:
+    """A probe that is under way. Its processor is as busy as it was when the last inference ended.
+
+    Args:
+        probe: What runs.
+        now: When it begins, ms.
+        rate: How fast it goes on then, of its time undisturbed.
+    """
+
+    def __init__(self, probe: Probe, now: float, rate: float) -> None:
+        self.probe = probe
+        self._began, self._since, self._left, self._rate = now, now, probe.expected_ms, rate
+
+    def took(self, now: float, rate: float) -> float | None:
+        """What it took, ms, if it is over; else it goes on at another rate.
+
+        Args:
+            now: The time, ms.
+            rate: From now on.
+        """
+        left = self._left - (now - self._since) * self._rate
+        if left <= 0:
+            return self._since + self._left / self._rate - self._began
+        self._since, self._left, self._rate = now, left, rate
+        return None
+
+
 class Flow:
     """What one user asks for.
 
@@ -155,6 +182,7 @@ class Flow:
         self._state = None if policy is None else policy.begin()
         self.present = self.engines[networks[0].name if self._state is None else self._state.present]
         self.decided: list[Decided] = []
+        self._looks: list[Look] = []
         self.asked = self.ended = 0
         self._factors = {name: scene.factors(len(engine.columns), number) for name, engine in self.engines.items()}
         self._requests: Iterator[float] | None = None if scene.arrivals is None else scene.arrivals.times(scene.seed, number)
@@ -186,8 +214,15 @@ class Flow:
             self._request = next(self._requests)
         return engine, lane
 
-    def finish(self, engine: Engine, lane: int, now: float) -> None:
-        """An inference is over."""
+    def finish(self, engine: Engine, lane: int, now: float, rates: Mapping[str, float]) -> None:
+        """An inference is over.
+
+        Args:
+            engine: What ran it.
+            lane: Its lane there.
+            now: The time, ms.
+            rates: How fast each processor computes now, of its speed alone.
+        """
         number, spans = engine.inference[lane], engine.spans[lane]
         self.latencies[number] = now - engine.since[lane]
         if spans is not None:
@@ -196,12 +231,30 @@ class Flow:
         self.ended += 1
         name = engine.network.name
         self.ran[name] += 1
-        if self.policy is not None and self._state is not None:
-            took, engine.took[lane] = engine.took[lane], {}
-            self._state, decision = self.policy.after(self._state, Ran(number, name, self._expected[name], took))
-            if decision is not None:
-                self.decided.append(Decided(now, decision))
-                self.present = self.engines[self._state.present]
+        if self.policy is None:
+            return
+        took, engine.took[lane] = engine.took[lane], {}
+        self._tell(Ran(number, name, self._expected[name], took), now, rates)
+        under_way, self._looks = self._looks, []
+        for look in under_way:
+            probe = look.probe
+            ms = look.took(now, rates[probe.processor])
+            if ms is None:
+                self._looks.append(look)
+            else:
+                self._tell(Probed(number, probe.processor, probe.expected_ms, ms), now, rates)
+
+    def _tell(self, event: Ran | Probed, now: float, rates: Mapping[str, float]) -> None:
+        """Let the policy hear of something, and do what it decides."""
+        assert self.policy is not None
+        assert self._state is not None
+        self._state, decision = self.policy.after(self._state, event)
+        if decision is None:
+            return
+        self.decided.append(Decided(now, decision))
+        self.present = self.engines[self._state.present]
+        if decision.probe is not None:
+            self._looks.append(Look(decision.probe, now, rates[decision.probe.processor]))
 
 
 def span_of(task: Task, now: float) -> Span:

@@ -103,7 +103,7 @@ def _from_tables(out: Output, measurements: str, profile: "DeviceProfile", measu
     with out.progress("reading"):
         table = load_measurements(measurements)
     with out.progress("fitting") as step:
-        fits = [each.fit for each in fit_device(table, profile, measured_on, step)]
+        fits = [each.fit for each in fit_device(table, profile, measured_on, step, out.warn)]
     command = ["stretch", "fit", measurements, "--device", profile.id, *(["--measured-on", measured_on] if measured_on else [])]
     write_fits(target, profile.id, shlex.join(command), fits)
     return {

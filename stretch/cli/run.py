@@ -8,6 +8,19 @@ import typer
 from stretch.cli.boards import Extras, On, SshConfig, There, Wheels, flags, not_there, where
 from stretch.cli.output import Output, verb
 from stretch.cli.pages import Html, check_html, write_html
+from stretch.cli.phone import (
+    Adb,
+    BenchmarkModel,
+    Cores,
+    CoreSet,
+    Libraries,
+    Measurements,
+    PhoneRunner,
+    Profile,
+    Serial,
+    check_phone,
+    run_on_phone,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,6 +99,15 @@ def run(
     wheels: Wheels = None,
     extras: Extras = None,
     ssh_config: SshConfig = None,
+    adb: Adb = False,
+    serial: Serial = None,
+    benchmark_model: BenchmarkModel = None,
+    phone_runner: PhoneRunner = None,
+    libraries: Libraries = None,
+    measurements: Measurements = None,
+    phone_profile: Profile = None,
+    core_set: CoreSet = None,
+    cores: Cores = None,
 ) -> None:
     """Run a bundle here or on a board, check its results, and time it in turns with the best sequential run on the same cores."""
     from scheduler.answer import run_answer
@@ -96,15 +118,23 @@ def run(
     from scheduler.runtime.session import Session
 
     board = where(on, there, wheels, extras, ssh_config)
+    here = {"--map": mapping, "--processors": processors, "--priority": priority, "--dsp-code": dsp_code}
+    phone = {"--serial": serial, "--benchmark-model": benchmark_model, "--runner": phone_runner, "--libraries": libraries}
+    phone |= {"--measurements": measurements, "--profile": phone_profile, "--core-set": core_set, "--cores": cores}
+    check_phone(adb, here | {"--in-flight": in_flight, "--csv": table, "--html": html}, phone)
     check_html(html)
     loaded = load_bundle(bundle, check_hashes=True, trust=trust or ())
     if board is not None:
-        not_there({"--html": (html, "the page is made from a run of this machine")})
+        why = "a phone is reached by adb, a board by ssh"
+        not_there({"--html": (html, "the page is made from a run of this machine"), "--adb": (adb, why)})
         chosen = {"map": mapping, "processors": processors, "priority": _priority(priority), "dsp_code": dsp_code, "trust_code": trust_code}
         measured = {"in_flight": in_flight, "time_limit": time_limit, "repeat": repeat, "warmup": warmup}
         _run_there(out, board, loaded, input_file, flags(out.quiet, **chosen, **measured), {"trace": trace, "csv": table})
         return
     x = random_input(loaded) if input_file is None else read_input(input_file)
+    if adb:
+        run_on_phone(out, loaded, x, {"repeat": repeat, "warmup": warmup, "limit": time_limit, "trace": trace}, phone)
+        return
     only = None if processors is None else [name.strip() for name in processors.split(",")]
     options: dict[str, Any] = {"processors": only, "priority": _priority(priority), "delegates": _dsp(dsp_code, trust_code)}
     with Session(loaded, parse_mapping(mapping or []), **options, in_flight=in_flight or 1, time_limit=time_limit) as session:

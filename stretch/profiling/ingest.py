@@ -77,14 +77,7 @@ def ingest(file: Path, model: str | None, where: Where, out: Path, capture: Capt
         raise UsageError("--model is for files of benchmark_model; benchncnn names its networks itself", "leave it out")
     rows = _litert(file, str(model), where) if profiled else _ncnn(file, where)
     folder = out / f"{where.device}.measurements"
-    source = Source(
-        f"networks on {where.device}, brought in by `stretch profile --from`",
-        "",
-        "",
-        "CC0-1.0",
-        "times as the tools of their runtimes tell them",
-    )
-    table = Table.open(folder, source, resume=True)
+    table = Table.open(folder, brought_in(where.device), resume=True)
     known = {(row.network, row.processor, row.core_set, row.precision, row.runtime) for row in table.latencies}
     for row in rows:
         if (row.network, row.processor, row.core_set, row.precision, row.runtime) in known:
@@ -96,6 +89,13 @@ def ingest(file: Path, model: str | None, where: Where, out: Path, capture: Capt
         table.add(graph, family_of(row.network), row, [])
     table.save()
     return rows
+
+
+def brought_in(device: str) -> Source:
+    """What measurements say of where they come from that others made of a device; all of one device go into one folder."""
+    return Source(
+        f"networks on {device}, timed by the tools of their runtimes", "", "", "CC0-1.0", "times as the tools of their runtimes tell them"
+    )
 
 
 def family_of(model: str) -> str:

@@ -84,6 +84,7 @@ KEYS = {
         "processors{}": "latency_ms low_ms high_ms precision calibrated kernels fixed_ms kernel_count by_roofline fit",
     },
     "explain": {"": "ops", "ops[]": "name subgraph processor delegate reason ms"},
+    "runner": {"": "model device out files sha256 warnings"},
     "verify": {"": "ok problems signer"},
     "sign": {"": "bundle signer"},
     "tune": {"": "kernels", "kernels[]": "name kernel shape macs bytes precision before_ms after_ms choice"},
@@ -123,6 +124,10 @@ def words(verb, bundle):
         from tests.scheduler.bundle.test_signature import write_keys
 
         return (bundle, "--key", write_keys(bundle.parent, "mine")[0])
+    if verb == "runner":
+        pytest.importorskip("ai_edge_litert")
+        assert spawn("", "export", bundle, "--format", "tflite", "--out", bundle.parent / "tflite").code == 0
+        return (bundle.parent / "tflite", "--out", bundle.parent / "runner")
     return {
         "branch": ("tiny_resnet", "--device", "pixel6", "--weights", "none", *LOOSE, "--out", bundle.parent / "again"),
         "search": ("tiny_resnet", "--device", "pixel6", "--processors", "cpu,gpu", *LOOSE, "--top", 3),

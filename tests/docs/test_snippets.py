@@ -29,6 +29,7 @@ SLOW = {
     "docs/guides/branch-a-model.md",
     "docs/guides/bring-a-network.md",
     "docs/guides/measure.md",
+    "docs/guides/phones.md",
     "docs/guides/precision-and-the-dsp.md",
     "docs/guides/profile-a-device.md",
     "docs/guides/read-a-report.md",

@@ -9,7 +9,7 @@ import pytest
 from experiments.records import read_record
 from tests.contracts.repository import ROOT, files
 
-RECORDS = [path for path in files(".json") if path.parts[0] == "experiments" and path.parts[2] == "results"]
+RECORDS = [path for path in files(".json") if path.parts[0] == "experiments" and path.parts[-2] == "results"]
 #: Numbers in the rows of a program that are settings of a run or parts of a formula.
 SETTINGS = {
     "experiments/calibration/run.py": [5e-4],
@@ -39,7 +39,7 @@ def test_there_are_records():
 
 
 def test_record_lies_with_its_experiment_and_names_a_program_that_is_there(path, record):
-    assert record.experiment == path.parts[1]
+    assert record.experiment == path.parts[-3]
     if record.source != "paper":
         for word in record.command.split():
             if word.startswith("experiments."):

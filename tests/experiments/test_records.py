@@ -175,3 +175,9 @@ def test_every_experiment_has_a_readme_and_a_way_to_run_it():
     ):
         assert (ROOT / folder / "README.md").is_file(), folder
         assert (ROOT / folder / "run.py").is_file(), folder
+
+
+def test_every_record_lies_beside_the_readme_of_its_experiment():
+    for path in files(".json"):
+        if path.parts[0] == "experiments" and path.parts[-2] == "results":
+            assert (ROOT / path.parents[1] / "README.md").is_file(), path

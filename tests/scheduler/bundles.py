@@ -81,8 +81,8 @@ class Builder:
         """Several tensors of one shape added, written as they are and after a ReLU."""
         shape = self.shapes[reads[0]]
         nodes = [
-            helper.make_node("Sum", list(reads), [sums], name=f"{name}/sum"),
-            helper.make_node("Relu", [sums], [positives], name=f"{name}/relu"),
+            stating("add", helper.make_node("Sum", list(reads), [sums], name=f"{name}/sum")),
+            stating("relu", helper.make_node("Relu", [sums], [positives], name=f"{name}/relu")),
         ]
         self._subgraph(name, segment, processor, tuple(reads), {sums: shape, positives: shape}, nodes, [], 0)
 

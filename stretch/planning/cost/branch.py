@@ -114,6 +114,7 @@ class Costs:
         self._summed: dict[tuple[int, str], tuple[Whole, list[_Sums]]] = {}
         self._branches: dict[tuple[int, str, int, int, int], BranchCost] = {}
         self._changes: dict[tuple[int, str, int, int], _Change] = {}
+        self._join_convs: dict[tuple[int, str], dict[tuple[int, int], tuple[int, float, int]]] = {}
         self._rewiring: dict[int, bool] = {}
         self._remembered: dict[type, object] = {}
         # Costs are remembered per segment object, which is kept so that its identity stays its own.
@@ -257,9 +258,15 @@ class Costs:
             processor: Where they run.
             ends: Channels that each reads and writes.
         """
-        kernels = [_join_conv(segment, width, out) for width, out in ends]
+        shape = segment.graph.by_name[segment.end].shape
+        pixels = shape[0] * prod(shape[2:])
+        known = self._join_convs.setdefault((pixels, processor), {})
+        new = [end for end in dict.fromkeys(ends) if end not in known]
+        kernels = [_join_conv(pixels, width, out) for width, out in new]
         times = self.predictor.each_kernels_time(kernels, processor, self.precision.get(processor))
-        return [(kernel.macs, time.contended_ms, kernel.cost.weights) for kernel, time in zip(kernels, times, strict=True)]
+        for end, kernel, time in zip(new, kernels, times, strict=True):
+            known[end] = kernel.macs, time.contended_ms, kernel.cost.weights
+        return [known[end] for end in ends]
 
     def join(self, segment: Segment, kind: JoinKind, channels: int, branches: int) -> float:
         """Time of the join of several branches on the host, ms."""
@@ -356,8 +363,6 @@ def _rewired(kernel: Kernel, segment: Segment, channels: int) -> Kernel:
     return Kernel(kernel.name, kernel.ops, cost, kernel.macs, kernel.elsewhere)
 
 
-def _join_conv(segment: Segment, width: int, out: int) -> Kernel:
-    shape = segment.graph.by_name[segment.end].shape
-    pixels = shape[0] * prod(shape[2:])
+def _join_conv(pixels: int, width: int, out: int) -> Kernel:
     cost = KernelCost("conv1x1", width, out, 1, 1, pixels, pixels * width, pixels * out, width * out + out)
     return Kernel("join_conv", ("join_conv",), cost, pixels * width * out)

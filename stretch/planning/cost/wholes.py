@@ -14,7 +14,7 @@ from predictors.fusion import Kernel
 from predictors.graph import Op, OpGraph
 from predictors.predictor import LatencyPredictor
 from predictors.rewrites import laid_out
-from predictors.rewrites.grouped import owner_of
+from predictors.rewrites.grouped import PART, owner_of
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.narrow import narrowed_op
 from stretch.planning.design.scale import entry_ops, kept_units, scale_branch
@@ -147,8 +147,9 @@ class Wholes:
     def _launched(self, graph: OpGraph, processor: str, names: Sequence[str]) -> tuple[list[Kernel], tuple[str, ...]]:
         """Kernels of a graph, called as the operators that they are parts of, and the exact rewrites that were done."""
         made, done = laid_out(graph, names)
-        owners = {op.name: owner_of(op) for op in made.ops}
-        return [replace(kernel, name=owners.get(kernel.name, kernel.name)) for kernel in self._predictor.kernels(made, processor)], done
+        kernels = self._predictor.kernels(made, processor)
+        owners = {op.name: owner_of(op) for op in made.ops if PART in op.tags}
+        return [replace(kernel, name=owners[kernel.name]) if kernel.name in owners else kernel for kernel in kernels], done
 
     def _build(
         self, segment: Segment, piece: _Piece, scale: BranchScale, kept: Mapping[int, int], arriving: int | None, names: Sequence[str]

@@ -18,6 +18,8 @@ from stretch.planning.search.rules import Rules
 
 Floats = NDArray[np.float64]
 T = TypeVar("T")
+#: A number of each scale of a branch, told for the number of the branch and the name of what is asked for.
+Column = Callable[[int, str], NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ class Offer:
         found = []
         for processor in self.subset:
             own = self.costs.rewritten(self.segment, processor)
-            widths = self.costs.remembered(_Offered).widths(own, self.costs.align(processor), self.rules)
+            widths = self.costs.remembered(Offered).widths(own, self.costs.align(processor), self.rules)
             found.append((widths, depths) if most is None else (_spread(widths, most.widths), _spread(depths, most.depths)))
         return tuple(found)
 
@@ -121,6 +123,22 @@ class Offer:
             found.append(tuple(self.costs.branch(own, processor, d, w, self.arriving) for w in widths for d in depths))
         return tuple(found)
 
+    def column(self, branch: int, name: str) -> NDArray[Any]:
+        """A number of each of one branch's scales, in the order of `candidates`.
+
+        Args:
+            branch: Number of the branch.
+            name: The number's, of `BranchCost`.
+        """
+        known = self._columns.get((branch, name))
+        if known is None:
+            known = self._columns[branch, name] = np.array([getattr(each, name) for each in self.candidates[branch]])
+        return known
+
+    @cached_property
+    def _columns(self) -> dict[tuple[int, str], NDArray[Any]]:
+        return {}
+
     @property
     def elements(self) -> int:
         """Of the tensor that arrives."""
@@ -139,8 +157,11 @@ class Offer:
         widens = join_of(self.join).widens
         for i, processor in enumerate(self.subset):
             if not widens:
-                ends, which = np.unique(np.stack([combos[i], parts[i]]), axis=1, return_inverse=True)
-                found = np.array(self.costs.join_convs(self.segment, processor, list(zip(*ends.tolist(), strict=True))), float)
+                # one number for a pair of channels: pairs themselves take long to sort
+                step = int(parts[i].max()) + 1
+                ends, which = np.unique(combos[i] * step + parts[i], return_inverse=True)
+                pairs = zip((ends // step).tolist(), (ends % step).tolist(), strict=True)
+                found = np.array(self.costs.join_convs(self.segment, processor, list(pairs)), float)
                 macs[i], ms[i], params[i] = found.reshape(-1, 3)[which].T
             out_ms[i] = _each(parts[i], lambda part, own=processor: self.costs.transfer(own, self.costs.host, positions * part))
         channels = combos.sum(axis=0) if widens else np.full(combos.shape[1], self.segment.width)
@@ -164,7 +185,7 @@ class Offer:
         """
         joins, branches = self.joins, range(len(self.subset))
         sizes = [(len(widths), len(depths)) for widths, depths in self.scales]
-        grid: _Combinations = _Grid(self.candidates, sizes) if numbers is None else _Some(self.candidates, sizes, numbers)
+        grid: _Combinations = _Grid(self.column, sizes) if numbers is None else _Some(self.column, sizes, numbers)
         computed = [grid.column(i, "contended_ms") + grid.joined(joins.ms[i]) for i in branches]
         ms, exchange = (np.empty((len(holders), grid.count)) for _ in range(2))
         for at, holder in enumerate(holders):
@@ -192,11 +213,21 @@ class Offer:
         )
 
 
-class _Offered:
-    """Widths that branches may have, of each segment, slice of a processor, and floors."""
+class Offered:
+    """Offers, and widths that branches may have, of each segment: spaces on the same costs that differ in their processors share them."""
 
     def __init__(self) -> None:
         self._widths: dict[tuple[int, int, str], tuple[Segment, list[int]]] = {}
+        self._offers: dict[tuple[object, ...], Offer] = {}
+
+    def shared(self, offer: Offer) -> Offer:
+        """The same offer, or the one that was there first, with all that is worked out of it.
+
+        Args:
+            offer: The offer.
+        """
+        key = id(offer.segment), offer.subset, offer.join, offer.arriving, repr(offer.rules.floors), offer.span, offer.thinning
+        return self._offers.setdefault(key, offer)
 
     def widths(self, segment: Segment, align: int, rules: Rules) -> list[int]:
         """Those of one segment.
@@ -239,17 +270,17 @@ class _Grid:
     What depends on few of the axes is not repeated for the others.
 
     Args:
-        candidates: Per branch, its scales: widths, and for each the depths.
+        scales: A number of each scale of a branch: widths, and for each the depths.
         sizes: Widths and depths of each branch.
     """
 
-    def __init__(self, candidates: Sequence[Sequence[BranchCost]], sizes: Sequence[tuple[int, int]]) -> None:
-        self._candidates, self._shape = candidates, [size for pair in sizes for size in pair]
+    def __init__(self, scales: Column, sizes: Sequence[tuple[int, int]]) -> None:
+        self._scales, self._shape = scales, [size for pair in sizes for size in pair]
         self.count = prod(self._shape)
 
     def column(self, branch: int, name: str) -> NDArray[Any]:
         axes = [size if axis // 2 == branch else 1 for axis, size in enumerate(self._shape)]
-        return np.array([getattr(each, name) for each in self._candidates[branch]]).reshape(axes)
+        return self._scales(branch, name).reshape(axes)
 
     def joined(self, values: NDArray[Any]) -> NDArray[Any]:
         return values.reshape([1 if axis % 2 else size for axis, size in enumerate(self._shape)])
@@ -261,26 +292,26 @@ class _Grid:
         return flat.reshape(self._shape)
 
     def total(self, name: str, joins: Ints | None = None) -> Ints:
-        return _total(self, len(self._candidates), name, joins)
+        return _total(self, len(self._shape) // 2, name, joins)
 
 
 class _Some:
     """Some of the combinations.
 
     Args:
-        candidates: Per branch, its scales: widths, and for each the depths.
+        scales: A number of each scale of a branch: widths, and for each the depths.
         sizes: Widths and depths of each branch.
         numbers: Which, in the order of `_Grid`.
     """
 
-    def __init__(self, candidates: Sequence[Sequence[BranchCost]], sizes: Sequence[tuple[int, int]], numbers: Ints) -> None:
-        self._candidates, self.count = candidates, len(numbers)
+    def __init__(self, scales: Column, sizes: Sequence[tuple[int, int]], numbers: Ints) -> None:
+        self._scales, self._branches, self.count = scales, len(sizes), len(numbers)
         at = np.unravel_index(numbers, [size for pair in sizes for size in pair])
         self._scale = [at[2 * i] * depths + at[2 * i + 1] for i, (_, depths) in enumerate(sizes)]
         self._widths = np.ravel_multi_index(at[::2], [widths for widths, _ in sizes])
 
     def column(self, branch: int, name: str) -> NDArray[Any]:
-        return np.array([getattr(each, name) for each in self._candidates[branch]])[self._scale[branch]]
+        return self._scales(branch, name)[self._scale[branch]]
 
     def joined(self, values: NDArray[Any]) -> NDArray[Any]:
         return values[self._widths]
@@ -292,7 +323,7 @@ class _Some:
         return flat
 
     def total(self, name: str, joins: Ints | None = None) -> Ints:
-        return _total(self, len(self._candidates), name, joins)
+        return _total(self, self._branches, name, joins)
 
 
 def _total(grid: _Combinations, branches: int, name: str, joins: Ints | None) -> Ints:

@@ -289,7 +289,7 @@ class _Table:
 
     def _column(self, branch: int, name: str) -> Floats:
         """A number of one branch's scales (widths × depths)."""
-        return np.array([getattr(each, name) for each in self.offer.candidates[branch]], float).reshape(self._sizes[branch])
+        return self.offer.column(branch, name).astype(float).reshape(self._sizes[branch])
 
     def _bound(self) -> list[Floats]:
         """For each holder, no combination of the widths costs less, whatever its depths."""

@@ -12,7 +12,7 @@ from predictors.joins import DEFAULT, JoinKind
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.ways import Mask, Ways
 from stretch.planning.network.segments import Segment, join_kinds
-from stretch.planning.search.offers import Offer, Thinning, pixels
+from stretch.planning.search.offers import Offer, Offered, Thinning, pixels
 from stretch.planning.search.rules import Rules
 
 #: Scales of a branch that are looked at first where any will do.
@@ -155,7 +155,8 @@ class DesignSpace:
         kind: JoinKind = self.join if self.join in join_kinds(segment, following) else DEFAULT
         counts = range(2, min(len(self.processors), segment.width) + 1)
         subsets = (subset for count in counts for subset in combinations(self.processors, count))
-        return [Offer(segment, subset, kind, self.arriving[first], self.costs, self.rules, span, thinning) for subset in subsets]
+        every = (Offer(segment, subset, kind, self.arriving[first], self.costs, self.rules, span, thinning) for subset in subsets)
+        return [self.costs.remembered(Offered).shared(offer) for offer in every]
 
     def with_offers(self, more: Sequence[Sequence[Offer]]) -> "DesignSpace":
         """The same designs and those that use `more`, listed by the segment at which they start."""

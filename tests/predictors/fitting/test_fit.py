@@ -125,3 +125,23 @@ def test_another_slope_is_another_fit_and_another_last_digit_is_not(judged):
             for name, group in fit.groups.items()
         }
         assert (differences(fit, structs.replace(fit, groups=groups)) == []) == alike
+
+
+def test_what_too_little_was_measured_of_is_told_and_left_out_beside_the_rest():
+    world = whole_world()
+    own = next(row for row in world.latencies if row.device == DEVICE)
+    few = [structs.replace(row, precision="int8") for row in world.latencies[:3]]
+    whole = [structs.replace(row, processor="gpu", core_set="all", precision="fp16") for row in world.latencies if row.device == DEVICE]
+    told: list[str] = []
+    found = fit_device(replace(world, latencies=[*world.latencies, *few, *whole]), load_device(DEVICE), tell=told.append)
+    assert {(each.fit.processor, each.fit.precision) for each in found} == {(own.processor, own.precision)}
+    assert len(told) == 2
+    assert any("gpu in fp16 has times of whole networks alone" in each for each in told)
+    assert any("in int8 has times of 3 networks" in each for each in told)
+
+
+def test_whole_networks_alone_are_no_fit_of_a_backend_whose_kernels_are_fitted():
+    world = whole_world()
+    gpu = [structs.replace(row, processor="gpu", core_set="all", precision="fp16") for row in world.latencies]
+    with pytest.raises(StretchError, match="need those of kernels"):
+        fit_device(replace(world, latencies=gpu), load_device(DEVICE))

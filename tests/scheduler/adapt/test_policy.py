@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from predictors.errors import UsageError
 from scheduler.adapt.alternatives import Alternative, Work
-from scheduler.adapt.policy import Policy, Ran, Rules, State
+from scheduler.adapt.policy import Policy, Probed, Ran, Rules, State
 
 BOTH = Alternative("both", (Work("c", "cpu", "cpu", 10.0, 0.0, ()), Work("g", "gpu", "gpu", 10.0, 1.0, ())))
 GPU = Alternative("gpu", (Work("g", "gpu", "gpu", 19.0, 1.0, ()),))
@@ -18,17 +18,26 @@ CPU = Alternative("cpu", (Work("c", "cpu", "cpu", 25.0, 0.0, ()),))
 PLANS = (BOTH, GPU, CPU)
 
 
-def play(factors, plans=PLANS, rules=None):
-    """Plans that inferences ran, and decisions, where the factor on each processor's time is given for each inference."""
+def play(factors, plans=PLANS, rules=None, lasts=1):
+    """Plans that inferences ran, and decisions.
+
+    Args:
+        factors: On each processor's time, for each inference.
+        plans: The alternatives.
+        rules: Of the policy.
+        lasts: Inferences that go by until a probe is over.
+    """
     policy = Policy(plans, rules)
-    state, ran, decided = policy.begin(), [], []
+    state, ran, decided, looks = policy.begin(), [], [], []
     for number, slow in enumerate(factors):
         expected = policy.alternatives[state.present].computing_ms
         ran.append(state.present)
-        state, decision = policy.after(
-            state, Ran(number, state.present, expected, {name: ms * slow.get(name, 1.0) for name, ms in expected.items()})
-        )
-        decided += [decision] if decision else []
+        told = [Ran(number, state.present, expected, {name: ms * slow.get(name, 1.0) for name, ms in expected.items()})]
+        told += [Probed(number, p.processor, p.expected_ms, p.expected_ms * slow.get(p.processor, 1.0)) for at, p in looks if at == number]
+        for event in told:
+            state, decision = policy.after(state, event)
+            decided += [decision] if decision else []
+            looks += [(number + lasts, decision.probe)] if decision and decision.probe else []
     return ran, decided
 
 
@@ -87,11 +96,56 @@ def test_processor_that_is_free_again_is_found_and_used():
     assert decided[-1].inference - 35 <= 2 * 16 + 1
 
 
-@given(st.integers(100, 400))
-def test_looks_at_a_processor_that_stays_contended_become_rare(count):
-    ran, _ = play(busy("gpu", 10.0, count))
-    looks = sum(name != "cpu" for name in ran[10:])
-    assert looks <= 4 + count // 64
+@given(st.integers(100, 400), st.integers(1, 9))
+def test_looks_at_a_processor_that_stays_contended_become_rare_and_slow_no_inference(count, lasts):
+    ran, decided = play(busy("gpu", 10.0, count), lasts=lasts)
+    looks = [each for each in decided if each.kind == "probe"]
+    assert 1 <= len(looks) <= 4 + count // 64
+    assert set(ran[10:]) == {"cpu"}
+    assert {each.probe.processor for each in looks} == {"gpu"}
+    # one look at a time
+    assert all(one.kind != other.kind for one, other in pairwise(decided[1:]))
+
+
+def contended_gpu():
+    """A policy that has left a contended GPU and wants to look at it, its state, and what it wants to run."""
+    policy = Policy(PLANS)
+    state = policy.begin()
+    for number in range(60):
+        expected = policy.alternatives[state.present].computing_ms
+        took = {name: 10 * ms if name == "gpu" else ms for name, ms in expected.items()}
+        state, decision = policy.after(state, Ran(number, state.present, expected, took))
+        if decision is not None and decision.probe is not None:
+            return policy, state, decision.probe
+    raise AssertionError
+
+
+@pytest.mark.parametrize("ms", [nan, inf, 0.0, -1.0])
+def test_probe_that_fails_leaves_its_processor_contended_and_is_repeated_later(ms):
+    policy, state, probe = contended_gpu()
+    after, decision = policy.after(state, Probed(60, "gpu", probe.expected_ms, ms))
+    assert decision.kind == "stay away"
+    assert after.seen["gpu"].contended
+    assert after.seen["gpu"].mean == state.seen["gpu"].mean
+    assert after.seen["gpu"].wait > policy.rules.probe_after
+    assert after.probed is None
+
+
+def test_probe_of_a_processor_that_was_taken_into_use_meanwhile_decides_nothing():
+    policy, state, probe = contended_gpu()
+    # now the cpu is contended, and worse: the present plan is left for one that uses the gpu
+    for number in range(60, 80):
+        state, decision = policy.after(state, Ran(number, "cpu", CPU.computing_ms, {"cpu": 100 * 25.0}))
+        if decision is not None:
+            break
+    assert decision.kind == "move"
+    assert state.probed is None
+    assert policy.after(state, Probed(80, "gpu", probe.expected_ms, probe.expected_ms)) == (state, None)
+
+
+def test_probe_runs_what_a_plan_that_uses_the_processor_has_for_it():
+    policy, _, probe = contended_gpu()
+    assert probe.expected_ms == policy.alternatives[probe.alternative].computing_ms["gpu"]
 
 
 def pair(one, other):
@@ -248,8 +302,6 @@ def test_plan_that_is_chosen_keeps_the_deadline_if_any_does_and_takes_least_ener
         expected = policy.alternatives[state.present].computing_ms
         measured = {name: ms * slow[name] for name, ms in expected.items()}
         state, _ = policy.after(state, Ran(number, state.present, expected, measured))
-        if state.probed is not None:
-            continue
         known = {name: exp(each.mean) for name, each in state.seen.items() if each.contended}
         allowed = inf if rules.deadline_ms is None else rules.deadline_ms
         keeping = [each for each in POWERED if each.expected_ms(known) <= allowed]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from predictors.errors import UsageError
-from scheduler.adapt.policy import Policy, Rules
+from scheduler.adapt.policy import Policy, Probed, Ran, Rules
 from scheduler.delegates import CpuDelegate
 from scheduler.delegates.base import Compiled, Invocation
 from scheduler.runtime.adaptive import AdaptiveSession
@@ -73,13 +73,33 @@ def test_another_plan_is_run_while_a_processor_is_busy_and_the_first_again_when_
             break
     assert session.present == "cpu alone"
     gpu.seconds = USUAL
-    for _ in range(12):
+    for _ in range(60):
         assert np.allclose(session(X), want, atol=1e-5)
+        if session.present == "both":
+            break
     assert session.present == "both"
     kinds = [each.kind for each in session.decisions]
     assert kinds[0] == "move"
     assert "return" in kinds
     assert "gpu takes" in session.decisions[0].reason
+
+
+def test_looks_run_beside_inferences_which_keep_their_plan(sessions):
+    gpu, both = sessions
+    session = AdaptiveSession(both, RULES, quiet=3)
+    gpu.seconds = 12 * USUAL
+    for _ in range(60):
+        session(X)
+        if sum(each.kind == "stay away" for each in session.decisions) == 2:
+            break
+    kinds = [each.kind for each in session.decisions]
+    assert kinds == ["move", "probe", "stay away", "probe", "stay away"]
+    assert all(each.after == "cpu alone" for each in session.decisions)
+    probed = [event for event in session.events if isinstance(event, Probed)]
+    assert [each.processor for each in probed] == ["gpu", "gpu"]
+    assert all(each.measured_ms > 3 * each.expected_ms for each in probed)
+    left = next(number for number, event in enumerate(session.events) if isinstance(event, Ran) and event.alternative == "cpu alone")
+    assert {event.alternative for event in session.events[left:] if isinstance(event, Ran)} == {"cpu alone"}
 
 
 def test_policy_that_is_told_the_same_decides_the_same(sessions):

@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from predictors.errors import UsageError
-from scheduler.adapt.policy import Policy, Ran
+from scheduler.adapt.policy import Policy, Probe, Probed, Ran
 from scheduler.simulate.arrivals import Arrivals
 from scheduler.simulate.clock import Clock
+from scheduler.simulate.flow import Look
 from scheduler.simulate.load import Load
 from scheduler.simulate.networks import Network, alternative_of
 from scheduler.simulate.scene import Scene
@@ -52,20 +53,41 @@ def test_alternatives_that_nothing_speaks_for_change_nothing():
     assert found.users[0].ran == {"both": 50, "cpu": 0, "gpu": 0}
 
 
-def test_decisions_are_those_of_the_policy_told_the_same_inferences():
+def test_decisions_are_those_of_the_policy_told_the_same_inferences_and_probes():
     found = Clock((BOTH, CPU, GPU), Scene(runs=200, loads=BUSY, traced=200)).run()
     policy = Policy([alternative_of(each) for each in (BOTH, CPU, GPU)])
-    state, decided = policy.begin(), []
+    state, decided, look = policy.begin(), [], None
     for number, trace in enumerate(found.traces):
         took = {}
         for span in trace.spans:
             if span.kind in ("subgraph", "join"):
                 took[span.processor] = took.get(span.processor, 0.0) + span.ms
-        ran = policy.alternatives[state.present]
+        ran, now = policy.alternatives[state.present], trace.end_ns / 1e6
         state, decision = policy.after(state, Ran(number, ran.name, ran.computing_ms, took))
         decided += [(decision.inference, decision.kind, decision.after)] if decision else []
+        if look is not None and look[0] + look[2] <= now:
+            state, decision = policy.after(state, Probed(number, look[1].processor, look[1].expected_ms, look[2]))
+            decided += [(decision.inference, decision.kind, decision.after)]
+            look = None
+        elif decision is not None and decision.probe is not None:
+            # a tenth of the processor is left as long as the load lasts
+            look = now, decision.probe, decision.probe.expected_ms * (10 if 400 <= now < 2000 else 1)
     want = [each.decision for each in found.users[0].decided]
     assert decided == [(each.inference, each.kind, each.after) for each in want]
+
+
+@given(st.floats(0.1, 50), st.lists(st.tuples(st.floats(0.1, 10), st.floats(0, 1)), min_size=1, max_size=20), st.floats(0.05, 1))
+def test_probe_is_over_when_its_work_is_done_at_the_rates_of_the_time(ms, stretches, rate):
+    look, now, done = Look(Probe("gpu", "both", ms), 5.0, rate), 5.0, 0.0
+    for lasts, after in stretches:
+        took = look.took(now + lasts, after)
+        if done + lasts * rate < ms * (1 - 1e-9):
+            assert took is None
+        elif took is not None:
+            assert now - 5 <= took <= now + lasts - 5 + 1e-9
+            assert done + (took - (now - 5)) * rate == pytest.approx(ms)
+            return
+        now, done, rate = now + lasts, done + lasts * rate, after
 
 
 @settings(max_examples=20)

@@ -23,6 +23,7 @@ def test_flag_of_a_board_without_a_board_is_refused(capsys, bundle_dir, verb, fl
         (("--on", "a b"), 2, "is no name of a host"),
         (("--on", ""), 2, "is no name of a host"),
         (("--on", "board", "--html", "page.html"), 2, "--html does not go with --on"),
+        (("--on", "board", "--adb"), 2, "--adb does not go with --on"),
         (("--on", "board", "--there", "a\nb"), 2, "--there is no name of a folder"),
         (("--on", "board", "--there", ""), 2, "--there is no name of a folder"),
         (("--on", "board", "--priority", "speed"), 2, "--priority speed is not known"),

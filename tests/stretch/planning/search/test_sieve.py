@@ -113,5 +113,7 @@ def test_search_ends_where_the_bound_says_nothing():
     from experiments.lossless.run import graph_of
     from experiments.simulated_speedup.cases import cases_of, planned_row
 
-    [case] = [each for each in cases_of("resnet50") if each.name.endswith("cpu,gpu,dsp, fitted, mixed, stages merged, DSP at twice its speed")]
+    [case] = [
+        each for each in cases_of("resnet50") if each.name.endswith("cpu,gpu,dsp, fitted, mixed, stages merged, DSP at twice its speed")
+    ]
     assert planned_row(case, graph_of("resnet50"))["speed-up"] > 1

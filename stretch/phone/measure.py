@@ -1,0 +1,156 @@
+"""A bundle on a phone: every signature on every processor, then all branches at once."""
+
+import re
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from predictors.devices import load_device
+from predictors.errors import StretchError, UsageError
+from scheduler.bundle.load import Bundle
+from scheduler.runner.sources import tflite_content
+from stretch.phone.adb import Phone, find_phone, workspace
+from stretch.phone.answer import PhoneAnswer, SignatureRow
+from stretch.phone.benchmark import Request
+from stretch.phone.side_by_side import run_side_by_side
+from stretch.phone.signatures import mask_of, places, works
+from stretch.phone.timing import Timing, open_table
+
+#: Names on the phone.
+GRAPH, PROGRAM = "model.tflite", "benchmark_model"
+
+#: Longest name of a phone in tables.
+MAX_NAME = 100
+
+#: Told what comes next.
+Step = Callable[[str], object]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be done on a phone.
+
+    Args:
+        serial: Of the phone; None for the only one.
+        benchmark: The user's `benchmark_model` for Android; None to measure no signature.
+        runner: The user's Android build of this bundle's runner; None to run none.
+        libraries: Folder of LiteRT's libraries for Android, which are put beside both; None for none.
+        measurements: Folder of measurements to add to.
+        profile: That the times are named after, an id or a file; None for the bundle's device.
+        core_set: Of the CPU, as the profile names it; its default if None.
+        cores: The same as numbers of the phone's cores, such as ``4-6``; None for any.
+        runs: Measured runs.
+        warmup: Runs before them.
+        limit: Seconds that a call of `adb` may take.
+        trace: File for the timeline of the branches; None for none.
+    """
+
+    serial: str | None
+    benchmark: Path | None
+    runner: Path | None
+    libraries: Path | None
+    measurements: Path
+    profile: str | None
+    core_set: str | None
+    cores: str | None
+    runs: int
+    warmup: int
+    limit: float
+    trace: Path | None
+
+
+def measure(bundle: Bundle, asked: Asked, x: NDArray[Any], step: Step = lambda doing: None) -> PhoneAnswer:
+    """Measure a bundle on a phone.
+
+    What was measured before something went wrong is kept; nothing is left on the phone.
+
+    Args:
+        bundle: One with a TFLite file.
+        asked: What to do.
+        x: What the branches read when all of them run.
+        step: Told what comes next.
+
+    Raises:
+        UsageError: If there is nothing to run, or an option does not fit the profile of the bundle's device.
+        MissingBackendError: If there is no `adb`.
+        StretchError: If the phone cannot be reached, or a file is missing or none of ours.
+    """
+    if asked.benchmark is None and asked.runner is None:
+        raise UsageError("--adb needs something to run on the phone", "give --benchmark-model FILE, --runner FILE or both")
+    content = tflite_content(bundle)
+    mask = mask_of(asked.cores)
+    libraries = _files(asked)
+    npu = any("Dispatch" in path.name for path in libraries)
+    named = asked.profile or bundle.manifest.device
+    profile = load_device(named)
+    where = places(profile, asked.core_set, npu)
+    wanted = works(bundle, where) if asked.benchmark else []
+    phone = find_phone(asked.serial, asked.limit)
+    name, version = _name(phone), phone.property("ro.build.version.release")
+    table = None if asked.benchmark is None else open_table(asked.measurements, name, asked.benchmark, wanted)
+    rows: list[SignatureRow] = []
+    with tempfile.TemporaryDirectory() as folder, workspace(phone):
+        scratch = Path(folder)
+        (scratch / GRAPH).write_bytes(content)
+        step("copying")
+        graph = phone.push(scratch / GRAPH, GRAPH)
+        for path in libraries:
+            phone.push(path, path.name)
+        if asked.benchmark is not None and table is not None:
+            program = phone.push(asked.benchmark, PROGRAM, program=True)
+            request = Request(program, graph, "", "cpu", 1, asked.runs, asked.warmup, mask, phone.folder)
+            timing = Timing(bundle, content, phone, request, table, profile, scratch)
+            for work in wanted:
+                step(f"{work.signature} on {work.place.name}")
+                rows.append(timing.row(work))
+        beside = None
+        if asked.runner is not None:
+            step("all branches")
+            threads = next((place.threads for place in where if place.target == "cpu"), 1)
+            options = (f"--repeat={asked.runs}", f"--warmup={asked.warmup}", f"--time-limit={asked.limit:g}")
+            beside = run_side_by_side(
+                bundle, phone, asked.runner, [path.name for path in libraries], x, (*options, *_pinned(bundle, mask, threads)), asked.trace
+            )
+    return PhoneAnswer(
+        serial=phone.serial,
+        phone=name,
+        system=f"Android {version or 'of unknown version'}",
+        model=bundle.manifest.model.name,
+        device=bundle.manifest.device,
+        profile=named,
+        measurements=str(asked.measurements) if any(row.ms is not None for row in rows) else None,
+        signatures=rows,
+        runner=beside,
+        warnings=[],
+    )
+
+
+def _files(asked: Asked) -> list[Path]:
+    """What is copied, checked before the phone is asked for."""
+    for what, path in (("--benchmark-model", asked.benchmark), ("--runner", asked.runner)):
+        if path is not None and not path.is_file():
+            raise StretchError(f"{what}: there is no file {path}")
+    if asked.libraries is None:
+        return []
+    found = sorted(asked.libraries.glob("*.so")) if asked.libraries.is_dir() else []
+    if not found:
+        raise StretchError(f"--libraries: {asked.libraries} is no folder with libraries (*.so)")
+    return found
+
+
+def _name(phone: Phone) -> str:
+    """What the phone calls itself, as a name in tables."""
+    told = re.sub(r"[^A-Za-z0-9._-]+", "-", phone.property("ro.product.model")).strip("-._")
+    return told[:MAX_NAME] or "phone"
+
+
+def _pinned(bundle: Bundle, mask: int, threads: int) -> tuple[str, ...]:
+    """Options of the runner for the CPU's threads and cores, where the bundle uses it."""
+    if not any(sub.processor == "cpu" for sub in bundle.manifest.subgraphs):
+        return ()
+    cores = "+".join(str(core) for core in range(64) if mask >> core & 1)
+    return (f"--threads=cpu={threads}", *([f"--cores=cpu={cores}"] if cores else []))

@@ -1,0 +1,156 @@
+"""The pages of the repository as a site."""
+
+import functools
+import http.server
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urldefrag
+
+import pytest
+
+from tests.contracts.repository import ROOT
+from tests.docs.pages import pages
+
+pytest.importorskip("mkdocs")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+@pytest.fixture(scope="module")
+def hooks():
+    spec = importlib.util.spec_from_file_location("make_site", ROOT / "docs" / "make_site.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    command = [str(Path(sys.executable).parent / "mkdocs"), "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+class _Read(HTMLParser):
+    """What a page links to and loads, and the places in it."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.links, self.loaded, self.places = [], [], set()
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        found = dict(attrs)
+        self.places.update(found[key] for key in ("id", "name") if found.get(key))
+        if tag == "a" and found.get("href"):
+            self.links.append(found["href"])
+        if tag in ("script", "img", "iframe") and found.get("src"):
+            self.loaded.append(found["src"])
+        if tag == "link" and found.get("rel") in ("stylesheet", "icon", "preload"):
+            self.loaded.append(found["href"])
+
+
+def test_every_page_of_the_documentation_is_in_the_order_of_its_index(hooks):
+    order = hooks.navigation((ROOT / "docs" / "README.md").read_text())
+    listed = [page if isinstance(page, str) else next(iter(page.values())) for part in order for page in _pages_of(part)]
+    assert len(listed) == len(set(listed))
+    shown = {page.as_posix() for page in pages() if page.parts[0] in ("docs", "experiments", "recipes")}
+    assert set(listed) == shown | {"README.md", "CONTRIBUTING.md", "CHANGELOG.md"}
+    assert [next(iter(part)) for part in order] == ["Home", "Guides", "Explanations", "Reference", "Experiments", "Project"]
+
+
+def _pages_of(part):
+    [found] = part.values()
+    return [found] if isinstance(found, str) else found
+
+
+@pytest.mark.parametrize(
+    ("link", "wanted"),
+    [
+        ("[code](../../scheduler)", "code"),
+        ("[all](../../experiments)", "[all](../../experiments/README.md)"),
+        ("[all](../../experiments#numbers)", "[all](../../experiments/README.md#numbers)"),
+        ("[page](run-a-bundle.md)", "[page](run-a-bundle.md)"),
+        ("[there](https://example.org/x)", "[there](https://example.org/x)"),
+        ("[out](../../../elsewhere)", "[out](../../../elsewhere)"),
+    ],
+)
+def test_link_to_a_folder_leads_to_its_page_or_is_words(hooks, link, wanted):
+    assert hooks.with_folders("docs/guides/train.md", f"See {link}.") == f"See {wanted}."
+
+
+def test_files_that_pages_link_to_are_taken_along(hooks):
+    text = "[heat](heat.toml) [other](missing.toml) [page](README.md) ![picture](../../docs/images/branches.svg) [out](../../../etc/x)"
+    assert hooks.linked("experiments/contention/README.md", text) == {
+        "experiments/contention/heat.toml",
+        "experiments/contention/README.md",
+        "docs/images/branches.svg",
+    }
+
+
+@pytest.mark.slow
+def test_no_link_of_the_site_is_dead_and_nothing_is_loaded_from_elsewhere(site):
+    read = {path: _Read(path.read_text()) for path in site.rglob("*.html")}
+    assert len(read) > 60
+    dead = []
+    for path, page in read.items():
+        for link in page.loaded:
+            assert "://" not in link and not link.startswith("//"), (path, link)  # noqa: PT018
+        for link in (*page.links, *page.loaded):
+            if re.match(r"[a-z]+:", link):
+                continue
+            target, place = urldefrag(link)
+            # the page of missing pages has no place of its own, so its links begin at the root
+            base = site if path.name == "404.html" else path.parent
+            file = path if not target else (base / unquote(target).lstrip("/")).resolve()
+            file = file / "index.html" if file.is_dir() else file
+            if not file.is_file() or (place and file in read and unquote(place) not in read[file].places):
+                dead.append((str(path.relative_to(site)), link))
+    assert dead == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here")
+@pytest.mark.parametrize(
+    "name", ["index.html", "docs/guides/read-a-report.html", "docs/reference/cli.html", "experiments/main_job/index.html"]
+)
+def test_page_is_read_on_a_phone_and_by_everybody_and_asks_nobody_else(site, name):
+    playwright, axe = pytest.importorskip("playwright.sync_api"), pytest.importorskip("axe_playwright_python.sync_playwright")
+    handler = functools.partial(_Quiet, directory=site)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        origin = f"http://127.0.0.1:{server.server_port}/"
+        with playwright.sync_playwright() as engine:
+            browser = engine.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+            for width in (360, 1440):
+                page = browser.new_page(viewport={"width": width, "height": 900})
+                said, asked = [], []
+                page.on("console", lambda message, said=said: said.append(message.text))
+                page.on("pageerror", lambda error, said=said: said.append(str(error)))
+                page.on("request", lambda request, asked=asked: asked.append(request.url))
+                page.goto(origin + name, wait_until="networkidle")
+                assert said == []
+                assert [url for url in asked if not url.startswith((origin, "data:"))] == []
+                assert page.evaluate("document.documentElement.scrollWidth") <= width
+                found = axe.Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
+                serious = [
+                    (each["id"], [node["target"] for node in each["nodes"]]) for each in found if each["impact"] in ("serious", "critical")
+                ]
+                assert serious == []
+            browser.close()
+        server.shutdown()
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    """Files of a folder, without a word."""
+
+    def log_message(self, *words):
+        pass

@@ -1,0 +1,85 @@
+"""Every figure is that of its records, and drawing needs nothing else."""
+
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("matplotlib")
+
+from experiments.paper.run import FILE, HERE, figures, main, picture
+from experiments.records import read_record
+from tests.contracts.repository import ROOT
+
+
+@pytest.mark.parametrize("name", figures())
+def test_figure_is_that_of_its_records(name):
+    assert (HERE / name / FILE).read_text(encoding="utf-8") == picture(name).svg(name), "run make paper"
+
+
+@pytest.mark.parametrize("name", figures())
+def test_need_names_the_command_that_its_record_states(name):
+    for need in picture(name).needs.values():
+        assert need.command == read_record(ROOT / need.record).command
+
+
+@pytest.mark.parametrize("name", figures())
+def test_page_shows_the_figure_with_words_and_says_what_differs(name):
+    page = (HERE / name / "README.md").read_text(encoding="utf-8")
+    assert f"![{picture(name).words}]({FILE})" in page
+    assert "\nWhat differs, and why:\n\n- " in page
+    assert re.search(r"^<!-- block \S+ -->$", page, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", figures())
+def test_page_shows_the_origin_of_every_record_that_the_figure_is_drawn_from(name):
+    page = (HERE / name / "README.md").read_text(encoding="utf-8")
+    for need in picture(name).needs.values():
+        assert f"`{need.command}`" in page
+
+
+def test_index_lists_every_figure():
+    linked = re.findall(r"\]\((\w+)/README\.md\)", (HERE / "README.md").read_text(encoding="utf-8"))
+    assert sorted(linked) == figures()
+
+
+def test_unknown_figure_is_named_with_the_nearest(capsys):
+    assert main(["fig9_speedup"]) == 3
+    assert "did you mean `fig09_speedup`?" in capsys.readouterr().err
+
+
+def copy(to):
+    """The experiments alone, as a repository of their own."""
+    shutil.copytree(ROOT / "experiments", to / "experiments", ignore=shutil.ignore_patterns("__pycache__"))
+    return to
+
+
+def run(root, *words):
+    command = [sys.executable, "-m", "experiments.paper.run", *words]
+    return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+
+
+def test_missing_record_is_one_sentence_that_names_its_command(tmp_path):
+    root = copy(tmp_path)
+    (root / "experiments/paper/fig10_energy/results/energy.json").unlink()
+    done = run(root, "fig10_energy")
+    assert done.returncode == 1
+    assert done.stderr == (
+        "error: the record experiments/paper/fig10_energy/results/energy.json is missing: "
+        "make it with `python -m experiments.paper.fig10_energy.run`\n"
+    )
+
+
+@pytest.mark.slow
+def test_drawing_leaves_the_tree_as_it_is_and_a_changed_figure_is_found(tmp_path):
+    root = copy(tmp_path)
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    assert run(root).returncode == 0
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file() and "__pycache__" not in path.parts} == before
+    figure = root / "experiments" / "paper" / "table9_strategies" / FILE
+    figure.write_text("<svg/>\n")
+    checked = run(root, "--check", "table9_strategies")
+    assert (checked.returncode, checked.stderr) == (1, "experiments/paper/table9_strategies/figure.svg is out of date: run make paper\n")
+    assert figure.read_text() == "<svg/>\n"

@@ -1,0 +1,103 @@
+"""Files of published designs are read as their page says, and what makes no sense is named with its line."""
+
+import pytest
+
+pytest.importorskip("torch")
+
+from experiments.published_designs.designs_file import read_designs
+from experiments.published_designs.run import OWN, STAGE
+from experiments.published_designs.tables import ORIGINALS, StageTable
+from predictors.errors import StretchError, UnknownNameError
+
+HEAD = "design,model,ms,cpu depths,cpu widths,cpu ms,gpu depths,gpu widths\n"
+ROW = 'a,ResNet-50,20.5,3 4 6 3,128 256 512 1024,28,"[2, 3, 4, 2]","192, 384, 768, 1536"\n'
+
+
+def read(tmp_path, text):
+    path = tmp_path / "designs.csv"
+    path.write_text(text, encoding="utf-8")
+    return read_designs(path)
+
+
+def test_lists_are_read_however_they_are_written(tmp_path):
+    (design,) = read(tmp_path, HEAD + ROW)
+    assert design.model == "resnet50"
+    assert design.device == "mi9"
+    assert design.ms == 20.5
+    assert design.alone == {"cpu": 28.0}
+    assert design.branches == {
+        "cpu": StageTable((3, 4, 6, 3), (128, 256, 512, 1024)),
+        "gpu": StageTable((2, 3, 4, 2), (192, 384, 768, 1536)),
+    }
+
+
+def test_row_without_branches_is_the_network_as_it_is(tmp_path):
+    (design,) = read(tmp_path, "design,model,dsp ms\nwhole,resnet50,30.4\n")
+    assert design.branches == {}
+    assert design.alone == {"dsp": 30.4}
+
+
+def test_core_set_is_a_processor(tmp_path):
+    (design,) = read(tmp_path, "design,model,cpu[1large3med] depths,cpu[1large3med] widths\nb,resnet50,3 4 6 3,128 256 512 1024\n")
+    assert design.processors == ("cpu[1large3med]",)
+
+
+@pytest.mark.parametrize(
+    ("model", "cells", "changes", "rewrites"),
+    [
+        ("EfficientNet-B5", ",,", ("squeeze_excite=none",), {"cpu[1large]": ("silu=relu6",), "gpu": ()}),
+        ("EfficientNet-B5", "none,none,none", (), {"cpu[1large]": (), "gpu": ()}),
+        ("RegNetX-4GF", ",,", (), {"cpu[1large]": (), "gpu": ("grouped_conv=parts",)}),
+        ("ResNet-34", ",,silu=relu6", (), {"cpu[1large]": (), "gpu": ("silu=relu6",)}),
+    ],
+)
+def test_what_the_paper_changed_is_changed_unless_the_file_says_otherwise(tmp_path, model, cells, changes, rewrites):
+    (design,) = read(tmp_path, f"design,model,network rewrites,cpu[1large] rewrites,gpu rewrites\nd,{model},{cells}\n")
+    assert (design.changes, design.rewrites) == (changes, rewrites)
+
+
+def test_every_column_of_the_page_is_read(tmp_path):
+    head = "design,model,device,join,host,network rewrites,ms,macs,source,cpu depths,cpu widths,cpu strides,cpu group widths,cpu multipliers,cpu rewrites,cpu ms\n"
+    row = "c,RegNetX-1.6GF,pixel6,project,gpu,squeeze_excite=none,9,1.5,somewhere,2 4 10 2,72 168 408 912,2 2 2 2,24 24 24 24,1 1 1 1,silu=relu6,20\n"
+    (design,) = read(tmp_path, head + row)
+    assert (design.device, design.join, design.host, design.changes) == ("pixel6", "project", "gpu", ("squeeze_excite=none",))
+    assert (design.macs, design.source) == (1.5, "somewhere")
+    assert design.branches["cpu"] == ORIGINALS["regnet_x_1_6gf"].table
+    assert design.rewrites == {"cpu": ("silu=relu6",)}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (HEAD, "has no design"),
+        (HEAD + ROW + ROW, "has the design `a` twice"),
+        (HEAD + ROW.replace("3 4 6 3", "three"), "line 2 .* has `three` where numbers should be"),
+        (HEAD + ROW.replace("20.5", "-1"), "line 2 .* has `-1` where a number above zero should be"),
+        (HEAD + ROW.replace("128 256 512 1024", "128 256"), "line 2 .*, `cpu`: .* 4 depths and 2 widths"),
+        (HEAD + ROW.rstrip() + ",more\n", "line 2 .* more or fewer cells"),
+        (HEAD + "a,ResNet-50\n", "line 2 .* more or fewer cells"),
+        ("design,model,speed\na,b,c\n", "unknown column `speed`"),
+        ("design,ms\na,1\n", "has no column `model`"),
+    ],
+)
+def test_what_makes_no_sense_is_named(tmp_path, text, reason):
+    with pytest.raises(StretchError, match=reason):
+        read(tmp_path, text)
+
+
+def test_unknown_network_is_named_with_the_nearest(tmp_path):
+    with pytest.raises(UnknownNameError, match="ResNet-51") as error:
+        read(tmp_path, HEAD + ROW.replace("ResNet-50", "ResNet-51"))
+    assert "ResNet-50" in error.value.hint
+
+
+def test_missing_file_is_named(tmp_path):
+    with pytest.raises(StretchError, match=r"absent\.csv"):
+        read_designs(tmp_path / "absent.csv")
+
+
+def test_the_projects_own_file_is_read():
+    designs = {design.name: design for design in read_designs(OWN)}
+    assert designs[STAGE].branches["cpu"].depths[4] == 6
+    assert designs[STAGE].branches["dsp"].widths[4] == 160
+    assert all(design.source for design in designs.values())

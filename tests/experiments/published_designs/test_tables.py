@@ -1,0 +1,193 @@
+"""Stage tables of pycls become design files and come back, and widths are those that pycls builds."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from experiments.published_designs.tables import (
+    ORIGINALS,
+    STEP,
+    StageTable,
+    built,
+    compatible,
+    differences,
+    draft_of,
+    stage_ends,
+    tables_of,
+)
+from predictors.errors import StretchError, UnknownNameError
+from stretch.planning.design.branch_design import design_to_toml, load_draft
+from stretch.planning.design.resolve import resolve_design
+from stretch.planning.design.scale import scaled_branches, scaled_graph
+from tests.predictors.networks import resnet50
+
+GRAPH = resnet50()
+ORIGINAL = ORIGINALS["resnet50"].table
+ALIGN = {"cpu": 8, "gpu": 4, "dsp": 32}
+
+
+def resolved(branches, **options):
+    return resolve_design(draft_of(GRAPH, branches, "cpu", **options), GRAPH, "mi9", ALIGN, "cpu")
+
+
+def test_stages_end_where_their_channels_and_pixels_are():
+    ends = stage_ends(GRAPH, ORIGINALS["resnet50"])
+    shapes = [GRAPH.by_name[name].shape[1:] for name in ends]
+    assert shapes == [(64, 56, 56), (256, 56, 56), (512, 28, 28), (1024, 14, 14), (2048, 7, 7)]
+    order = [op.name for op in GRAPH.ops]
+    assert all(order.index(a) < order.index(b) for a, b in pairwise(ends))
+
+
+def test_table_of_the_original_is_the_original():
+    design = resolved({"cpu": ORIGINAL})
+    assert scaled_graph(GRAPH, design).macs == GRAPH.macs
+    assert tables_of(GRAPH, design) == {"cpu": StageTable(ORIGINAL.depths, ORIGINAL.widths)}
+    assert differences(GRAPH, design, {"cpu": ORIGINAL}) == []
+
+
+@st.composite
+def branch(draw):
+    """A branch of ResNet-50, its widths in steps of pycls's bottlenecks: four times a multiple of eight."""
+    depths = tuple(draw(st.integers(1, most)) for most in ORIGINAL.depths)
+    widths = tuple(4 * STEP * draw(st.integers(1, width // (4 * STEP))) for width in ORIGINAL.widths)
+    return StageTable(depths, widths)
+
+
+@settings(max_examples=15, deadline=None)
+@given(cpu=branch(), gpu=branch())
+def test_any_two_branches_come_back_as_they_were(tmp_path_factory, cpu, gpu):
+    branches = {"cpu": cpu, "gpu": gpu}
+    design = resolved(branches)
+    assert tables_of(GRAPH, design) == branches
+    assert differences(GRAPH, design, branches) == []
+    # a written file says the same
+    path = tmp_path_factory.mktemp("design") / "design.toml"
+    path.write_text(design_to_toml(design))
+    assert resolve_design(load_draft(path), GRAPH, "mi9", ALIGN, "cpu") == design
+
+
+def pycls_macs(table, pixels, arriving):
+    """Oracle: multiply-accumulates of ResNet-50's stages by the formula of a bottleneck, each branch reading all channels that arrive."""
+    total = 0
+    for stage, (depth, width) in enumerate(zip(table.depths, table.widths, strict=True)):
+        before = pixels
+        pixels //= ORIGINAL.strides[stage]
+        hidden, into = width // 4, arriving[stage]
+        for block in range(depth):
+            first = block == 0
+            total += into * hidden * (before**2 if first else pixels**2) + 9 * hidden**2 * pixels**2 + hidden * width * pixels**2
+            total += into * width * pixels**2 if first else 0
+            into = width
+    return total
+
+
+@settings(max_examples=10, deadline=None)
+@given(cpu=branch(), gpu=branch())
+def test_branches_have_the_multiply_accumulates_of_the_formula(cpu, gpu):
+    design = resolved({"cpu": cpu, "gpu": gpu})
+    sums = [a + b for a, b in zip(cpu.widths, gpu.widths, strict=True)]
+    arriving = (64, *sums[:-1])
+    stages = scaled_branches(GRAPH, design)[1:-1]
+    for at, table in enumerate((cpu, gpu)):
+        assert sum(part[at].graph.macs for part in stages) == pycls_macs(table, 56, arriving)
+
+
+def test_stage_without_a_branch_stays_whole_and_one_with_a_single_branch_is_scaled():
+    design = resolved({"cpu": StageTable((0, 2, 3, 0), (256, 256, 512, 2048)), "gpu": StageTable((0, 0, 2, 0), (256, 512, 768, 2048))})
+    parts = {part.name: [(b.processor, b.depth, b.width) for b in part.branches] for part in design.segments}
+    assert parts["s2"] == [("cpu", 2, 256)]
+    assert parts["s3"] == [("cpu", 3, 512), ("gpu", 2, 768)]
+    assert parts["s1"] == [("cpu", 3, 256)]
+    assert parts["s4"] == [("cpu", 3, 2048)]
+
+
+@pytest.mark.parametrize(
+    ("width", "multiplier", "group", "expected"),
+    [
+        (72, 1.0, 24, (72, 72, 24)),  # RegNetX-1.6GF as it is
+        (56, 1.0, 24, (48, 48, 24)),  # to whole groups
+        (16, 1.0, 24, (16, 16, 16)),  # a group is no wider than what it is in
+        (256, 0.25, 64, (256, 64, 64)),  # ResNet-50's first stage
+        (100, 0.25, 8, (96, 24, 8)),  # hidden channels first, then four times as many
+        (24, 6.0, 8, (24, 144, 8)),  # groups in step with the multiplier
+    ],
+)
+def test_blocks_are_brought_in_line_as_pycls_does(width, multiplier, group, expected):
+    assert compatible(width, multiplier, group) == expected
+
+
+@given(width=st.integers(1, 4096), multiplier=st.sampled_from([0.25, 0.5, 1.0, 2.0, 4.0]), group=st.integers(1, 128))
+def test_hidden_channels_are_always_whole_groups(width, multiplier, group):
+    made, hidden, own = compatible(width, multiplier, group)
+    assert hidden % own == 0
+    assert made >= 1
+    assert own <= group
+
+
+def test_bottleneck_without_group_widths_has_hidden_channels_in_steps_of_eight():
+    table = StageTable((1, 1, 1, 1), (200, 400, 808, 1640))
+    assert [built(table, ORIGINAL, stage)[:2] for stage in range(4)] == [(192, 48), (384, 96), (800, 200), (1632, 408)]
+
+
+@pytest.mark.parametrize(
+    ("table", "reason"),
+    [
+        (StageTable((3, 4, 6), (256, 512, 1024)), "has 3 stages, the network 4"),
+        (StageTable((4, 4, 6, 3), ORIGINAL.widths), "has 4 blocks in stage 1, the network 3"),
+        (StageTable(ORIGINAL.depths, ORIGINAL.widths, (2, 2, 2, 2)), r"has the strides \(2, 2, 2, 2\)"),
+        (StageTable(ORIGINAL.depths, ORIGINAL.widths, multipliers=(0.5,) * 4), "has the multipliers"),
+    ],
+)
+def test_table_of_another_network_is_refused(table, reason):
+    with pytest.raises(StretchError, match=reason):
+        draft_of(GRAPH, {"cpu": table}, "cpu")
+
+
+def test_table_with_a_row_too_short_is_refused():
+    with pytest.raises(StretchError, match="4 depths and 3 widths"):
+        StageTable((3, 4, 6, 3), (256, 512, 1024))
+
+
+def test_network_without_a_table_is_named_with_those_that_have_one():
+    from tests.predictors.networks import small_resnet
+
+    with pytest.raises(UnknownNameError):
+        draft_of(small_resnet(32), {"cpu": ORIGINAL}, "cpu")
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "giga"), [("regnet_x_1_6gf", 1.6), ("timm:regnetx_040", 4.0)])
+def test_grouped_networks_map_and_cost_what_their_names_say(model, giga):
+    """The names of RegNets state their multiply-accumulates, in 10⁹."""
+    pytest.importorskip("torch")
+    from experiments.lossless.run import graph_of
+
+    graph, table = graph_of(model), ORIGINALS[model].table
+    assert graph.macs / 1e9 == pytest.approx(giga, rel=0.02)
+    whole = resolve_design(draft_of(graph, {"cpu": table}, "cpu"), graph, "mi9", ALIGN, "cpu")
+    assert scaled_graph(graph, whole).macs == graph.macs
+    half = StageTable(tuple(-(-depth // 2) for depth in table.depths), tuple(width // 2 for width in table.widths))
+    branches = {"cpu": half, "gpu": half}
+    design = resolve_design(draft_of(graph, branches, "cpu"), graph, "mi9", ALIGN, "cpu")
+    assert differences(graph, design, branches) == []
+    group = table.group_widths[0]
+    assert all(width % group == 0 for width in tables_of(graph, design)["gpu"].widths)
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["resnet34", "timm:efficientnet_lite4", "efficientnet_b5"])
+def test_other_networks_map_stage_by_stage(model):
+    pytest.importorskip("torch")
+    from experiments.lossless.run import graph_of
+
+    graph, table = graph_of(model), ORIGINALS[model].table
+    design = resolve_design(draft_of(graph, {"cpu": table}, "cpu"), graph, "mi9", ALIGN, "cpu")
+    assert scaled_graph(graph, design).macs == graph.macs
+    assert tables_of(graph, design) == {"cpu": StageTable(table.depths, table.widths)}
+    narrow = StageTable(table.depths, tuple(max(8, width // 16 * 8) for width in table.widths))
+    branches = {"cpu": narrow, "dsp": table}
+    assert tables_of(graph, resolve_design(draft_of(graph, branches, "cpu"), graph, "mi9", ALIGN, "cpu"))["cpu"] == narrow

@@ -1,0 +1,138 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from predictors.devices import PROFILE_FOLDER
+from predictors.measurements.networks import load_measurements
+from tests.scheduler.bundles import two_branches
+from tests.stretch.cli.commands import call, spawn
+from tests.stretch.phone.adb import Player
+from tests.stretch.phone.bundles import BENCHMARK, END, START, command, made, timed
+
+pytest.importorskip("ai_edge_litert")
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    return made(tmp_path_factory.mktemp("cli"), lambda path: two_branches(path, 1, ("cpu", "gpu")))
+
+
+@pytest.fixture
+def adb(monkeypatch, tmp_path):
+    return Player(monkeypatch, tmp_path / "adb")
+
+
+@pytest.fixture
+def program(tmp_path):
+    path = tmp_path / "benchmark_model"
+    path.write_text("benchmark_model of a release")
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(bundle, tmp_path_factory):
+    """The same bundle by its name on disk."""
+    path = tmp_path_factory.mktemp("folder")
+    made(path, lambda inside: two_branches(inside, 1, ("cpu", "gpu")))
+    return path / "bundle"
+
+
+def all_well(bundle):
+    calls = [*START, *BENCHMARK]
+    for sub in bundle.manifest.subgraphs:
+        calls += timed(sub, ("--use_xnnpack=true",), 3, 4000.0)
+        calls += timed(sub, ("--use_gpu=true",), 1, 9000.0, delegate="GPU")
+    return [*calls, *END]
+
+
+def test_a_phones_times_are_told_and_kept(capsys, bundle, folder, adb, program, tmp_path):
+    adb.plays(all_well(bundle))
+    ran = call(capsys, "run", folder, "--adb", "--benchmark-model", program, "--measurements", tmp_path / "mine", "--json")
+    assert ran.code == 0, ran.err
+    adb.ended()
+    told = json.loads(ran.out)
+    assert (told["phone"], told["device"], told["tested"]) == ("Pixel-6", "mi9", False)
+    assert len(told["signatures"]) == 2 * len(bundle.manifest.subgraphs)
+    assert any("not tried on a phone" in warning for warning in told["warnings"])
+    assert len(load_measurements(tmp_path / "mine").latencies) == len(told["signatures"])
+
+
+def test_people_are_told_that_it_is_untested_and_how_to_fit(capsys, bundle, folder, adb, program, tmp_path):
+    adb.plays(all_well(bundle))
+    ran = call(capsys, "run", folder, "--adb", "--serial", "R5CT", "--benchmark-model", program, "--measurements", tmp_path / "mine")
+    assert "not tried on a phone yet" in ran.err
+    assert "s1.gpu" in ran.out
+    assert "stretch fit" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--adb", "--map", "gpu=cpu1"), "--map does not go with --adb"),
+        (("--adb", "--in-flight", "2"), "--in-flight does not go with --adb"),
+        (("--serial", "R5CT"), "--serial goes with --adb"),
+        (("--cores", "4-6"), "--cores goes with --adb"),
+        (("--adb",), "--adb needs something to run on the phone"),
+        (("--adb", "--benchmark-model", "{program}", "--serial=-x"), "`-x` is no serial of a device"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(capsys, folder, adb, program, words, told):
+    adb.plays([])
+    failed = call(capsys, "run", folder, *(word.format(program=program) for word in words))
+    assert (failed.code, told in failed.message) == (2, True), failed.err
+    assert adb.log == []
+
+
+def test_several_devices_are_a_question_of_usage(capsys, folder, adb, program):
+    adb.plays("several.json")
+    failed = call(capsys, "run", folder, "--adb", "--benchmark-model", program)
+    assert (failed.code, failed.hint) == (2, "choose one with --serial")
+
+
+def test_a_profile_of_ones_own_names_the_times(capsys, bundle, folder, adb, program, tmp_path):
+    text = (PROFILE_FOLDER / "mi9.toml").read_text().replace('id = "mi9"', 'id = "mine"').replace('"3med"', '"1large"')
+    (tmp_path / "mine.toml").write_text(text)
+    first = bundle.manifest.subgraphs[0]
+    adb.plays(
+        [*START, *BENCHMARK, {"call": command(first.name, ("--use_xnnpack=true",), 1), "err": "adb: error: closed\n", "code": 1}, *END]
+    )
+    words = ("--adb", "--benchmark-model", program, "--measurements", tmp_path / "m", "--profile", tmp_path / "mine.toml")
+    assert "cpu[1large]" in call(capsys, "run", folder, *words).message
+    adb.ended()
+    unknown = call(capsys, "run", folder, "--adb", "--benchmark-model", program, "--profile", "mine9")
+    assert unknown.code == 3
+
+
+def test_a_bundle_without_a_tflite_file_is_refused_before_the_phone(capsys, adb, program, tmp_path):
+    adb.plays([])
+    failed = call(capsys, "run", two_branches(tmp_path / "bundle"), "--adb", "--benchmark-model", program)
+    assert (failed.code, "has no TFLite file" in failed.message) == (1, True)
+    assert adb.log == []
+
+
+@pytest.mark.slow
+def test_an_interrupt_leaves_nothing_on_the_phone(bundle, folder, adb, program, tmp_path, monkeypatch):
+    os.mkfifo(tmp_path / "hangs")
+    monkeypatch.setenv("ADB_HANGS", str(tmp_path / "hangs"))
+    first = bundle.manifest.subgraphs[0]
+    adb.plays([*START, *BENCHMARK, {"call": command(first.name, ("--use_xnnpack=true",), 3), "hangs": True}, *END])
+    words = ("run", folder, "--adb", "--benchmark-model", program, "--measurements", tmp_path / "m")
+    run = [sys.executable, "-P", "-c", "from stretch.cli import app\napp()", *map(str, words)]
+    with subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert (tmp_path / "hangs").read_text() == "now"
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=120)
+    assert process.returncode == 130, told
+    adb.ended()
+    assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.slow
+def test_without_adb_a_run_ends_with_what_to_install(folder, program, tmp_path):
+    ended = spawn("import os; os.environ['PATH'] = ''", "run", folder, "--adb", "--benchmark-model", program, cwd=tmp_path)
+    assert (ended.code, "no program `adb`" in ended.message) == (5, True), ended.err
