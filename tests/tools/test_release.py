@@ -65,7 +65,7 @@ def test_wheel_without_a_file_of_the_sdist_is_refused():
         check_complete({name: b"" for name in inside if "agent" not in name}, {})
 
 
-@pytest.mark.parametrize("text", ["/" + "home/me/x", "10.0.0.1" + ":8080", "index-url" + " = https:" + "//x"])
+@pytest.mark.parametrize("text", ["/" + "home/me/x", "10.0.0.1" + ":8080", "index-" + "url = https:" + "//x"])
 def test_files_that_name_a_machine_are_refused(text):
     with pytest.raises(FailedError, match="a names "):
         check_names({"a": text.encode()})
