@@ -7,7 +7,7 @@ DEVICE ?= pixel6
 WORKERS ?= 2
 BUNDLE := runs/$(MODEL)_$(DEVICE)
 
-.PHONY: help install demo test slow lint docs paper site lock clean
+.PHONY: help install demo test slow lint docs paper site lock release clean
 
 help:
 	@echo "make install  create .venv with pinned packages and this project"
@@ -18,6 +18,7 @@ help:
 	@echo "make paper    draw the papers' figures and tables from records, ours beside them"
 	@echo "make site     the pages of docs and experiments as a site in the folder site"
 	@echo "make lock     resolve requirements/*.lock anew"
+	@echo "make release  build the wheel and the sdist, and try both with every Python that is here"
 	@echo "make clean    remove .venv, runs and caches"
 
 install: .venv/installed
@@ -77,6 +78,9 @@ COMPILE = $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11
 lock: $(BIN)/uv
 	$(COMPILE) --upgrade -o requirements/base.lock
 	$(COMPILE) --upgrade --extra dev -o requirements/dev.lock
+
+release: install
+	$(BIN)/python tools/release.py
 
 clean:
 	rm -rf .venv runs site .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache

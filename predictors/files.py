@@ -72,6 +72,27 @@ def read_bytes(path: Path, what: str, limit: int, hint: str | None = None) -> by
     return content
 
 
+def write_whole(path: Path, content: bytes, what: str) -> None:
+    """Write a file that appears when it is whole, or not at all.
+
+    Args:
+        path: The file.
+        content: What it is to hold.
+        what: What it is, for messages, such as ``trace``.
+
+    Raises:
+        StretchError: If it cannot be written; nothing is left behind.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise StretchError(f"cannot write the {what} {path}: {error.strerror}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 def read_toml(path: Path, what: str, hint: str | None = None) -> dict[str, Any]:
     """A TOML file as a dictionary whose numbers are finite and fit into 64 bits.
 

@@ -1,5 +1,10 @@
 """How nn-stretch is installed, in one place: it is published on no index, so from a checkout of its repository."""
 
+import os
+
+#: Set where a board runs us, whose packages come from elsewhere.
+ON_BOARD = "NN_STRETCH_ON_BOARD"
+
 
 def install_line(*extras: str) -> str:
     """What brings nn-stretch, and with it packages it may go without.
@@ -7,6 +12,8 @@ def install_line(*extras: str) -> str:
     Args:
         extras: Extras of `pyproject.toml`, such as ``torch``; none for the base install.
     """
+    if extras and os.environ.get(ON_BOARD):
+        return f"`--extras {','.join(extras)}` beside `--on`"
     return f"`{install_command(*extras)}` in a checkout of nn-stretch"
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from predictors.errors import StretchError
+from scheduler.boards.board import BoardAnswer
 from scheduler.bundle.manifest import WeightsInfo
 from scheduler.checks.judge import Judgement
 from scheduler.checks.verify import Verification
@@ -122,7 +124,8 @@ class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
         seconds: How long they went on.
         sequential: The original on as many threads as served it best; None without controls.
         sequential_same_macs: The original scaled to the bundle's multiply-accumulates; None without controls.
-        same_net_whole_graph_ms: Median of the branched net as one graph.
+        same_net_whole_graph: The branched net as one graph.
+        same_net_whole_graph_ms: Its median.
         ratio: Time of `sequential` over the bundle's.
         macs_ratio: Multiply-accumulates over the original's; None where that has none.
         ideal_ms: If branches overlapped perfectly and meeting cost nothing.
@@ -148,6 +151,7 @@ class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
         energy_counter: What measured it; None where nothing did.
         energy_reason: Why it could not be measured; None where it was.
         warnings: What a person should know.
+        on: The board that it ran on; None: this machine.
     """
 
     bundle: Path
@@ -161,6 +165,7 @@ class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     sequential: TimingAnswer | None
     sequential_same_macs: TimingAnswer | None
+    same_net_whole_graph: TimingAnswer
     same_net_whole_graph_ms: float
     ratio: float | None
     macs_ratio: float | None
@@ -187,6 +192,19 @@ class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
     energy_counter: str | None
     energy_reason: str | None
     warnings: list[str]
+    on: BoardAnswer | None = None
+
+
+def read_run_answer(told: object) -> RunAnswer:
+    """What a run on a board told, as JSON has it.
+
+    Raises:
+        StretchError: If it is no such answer.
+    """
+    try:
+        return msgspec.convert(told, RunAnswer, dec_hook=lambda kind, value: kind(value))
+    except (msgspec.ValidationError, TypeError) as error:
+        raise StretchError(f"the answer of the board cannot be read: {error}") from error
 
 
 def run_answer(
@@ -227,6 +245,7 @@ def run_answer(
         seconds=result.seconds,
         sequential=None if result.sequential is None else _of(result.sequential),
         sequential_same_macs=None if result.same_macs is None else _of(result.same_macs),
+        same_net_whole_graph=_of(result.whole),
         same_net_whole_graph_ms=result.whole.median_ms,
         ratio=result.ratio,
         macs_ratio=manifest.model.macs / manifest.model.original_macs if manifest.model.original_macs else None,

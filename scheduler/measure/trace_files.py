@@ -2,14 +2,13 @@
 
 import csv
 import io
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from predictors.errors import StretchError
+from predictors.files import write_whole
 from scheduler.runtime.trace import QueueDepth, Span, Trace
 
 COLUMNS = ("track", "inference", "name", "kind", "processor", "queue", "start_ms", "end_ms", "ms")
@@ -67,7 +66,7 @@ def write_perfetto(path: Path, tracks: Mapping[str, Sequence[Trace]], depths: Ma
     Raises:
         StretchError: If the file cannot be written; nothing is left behind.
     """
-    _write(path, msgspec.json.encode(perfetto(tracks, depths)))
+    write_whole(path, msgspec.json.encode(perfetto(tracks, depths)), "trace")
 
 
 def write_csv(path: Path, tracks: Mapping[str, Sequence[Trace]]) -> None:
@@ -86,7 +85,7 @@ def write_csv(path: Path, tracks: Mapping[str, Sequence[Trace]]) -> None:
                 table.writerow(
                     (group, number, span.name, span.kind, span.processor, span.queue, f"{start:.4f}", f"{end:.4f}", f"{span.ms:.4f}")
                 )
-    _write(path, text.getvalue().encode())
+    write_whole(path, text.getvalue().encode(), "trace")
 
 
 def _running(traces: Sequence[Trace]) -> list[tuple[int, int]]:
@@ -102,14 +101,3 @@ def _running(traces: Sequence[Trace]) -> list[tuple[int, int]]:
 
 def _counter(pid: int, name: str, at_ns: int, values: dict[str, Any]) -> dict[str, Any]:
     return {"ph": "C", "pid": pid, "name": name, "ts": at_ns / 1000, "args": values}
-
-
-def _write(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise StretchError(f"cannot write the trace {path}: {error.strerror}") from error
-    finally:
-        temporary.unlink(missing_ok=True)

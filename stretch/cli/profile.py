@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from predictors.errors import UsageError
+from stretch.cli.boards import Extras, On, SshConfig, There, Wheels, flags, not_there, where
 from stretch.cli.interrupt import WRITER_GRACE_S
 from stretch.cli.output import Output, verb
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from scheduler.boards.board import Where
     from stretch.profiling.run import Profiled
 
 GRACE_S = WRITER_GRACE_S
@@ -47,13 +49,21 @@ def profile(
         str | None, typer.Option("--precision", help="With --from: fp32, fp16 or int8; what the file says if left out.")
     ] = None,
     runtime: Annotated[str, typer.Option("--runtime", help="With --from: runtime and version.")] = "",
+    on: On = None,
+    there: There = None,
+    wheels: Wheels = None,
+    extras: Extras = None,
+    ssh_config: SshConfig = None,
 ) -> None:
-    """Measure this machine's processors, fit kernel models to them, and write a profile that `predict` and `branch` take.
+    """Measure this machine's processors, or a board's, fit kernel models to them, and write a profile that `predict` and `branch` take.
 
     Random networks in the styles of real ones run on each processor until the time is spent, those first that the fits so
     far disagree about. An interruption keeps what was measured: --resume goes on from there.
     """
+    board = where(on, there, wheels, extras, ssh_config, more=("fit",))
     if given is not None:
+        if board is not None:
+            not_there({"--from": (True, "it brings in what was measured already")})
         if processor is None:
             raise UsageError("--from needs to know what ran the networks", "name it as in a profile, as --processor cpu[1large]")
         _ingest(out, given, model, (name, processor, precision, runtime), folder)
@@ -61,6 +71,10 @@ def profile(
     if (model, processor, precision, runtime) != (None, None, None, ""):
         raise UsageError("--model, --processor, --precision and --runtime go with --from", "what to measure here is said by --processors")
 
+    if board is not None:
+        measured = flags(out.quiet, processors=_split(processors or []), budget=budget, networks=most)
+        _profile_there(out, board, (name, folder, resume), measured)
+        return
     from stretch.profiling.places import find_places
     from stretch.profiling.run import open_table, profile_machine
 
@@ -78,6 +92,23 @@ def profile(
         if each.refused:
             out.warn(f"the {each.place.delegate} delegate does not run {each.refused} of the networks")
     data = _data(name, done, out)
+    out.emit(data, lambda console: _show(console, data))
+
+
+def _profile_there(out: Output, place: "Where", target: tuple[str, Path, bool], words: list[str]) -> None:
+    """Do the same on a board."""
+    from scheduler.boards.board import open_board
+    from stretch.profiling.there import check_here, profile_there
+
+    name, folder, resume = target
+    check_here(name, folder, resume)
+    with open_board(place, out) as board:
+        try:
+            told = profile_there(board, name, folder, words, resume, out.note)
+        except KeyboardInterrupt:
+            out.note(f"what was measured is kept on {place.host}; go on with --resume")
+            raise
+        data = {key: value for key, value in told.items() if key not in ("schema", "version")} | {"on": board.answer}
     out.emit(data, lambda console: _show(console, data))
 
 
@@ -147,6 +178,7 @@ def _data(name: str, done: "Profiled", out: Output) -> dict[str, Any]:
         "held_out": mean,
         "links": links,
         "warnings": out.warnings,
+        "on": None,
     }
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stretch.cli.boards import Extras, On, SshConfig, There, Wheels, flags, not_there, where
 from stretch.cli.output import Output, verb
 from stretch.cli.pages import Html, check_html, write_html
 from stretch.cli.phone import (
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from scheduler.answer import CheckAnswer, RunAnswer
+    from scheduler.boards.board import Where
+    from scheduler.bundle.load import Bundle
     from scheduler.checks.judge import Judgement
     from scheduler.delegates import Delegate
     from scheduler.measure.benchmark import Benchmark, Effort
@@ -45,6 +48,9 @@ TRACED = 10
 
 #: Rounds, where none are asked for, go on until ratios are known to this share of themselves.
 WIDTH = 0.03
+
+#: Most bytes of a timeline or a table that a board writes.
+MOST_BYTES = 256 << 20
 
 
 @verb
@@ -88,6 +94,11 @@ def run(
     trace: Annotated[Path | None, typer.Option(help="Write a timeline, measured and predicted, for ui.perfetto.dev to this file.")] = None,
     table: Annotated[Path | None, typer.Option("--csv", help="Write the same spans as a table to this file.")] = None,
     html: Html = None,
+    on: On = None,
+    there: There = None,
+    wheels: Wheels = None,
+    extras: Extras = None,
+    ssh_config: SshConfig = None,
     adb: Adb = False,
     serial: Serial = None,
     benchmark_model: BenchmarkModel = None,
@@ -98,7 +109,7 @@ def run(
     core_set: CoreSet = None,
     cores: Cores = None,
 ) -> None:
-    """Run a bundle here, check its results, and time it in turns with the best sequential run on the same cores."""
+    """Run a bundle here or on a board, check its results, and time it in turns with the best sequential run on the same cores."""
     from scheduler.answer import run_answer
     from scheduler.bundle.load import load_bundle
     from scheduler.checks.verify import random_input
@@ -106,15 +117,23 @@ def run(
     from scheduler.placement.mapping import parse_mapping
     from scheduler.runtime.session import Session
 
+    board = where(on, there, wheels, extras, ssh_config)
     here = {"--map": mapping, "--processors": processors, "--priority": priority, "--dsp-code": dsp_code}
-    there = {"--serial": serial, "--benchmark-model": benchmark_model, "--runner": phone_runner, "--libraries": libraries}
-    there |= {"--measurements": measurements, "--profile": phone_profile, "--core-set": core_set, "--cores": cores}
-    check_phone(adb, here | {"--in-flight": in_flight, "--csv": table, "--html": html}, there)
+    phone = {"--serial": serial, "--benchmark-model": benchmark_model, "--runner": phone_runner, "--libraries": libraries}
+    phone |= {"--measurements": measurements, "--profile": phone_profile, "--core-set": core_set, "--cores": cores}
+    check_phone(adb, here | {"--in-flight": in_flight, "--csv": table, "--html": html}, phone)
     check_html(html)
     loaded = load_bundle(bundle, check_hashes=True, trust=trust or ())
+    if board is not None:
+        why = "a phone is reached by adb, a board by ssh"
+        not_there({"--html": (html, "the page is made from a run of this machine"), "--adb": (adb, why)})
+        chosen = {"map": mapping, "processors": processors, "priority": _priority(priority), "dsp_code": dsp_code, "trust_code": trust_code}
+        measured = {"in_flight": in_flight, "time_limit": time_limit, "repeat": repeat, "warmup": warmup}
+        _run_there(out, board, loaded, input_file, flags(out.quiet, **chosen, **measured), {"trace": trace, "csv": table})
+        return
     x = random_input(loaded) if input_file is None else read_input(input_file)
     if adb:
-        run_on_phone(out, loaded, x, {"repeat": repeat, "warmup": warmup, "limit": time_limit, "trace": trace}, there)
+        run_on_phone(out, loaded, x, {"repeat": repeat, "warmup": warmup, "limit": time_limit, "trace": trace}, phone)
         return
     only = None if processors is None else [name.strip() for name in processors.split(",")]
     options: dict[str, Any] = {"processors": only, "priority": _priority(priority), "delegates": _dsp(dsp_code, trust_code)}
@@ -130,7 +149,31 @@ def run(
     if table is not None:
         write_csv(table, tracks)
     write_html(out, html, lambda command: _page(answer, result, tracks, command))
-    out.emit(answer, lambda console: _print(console, answer, result))
+    out.emit(answer, lambda console: _print(console, answer, result.traces[-1]))
+
+
+def _run_there(
+    out: Output, place: "Where", bundle: "Bundle", input_file: Path | None, words: list[str], files: dict[str, Path | None]
+) -> None:
+    """Do the same on a board; `files` are written here, by the flags that ask for them."""
+    from msgspec.structs import replace
+
+    from predictors.files import write_whole
+    from scheduler.answer import read_run_answer
+    from scheduler.boards.board import open_board
+
+    if input_file is not None:
+        read_input(input_file)
+    with open_board(place, out) as board:
+        bundle_there, folder = board.copy_bundle(bundle), board.scratch()
+        given = {"input": None if input_file is None else board.copy_file(folder, input_file)}
+        wanted = {flag: path for flag, path in files.items() if path is not None}
+        told = board.run(["run", bundle_there, *words, *flags(False, **given, **{flag: flag for flag in wanted})], folder, out.note)
+        answer = read_run_answer(told)
+        for flag, path in wanted.items():
+            write_whole(path, board.fetch(f"{folder}/{flag}", MOST_BYTES), "trace")
+        answer = replace(answer, bundle=bundle.path, trace=files["trace"], csv=files["csv"], on=board.answer)
+    out.emit(answer, lambda console: _print(console, answer, None))
 
 
 def _page(answer: "RunAnswer", result: "Benchmark", tracks: "dict[str, Sequence[Trace]]", command: str) -> "Page":
@@ -244,18 +287,21 @@ def _where(place: "Placement") -> str:
     return f"{place.delegate} on core {'+'.join(map(str, place.cores))}" if place.cores else place.delegate
 
 
-def _print(console: "Console", answer: "RunAnswer", result: "Benchmark") -> None:
-    """The answer, and what no JSON has: the whole net's spread and the timeline of the last inference."""
+def _print(console: "Console", answer: "RunAnswer", last: "Trace | None") -> None:
+    """The answer, and what no JSON has: the timeline of the last inference, of this machine."""
     from scheduler.runtime.trace import timeline
 
     weights = answer.weights
     detail = f" ({weights.detail})" if weights.detail else ""
     console.print(f"{answer.model} planned for {answer.device}, weights: {weights.source}{detail}")
-    console.print(_contestants(answer, result))
+    if answer.on is not None:
+        console.print(f"on {answer.on.host}: {answer.on.arch}, Python {answer.on.python}")
+    console.print(_contestants(answer))
     console.print()
-    for line in timeline(result.traces[-1]):
-        console.print(line)
-    console.print()
+    if last is not None:
+        for line in timeline(last):
+            console.print(line)
+        console.print()
     ratio = "" if answer.macs_ratio is None else f"{answer.macs_ratio:.3f} of the original's MACs, "
     efficiency = "efficiency not given (processors share a core)" if answer.efficiency is None else f"efficiency {answer.efficiency:.3f}"
     cores = ", ".join(map(str, answer.cores))
@@ -273,15 +319,18 @@ def _print(console: "Console", answer: "RunAnswer", result: "Benchmark") -> None
         console.print(f"timeline: {answer.trace} (open it in ui.perfetto.dev)")
 
 
-def _contestants(answer: "RunAnswer", result: "Benchmark") -> "Table":
+def _contestants(answer: "RunAnswer") -> "Table":
     """A row for each contestant."""
     from rich.table import Table
 
+    from scheduler.answer import TimingAnswer
+
     table = Table(box=None, pad_edge=False)
-    table.add_column("measured here")
+    table.add_column("measured here" if answer.on is None else "measured there")
     for title in ("median ms", "p90 ms", "of branched"):
         table.add_column(title, justify="right")
-    for timing in (result.branched, result.whole, answer.sequential, answer.sequential_same_macs, *answer.others):
+    branched = TimingAnswer(name="branched", median_ms=answer.median_ms, p90_ms=answer.p90_ms)
+    for timing in (branched, answer.same_net_whole_graph, answer.sequential, answer.sequential_same_macs, *answer.others):
         if timing is not None:
             table.add_row(timing.name, f"{timing.median_ms:.2f}", f"{timing.p90_ms:.2f}", f"{timing.median_ms / answer.median_ms:.2f}×")
     return table

@@ -1,5 +1,6 @@
 """Random networks as ONNX files: any weights do, as long as numbers stay in the range that trained networks have."""
 
+import tempfile
 from collections.abc import Mapping
 from functools import cache
 from math import prod, sqrt
@@ -8,26 +9,55 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from predictors.errors import StretchError
 from predictors.graph import OpGraph
 from predictors.shapes import Shape
+from scheduler.boards.asking import ask_for_file, can_ask
 
 Array = NDArray[np.float32]
 
 #: Length of the numbers that weights repeat: no cache of a core holds them all.
 _POOL = 1 << 20
 
+#: Most bytes of weights that a board is given.
+_MOST = 1 << 30
+
 
 def write_network(graph: OpGraph, path: Path) -> Path:
     """Write a graph with made-up weights; gives the path.
 
+    On a board, which has no torch, the file is made by the machine that measures through it.
+
     Args:
         graph: The network.
         path: ONNX file to write.
+
+    Raises:
+        StretchError: If it cannot be written.
     """
+    if can_ask():
+        ask_for_file(path, graph.to_json().decode())
+        return path
     from stretch.export.onnx import save_onnx, to_onnx
 
     save_onnx(to_onnx(graph, make_weights(graph)), path)
     return path
+
+
+def answer_board(question: str) -> bytes:
+    """The file that a board asks for with `write_network`.
+
+    Args:
+        question: The network, as `OpGraph.to_json` writes it.
+
+    Raises:
+        StretchError: If it is no network, or too large a one.
+    """
+    graph = OpGraph.from_json(question)
+    if weight_bytes(graph) > _MOST:
+        raise StretchError(f"the network `{graph.name}` has weights of more than {_MOST} bytes")
+    with tempfile.TemporaryDirectory() as folder:
+        return write_network(graph, Path(folder) / "network.onnx").read_bytes()
 
 
 def make_weights(graph: OpGraph) -> dict[str, dict[str, Array]]:

@@ -58,14 +58,24 @@ def open_table(name: str, out: Path, places: Sequence[Place], resume: bool) -> T
         UsageError: If the name cannot be that of a profile.
         StretchError: If there are measurements that would be lost or that are of another machine, or the folder cannot be written.
     """
+    check_target(name, out)
+    source = Source(f"random networks on {machine()}, measured by `stretch profile`", "", "", "CC0-1.0", _notes(places))
+    return Table.open(out / f"{name}.measurements", source, resume)
+
+
+def check_target(name: str, out: Path) -> None:
+    """Refuse a name or a folder that no profile can have.
+
+    Raises:
+        UsageError: If the name cannot be that of a profile.
+        StretchError: If there is no such folder, or it cannot be written.
+    """
     if not valid_id(name):
         raise UsageError(f"`{name}` cannot be the name of a profile", "use letters, digits, `_`, `.` and `-`")
     if not out.is_dir():
         raise StretchError(f"there is no folder {out}", "make it, or choose another with --out")
     if not os.access(out, os.W_OK):
         raise StretchError(f"cannot write into {out}", "choose a writable folder with --out")
-    source = Source(f"random networks on {machine()}, measured by `stretch profile`", "", "", "CC0-1.0", _notes(places))
-    return Table.open(out / f"{name}.measurements", source, resume)
 
 
 def machine() -> str:

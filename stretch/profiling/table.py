@@ -62,7 +62,12 @@ class Table:
         self.kernels += kernels
 
     def save(self) -> None:
-        """Put the folder into this state; a reader finds a whole file, the old one or the new, and no time without its network."""
+        """Put the folder into this state; a reader finds a whole file, the old one or the new, and no time without its network.
+
+        Where nothing was measured nothing is written: there is nothing to go on with.
+        """
+        if not self.graphs:
+            return
         with interruption_waits():
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)

@@ -47,7 +47,7 @@ KEYS = {
     "export": {"": "files checks"},
     "emit": {"": "package network branched files segments max_error warnings"},
     "run": {
-        "": "median_ms p90_ms runs sequential ratio macs_ratio same_net_whole_graph_ms efficiency max_error trace processors replaced energy_mj energy_counter energy_reason",
+        "": "median_ms p90_ms runs sequential ratio macs_ratio same_net_whole_graph_ms efficiency max_error trace processors replaced energy_mj energy_counter energy_reason on",
         "sequential.": "name median_ms p90_ms",
         "comparisons[]": "name ratio low high",
     },
@@ -90,7 +90,7 @@ KEYS = {
     "tune": {"": "kernels", "kernels[]": "name kernel shape macs bytes precision before_ms after_ms choice"},
     "fit": {"": "profile file held_out", "held_out{}": "within_10 within_20 mape coverage networks groups low high"},
     "profile": {
-        "": "profile file measurements processors held_out",
+        "": "profile file measurements processors held_out on",
         "processors{}": "runtime networks kernels within_10 within_20 mape",
         "held_out.": "within_10 within_20 mape",
     },

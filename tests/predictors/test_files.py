@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.errors import StretchError
-from predictors.files import MAX_TOML_BYTES, open_regular, parse_toml, read_bytes, read_toml, readable
+from predictors.files import MAX_TOML_BYTES, open_regular, parse_toml, read_bytes, read_toml, readable, write_whole
 
 
 def test_regular_file_is_read_up_to_its_limit(tmp_path):
@@ -90,3 +90,15 @@ def test_paths_through_a_descriptor_are_named_in_texts(tmp_path):
     with open_regular(tmp_path / "f") as stream:
         assert readable(f"/proc/{os.getpid()}/fd/{stream.fileno()} is bad") == f"{tmp_path / 'f'} is bad"
     assert readable("/proc/1/fd/99999999 is bad") == "/proc/1/fd/99999999 is bad"
+
+
+def test_file_is_written_whole_or_not_at_all(tmp_path):
+    write_whole(tmp_path / "f", b"1", "thing")
+    write_whole(tmp_path / "f", b"2", "thing")
+    assert (tmp_path / "f").read_bytes() == b"2"
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(StretchError, match="cannot write the thing"):
+        write_whole(tmp_path / "folder", b"3", "thing")
+    with pytest.raises(StretchError, match="cannot write the thing"):
+        write_whole(tmp_path / "missing" / "f", b"3", "thing")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["f", "folder"]

@@ -1,11 +1,13 @@
 """What a run, a check and tuning answer, against what was measured."""
 
 import dataclasses
+import json
 
 import msgspec
 import pytest
 
-from scheduler.answer import RunAnswer, run_answer, tune_answer, verify_answer
+from predictors.errors import StretchError
+from scheduler.answer import RunAnswer, read_run_answer, run_answer, tune_answer, verify_answer
 from scheduler.checks.judge import judge
 from scheduler.checks.verify import random_input, verify_bundle
 from scheduler.cores import available_cores
@@ -118,3 +120,20 @@ def test_sums_over_tuned_kernels_leave_out_those_that_are_not_there(tmp_path):
     assert (answer.before_ms, answer.after_ms) == (6.0, 3.0)
     assert answer.mode == "fast, schedule"
     assert answer.source == "measured"
+
+
+def test_answer_of_a_board_is_read_back_from_json_as_it_was(bundle_dir, tmp_path):
+    answer, _, _, _ = run(bundle_dir, in_flight=2, trace=tmp_path / "trace.json")
+    assert read_run_answer(json.loads(json.dumps(msgspec.to_builtins(answer, enc_hook=str)))) == answer
+
+
+@pytest.mark.parametrize("told", [None, {}, {"median_ms": "fast"}, []])
+def test_answer_of_a_board_that_is_none_is_one_sentence(told):
+    with pytest.raises(StretchError, match="the answer of the board cannot be read"):
+        read_run_answer(told)
+
+
+def test_whole_graph_is_told_with_its_spread(bundle_dir):
+    answer, result, _, _ = run(bundle_dir)
+    assert answer.same_net_whole_graph.median_ms == answer.same_net_whole_graph_ms
+    assert answer.same_net_whole_graph.p90_ms == result.whole.p90_ms

@@ -1,8 +1,10 @@
 import numpy as np
 import pytest
 
+from predictors.errors import StretchError
 from scheduler.delegates import get_delegate
-from stretch.profiling.files import make_weights, weight_bytes, write_network
+from stretch.profiling import files
+from stretch.profiling.files import answer_board, make_weights, weight_bytes, write_network
 from stretch.profiling.styles import STYLES, draw
 
 
@@ -24,3 +26,22 @@ def test_every_weight_of_the_graph_is_made_in_its_shape():
     for op in graph.ops:
         assert {key: value.shape for key, value in made.get(op.name, {}).items()} == graph.op_weights(op)
     assert weight_bytes(graph) == sum(value.nbytes for own in made.values() for value in own.values())
+
+
+@pytest.mark.torch
+def test_board_is_given_the_file_that_would_be_written_here(tmp_path):
+    graph = draw("residual", 0)
+    assert answer_board(graph.to_json().decode()) == write_network(graph, tmp_path / "x.onnx").read_bytes()
+
+
+@pytest.mark.parametrize("question", ["", "{}", "[1]", '{"name": "x", "ops": []}'])
+def test_board_that_asks_for_what_is_no_network_is_refused(question):
+    with pytest.raises(StretchError):
+        answer_board(question)
+
+
+def test_board_that_asks_for_too_large_a_network_is_refused(monkeypatch):
+    graph = draw("residual", 0)
+    monkeypatch.setattr(files, "_MOST", weight_bytes(graph) - 1)
+    with pytest.raises(StretchError, match="has weights of more than"):
+        answer_board(graph.to_json().decode())

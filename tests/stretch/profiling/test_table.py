@@ -34,6 +34,12 @@ def test_a_saved_table_is_gone_on_with_where_it_was(tmp_path):
     assert load_measurements(tmp_path / "m").latencies == table.latencies
 
 
+def test_where_nothing_was_measured_nothing_is_left_to_go_on_with(tmp_path):
+    filled(tmp_path / "m", seeds=()).save()
+    assert not list(tmp_path.iterdir())
+    assert Table.open(tmp_path / "m", SOURCE, resume=False).latencies == []
+
+
 def test_measurements_are_not_lost_by_starting_anew(tmp_path):
     filled(tmp_path / "m").save()
     with pytest.raises(StretchError, match="has measurements already") as refusal:

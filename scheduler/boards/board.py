@@ -1,0 +1,346 @@
+"""A board that is ready for a verb: nn-stretch is on it, bundles are copied once, programs run there and their files come back."""
+
+import functools
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UnknownNameError, UsageError
+from scheduler.boards.archive import Archive, digest_of
+from scheduler.boards.facts import Facts, check_facts, read_facts
+from scheduler.boards.host import check_host
+from scheduler.boards.line import Line, LostError, RefusedError
+from scheduler.boards.ours import our_archive
+from scheduler.boards.packages import package_archive, package_name, requirements
+from scheduler.boards.ssh import connect, explain_loss
+from scheduler.bundle.load import MANIFEST, Bundle
+from scheduler.bundle.signature import SIGNATURE
+
+#: Free space that is left on a board, bytes.
+_MARGIN = 16 << 20
+
+#: Packed files are sent beside the unpacked ones; what a file system needs for many small files.
+_OVERHEAD = 1.1
+
+#: Imports that show whether what was copied runs there.
+_TRIAL = ("-P", "-s", "-c", "import numpy, onnx, onnxruntime, msgspec, rich, typer")
+
+#: Starts the command line there; an empty `sys.path[0]` would be the folder that it runs in.
+_START = ("-P", "-s", "-c", "from stretch.cli import app; app()")
+
+#: Errors of a command line by their exit code.
+_ERRORS = {kind.exit_code: kind for kind in (UsageError, UnknownNameError, InfeasibleError, MissingBackendError)}
+
+_MB = 10**6
+
+
+class Teller(Protocol):
+    """Whoever is told what goes on."""
+
+    def note(self, message: str) -> None:
+        """Hear a sentence."""
+
+    def progress(self, what: str, total: int | None = None) -> AbstractContextManager[Callable[..., None]]:
+        """Begin something that takes so many steps; what it gives is called with words, and `at` and `total` for how far it is."""
+
+
+class Where(msgspec.Struct, frozen=True, kw_only=True):
+    """Which board, and how it is to be set up.
+
+    Args:
+        host: As ``ssh`` takes it.
+        folder: There, for all that is copied; empty: ``nn-stretch/board`` in the user's cache.
+        wheels: Folder here with the board's packages; None: the index that pip uses here.
+        extras: Of ours, beside the base install.
+        config: File to take instead of the user's ssh configuration.
+    """
+
+    host: str
+    folder: str = ""
+    wheels: Path | None = None
+    extras: tuple[str, ...] = ()
+    config: Path | None = None
+
+
+class BoardAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Where something ran.
+
+    Args:
+        host: As it was named.
+        arch: ``x86_64`` or ``aarch64``.
+        python: Its version there.
+        glibc: Its version there.
+        cores: That programs may use there.
+        folder: There, with all that was copied.
+        copied_bytes: Of what was not there yet: ``packages``, ``nn_stretch``, ``bundle``.
+    """
+
+    host: str
+    arch: str
+    python: str
+    glibc: str
+    cores: int
+    folder: str
+    copied_bytes: dict[str, int]
+
+
+class Board:
+    """A board on the line; `open_board` makes one."""
+
+    def __init__(self, where: Where, line: Line, facts: Facts, teller: Teller) -> None:
+        self.host = where.host
+        self.facts = facts
+        self._line = line
+        self._teller = teller
+        self._doing = "it was looked at"
+        opened = self._ask("open", folder=where.folder)
+        self._root, self._free = str(opened["root"]), int(opened["free"])
+        self._imports: list[str] = []
+        self._copied: dict[str, int] = {}
+
+    @property
+    def answer(self) -> BoardAnswer:
+        """Where it is and what was copied, for JSON."""
+        facts = self.facts
+        return BoardAnswer(
+            host=self.host,
+            arch=facts.arch,
+            python=facts.python,
+            glibc=facts.glibc,
+            cores=facts.cores,
+            folder=self._root,
+            copied_bytes=dict(self._copied),
+        )
+
+    def install(self, extras: Sequence[str], wheels: Path | None) -> None:
+        """Copy nn-stretch and what it needs, where they are not there yet.
+
+        Args:
+            extras: Of ours, beside the base install.
+            wheels: Folder with wheels; None: the index that pip uses here.
+
+        Raises:
+            StretchError: If that fails; nothing half-copied stays there.
+        """
+        stated = requirements(extras, self.facts)
+        name, ours = package_name(stated, self.facts, wheels), our_archive()
+        self._copied |= {"packages": 0, "nn_stretch": 0}
+        if not self._keeps(name):
+            with ExitStack() as stack:
+                with self._teller.progress(f"fetching packages for {self.facts.arch}"):
+                    packed = stack.enter_context(package_archive(self.host, self.facts, stated, name, wheels))
+                self._copied["packages"] = self._put(packed, f"{len(stated)} packages and what they need", trial=_TRIAL)
+        if not self._keeps(ours.name):
+            self._copied["nn_stretch"] = self._put(ours, "nn-stretch")
+        self._imports = [name, ours.name]
+
+    def copy_bundle(self, bundle: Bundle) -> str:
+        """Copy a bundle, if it is not there as it is here.
+
+        Args:
+            bundle: One whose hashes were compared.
+
+        Returns:
+            Its folder there.
+
+        Raises:
+            StretchError: If that fails; nothing half-copied stays there.
+        """
+        files = {name: bundle.file(name) for name in (MANIFEST, *bundle.manifest.files)}
+        digests = {name: entry.sha256 for name, entry in bundle.manifest.files.items()}
+        signature = bundle.file(SIGNATURE)
+        if signature.is_file():
+            files[SIGNATURE] = signature
+        archive = Archive(
+            f"bundles/{digest_of(files[each].read_bytes().hex() for each in (MANIFEST, SIGNATURE) if each in files)}", files, compress=False
+        )
+        self._copied["bundle"] = 0
+        if self._keeps(archive.name, digests):
+            self._teller.note(f"{self.host} has the bundle already")
+        else:
+            self._copied["bundle"] = self._put(archive, f"the bundle {bundle.path}", replace=True)
+        return f"{self._root}/{archive.name}"
+
+    def copy_file(self, folder: str, content: Path) -> str:
+        """Copy a file below `folder`, a name that `scratch` gave; returns its path there.
+
+        Raises:
+            StretchError: If that fails.
+        """
+        name = f"{folder}/{digest_of([str(content)])}"
+        self._put(Archive(name, {"file": content}), str(content))
+        return f"{self._root}/{name}/file"
+
+    def copy_folder(self, name: str, files: Mapping[str, Path]) -> None:
+        """Copy files as the folder `name`; of none, make it.
+
+        Raises:
+            StretchError: If that fails; nothing half-copied stays there.
+        """
+        if files:
+            self._put(Archive(name, files), name.rpartition("/")[2], replace=True)
+        else:
+            self._ask("make", name=name)
+
+    def scratch(self) -> str:
+        """Name of a new folder that is gone when the line is."""
+        return str(self._ask("scratch")["name"])
+
+    def keeps(self, name: str) -> bool:
+        """Whether a folder of this name is there."""
+        return self._keeps(name)
+
+    def remove(self, name: str) -> None:
+        """Remove a folder there."""
+        self._ask("remove", name=name)
+
+    def run(
+        self, words: Sequence[str], folder: str, said: Callable[[str], None], make: Callable[[str], bytes] | None = None
+    ) -> dict[str, Any]:
+        """Run a verb there with ``--json``; it ends when the line does.
+
+        Args:
+            words: The verb and its flags.
+            folder: In which it runs, a name of `scratch`.
+            said: Told each line that it writes on stderr.
+            make: Makes files that it asks for with `scheduler.boards.asking`.
+
+        Returns:
+            The object that it prints.
+
+        Raises:
+            StretchError: What the verb fails with there; if it is ended, or the line is lost.
+        """
+        self._doing = f"`stretch {words[0]}` was running there"
+        request = {"words": [*_START, *words, "--json"], "imports": self._imports, "folder": folder}
+        with self._teller.progress(f"running on {self.host}"):
+            done = self._ask("run", said, make, **request)
+        code, text = int(done["code"]), str(done["answer"])
+        try:
+            answer = json.loads(text)
+        except ValueError as error:
+            how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code} and without an answer"
+            raise StretchError(f"`stretch {words[0]}` on {self.host} {how}", "has it memory enough? see what it wrote above") from error
+        if not isinstance(answer, dict) or (code and "error" not in answer):
+            raise StretchError(f"`stretch {words[0]}` on {self.host} gave no answer that can be read")
+        if code:
+            raise _ERRORS.get(code, StretchError)(f"on {self.host}: {answer['error']}", answer.get("hint"))
+        return answer
+
+    def fetch(self, name: str, most: int) -> bytes:
+        """The content of a file there.
+
+        Args:
+            name: Below the board's folder.
+            most: Bytes that it may have.
+
+        Raises:
+            StretchError: If there is none, or the line is lost.
+        """
+        self._doing = f"{name.rpartition('/')[2]} was fetched"
+        content: bytes = self._asked(functools.partial(self._line.receive, name, most))
+        return content
+
+    def _keeps(self, name: str, files: Mapping[str, str] | None = None) -> bool:
+        return bool(self._ask("keeps", name=name, files=files)["kept"])
+
+    def _put(self, archive: Archive, words: str, trial: Sequence[str] = (), replace: bool = False) -> int:
+        """Copy an archive that `words` name; gives its size in bytes."""
+        size = archive.bytes
+        self._doing = f"{words} went there"
+        if self._free < size * _OVERHEAD + _MARGIN:
+            raise StretchError(
+                f"{self.host} has {_mb(self._free)} free in {self._root}, which is not enough for {words}: {_mb(size)}",
+                "make room there, or choose a folder on another disk with --there",
+            )
+        self._teller.note(f"copying {words} to {self.host}: {_mb(size)}")
+        with self._teller.progress(f"copying to {self.host}, MB", max(1, size // _MB)) as bar:
+
+            def write(stream: Any) -> None:
+                archive.write(stream, lambda done: bar(at=done // _MB, total=max(1, size // _MB)))
+
+            request = {"name": archive.name, "trial": list(trial), "replace": replace}
+            done = self._asked(functools.partial(self._line.send, "put", write, **request))
+        if "failed" in done:
+            raise explain_trial(self.host, int(done["failed"]), str(done.get("told", "")))
+        self._free -= size
+        return size
+
+    def _ask(
+        self, do: str, said: Callable[[str], None] | None = None, make: Callable[[str], bytes] | None = None, **words: Any
+    ) -> dict[str, Any]:
+        answer: dict[str, Any] = self._asked(functools.partial(self._line.ask, do, said, make, **words))
+        return answer
+
+    def _asked(self, ask: Callable[[], Any]) -> Any:
+        try:
+            return ask()
+        except LostError as lost:
+            raise explain_loss(self.host, self._doing, lost) from lost
+        except RefusedError as refused:
+            raise _refused(self.host, refused, self._doing) from refused
+
+
+@contextmanager
+def open_board(where: Where, teller: Teller) -> Iterator[Board]:
+    """A board with nn-stretch on it, for as long as the block lasts; whatever still runs there ends with it.
+
+    Args:
+        where: Which board, and how it is to be set up.
+        teller: Told what goes on.
+
+    Raises:
+        UsageError: If the name of the host is none.
+        MissingBackendError: If ssh, pip, Python or packages are missing.
+        StretchError: If the board does not answer, or copying fails.
+    """
+    host = check_host(where.host)
+    with teller.progress(f"connecting to {host}"):
+        line = connect(host, where.config)
+    with line:
+        facts = read_facts(host, line.facts)
+        teller.note(f"{host}: {facts}")
+        check_facts(host, facts)
+        board = Board(where, line, facts, teller)
+        board.install(where.extras, where.wheels)
+        yield board
+
+
+def _refused(host: str, refused: RefusedError, doing: str) -> StretchError:
+    about = f"{refused.file}: " if refused.file else ""
+    if refused.name in ("ENOSPC", "EDQUOT", "EFBIG"):
+        return StretchError(
+            f"there is no room on {host} while {doing}: {refused.reason}",
+            "make room there, or choose a folder on another disk with --there",
+        )
+    if refused.name in ("EACCES", "EPERM", "EROFS", "ENOTDIR", "EEXIST"):
+        return StretchError(f"on {host}, {about}{refused.reason}", "choose a folder that can be written to there with --there")
+    return StretchError(f"on {host}, {about}{refused.reason} while {doing}")
+
+
+def explain_trial(host: str, code: int, told: str) -> StretchError:
+    """Why packages do not import there: mostly a library of the system is missing.
+
+    Args:
+        host: The board.
+        code: Of the trial's end.
+        told: What it wrote.
+    """
+    lines = [line.strip() for line in told.splitlines() if line.strip()]
+    last = lines[-1][:300] if lines else "nothing was said"
+    if ".so" in last and "cannot open shared object file" in last:
+        library = last.partition(": cannot open")[0].split()[-1].removesuffix(":")
+        return MissingBackendError(
+            f"{host} lacks the library {library}, which packages need",
+            f"install the system's package that has {library} there, then try again",
+        )
+    how = f"is ended by signal {-code}" if code < 0 else f"ends with code {code}"
+    return MissingBackendError(f"Python on {host} {how} when it imports the packages: {last}", "see whether the system there is complete")
+
+
+def _mb(size: int) -> str:
+    return f"{size / _MB:.3g} MB" if size >= _MB // 10 else f"{size / 1000:.2g} kB"

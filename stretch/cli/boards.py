@@ -1,0 +1,84 @@
+"""`--on`: flags of verbs that run on a board."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from predictors.errors import UsageError
+
+if TYPE_CHECKING:
+    from scheduler.boards.board import Where
+
+On = Annotated[str | None, typer.Option("--on", help="Do it on this machine, user@host, through ssh; what that needs is copied there.")]
+There = Annotated[
+    str | None,
+    typer.Option("--there", help="With --on: folder there for what is copied; nn-stretch/board in the user's cache if left out."),
+]
+Wheels = Annotated[
+    Path | None, typer.Option("--wheels", help="With --on: take the board's packages from this folder of wheels, not from the index.")
+]
+Extras = Annotated[str | None, typer.Option("--extras", help="With --on: extras to copy as well, as opencl,litert.")]
+SshConfig = Annotated[Path | None, typer.Option("--ssh-config", help="With --on: ssh configuration to use instead of your own.")]
+
+
+def where(
+    on: str | None, there: str | None, wheels: Path | None, extras: str | None, config: Path | None, more: tuple[str, ...] = ()
+) -> "Where | None":
+    """The board that flags name; None where none is named.
+
+    Args:
+        on: Value of `--on`, and the other flags of this file.
+        there: Of `--there`.
+        wheels: Of `--wheels`.
+        extras: Of `--extras`.
+        config: Of `--ssh-config`.
+        more: Extras that the verb needs.
+
+    Raises:
+        UsageError: If the host is none, or flags speak of a board and none is named.
+    """
+    from scheduler.boards.board import Where
+    from scheduler.boards.host import check_host
+
+    if on is None:
+        given = {"--there": there, "--wheels": wheels, "--extras": extras, "--ssh-config": config}
+        for flag, value in given.items():
+            if value is not None:
+                raise UsageError(f"{flag} speaks of a board, and none is named", "name it with --on user@host")
+        return None
+    names = [] if extras is None else [name.strip() for name in extras.split(",")]
+    if there is not None and (not there.strip() or not there.isprintable()):
+        raise UsageError("--there is no name of a folder", "name one on the board, as --there nn-stretch")
+    return Where(host=check_host(on), folder=there or "", wheels=wheels, extras=tuple(dict.fromkeys([*more, *names])), config=config)
+
+
+def not_there(flags: dict[str, Any]) -> None:
+    """Refuse flags that a board has no use for.
+
+    Args:
+        flags: Values by flag, and whether they were given.
+
+    Raises:
+        UsageError: If one was given.
+    """
+    for flag, (value, why) in flags.items():
+        if value:
+            raise UsageError(f"{flag} does not go with --on: {why}", "leave one of the two out")
+
+
+def flags(quiet: bool, **values: Any) -> list[str]:
+    """Words of a command line.
+
+    Args:
+        quiet: Whether to say `--quiet`.
+        values: By the name of the flag, `_` for `-`; None and False are left out, of a list each is a flag of its own.
+    """
+    words = ["--quiet"] if quiet else []
+    for name, value in values.items():
+        flag = f"--{name.replace('_', '-')}"
+        if value is True:
+            words.append(flag)
+        elif value is not None and value is not False:
+            words += [f"{flag}={each}" for each in (value if isinstance(value, list) else [value])]
+    return words

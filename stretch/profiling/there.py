@@ -1,0 +1,90 @@
+"""A profile of a board: measured and fitted there, brought back as files that are checked like anybody's."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from predictors.devices import load_device
+from predictors.errors import StretchError
+from predictors.fits.store import fit_path
+from predictors.measurements.networks import KERNELS, LATENCIES, NETWORKS, SOURCE, load_measurements
+from scheduler.boards.board import Board
+from scheduler.tuning.interrupt import interruption_waits
+from stretch.profiling.files import answer_board
+from stretch.profiling.run import check_target
+
+#: Most bytes of a file of a profile.
+_MOST = 256 << 20
+
+
+def check_here(name: str, out: Path, resume: bool) -> None:
+    """Refuse a profile that could not be written here, before a board is asked.
+
+    Raises:
+        UsageError: If the name cannot be that of a profile.
+        StretchError: If there are measurements that would be lost, or the folder cannot be written.
+    """
+    check_target(name, out)
+    folder = out / f"{name}.measurements"
+    if folder.exists() and not resume:
+        raise StretchError(f"{folder} has measurements already", "go on with them by --resume, or choose another --name or --out")
+
+
+def profile_there(board: Board, name: str, out: Path, words: Sequence[str], resume: bool, said: Callable[[str], None]) -> dict[str, Any]:
+    """Measure on a board and write ``<name>.toml``, ``<name>.fit.json`` and ``<name>.measurements`` here.
+
+    What was measured stays on the board until it is all here, so that an interruption loses nothing.
+
+    Args:
+        board: The board.
+        name: Id of the profile.
+        out: Folder here.
+        words: Flags of the verb.
+        resume: Whether to go on with measurements that are on the board, else with those that are here.
+        said: Told each line that the verb writes on stderr.
+
+    Returns:
+        What the verb tells, with paths of here.
+
+    Raises:
+        StretchError: As the verb; if what comes back is no profile.
+    """
+    there, own = f"profiles/{name}", f"{name}.measurements"
+    known = {path.name: path for path in (out / own).iterdir() if path.is_file()} if (out / own).is_dir() else {}
+    kept = board.keeps(f"{there}/{own}")
+    if kept and not resume:
+        raise StretchError(
+            f"{board.host} keeps measurements for `{name}` of a run that did not come to its end",
+            "go on with them by --resume, or choose another --name",
+        )
+    if not kept:
+        board.copy_folder(f"{there}/{own}" if known else there, known)
+    answer = board.run(["profile", f"--name={name}", "--out=.", *words, *(["--resume"] if resume else [])], there, said, answer_board)
+    with tempfile.TemporaryDirectory(dir=out, prefix=f".{name}.") as folder:
+        draft = Path(folder) / f"{name}.toml"
+        (draft.parent / own).mkdir()
+        for file in (draft.name, fit_path(draft).name, *(f"{own}/{each}" for each in (SOURCE, NETWORKS, LATENCIES, KERNELS))):
+            (draft.parent / file).write_bytes(board.fetch(f"{there}/{file}", _MOST))
+        load_device(draft)
+        load_measurements(draft.parent / own)
+        with interruption_waits():
+            _take_place(draft.parent / own, out / own)
+            # a profile without fits is whole, fits of another profile are not
+            (out / fit_path(draft).name).unlink(missing_ok=True)
+            os.replace(draft, out / draft.name)
+            os.replace(fit_path(draft), out / fit_path(draft).name)
+    board.remove(there)
+    return answer | {"file": str(out / f"{name}.toml"), "measurements": str(out / own)}
+
+
+def _take_place(new: Path, target: Path) -> None:
+    if target.exists():
+        old = new.with_name("old")
+        os.replace(target, old)
+        os.replace(new, target)
+        shutil.rmtree(old)
+    else:
+        os.replace(new, target)

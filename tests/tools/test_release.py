@@ -1,0 +1,103 @@
+"""What the release tool refuses; the files it looks through are built here."""
+
+import json
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+from tests.contracts.repository import ROOT
+from tools import release
+from tools.release import FailedError, build, check_complete, check_names, check_version, find_pythons, look_through, steps, table, version
+
+CHANGES = "# Changes\n\n## 1.2.3 (2026-01-31)\n\n- a\n\n## 1.2.2 (2025-01-01)\n"
+INSIDE = {"stretch/__init__.py": b'__version__ = "1.2.3"'}
+NAME = "nn_stretch-1.2.3-py3-none-any.whl"
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    pytest.importorskip("hatchling")
+    return build(tmp_path_factory.mktemp("dist"))
+
+
+def test_files_of_this_checkout_are_complete_and_name_no_machine(built):
+    found = look_through(*built, "## nothing")
+    assert found["complete"].endswith(" files")
+    assert found["no machine's names"] == "none"
+    assert found["version"].startswith("failed: CHANGELOG.md begins with `nothing`")
+
+
+def test_metadata_of_the_wheel_needs_no_torch_without_extras(built):
+    with zipfile.ZipFile(built[0]) as wheel:
+        (name,) = [each for each in wheel.namelist() if each.endswith("METADATA")]
+        needed = [line for line in wheel.read(name).decode().splitlines() if line.startswith("Requires-Dist: ") and "extra ==" not in line]
+    assert needed
+    assert not [line for line in needed if "torch" in line]
+
+
+def test_version_with_its_date_on_top_of_the_changes_is_taken():
+    assert check_version("1.2.3", NAME, INSIDE, CHANGES) == "1.2.3"
+
+
+@pytest.mark.parametrize(
+    ("stated", "name", "inside", "changes", "told"),
+    [
+        ("1.2.3", NAME, INSIDE, "## Unreleased\n\n" + CHANGES, "begins with `Unreleased`"),
+        ("1.2.3", NAME, INSIDE, CHANGES.replace(" (2026-01-31)", ""), "not with 1.2.3 and its date"),
+        ("1.2.3", NAME, INSIDE, "", "begins with `nothing`"),
+        ("1.2.4", NAME, INSIDE, CHANGES, "pyproject.toml says 1.2.4"),
+        ("1.2.3", NAME, {"stretch/__init__.py": b'__version__ = "1.2.2"'}, CHANGES, "pyproject.toml says 1.2.3"),
+    ],
+)
+def test_version_that_is_not_the_same_everywhere_is_refused(stated, name, inside, changes, told):
+    with pytest.raises(FailedError, match=told):
+        check_version(stated, name, inside, changes)
+
+
+def test_wheel_without_a_file_of_the_sdist_is_refused():
+    inside = {name + "x" * name.endswith("/"): b"" for name in release.NEEDED}
+    assert check_complete(inside, {"stretch/cli/__init__.py": b"", "docs/x.md": b""}) == f"{len(inside)} files"
+    with pytest.raises(FailedError, match=r"lacks stretch/new\.py"):
+        check_complete(inside, {"stretch/new.py": b""})
+    with pytest.raises(FailedError, match=r"lacks scheduler/boards/agent\.py"):
+        check_complete({name: b"" for name in inside if "agent" not in name}, {})
+
+
+@pytest.mark.parametrize("text", ["/" + "home/me/x", "10.0.0.1" + ":8080", "index-url" + " = https:" + "//x"])
+def test_files_that_name_a_machine_are_refused(text):
+    with pytest.raises(FailedError, match="a names "):
+        check_names({"a": text.encode()})
+    assert check_names({"a": b"\xff" + text.encode(), "b": b"plain"}) == "none"
+
+
+def test_step_that_fails_is_told_and_the_next_one_goes_on():
+    def fail():
+        raise FailedError("no")
+
+    assert steps({"a": fail, "b": lambda: "ok"}) == {"a": "failed: no", "b": "ok"}
+    assert table({"x": {"a": "1", "long": "2"}}) == "x\n  a     1\n  long  2"
+
+
+def test_pythons_that_are_found_run_and_are_of_a_series_that_is_tried():
+    for python in find_pythons():
+        assert version(python).startswith(release.SERIES)
+    assert version(sys.executable).count(".") == 2
+    assert version("python-that-is-not-there") == ""
+
+
+@pytest.mark.slow
+def test_program_of_the_wheel_lists_verifies_and_runs_by_itself(built, tiny_bundle, tmp_path):
+    found = release.try_install(sys.executable, built[0], tiny_bundle, tmp_path / "environment", {})
+    assert not [value for value in found.values() if value.startswith("failed")], found
+    assert found["verify"] == "ok"
+    code = "import json, importlib.util as u; print(json.dumps([u.find_spec(name) is None for name in ('torch', 'scipy')]))"
+    assert json.loads(subprocess.run([tmp_path / "environment/bin/python", "-c", code], capture_output=True, check=True).stdout) == [
+        True,
+        True,
+    ]
+
+
+def test_make_release_is_this_program():
+    assert "tools/release.py" in (ROOT / "Makefile").read_text()

@@ -1,0 +1,233 @@
+"""Build what would be published and try it where it would be installed: `make release`, or `python tools/release.py --help`.
+
+A wheel and an sdist are built into `dist` and looked through. Every Python from
+3.11 to 3.14 that is found here gets new environments with the base install, one
+from each, in which the program lists devices, verifies a small bundle and runs
+it, on boards that are named as well. A table says what came of it; the exit
+code is 1 if anything failed.
+"""
+
+import argparse
+import functools
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import tomllib
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+#: Series that are tried.
+SERIES = ("3.11", "3.12", "3.13", "3.14")
+
+#: Most that the files of the base install may take, bytes, without the bytecode that pip makes of them; torch alone takes more.
+MOST = 200 * 10**6
+
+#: Paths of one machine, and hosts of package indexes.
+MACHINE = re.compile(r"(?<![\w.~])/(?:work|home|root|Users|mnt|scratch)/[\w.]+|index-url\W+https?:|(?:\d{1,3}\.){3}\d{1,3}:\d+")
+
+#: Files that a wheel has to bring.
+NEEDED = ("stretch/cli/__init__.py", "scheduler/boards/agent.py", "predictors/profiles/pixel6.toml", "stretch/_recipes/designs/")
+
+#: A small network, branched by the program of this environment.
+BRANCH = ("branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", "--alpha", "5", "--quiet")
+
+
+class FailedError(Exception):
+    """A step that went wrong, in a sentence."""
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Try everything and print the table; gives the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--python", action="append", metavar="PATH", help="a Python to try; repeat; all that are found if left out")
+    parser.add_argument("--on", action="append", default=[], metavar="HOST", help="a board to try the installed program on; repeat")
+    parser.add_argument("--ssh-config", metavar="FILE", help="ssh configuration for --on")
+    parser.add_argument("--dist", type=Path, default=ROOT / "dist", metavar="FOLDER", help="where the wheel and the sdist go")
+    asked = parser.parse_args(words)
+    config = [f"--ssh-config={Path(asked.ssh_config).resolve()}"] if asked.ssh_config else []
+    with tempfile.TemporaryDirectory(prefix="nn-stretch-release-") as folder:
+        wheel, sdist = build(asked.dist)
+        rows = {"the files": look_through(wheel, sdist, (ROOT / "CHANGELOG.md").read_text())}
+        bundle = Path(folder, "bundle")
+        run([program(Path(sys.executable).parent), *BRANCH, "--out", bundle], Path(folder))
+        for python in asked.python or find_pythons():
+            for file in (wheel, sdist):
+                print(f"trying {file.name} with {python}", file=sys.stderr)
+                place = Path(folder, f"environment-{len(rows)}")
+                hosts = {host: [f"--on={host}", *config] for host in (asked.on if file is wheel else ())}
+                rows[f"{version(python)}, {'wheel' if file is wheel else 'sdist'}"] = try_install(python, file, bundle, place, hosts)
+                shutil.rmtree(place)
+    print(table(rows))
+    return 1 if any(value.startswith("failed") for row in rows.values() for value in row.values()) else 0
+
+
+def build(dist: Path) -> tuple[Path, Path]:
+    """The wheel and the sdist, in a folder that holds nothing else of ours afterwards."""
+    for old in dist.glob("nn_stretch-*"):
+        old.unlink()
+    run([sys.executable, "-m", "hatchling", "build", "-d", dist], ROOT)
+    (wheel,), (sdist,) = dist.glob("nn_stretch-*.whl"), dist.glob("nn_stretch-*.tar.gz")
+    return wheel, sdist
+
+
+def look_through(wheel: Path, sdist: Path, changes: str) -> dict[str, str]:
+    """What holds for the files themselves."""
+    with zipfile.ZipFile(wheel) as packed:
+        inside = {name: packed.read(name) for name in packed.namelist()}
+    with tarfile.open(sdist) as archive:
+        source = {member.name.partition("/")[2]: archive.extractfile(member).read() for member in archive if member.isfile()}
+    stated = tomllib.loads(source["pyproject.toml"].decode())["project"]["version"]
+    return steps(
+        {
+            "complete": lambda: check_complete(inside, source),
+            "version": lambda: check_version(stated, wheel.name, inside, changes),
+            "no machine's names": lambda: check_names({**inside, **source}),
+        }
+    )
+
+
+def check_complete(inside: Mapping[str, bytes], source: Mapping[str, bytes]) -> str:
+    """Refuse a wheel that lacks something that the sdist has or that every wheel brings."""
+    missing = [name for name in NEEDED if not any(each.startswith(name) for each in inside)]
+    missing += [name for name in source if name.split("/")[0] in ("stretch", "scheduler", "predictors") and name not in inside]
+    if missing:
+        raise FailedError(f"the wheel lacks {', '.join(missing[:3])}")
+    return f"{len(inside)} files"
+
+
+def check_version(stated: str, name: str, inside: Mapping[str, bytes], changes: str) -> str:
+    """Refuse a version that is not the same everywhere, or whose changes are not told under its name."""
+    if f"nn_stretch-{stated}-" not in name or f'__version__ = "{stated}"' not in inside["stretch/__init__.py"].decode():
+        raise FailedError(f"pyproject.toml says {stated}, and {name} or stretch.__version__ something else")
+    newest = re.search(r"^## (.+)$", changes, re.MULTILINE)
+    if newest is None or not re.fullmatch(rf"{re.escape(stated)} \(\d{{4}}-\d\d-\d\d\)", newest[1]):
+        raise FailedError(f"CHANGELOG.md begins with `{newest[1] if newest else 'nothing'}`, not with {stated} and its date")
+    return stated
+
+
+def check_names(files: Mapping[str, bytes]) -> str:
+    """Refuse files that name a path or a host of one machine."""
+    for name, content in files.items():
+        try:
+            found = MACHINE.search(content.decode())
+        except UnicodeDecodeError:
+            continue
+        if found:
+            raise FailedError(f"{name} names {found[0]}")
+    return "none"
+
+
+def find_pythons() -> list[str]:
+    """Pythons of each series that run: one on the PATH, else one that pyenv or uv keeps."""
+    found = []
+    for series in SERIES:
+        kept = [
+            *Path.home().glob(f".pyenv/versions/{series}.*/bin/python3"),
+            *Path.home().glob(f".local/share/uv/python/cpython-{series}*/bin/python3"),
+        ]
+        candidates = [shutil.which(f"python{series}"), *map(str, sorted(kept))]
+        found += [each for each in candidates if each and version(each).startswith(f"{series}.")][:1]
+    return found
+
+
+def version(python: str) -> str:
+    """Version of a Python; empty where it does not run."""
+    try:
+        return run([python, "-c", "import platform; print(platform.python_version())"], Path.cwd()).strip()
+    except FailedError:
+        return ""
+
+
+def try_install(python: str, file: Path, bundle: Path, place: Path, hosts: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Install a file by itself into a new environment, and use it there and on boards."""
+    folder = place / "bin"
+    stretch = program(folder)
+    plain = ("run", bundle, "--repeat", "2", "--warmup", "0", "--json", "--quiet")
+
+    def answer(*words: object) -> object:
+        return json.loads(run([stretch, *words], place))
+
+    def install() -> str:
+        run([python, "-m", "venv", place], place.parent)
+        run([folder / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", file], place)
+        (site,) = place.glob("lib/python*/site-packages")
+        ours = [path for path in site.iterdir() if path.name.split("-")[0] not in ("pip", "setuptools")]
+        files = [each for path in ours for each in ([path] if path.is_file() else path.rglob("*")) if each.is_file()]
+        size, bytecode = (sum(each.stat().st_size for each in files if ("__pycache__" in each.parts) == made) for made in (False, True))
+        if size > MOST or (site / "torch").exists():
+            raise FailedError(f"the base install takes {size / 1e6:.0f} MB{', and torch is in it' if (site / 'torch').exists() else ''}")
+        return f"{size / 1e6:.0f} MB, and {bytecode / 1e6:.0f} MB of bytecode"
+
+    def board(words: Sequence[str]) -> str:
+        try:
+            return answer(*plain, *words)["on"]["arch"]
+        except FailedError as error:
+            if "of the same series" in str(error):
+                return "not tried: its Python is of another series"
+            raise
+
+    return steps(
+        {
+            "install": install,
+            "env": lambda: f"{len(answer('env', '--json')['items'])} facts",
+            "devices": lambda: f"{len(answer('devices', '--json')['items'])}",
+            "verify": lambda: "ok" if answer("verify", bundle, "--json")["ok"] else "failed",
+            "run": lambda: f"error {answer(*plain)['max_error']:.0e}",
+            **{f"run on {host}": functools.partial(board, words) for host, words in hosts.items()},
+        }
+    )
+
+
+def steps(todo: Mapping[str, Callable[[], str]]) -> dict[str, str]:
+    """What came of each step; a failure is told, and the others go on."""
+    done = {}
+    for name, step in todo.items():
+        try:
+            done[name] = step()
+        except (FailedError, ValueError, KeyError) as error:
+            done[name] = f"failed: {error}"
+    return done
+
+
+def program(folder: Path) -> Path:
+    """The command line of an environment."""
+    return folder / "stretch"
+
+
+def run(words: Sequence[object], folder: Path) -> str:
+    """What a program prints, run in a folder without anything of this environment."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
+    try:
+        done = subprocess.run(list(map(str, words)), cwd=folder, env=kept, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise FailedError(f"{words[0]}: {error.strerror}") from error
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        told = re.search(r'"error": "(.*)"', done.stdout)
+        why = told[1] if told else lines[-1] if lines else f"exit code {done.returncode}"
+        raise FailedError(f"{Path(str(words[0])).name} {words[1]}: {why[:300]}")
+    return done.stdout
+
+
+def table(rows: Mapping[str, Mapping[str, str]]) -> str:
+    """The steps of each row, one a line."""
+
+    def lines() -> Iterator[str]:
+        for name, row in rows.items():
+            yield name
+            width = max(map(len, row))
+            yield from (f"  {step:<{width}}  {value}" for step, value in row.items())
+
+    return "\n".join(lines())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
