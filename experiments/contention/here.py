@@ -25,6 +25,8 @@ HERE = Path(__file__).parent
 MODEL, DEVICE = "resnet18", "pixel6"
 #: Inferences before, while and after others work.
 BEFORE, WHILE, AFTER = 50, 105, 45
+#: While others work, where they work for long: of so many the first, slow ones are less than one in a hundred.
+LONG = 600
 #: Processes that compute without a pause on the second core.
 OTHERS = 3
 #: An inference is as it was before if it takes at most so many times the median of those.
@@ -51,8 +53,9 @@ def main() -> int:
     mapping = {"cpu": f"cpu{first}", "gpu": f"cpu{second}"}
     x = np.random.default_rng(0).standard_normal((1, 3, 224, 224)).astype(np.float32)
     found: dict[str, list[list[float]]] = {}
+    lasting: dict[str, list[list[float]]] = {}
     decided: list[Row] = []
-    for number in range(options.rounds):
+    for number in range(options.rounds + 1):
         with Session(folder, mapping) as both, Session(folder, {"cpu": f"cpu{first}"}, processors=["cpu"]) as alone:
             session = AdaptiveSession({"both cores": both, "the first core": alone})
             whole = Sequential(folder / "model.onnx", (second,))
@@ -62,15 +65,20 @@ def main() -> int:
                 "one graph on the core that is taken": whole.run,
             }
             order = list(contenders) if number % 2 == 0 else list(reversed(contenders))
+            into, count = (found, WHILE) if number < options.rounds else (lasting, LONG)
             for name in order:
-                found.setdefault(name, []).append(latencies(contenders[name], x, second))
+                into.setdefault(name, []).append(latencies(contenders[name], x, second, count))
             decided += [
                 {"round, inference": f"{number + 1}, {each.inference}", "what": each.kind, "plan": each.after, "why": each.reason}
                 for each in session.decisions
             ]
     write_record(
         HERE / "results" / "measured.json",
-        {"measured": [row(name, runs) for name, runs in found.items()], "measured_decisions": decided},
+        {
+            "measured": [row(name, runs) for name, runs in found.items()],
+            "lasting": [row(name, runs, LONG) for name, runs in lasting.items()],
+            "measured_decisions": decided,
+        },
         source="measured",
         command=f"python -m experiments.contention.here --rounds {options.rounds}",
         runs=options.rounds,
@@ -78,7 +86,7 @@ def main() -> int:
         load=load,
         notes=[
             f"{MODEL} branched for {DEVICE}'s CPU and GPU, of which the first runs on core {first} and the second on core {second}; {BEFORE} inferences, "
-            f"{WHILE} beside {OTHERS} processes that compute on core {second} without a pause, {AFTER} after they have ended; contenders in turns, "
+            f"{WHILE} (lasting: {LONG}, one round) beside {OTHERS} processes that compute on core {second} without a pause, {AFTER} after they have ended; contenders in turns, "
             "figures over all rounds",
             f"back: inferences after the processes have ended until three in a row take at most {BACK:g} times the median before; the worst round",
         ],
@@ -86,12 +94,12 @@ def main() -> int:
     return 0
 
 
-def latencies(run: Callable[[Any], Any], x: Any, core: int) -> list[float]:
-    """Milliseconds of each inference: before, beside and after what others do."""
+def latencies(run: Callable[[Any], Any], x: Any, core: int, count: int) -> list[float]:
+    """Milliseconds of each inference: before, `count` of them beside and after what others do."""
     run(x)
     times = [timed(run, x) for _ in range(BEFORE)]
     with others(core):
-        times += [timed(run, x) for _ in range(WHILE)]
+        times += [timed(run, x) for _ in range(count)]
     return times + [timed(run, x) for _ in range(AFTER)]
 
 
@@ -125,11 +133,11 @@ def _spin(core: int) -> None:
         a = a @ a / 64
 
 
-def row(name: str, runs: list[list[float]]) -> dict[str, Value]:
-    """Figures of a contender, over all rounds."""
+def row(name: str, runs: list[list[float]], count: int = WHILE) -> dict[str, Value]:
+    """Figures of a contender, over all rounds, with `count` inferences beside others."""
     before, beside, after = (
         [ms for run in runs for ms in run[start:end]]
-        for start, end in ((0, BEFORE), (BEFORE, BEFORE + WHILE), (BEFORE + WHILE, BEFORE + WHILE + AFTER))
+        for start, end in ((0, BEFORE), (BEFORE, BEFORE + count), (BEFORE + count, BEFORE + count + AFTER))
     )
     return {
         "plan": name,
@@ -138,13 +146,13 @@ def row(name: str, runs: list[list[float]]) -> dict[str, Value]:
         "beside others: p90 ms": round(float(np.percentile(beside, 90)), 2),
         "beside others: p99 ms": round(float(np.percentile(beside, 99)), 2),
         "after: median ms": round(statistics.median(after), 2),
-        "back after": max(_back(run) for run in runs),
+        "back after": max(_back(run, count) for run in runs),
     }
 
 
-def _back(run: list[float]) -> int:
+def _back(run: list[float], count: int) -> int:
     usual = BACK * statistics.median(run[:BEFORE])
-    after = run[BEFORE + WHILE :]
+    after = run[BEFORE + count :]
     return next((start for start in range(len(after) - 2) if all(ms <= usual for ms in after[start : start + 3])), len(after))
 
 
