@@ -90,14 +90,14 @@ def test_looks_run_beside_inferences_which_keep_their_plan(sessions):
     gpu.seconds = 12 * USUAL
     for _ in range(60):
         session(X)
-        if sum(each.kind == "stay away" for each in session.decisions) == 2:
+        if session.decisions and session.decisions[-1].kind == "stay away":
             break
     kinds = [each.kind for each in session.decisions]
-    assert kinds == ["move", "probe", "stay away", "probe", "stay away"]
+    assert kinds == ["move", "probe", "stay away"]
     assert all(each.after == "cpu alone" for each in session.decisions)
     probed = [event for event in session.events if isinstance(event, Probed)]
-    assert [each.processor for each in probed] == ["gpu", "gpu"]
-    assert all(each.measured_ms > 3 * each.expected_ms for each in probed)
+    assert [each.processor for each in probed] == ["gpu"]
+    assert probed[0].measured_ms > 3 * probed[0].expected_ms
     left = next(number for number, event in enumerate(session.events) if isinstance(event, Ran) and event.alternative == "cpu alone")
     assert {event.alternative for event in session.events[left:] if isinstance(event, Ran)} == {"cpu alone"}
 
