@@ -1,33 +1,21 @@
-"""Files of the repository, for the contract tests."""
+"""Files of the repository, for tests that read it."""
 
+import os
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("predictors", "scheduler", "stretch")
-SKIPPED = {
-    ".git",
-    ".venv",
-    "runs",
-    "dist",
-    "build",
-    "__pycache__",
-    ".mypy_cache",
-    ".ruff_cache",
-    ".pytest_cache",
-    ".hypothesis",
-    ".import_linter_cache",
-    "shared",
-}
+#: Folders that are generated, or hold what is installed.
+SKIPPED = {".git", ".venv", "runs", "dist", "build", "site", "__pycache__", ".hypothesis", ".mypy_cache", "shared"}
 
 
-def files(*suffixes: str) -> list[Path]:
-    """Every file with one of these suffixes, generated folders left out."""
-    found = []
-    for path in ROOT.rglob("*"):
-        inside = path.relative_to(ROOT)
-        if path.is_file() and path.suffix in suffixes and SKIPPED.isdisjoint(inside.parts):
-            found.append(inside)
-    return sorted(found)
+def files(suffix: str) -> list[Path]:
+    """Every file with this suffix, generated folders left out, relative to the root."""
+    paths = []
+    for folder, folders, names in os.walk(ROOT):
+        folders[:] = [name for name in folders if name not in SKIPPED]
+        paths += [Path(folder, name).relative_to(ROOT) for name in names if name.endswith(suffix)]
+    return sorted(paths)
 
 
 def sources() -> list[Path]:

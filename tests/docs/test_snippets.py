@@ -11,13 +11,7 @@ import pytest
 import typer
 
 from stretch.cli import VERBS, app
-from tests.contracts.repository import ROOT
 from tests.docs.pages import pages, snippets
-
-#: Languages of blocks that are run; `toml` blocks that begin with ``# name.toml`` are saved for the commands below them.
-RUN = {"sh", "python", "toml"}
-#: Everything else is shown, not run.
-SHOWN = {"text"}
 
 RUNNABLE = [page for page in pages() if any(snippet.language in ("sh", "python") for snippet in snippets(page))]
 
@@ -67,11 +61,6 @@ def test_commands_of_a_page_succeed_in_their_order(page, tmp_path):
         assert result.returncode == 0, f"{snippet.text}\n{result.stderr}"
 
 
-@pytest.mark.parametrize("page", pages(), ids=str)
-def test_blocks_of_a_page_have_a_known_language(page):
-    assert {snippet.language for snippet in snippets(page)} <= RUN | SHOWN
-
-
 def commands():
     """Commands in blocks that are only shown, with their page."""
     for page in pages():
@@ -79,15 +68,6 @@ def commands():
             if snippet.language == "text":
                 for line in snippet.text.splitlines():
                     yield page, shlex.split(line, comments=True) if "'" not in line else line.split()
-
-
-def test_make_targets_on_the_pages_exist():
-    makefile = (ROOT / "Makefile").read_text()
-    named = {(str(page), words[1]) for page, words in commands() if words[:1] == ["make"]}
-    assert ("README.md", "demo") in named
-    assert ("README.md", "test") in named
-    for page, target in named:
-        assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"{page}: make {target}"
 
 
 def test_verbs_in_blocks_that_are_only_shown_exist():

@@ -3,7 +3,6 @@
 import json
 import subprocess
 from datetime import datetime, timedelta
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 
 from experiments.records import About, Commit, Facts, now, read_record, this_commit, write_record
 from predictors.errors import StretchError
-from tests.contracts.repository import ROOT, files
 
 TABLES = {"phases": [{"phase": "plan", "seconds": 1.5}, {"phase": "export", "seconds": 4}]}
 FACTS = {"source": "measured", "command": "python -m experiments.x.run", "runs": 3, "load": 0.25}
@@ -167,17 +165,3 @@ def test_record_that_breaks_the_schema_is_refused(tmp_path, change, reason):
 def test_missing_record_is_named(tmp_path):
     with pytest.raises(StretchError, match=r"cannot read the record .*absent\.json"):
         read_record(tmp_path / "absent.json")
-
-
-def test_every_experiment_has_a_readme_and_a_way_to_run_it():
-    for folder in sorted(
-        {Path(*path.parts[:2]) for path in files(".py", ".json", ".md") if path.parts[0] == "experiments" and len(path.parts) > 2}
-    ):
-        assert (ROOT / folder / "README.md").is_file(), folder
-        assert (ROOT / folder / "run.py").is_file(), folder
-
-
-def test_every_record_lies_beside_the_readme_of_its_experiment():
-    for path in files(".json"):
-        if path.parts[0] == "experiments" and path.parts[-2] == "results":
-            assert (ROOT / path.parents[1] / "README.md").is_file(), path

@@ -14,30 +14,15 @@ from experiments.records import read_record
 from tests.contracts.repository import ROOT
 
 
-@pytest.mark.parametrize("name", figures())
-def test_figure_is_that_of_its_records(name):
-    assert (HERE / name / FILE).read_text(encoding="utf-8") == picture(name).svg(name), "run make paper"
-
-
-@pytest.mark.parametrize("name", figures())
-def test_need_names_the_command_that_its_record_states(name):
-    for need in picture(name).needs.values():
-        assert need.command == read_record(ROOT / need.record).command
-
-
-@pytest.mark.parametrize("name", figures())
-def test_page_shows_the_figure_with_words_and_says_what_differs(name):
-    page = (HERE / name / "README.md").read_text(encoding="utf-8")
-    assert f"![{picture(name).words}]({FILE})" in page
-    assert "\nWhat differs, and why:\n\n- " in page
-    assert re.search(r"^<!-- block \S+ -->$", page, re.MULTILINE)
-
-
-@pytest.mark.parametrize("name", figures())
-def test_page_shows_the_origin_of_every_record_that_the_figure_is_drawn_from(name):
-    page = (HERE / name / "README.md").read_text(encoding="utf-8")
-    for need in picture(name).needs.values():
-        assert f"`{need.command}`" in page
+def test_every_figure_is_that_of_its_records_and_its_page_says_where_they_come_from():
+    for name in figures():
+        assert (HERE / name / FILE).read_text(encoding="utf-8") == picture(name).svg(name), "run make paper"
+        page = (HERE / name / "README.md").read_text(encoding="utf-8")
+        assert f"![{picture(name).words}]({FILE})" in page
+        assert "\nWhat differs, and why:\n\n- " in page
+        for need in picture(name).needs.values():
+            assert need.command == read_record(ROOT / need.record).command
+            assert f"`{need.command}`" in page
 
 
 def test_index_lists_every_figure():

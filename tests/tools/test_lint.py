@@ -1,0 +1,69 @@
+"""What the repository's own lint finds, and what it leaves alone."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.contracts.repository import ROOT
+from tools import lint
+
+
+@pytest.mark.parametrize("text", ["keeps 99.4 %", "is 1.13 times as fast", "12 ms", "2× faster", "in 0.97 of it", "3 times the speed"])
+def test_text_that_reads_like_a_result_is_a_finding(text):
+    assert lint.findings(f"It {text}.")
+
+
+def test_goals_settings_and_blocks_are_no_findings():
+    text = "The goal is 0.97. A 95 % interval. Python 3.11. `-t 0.5` is a 3×3 kernel.\n\n<!-- block x -->\nIt takes 3 ms.\n<!-- /block -->\n"
+    assert lint.findings(text) == []
+    assert lint.findings(text + "It reaches 0.98.") == ["It reaches 0.98."]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'cost.append({"training": "parent", "GPU minutes": 2.59, "over one": round(2.59 / mean, 2)})',
+        'write_record(machine=machine({"cores": 64, "memory_gib": 512.0} | runs[0]))',
+        'Machine("phones", 1, 1.0, "see paper")',
+    ],
+)
+def test_number_written_by_hand_into_a_row_is_reported(source):
+    assert lint.written_by_hand(source)
+
+
+def test_computed_rows_have_no_number_written_by_hand():
+    assert not lint.written_by_hand('rows.append({"ms": round(1000 * statistics.median(times), 2), "gflops": 2 * macs / ms / 1e6, "n": 1.0})')
+
+
+def test_defects_of_pages_files_and_budgets_are_named_with_their_place(tmp_path, monkeypatch, capsys):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "README.md").write_text("[a](a.md)\n")
+    (tmp_path / "docs" / "a.md").write_text("[b](gone.md) `tests/gone.py`\n\n```text\nmake nothing\n```\n\n```cobol\n```\n")
+    (tmp_path / "docs" / "b.md").write_text("at " + "/" + "home/me\n")
+    (tmp_path / "Makefile").write_text("test:\n")
+    (tmp_path / ".gitignore").write_text("uv.lock\n")
+    (tmp_path / "pyproject.toml").write_text("[tool.nn-stretch.lines]\nproduct = 100\ntests = 1\n")
+    (tmp_path / "stretch").mkdir()
+    (tmp_path / "stretch" / "long.py").write_text("x = 1\n" * 801)
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    monkeypatch.setattr(lint, "ROOT", tmp_path)
+    names = lint.tracked()
+    assert sorted(lint.pages(names)) == [
+        "docs/README.md: it does not list docs/b.md",
+        "docs/a.md: `make nothing` does not exist",
+        "docs/a.md: a block of the language cobol; known are python, sh, text, toml",
+        "docs/a.md: tests/gone.py does not exist",
+        "docs/a.md: the link to gone.md is dead",
+    ]
+    assert list(lint.paths_of_a_machine(names)) == ["docs/b.md: " + "/" + "home/me exists on one machine only"]
+    assert [line.split(";")[0] for line in lint.sizes(names)] == [
+        "stretch/long.py: 801 lines",
+        "pyproject.toml: 801 lines of product, 100 are the budget",
+    ]
+    assert "product 801 of 100" in capsys.readouterr().out
+
+
+def test_this_repository_has_no_defect():
+    done = subprocess.run([sys.executable, "-m", "tools.lint"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout

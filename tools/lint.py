@@ -1,0 +1,285 @@
+"""What no linter of Python checks about this repository: `python tools/lint.py`, part of `make lint`.
+
+Pages, links, records, files and the size of the whole. Each function yields one line for each defect; the program prints
+them and ends with 1 where there is one. It reads files alone, and takes seconds.
+"""
+
+import ast
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+from experiments.records import Record, read_record
+from experiments.render import BLOCKS
+from experiments.render import main as render
+from predictors.errors import StretchError
+from predictors.install import install_command
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("predictors", "scheduler", "stretch")
+#: Lines of a Python file: one concept stays whole in one file, and longer ones hold more than one.
+FILE_LINES = 800
+
+#: Absolute paths that only exist on the machine somebody worked on, and hosts of package indexes.
+MACHINE = re.compile(
+    r"(?<![\w.~])/(?:work|home|root|Users|tmp|opt|mnt|scratch)/[\w.]+|file://|index-url\W+https?:|(?:\d{1,3}\.){3}\d{1,3}:\d+"
+)
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+NAMED = re.compile(r"`((?:predictors|scheduler|stretch|tests|experiments|docs|requirements|tools)/[\w./-]*)`")
+#: Languages of the blocks on pages: the tests run the first three, `text` is only shown.
+LANGUAGES = {"sh", "python", "toml", "text"}
+
+#: What reads like a result: a number with a decimal point, or one with a unit in which results are stated.
+RESULT = re.compile(r"(?<![\w.])\d+\.\d+(?!\w|\.\d)|\d\s?(?:%|×(?!\d)|ms\b|µs\b|GFLOP/s|GPU minutes|times (?:as|the|its))")
+#: Words with numbers that are no results.
+NO_RESULT = re.compile(
+    r"`[^`]*`|\]\([^)]*\)|95 % (?:interval|confidence)|Python 3\.11|PoCL 3\.0|[Rr]elease 0\.1\.0|since 0\.1\.0|0\.1\.0 \(|Apache-2\.0|RegNetX-1\.6GF|SqueezeNet 1\.1"
+)
+#: Words of a sentence that states a goal, a bound or a setting.
+NO_FINDING = re.compile(
+    r"\b(?:goals?|aim|bounds?|at most|at least|below|may be off|within|until|refused|recipe|learning rate|to 1\.0\d of)\b"
+)
+#: Sentences with numbers that follow from arithmetic, or name a version or a paper's finding.
+KNOWN = (
+    "a whole sum in half would lose everything that is added beyond 2048 times its size",
+    "QNN 2.51 takes them",
+    "Its last wheels (2.14)",
+    "depth 0.89 and width alone",
+    "where the paper finds 1.5",
+    "by `--min-cosine`",
+)
+
+SOURCES = {"measured", "simulated", "predicted", "paper"}
+#: Numbers in the rows of a program that are settings of a run or parts of a formula.
+SETTINGS = {
+    "experiments/calibration/run.py": [5e-4],
+    "experiments/chaos/run.py": [0.002, 0.001, 0.001, 0.001, 0.01, 0.001, 0.001, 0.002, 0.001, 0.001, 0.001, 0.001],
+    "experiments/chaos/soak.py": [0.002, 0.001, 0.001, 0.002, 0.002, 0.001, 0.002, 0.001] * 2,
+    "experiments/real_networks/run.py": [0.75, 0.75],
+    "experiments/sensitivity/run.py": [10.0, 10.0, 0.1],
+    "experiments/train_to_run/run.py": [0.5],
+}
+#: What every result of a job on another machine has beside its own figures.
+FACTS = {"gpu", "cores", "memory_gib", "system", "date", "cpu_load", "versions"}
+
+
+def tracked() -> list[str]:
+    """Names of the files under version control, and of new ones that git does not ignore."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True
+    ).stdout
+    return sorted(name for name in listed.decode().split("\0") if name and (ROOT / name).is_file())
+
+
+def texts(names: list[str], *suffixes: str) -> Iterator[tuple[str, str]]:
+    """Names and texts of the files with one of these suffixes; all that are text without one."""
+    for name in names:
+        if not suffixes or name.endswith(suffixes):
+            try:
+                yield name, (ROOT / name).read_text(encoding="utf-8")
+            except UnicodeDecodeError:
+                continue
+
+
+def paths_of_a_machine(names: list[str]) -> Iterator[str]:
+    """No file names a path or a host of one machine, and locks pin with hashes and name no host."""
+    for name, text in texts(names):
+        if name == "tools/lint.py":
+            continue
+        plain = re.sub(r"sha256:\w+", "", text) if name.endswith(".lock") else text
+        yield from (f"{name}: {match[0]} exists on one machine only" for match in MACHINE.finditer(plain))
+    for name, text in texts(names, ".lock"):
+        for block in re.split(r"\n(?=\S)", text.strip()):
+            if not re.match(r"[a-z0-9._-]+==\S+", block) or "--hash=sha256:" not in block or "://" in block:
+                yield f"{name}: {block.splitlines()[0]} is not pinned with hashes, or names a host"
+    if "uv.lock" not in (ROOT / ".gitignore").read_text().split():
+        yield ".gitignore: uv.lock, which names hosts, is not ignored"
+
+
+def sizes(names: list[str]) -> Iterator[str]:
+    """Python files stay under `FILE_LINES` lines, the whole under the budget of pyproject.toml."""
+    budget = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["nn-stretch"]["lines"]
+    lines = dict.fromkeys(budget, 0)
+    for name, text in texts(names, ".py"):
+        count = text.count("\n")
+        part = name.split("/")[0]
+        if part in PACKAGES:
+            lines["product"] += count
+        elif part in lines:
+            lines[part] += count
+        if count > FILE_LINES:
+            yield f"{name}: {count} lines; a file has at most {FILE_LINES}"
+    print("lines:", ", ".join(f"{part} {count} of {budget[part]}" for part, count in lines.items()))
+    for part, count in lines.items():
+        if count > budget[part]:
+            yield f"pyproject.toml: {count} lines of {part}, {budget[part]} are the budget; raising it is a line in docs/explanations/decisions.md"
+
+
+def pages(names: list[str]) -> Iterator[str]:
+    """Links and paths on pages lead to files, blocks have a known language, make targets exist, every page is in the index."""
+    makefile = (ROOT / "Makefile").read_text()
+    index = ROOT / "docs" / "README.md"
+    listed = {(index.parent / target).resolve() for target in LINK.findall(index.read_text())}
+    for name, text in texts(names, ".md"):
+        for target in LINK.findall(text):
+            if "://" not in target and not ((ROOT / name).parent / target).exists():
+                yield f"{name}: the link to {target} is dead"
+        yield from (f"{name}: {path} does not exist" for path in NAMED.findall(text) if not (ROOT / path).exists())
+        for language, block in FENCE.findall(text):
+            if language not in LANGUAGES:
+                yield f"{name}: a block of the language {language or '(none)'}; known are {', '.join(sorted(LANGUAGES))}"
+            for target in re.findall(r"^make (\w+)", block, re.MULTILINE):
+                if not re.search(rf"^{target}:", makefile, re.MULTILINE):
+                    yield f"{name}: `make {target}` does not exist"
+        if name.startswith("docs/") and ROOT / name != index and ROOT / name not in listed:
+            yield f"docs/README.md: it does not list {name}"
+    for name, text in texts(names, ".svg"):
+        if name.startswith("docs/images/") and ("<title" not in text or "<desc" not in text):
+            yield f"{name}: a picture needs <title> and <desc>"
+
+
+def installing(names: list[str]) -> Iterator[str]:
+    """Install commands name a checkout and extras that exist, and sources take them from one place."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for name, text in texts(names, ".py", ".md", ".toml"):
+        if name.startswith(("tests/", "tools/")) or name == "pyproject.toml":
+            continue
+        if name.split("/")[0] in PACKAGES and name != "predictors/install.py" and re.search(r'pip install "?\.', text):
+            yield f"{name}: install commands come from predictors/install.py"
+        for rest in (match.rstrip(" .,") for match in re.findall(r"pip install ([^\n`)]*)", text)):
+            if "nn-stretch" in rest or ("nn_stretch" in rest and ".whl" not in rest):
+                yield f"{name}: `pip install {rest}`: nn-stretch is on no index"
+            if name.endswith(".md") and (match := re.search(r"\.\[([\w,]+)\]", rest)):
+                words = match[1].split(",")
+                if not set(words) <= extras.keys() or not f"pip install {rest}".startswith(install_command(*words)):
+                    yield f"{name}: `pip install {rest}` is not what predictors/install.py writes"
+
+
+def findings(text: str) -> list[str]:
+    """Sentences of a page, outside of blocks, code and tables, that read like a result."""
+    plain = re.sub(r"^<!-- block .*?^<!-- /block -->$|^```.*?^```|^\|.*?$", "", text, flags=re.DOTALL | re.MULTILINE)
+    return [
+        sentence
+        for sentence in re.split(r"(?<=[.:;?]) |\n", plain)
+        if RESULT.search(NO_RESULT.sub("", sentence)) and not NO_FINDING.search(sentence) and not any(known in sentence for known in KNOWN)
+    ]
+
+
+def numbers_on_pages(names: list[str]) -> Iterator[str]:
+    """Pages show what records say, and state no result of their own."""
+    if render(["--check"]):
+        yield "pages: blocks differ from their records; run `make docs`"
+    shown = set()
+    for name, text in texts(names, ".md"):
+        if name.startswith(("docs/", "experiments/")) or "/" not in name:
+            shown |= set(re.findall(r"^<!-- block (\w+) -->$", text, re.MULTILINE))
+            yield from (f"{name}: `{sentence}` reads like a result; results come from records" for sentence in findings(text))
+    for path in sorted((ROOT / BLOCKS).iterdir()):
+        if path.stem not in shown:
+            yield f"{path.relative_to(ROOT)}: no page shows it"
+        for number in RESULT.findall(NO_RESULT.sub("", re.sub(r"\{\{.*?\}\}", "", path.read_text(), flags=re.DOTALL))):
+            yield f"{path.relative_to(ROOT)}: {number} is not taken from a record"
+
+
+def records(names: list[str]) -> Iterator[str]:
+    """Each experiment has a page and a program; each record says how its figures came about, and is what its run wrote."""
+    folders = {Path(*Path(name).parts[:2]) for name in names if name.startswith("experiments/") and name.count("/") > 1}
+    for folder in sorted(folders - {BLOCKS}):
+        yield from (f"{folder}: it needs {name}" for name in ("README.md", "run.py") if not (ROOT / folder / name).is_file())
+    for name in names:
+        path = Path(name)
+        if path.parts[0] == "experiments" and path.parts[-2] == "results" and path.suffix == ".json":
+            try:
+                yield from (f"{name}: {defect}" for defect in defects_of_record(path, read_record(ROOT / path)))
+            except StretchError as error:
+                yield f"{name}: {error}"
+
+
+def defects_of_record(path: Path, record: Record) -> Iterator[str]:
+    """What is wrong with one record."""
+    if record.experiment != path.parts[-3]:
+        yield f"it says that it belongs to {record.experiment}"
+    if record.source != "paper":
+        programs = [word.replace(".", "/") + ".py" for word in record.command.split() if word.startswith("experiments.")]
+        yield from (f"{program} does not exist" for program in programs if not (ROOT / program).is_file())
+    commits = [commit for commit in (record.commit and record.commit.hash, record.recorded_in) if commit]
+    if len(commits) != 1 or len(commits[0]) != 40:
+        yield "it needs one commit: that of the run, or that in which it was recorded"
+    if (record.machine is None) != (record.source == "paper") or not record.versions:
+        yield "it needs a machine and versions, and one of a paper no machine"
+    if record.load is None and record.source not in ("paper", "predicted"):
+        yield "it needs the load"
+    if any("interleaved" in note for note in record.notes):
+        yield "the field `interleaved` says so, not a note"
+    for name, rows in record.tables.items():
+        for row in rows:
+            if "source" in row:
+                facts = record.facts(name, row=str(next(iter(row.values()))))
+                if row["source"] not in SOURCES or facts.source != row["source"]:
+                    yield f"{name}: the source {row['source']} of a row is not that of its facts"
+        for column in rows[0]:
+            source = record.facts(name, column=column).source
+            if column.startswith("predicted") and source != "predicted":
+                yield f"{name}: the column {column} is not marked as predicted"
+            if column.startswith("top-1 %") and source not in ("measured", "simulated"):
+                yield f"{name}: the column {column} is not marked as measured"
+    if record.recorded_in is not None and path.name != "checked.json":
+        yield from changes_of_record(path, record)
+
+
+def changes_of_record(path: Path, record: Record) -> Iterator[str]:
+    """How a record differs from what its run wrote; nothing where the commit is not here, as in a shallow clone."""
+    stored = subprocess.run(["git", "show", f"{record.recorded_in}:{path.as_posix()}"], cwd=ROOT, capture_output=True, check=False)
+    if stored.returncode:
+        return
+    old = json.loads(stored.stdout)
+    if any(key in old and old[key] != getattr(record, key) for key in ("date", "command", "versions")):
+        yield "date, command or versions are not those of its run"
+    if not record.corrected and (old["tables"] != record.tables or (old["runs"], old["load"]) != (record.runs, record.load)):
+        yield "its tables are not those that its run wrote"
+    if record.machine is not None and any(getattr(record.machine, key) not in (value, None) for key, value in old["machine"].items()):
+        yield "its machine is not that of its run"
+
+
+def written_by_hand(source: str) -> list[float]:
+    """Numbers that stand as a value of a row, or inside of one, in a program; 0, 1 and powers of ten for units are none."""
+    numbers = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Dict) and all(isinstance(key, ast.Constant) and isinstance(key.value, str) for key in node.keys):
+            constants = [part.value for value in node.values for part in ast.walk(value) if isinstance(part, ast.Constant)]
+            numbers += [value for value in constants if isinstance(value, float) and value not in (0.0, 1.0, 1e3, 1e6, 1e9, 256e3)]
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Machine":
+            numbers += [part.value for part in node.args if isinstance(part, ast.Constant) and isinstance(part.value, int | float)]
+    return numbers
+
+
+def programs(names: list[str]) -> Iterator[str]:
+    """Programs of experiments write no number by hand into a record, and keep the facts beside results apart."""
+    for name, text in texts([name for name in names if name.startswith("experiments/")], ".py"):
+        if (numbers := written_by_hand(text)) != SETTINGS.get(name, []):
+            yield f"{name}: {numbers} are written by hand into a row; a setting belongs into SETTINGS of tools/lint.py"
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.BinOp) and isinstance(node.left, ast.Dict) and "facts" in ast.unparse(node.right):
+                lost = FACTS & {key.value for key in node.left.keys if isinstance(key, ast.Constant)}
+                if lost and name != "experiments/gpu.py":
+                    yield f"{name}: `{{…}} | facts()` overwrites {', '.join(sorted(lost))}"
+
+
+CHECKS = (paths_of_a_machine, sizes, pages, installing, numbers_on_pages, records, programs)
+
+
+def main() -> int:
+    """Print each defect; 1 where there is one."""
+    names = tracked()
+    defects = [defect for check in CHECKS for defect in check(names)]
+    print(*defects, sep="\n", end="\n" if defects else "")
+    return 1 if defects else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
