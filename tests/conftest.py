@@ -6,18 +6,13 @@ import signal
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+
+from tests.effort import load_profile
 
 # A shell starts background jobs with SIGINT ignored, and children inherit that: tests of interrupts need Python's own handler.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# No deadline: the machines that run the tests are shared, and time is never what a test asserts.
-settings.register_profile("dev", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile(
-    "ci", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, print_blob=True
-)
-settings.register_profile("thorough", max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+load_profile()
 
 # Each worker of pytest-xdist would start as many threads as there are cores, in every library that computes, and in every process it starts.
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from predictors.fusion import Fuser, fuse, load_rules
 from predictors.in_place import copied_parts
+from tests.effort import examples
 from tests.predictors.networks import Net
 
 
@@ -50,7 +51,7 @@ def test_normalisation_of_what_lies_side_by_side_is_not_folded_into_a_part():
 
 @pytest.mark.torch
 @pytest.mark.opencl
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(st.lists(st.sampled_from([0.75, 1, 1.5, 2, 3]), min_size=1, max_size=3), st.sampled_from([1, 1.25, 2]))
 def test_opencl_copies_what_the_rules_say(tmp_path_factory, widths, first):
     from scheduler.delegates.opencl.delegate import OpenCLDelegate

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from predictors.graph import Op, OpGraph
 from predictors.rows import Rows, all_rows, enlarged_rows, height, padded_rows, same_rows, window_rows
+from tests.effort import examples
 from tests.scheduler.delegates.graphs import KIND_NAMES, graphs
 
 WINDOW = {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1, 1, 1)}
@@ -53,7 +54,7 @@ def test_vector_has_one_row():
 
 @pytest.mark.torch
 @pytest.mark.parametrize("kind", KIND_NAMES)
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(data=st.data())
 def test_band_computed_from_its_rows_is_the_band_of_the_whole(kind, data):
     torch = pytest.importorskip("torch")

@@ -23,6 +23,7 @@ from predictors.slices import (
     weight_rows,
     width,
 )
+from tests.effort import examples
 from tests.predictors.test_rows import _loaded, _values
 from tests.scheduler.delegates.graphs import KIND_NAMES, graphs
 
@@ -84,7 +85,7 @@ def test_channels_have_a_width_and_a_union():
 
 @pytest.mark.torch
 @pytest.mark.parametrize("kind", KIND_NAMES)
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(data=st.data())
 def test_channels_computed_from_their_slice_are_those_of_the_whole(kind, data):
     torch = pytest.importorskip("torch")
@@ -111,7 +112,7 @@ def test_channels_computed_from_their_slice_are_those_of_the_whole(kind, data):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("kind", [name for name in KIND_NAMES if kind_of(name).additive])
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(data=st.data())
 def test_what_is_done_to_a_sum_may_be_done_to_its_terms(kind, data):
     torch = pytest.importorskip("torch")

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from predictors.errors import UnknownNameError
 from scheduler.memory import Lifetime, Lifetimes, plan_memory, planners
+from tests.effort import examples
 
 NAMES = list(planners)
 
@@ -27,7 +28,7 @@ def lifetimes(draw, most=9):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(made=lifetimes(), alignment=st.sampled_from([1, 4, 16]))
 def test_tensors_that_may_be_alive_together_never_share_a_byte(name, made, alignment):
     plan = plan_memory(made, name, alignment)
@@ -36,7 +37,7 @@ def test_tensors_that_may_be_alive_together_never_share_a_byte(name, made, align
     assert made.lower_bound <= plan.total_bytes <= sum(t.bytes for t in made.tensors) + alignment * len(made.tensors)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(made=lifetimes(most=7))
 def test_lower_bound_is_the_heaviest_set_of_overlapping_tensors(made):
     """Oracle: every set of tensors, tried."""
@@ -48,7 +49,7 @@ def test_lower_bound_is_the_heaviest_set_of_overlapping_tensors(made):
     assert made.lower_bound == best
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(made=lifetimes(most=6))
 def test_tensor_is_before_another_only_if_no_schedule_lets_them_meet(made):
     """Oracle: every order in which the steps may run one at a time."""

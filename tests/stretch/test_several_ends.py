@@ -21,6 +21,7 @@ from stretch.models import detection, load_model, segmentation  # noqa: E402
 from stretch.planning.design.branch_design import DesignDraft  # noqa: E402
 from stretch.planning.design.resolve import resolve_design  # noqa: E402
 from stretch.transform import build  # noqa: E402
+from tests.effort import examples  # noqa: E402
 from tests.stretch.several import FORMS, assert_equal, form, networks, shapes  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -34,7 +35,7 @@ def inputs_of(graph, seed=3):
 
 
 @given(networks())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_whole_design_of_any_network_returns_what_the_network_returns(module):
     captured = capture(module, shapes(module))
     design = resolve_design(DesignDraft([]), captured.graph, "mi9", {"cpu": 4, "gpu": 4}, "cpu")
@@ -93,7 +94,7 @@ def test_constants_are_returned_and_told():
 
 @pytest.mark.slow
 @given(networks())
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(8), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_bundle_of_any_network_computes_what_torch_computes(tmp_path_factory, module):
     folder = Path(tmp_path_factory.mktemp("several"))
     result = stretch.branch(module, "mi9", out=folder / "b", input_shape=shapes(module), processors=("cpu", "gpu"), lossless=True)

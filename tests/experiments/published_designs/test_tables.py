@@ -21,6 +21,7 @@ from predictors.errors import StretchError, UnknownNameError
 from stretch.planning.design.branch_design import design_to_toml, load_draft
 from stretch.planning.design.resolve import resolve_design
 from stretch.planning.design.scale import scaled_branches, scaled_graph
+from tests.effort import examples
 from tests.predictors.networks import resnet50
 
 GRAPH = resnet50()
@@ -55,7 +56,7 @@ def branch(draw):
     return StageTable(depths, widths)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(cpu=branch(), gpu=branch())
 def test_any_two_branches_come_back_as_they_were(tmp_path_factory, cpu, gpu):
     branches = {"cpu": cpu, "gpu": gpu}
@@ -83,7 +84,7 @@ def pycls_macs(table, pixels, arriving):
     return total
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(cpu=branch(), gpu=branch())
 def test_branches_have_the_multiply_accumulates_of_the_formula(cpu, gpu):
     design = resolved({"cpu": cpu, "gpu": gpu})

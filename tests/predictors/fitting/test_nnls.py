@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from predictors.fitting.nnls import rounded, solve, solve_robustly
+from tests.effort import examples
 
 
 def problem(seed, rows=12, terms=3):
@@ -17,14 +18,14 @@ def problem(seed, rows=12, terms=3):
 
 
 @given(st.integers(0, 1000))
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_sizes_that_explain_every_time_are_found(seed):
     matrix, sizes = problem(seed)
     assert solve(matrix, matrix @ sizes) == pytest.approx(sizes, rel=1e-6)
 
 
 @given(st.integers(0, 1000))
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_no_size_is_negative(seed):
     matrix, sizes = problem(seed)
     assert (solve(matrix, matrix @ (sizes * np.array([1, -0.3, 1])) + 1.0) >= 0).all()
@@ -60,7 +61,7 @@ def test_one_time_that_is_wrong_by_far_hardly_counts():
 
 
 @given(st.integers(0, 1000))
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_no_size_is_below_its_least(seed):
     matrix, sizes = problem(seed)
     least = sizes * np.array([0.9, 1.5, 0.0])

@@ -12,6 +12,7 @@ from predictors.fits import Correction, KernelGroup, Trees
 from predictors.fusion import KernelCost
 from predictors.models.fitted import FittedModel
 from predictors.models.roofline import RooflinePredictor
+from tests.effort import examples
 from tests.predictors.fits.examples import fit, kernel_costs
 
 CPU = load_device("mi9").processor("cpu[1large]")
@@ -60,7 +61,7 @@ def test_kernel_that_no_group_knows_is_timed_by_the_roofline_and_says_so():
     assert model.time(conv()).origin == "roofline"
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.lists(kernel_costs, min_size=1, max_size=20))
 def test_no_kernel_is_faster_than_its_products_at_the_peak(some):
     model = FittedModel(fit({kind: KernelGroup({"launch": 0.0}) for kind in ("conv1x1", "conv", "depthwise", "elementwise")}), CPU)
@@ -71,7 +72,7 @@ def test_no_kernel_is_faster_than_its_products_at_the_peak(some):
         assert time.ms == pytest.approx(least, rel=1e-9)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.lists(kernel_costs, min_size=1, max_size=20))
 def test_many_kernels_at_once_take_the_times_of_each_alone(some):
     groups = {kind: KernelGroup({"macs": 1e-6, "io_bytes": 1e-6, "serial": 1e-5}) for kind in ("conv1x1", "conv", "depthwise")}
@@ -80,7 +81,7 @@ def test_many_kernels_at_once_take_the_times_of_each_alone(some):
         assert time.ms == pytest.approx(alone.time(cost).ms, rel=1e-12)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.lists(kernel_costs, min_size=1, max_size=20))
 def test_kernels_as_columns_take_the_same_times_those_of_the_roofline_among_them(some):
     model = FittedModel(fit({kind: KernelGroup({"macs": 1e-6, "io_bytes": 1e-6}) for kind in ("conv1x1", "conv")}), CPU)

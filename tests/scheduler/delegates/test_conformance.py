@@ -9,6 +9,7 @@ from predictors.errors import StretchError
 from scheduler.delegates import delegates, load_plugins
 from scheduler.delegates.reference import ReferenceDelegate
 from scheduler.delegates.reference.ops import OPS
+from tests.effort import examples
 from tests.scheduler.delegates import graphs
 
 load_plugins()
@@ -52,7 +53,7 @@ CHECKS = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 @pytest.mark.parametrize("op", OPERATORS)
 @pytest.mark.parametrize("name", OF_ONNX)
-@settings(max_examples=4, suppress_health_check=CHECKS)
+@settings(max_examples=examples(4), suppress_health_check=CHECKS)
 @given(data=st.data())
 def test_delegate_agrees_with_the_reference(cases, tmp_path, name, op, data):
     if problem := delegates.get(name).unavailable():
@@ -63,7 +64,7 @@ def test_delegate_agrees_with_the_reference(cases, tmp_path, name, op, data):
 @pytest.mark.slow
 @pytest.mark.parametrize("op", OPERATORS)
 @pytest.mark.parametrize("name", OF_ONNX)
-@settings(max_examples=40, suppress_health_check=CHECKS)
+@settings(max_examples=examples(40), suppress_health_check=CHECKS)
 @given(data=st.data())
 def test_delegate_agrees_with_the_reference_on_many_shapes(cases, tmp_path, name, op, data):
     if problem := delegates.get(name).unavailable():
@@ -83,7 +84,7 @@ def agree_on_kind(folder, name, case):
 
 @pytest.mark.parametrize("kind", graphs.TFLITE_KIND_NAMES)
 @pytest.mark.parametrize("name", OF_TFLITE)
-@settings(max_examples=4, suppress_health_check=CHECKS)
+@settings(max_examples=examples(4), suppress_health_check=CHECKS)
 @given(data=st.data())
 def test_delegate_agrees_with_the_reference_on_a_kind(tmp_path, name, kind, data):
     if problem := delegates.get(name).unavailable():
@@ -94,7 +95,7 @@ def test_delegate_agrees_with_the_reference_on_a_kind(tmp_path, name, kind, data
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", graphs.TFLITE_KIND_NAMES)
 @pytest.mark.parametrize("name", OF_TFLITE)
-@settings(max_examples=100, suppress_health_check=CHECKS)
+@settings(max_examples=examples(100), suppress_health_check=CHECKS)
 @given(data=st.data())
 def test_delegate_agrees_with_the_reference_on_many_shapes_of_a_kind(tmp_path, name, kind, data):
     if problem := delegates.get(name).unavailable():

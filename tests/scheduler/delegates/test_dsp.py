@@ -10,6 +10,7 @@ from scheduler.delegates import get_delegate
 from scheduler.delegates.dsp import DspDelegate, check_int8, subgraph_name
 from scheduler.delegates.reference import ReferenceDelegate
 from stretch.quantize.qdq import quantise
+from tests.effort import examples
 from tests.scheduler.delegates import qdq
 
 X = np.random.default_rng(1).uniform(-3, 3, (1, 3, 6, 6)).astype(np.float32)
@@ -79,7 +80,7 @@ def test_operator_in_int8_agrees_with_the_reference_or_is_refused(cases, dsp, tm
     computed = []
 
     # Not shrunk: a failing case takes a compilation for each step.
-    @settings(max_examples=5, phases=[Phase.generate], derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples(5), phases=[Phase.generate], derandomize=True, database=None, suppress_health_check=list(HealthCheck))
     @given(data=st.data())
     def check(data):
         case = data.draw(cases.OPS[op].filter(has_zero_in_range))

@@ -8,6 +8,7 @@ from onnx import helper
 from predictors.errors import StretchError
 from scheduler.delegates.reference import ReferenceDelegate
 from scheduler.delegates.reference.ops import OPS
+from tests.effort import examples
 
 
 def torch_result(case):
@@ -102,7 +103,7 @@ def torch_result(case):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("op", sorted(OPS))
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_agrees_with_torch(cases, tmp_path, op, data):
     case = data.draw(cases.OPS[op])

@@ -21,6 +21,7 @@ from scheduler.delegates.base import Compiled, Invocation
 from scheduler.delegates.null import AsyncNullDelegate, NullDelegate
 from scheduler.runtime.session import Session
 from tests import onnx_runtime
+from tests.effort import examples
 
 
 def whole(path, x):
@@ -90,7 +91,7 @@ def test_processor_cannot_be_mapped_and_left_out(bundle_dir):
         Session(bundle_dir, {"gpu": "cpu0"}, processors=["cpu"])
 
 
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=6))
 def test_each_run_depends_on_its_own_input_alone(bundle_once, seeds):
     with Session(bundle_once) as session:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from predictors.errors import UsageError
 from scheduler.simulate.admit import Demand, admit
 from scheduler.simulate.networks import Network
+from tests.effort import examples
 from tests.scheduler.simulate.plans import chain, single
 
 
@@ -59,7 +60,7 @@ def test_a_hundred_per_second_for_the_first_does_not_starve_the_rare_one():
     assert found.kept["rare"].requests >= 90
 
 
-@settings(max_examples=8, phases=(Phase.explicit, Phase.generate))
+@settings(max_examples=examples(8), phases=(Phase.explicit, Phase.generate))
 @given(st.integers(1, 8), st.integers(1, 8), st.integers(30, 90), st.integers(30, 90))
 def test_what_is_held_is_held_at_the_factor_too_and_busy_is_work_over_time(one, other, first, second):
     networks = [whole("a", "cpu", one), whole("b", "cpu", other)]

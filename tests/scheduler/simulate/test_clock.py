@@ -22,6 +22,7 @@ from scheduler.simulate.networks import Network
 from scheduler.simulate.scene import Scene
 from scheduler.simulate.times import StepTime
 from stretch.planning.cost.schedule import Job, schedule
+from tests.effort import examples
 from tests.scheduler.runtime.plans import plans
 from tests.scheduler.simulate.plans import PROCESSORS, chain, single
 
@@ -92,7 +93,7 @@ def order(trace):
     return {(a.name, b.name) for a in trace.spans for b in trace.spans if a.end_ns <= b.start_ns and a is not b}
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(timed_plans(), st.integers(1, 4), st.sampled_from([None, Arrivals("periodic", 9.0), Arrivals("poisson", 9.0)]))
 def test_nothing_runs_two_steps_at_once_and_no_work_is_lost(network, in_flight, arrivals):
     plan, _, times = network

@@ -27,6 +27,7 @@ from scheduler.simulate.clock import Clock
 from scheduler.simulate.networks import Network
 from scheduler.simulate.scene import Scene
 from scheduler.simulate.times import StepTime
+from tests.effort import examples
 from tests.scheduler.bundles import Builder
 from tests.scheduler.simulate.plans import PROCESSORS
 from tests.scheduler.simulate.test_clock import ROOTS
@@ -142,7 +143,7 @@ def write(folder, segments):
     return load_bundle(builder.write(arriving))
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(networks(), st.integers(2, 3))
 def test_events_of_the_executor_are_those_of_the_simulation(network, lanes):
     segments, took = network

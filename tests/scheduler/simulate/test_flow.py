@@ -14,6 +14,7 @@ from scheduler.simulate.flow import Look
 from scheduler.simulate.load import Load
 from scheduler.simulate.networks import Network, alternative_of
 from scheduler.simulate.scene import Scene
+from tests.effort import examples
 from tests.scheduler.simulate.plans import chain, single
 from tests.scheduler.simulate.test_clock import chains, timed_plans
 
@@ -90,7 +91,7 @@ def test_probe_is_over_when_its_work_is_done_at_the_rates_of_the_time(ms, stretc
         now, done, rate = now + lasts, done + lasts * rate, after
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(st.integers(2, 4), st.sampled_from([None, Arrivals("poisson", 20.0)]), st.integers(0, 3))
 def test_inferences_in_flight_end_on_the_plan_they_began_on(in_flight, arrivals, seed):
     found = Clock((BOTH, CPU, GPU), Scene(runs=120, in_flight=in_flight, arrivals=arrivals, loads=BUSY, seed=seed, traced=120)).run()
@@ -100,7 +101,7 @@ def test_inferences_in_flight_end_on_the_plan_they_began_on(in_flight, arrivals,
     assert {frozenset(each) for each in steps} <= {frozenset(each.plan.subgraphs) for each in (BOTH, CPU, GPU)}
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(timed_plans(), timed_plans(), st.integers(1, 3), st.integers(1, 2))
 def test_users_share_processors_and_none_runs_two_steps_at_once(one, other, in_flight, theirs):
     scene = Scene(runs=6, in_flight=in_flight, traced=6)

@@ -12,6 +12,7 @@ from scheduler.simulate.heat import Heat, Power, powers, thermal_of
 from scheduler.simulate.load import Load
 from scheduler.simulate.networks import Network
 from scheduler.simulate.scene import Scene
+from tests.effort import examples
 from tests.predictors.specified import specified
 from tests.scheduler.simulate.plans import single
 from tests.scheduler.simulate.test_clock import chains
@@ -41,7 +42,7 @@ def replace_steps(steps):
     return Thermal("assumed", 10.0, 60.0, 25.0, steps, 3.0, 1.0, {"gpu": 4.0})
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.lists(st.tuples(st.floats(1, 1e5), st.floats(0, 1)), min_size=1, max_size=20))
 def test_moment_of_a_step_is_when_the_temperature_gets_there_and_agrees_with_small_steps(phases):
     heat, now, small = Heat(CHIP, GPU), 0.0, 25.0

@@ -24,6 +24,7 @@ from scheduler.simulate.networks import Network
 from scheduler.simulate.scene import Scene
 from scheduler.simulate.sharing import Sharing
 from scheduler.simulate.times import StepTime
+from tests.effort import examples
 from tests.scheduler.simulate.plans import PROCESSORS
 from tests.scheduler.simulate.test_clock import ROOTS
 from tests.scheduler.simulate.test_event_for_event import PATIENCE, ConductedDelegate, write
@@ -105,7 +106,7 @@ def both(draw):
     return segments, times
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(
     both(), st.integers(1, 2), st.tuples(*(st.sampled_from([None, 125, 250]),) * 2), st.tuples(*(st.integers(-1, 1),) * 2), st.booleans()
 )

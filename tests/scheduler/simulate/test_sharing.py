@@ -14,6 +14,7 @@ from scheduler.simulate.clock import Clock
 from scheduler.simulate.networks import Network
 from scheduler.simulate.scene import Scene
 from scheduler.simulate.sharing import Sharing
+from tests.effort import examples
 from tests.scheduler.simulate.plans import PROCESSORS, chain, single
 
 
@@ -30,7 +31,7 @@ def segments():
     return st.lists(st.dictionaries(st.sampled_from(PROCESSORS), branch, min_size=1, max_size=3), min_size=1, max_size=3)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(segments(), segments(), st.integers(1, 3), st.one_of(st.none(), st.integers(1, 60)), st.integers(0, 3))
 def test_the_runtime_s_machine_told_the_same_decides_the_same(one, other, lanes, deadline, seed):
     networks = (network("a", *one), network("b", *other))

@@ -6,6 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler.tuning import Entry, TuningCache, tuning_folder
+from tests.effort import examples
 
 names = st.text("abcxyz0123 ->", max_size=20)
 entries = st.builds(
@@ -24,7 +25,7 @@ def entry(shape="s", **parameters):
     return Entry("schedule", "conv", "hash", shape, parameters or {"VW": 6}, 1.0, 2.0)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(20))
 @given(st.lists(entries, max_size=8))
 def test_what_is_saved_is_found_again(tmp_path_factory, found):
     folder = tmp_path_factory.mktemp("c")

@@ -13,6 +13,7 @@ from torch.nn.utils import prune  # noqa: E402
 
 from predictors.errors import StretchError, UsageError  # noqa: E402
 from stretch.api.given import full_shape, kept_uncollected, other_numbers, own_copy, random_state_kept  # noqa: E402
+from tests.effort import examples  # noqa: E402
 from tests.stretch.api import snapshot  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -23,7 +24,7 @@ def small():
     return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Sequential(nn.Conv2d(4, 2, 1), nn.Dropout(0.5)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data())
 def test_module_in_any_state_is_copied_and_left_as_it_was(data):
     module = small().to(data.draw(st.sampled_from([torch.float32, torch.float64, torch.float16, torch.bfloat16])))

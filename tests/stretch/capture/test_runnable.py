@@ -1,5 +1,7 @@
 import pytest
 
+from tests.effort import examples
+
 torch = pytest.importorskip("torch")
 import hypothesis.strategies as st  # noqa: E402 - torch may be missing
 import numpy as np  # noqa: E402
@@ -48,7 +50,7 @@ def test_network_is_computed_as_torch_computes_it_for_any_number_of_images(patte
 
 
 @pytest.mark.slow
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.lists(st.sampled_from(PATTERNS), min_size=1, max_size=3), st.integers(1, 3), st.integers(1, 3))
 def test_patterns_behind_each_other_are_computed_whatever_the_batch_they_were_captured_with(patterns, batch, times):
     module = network(*patterns)

@@ -17,6 +17,7 @@ from stretch.planning.config import PlanConfig  # noqa: E402
 from stretch.planning.plan import plan  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from stretch.transform.calibrate import whole_design  # noqa: E402
+from tests.effort import examples  # noqa: E402
 from tests.stretch.designs import cpu_and, identity_design, random_designs  # noqa: E402
 from tests.stretch.several import form  # noqa: E402
 
@@ -36,7 +37,7 @@ def test_the_same_network_agrees_everywhere_and_has_no_changed_segment(captured)
     assert agreement.high == 1.0
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(st.data())
 def test_shares_and_errors_are_those_that_torch_counts(captured, data):
     found = captured("tiny_resnet")
@@ -52,7 +53,7 @@ def test_shares_and_errors_are_those_that_torch_counts(captured, data):
     assert agreement.top5_overlap == pytest.approx(sum(len(a & b) for a, b in zip(*best, strict=True)) / 5 / len(x))
 
 
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 @given(st.data())
 def test_segment_alone_is_the_original_with_that_segment_in_its_place(captured, data):
     found = captured("tiny_resnet")

@@ -30,6 +30,7 @@ from stretch.export.tflite.bundle import FILE, write_tflite  # noqa: E402
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, undivided  # noqa: E402
 from stretch.planning.network.segments import cut_segment  # noqa: E402
 from stretch.transform import build  # noqa: E402
+from tests.effort import examples  # noqa: E402
 from tests.stretch.band_networks import BLOCKS, WIDTH, Residual, SideBySide, banded, networks  # noqa: E402
 from tests.stretch.designs import whole  # noqa: E402
 
@@ -83,7 +84,7 @@ def images_of(found, count=3):
     return [generator.normal(size=found.graph.input.shape).astype(np.float32) for _ in range(count)]
 
 
-@settings(max_examples=6)
+@settings(max_examples=examples(6))
 @given(data=st.data())
 def test_whole_segment_is_put_together_again_from_any_of_its_bands(tmp_path_factory, data):
     found = data.draw(networks())
@@ -122,7 +123,7 @@ def overhangs(graph):
     return any(op.kind == "avg_pool" and beyond(op) for op in graph.ops)
 
 
-@settings(max_examples=3, phases=UNSHRUNK)
+@settings(max_examples=examples(3), phases=UNSHRUNK)
 @given(data=st.data())
 def test_bands_in_int8_are_the_whole_to_the_last_bit(tmp_path_factory, data):
     found = data.draw(networks())
@@ -132,7 +133,7 @@ def test_bands_in_int8_are_the_whole_to_the_last_bit(tmp_path_factory, data):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", sorted(BLOCKS))
-@settings(max_examples=10, phases=UNSHRUNK)
+@settings(max_examples=examples(10), phases=UNSHRUNK)
 @given(data=st.data())
 def test_bands_of_each_kind_of_block_in_int8_are_the_whole_to_the_last_bit(tmp_path_factory, kind, data):
     found = data.draw(networks((kind, "same")))

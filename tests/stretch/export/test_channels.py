@@ -27,6 +27,7 @@ from stretch.planning.design.branch_design import BranchDesign, undivided  # noq
 from stretch.planning.network.segments import cut_segment  # noqa: E402
 from stretch.quantize.qdq import quantise  # noqa: E402
 from stretch.transform import build  # noqa: E402
+from tests.effort import examples  # noqa: E402
 from tests.stretch.channel_networks import Pair, divided, in_channels, networks, small, small_in_channels  # noqa: E402
 from tests.stretch.designs import whole  # noqa: E402
 
@@ -79,7 +80,7 @@ def test_output_channels_of_a_network_in_int8_are_the_whole_to_the_last_bit(tmp_
     assert equal_in_int8(tmp_path, found, design)
 
 
-@settings(max_examples=3, phases=UNSHRUNK)
+@settings(max_examples=examples(3), phases=UNSHRUNK)
 @given(data=st.data())
 def test_output_channels_in_int8_are_the_whole_to_the_last_bit(tmp_path_factory, data):
     found = data.draw(networks())
@@ -99,7 +100,7 @@ def test_what_is_left_of_a_concatenation_is_rounded_as_the_concatenation_is(tmp_
 
 
 @pytest.mark.slow
-@settings(max_examples=25, phases=UNSHRUNK)
+@settings(max_examples=examples(25), phases=UNSHRUNK)
 @given(data=st.data())
 def test_output_channels_of_many_networks_in_int8_are_the_whole_to_the_last_bit(tmp_path_factory, data):
     found = data.draw(networks())
@@ -108,7 +109,7 @@ def test_output_channels_of_many_networks_in_int8_are_the_whole_to_the_last_bit(
     assert equal_in_int8(tmp_path_factory.mktemp("int8"), found, design)
 
 
-@settings(max_examples=8, phases=UNSHRUNK)
+@settings(max_examples=examples(8), phases=UNSHRUNK)
 @given(data=st.data())
 def test_whole_segment_is_put_together_again_from_its_branches(tmp_path_factory, data):
     found = data.draw(networks())

@@ -9,12 +9,13 @@ from hypothesis import strategies as st  # noqa: E402
 
 from stretch.export.subgraph import entry_rows, subgraph_names, subgraph_of  # noqa: E402
 from stretch.planning.design.scale import scaled_graph  # noqa: E402
+from tests.effort import examples  # noqa: E402
 from tests.stretch.designs import random_designs  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.data())
 def test_subgraphs_have_every_operator_but_joins_once_and_read_what_others_write(captured, data):
     found = captured("tiny_resnet")

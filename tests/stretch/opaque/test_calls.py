@@ -1,6 +1,8 @@
 import msgspec
 import pytest
 
+from tests.effort import examples
+
 torch = pytest.importorskip("torch")
 import hypothesis.strategies as st  # noqa: E402 - torch may be missing
 from hypothesis import given, settings  # noqa: E402
@@ -35,7 +37,7 @@ def test_number_that_json_lacks_comes_back():
 
 
 @given(st.integers(1, 4))
-@settings(deadline=None, max_examples=10)
+@settings(deadline=None, max_examples=examples(10))
 def test_several_times_the_batch_is_several_results_one_behind_the_other(times):
     x = torch.arange(times * 6.0).reshape(2 * times, 3)
     got = Replay(ROLL, (2, 3)).batched([x], [])

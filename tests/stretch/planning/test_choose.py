@@ -17,6 +17,7 @@ from stretch.planning.plan import Asked, evaluate, plan
 from stretch.planning.search.exact import search_exact
 from stretch.planning.search.merging import merge_stages
 from stretch.planning.search.sieve import search_sieved
+from tests.effort import examples
 from tests.predictors.networks import resnet50, small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.planning.spaces import LOOSE, make_space
@@ -196,7 +197,7 @@ def test_strategy_evolve_is_never_better_than_exact_and_claims_nothing(objective
 
 
 @pytest.mark.slow
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(
     st.sampled_from(["mi9", "mi9 fitted"]),
     st.sampled_from([(1, 1), (2, 2), (3, 3, 3)]),

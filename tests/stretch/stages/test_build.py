@@ -18,6 +18,7 @@ from stretch.stages.design import decide_design  # noqa: E402
 from stretch.stages.network import read_network  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from stretch.transform.calibrate import MIN_IMAGES, whole_design  # noqa: E402
+from tests.effort import examples  # noqa: E402
 from tests.predictors.specified import specified  # noqa: E402
 from tests.stretch.designs import identity_design  # noqa: E402
 from tests.stretch.several import form  # noqa: E402
@@ -51,7 +52,7 @@ def folder_of(path, count, shape):
     return path
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(16, 120), st.integers(16, 64), st.integers(4, 40))
 def test_images_held_back_are_others_than_those_for_calibration(network, tmp_path, there, count, most):
     shape = network.graph.input.shape[1:]
@@ -66,7 +67,7 @@ def test_images_held_back_are_others_than_those_for_calibration(network, tmp_pat
 
 
 @given(st.integers(20, 60), st.integers(1, 30), st.integers(0, 3))
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_image_that_is_there_twice_is_taken_once_and_it_is_said(network, tmp_path, there, copies, seed):
     """Else what nothing was fitted to would be what was."""
     shape = network.graph.input.shape[1:]

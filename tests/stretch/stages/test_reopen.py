@@ -22,6 +22,7 @@ from stretch.quantize.images import synthetic_images  # noqa: E402
 from stretch.stages.reopen import reopen  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from tests.corpus.mutations import VALUES, swapped  # noqa: E402
+from tests.effort import examples  # noqa: E402
 from tests.stretch import exact_bundles  # noqa: E402
 from tests.stretch.channel_networks import small, small_in_channels  # noqa: E402
 from tests.stretch.designs import cpu_and  # noqa: E402
@@ -142,7 +143,7 @@ def whole(captured, tmp_path_factory):
     return bundle.path
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(30), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example(seed=3944773)  # a width of four hundred digits
 @example(seed=1097)  # branches of no width
 @example(seed=17168)  # a segment called ".."

@@ -4,6 +4,8 @@ import numpy as np
 import onnx
 import pytest
 
+from tests.effort import examples
+
 torch = pytest.importorskip("torch")
 
 from hypothesis import given, settings  # noqa: E402 - torch may be missing
@@ -92,7 +94,7 @@ def test_files_have_the_scales_of_training_whatever_images_they_are_exported_wit
             assert own[tensor][1] == zero
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.integers(0, 2**32 - 1), st.integers(1, 5), st.floats(1e-3, 1e3))
 def test_weights_are_rounded_as_torch_rounds_them(seed, channels, size):
     weight = torch.randn(channels, 3, 2, 2, generator=torch.Generator().manual_seed(seed)) * size

@@ -5,6 +5,8 @@ import copy
 import numpy as np
 import pytest
 
+from tests.effort import examples
+
 torch = pytest.importorskip("torch")
 from hypothesis import given, settings  # noqa: E402 - torch may be missing
 from hypothesis import strategies as st  # noqa: E402
@@ -43,7 +45,7 @@ def test_bands_built_and_captured_are_the_scaled_graph_and_the_original(data):
         assert same(model(x).numpy(), found.module(x).numpy())
 
 
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 @given(data=st.data())
 def test_bands_exported_and_run_by_the_scheduler_give_the_original(tmp_path_factory, data):
     found = data.draw(networks())

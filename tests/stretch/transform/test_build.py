@@ -2,6 +2,8 @@ import copy
 
 import pytest
 
+from tests.effort import examples
+
 torch = pytest.importorskip("torch")
 from hypothesis import given, settings  # noqa: E402 - torch may be missing
 from hypothesis import strategies as st  # noqa: E402
@@ -37,7 +39,7 @@ def test_identity_design_gives_the_original_outputs_bit_for_bit(captured, name):
 
 
 @pytest.mark.parametrize("name", TINY)
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 @given(data=st.data())
 def test_built_model_traces_back_to_the_scaled_graph(captured, name, data):
     found = captured(name)
@@ -52,7 +54,7 @@ REWRITES = ("silu=relu6", "hard_swish=relu", "squeeze_excite=none")
 
 
 @pytest.mark.parametrize("name", ["tiny_mobilenet", "tiny_efficientnet"])
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 @given(data=st.data())
 def test_built_model_with_other_operators_traces_back_to_the_scaled_graph(captured, name, data):
     found = captured(name)
@@ -84,7 +86,7 @@ def test_branch_without_squeeze_and_excitation_is_the_parent_whose_gates_are_one
 
 
 @pytest.mark.parametrize("name", TINY)
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 @given(data=st.data())
 def test_sliced_branch_equals_the_parent_with_removed_channels_masked(captured, name, data):
     """Every tensor of the parent's segment is masked to the kept channels; what the branch computes must be the rest."""

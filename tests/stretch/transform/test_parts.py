@@ -30,6 +30,7 @@ from stretch.stages.reopen import reopen  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from stretch.transform.model import Branch, op_weights  # noqa: E402
 from stretch.transform.parts import weights_in_parts, weights_of_wholes  # noqa: E402
+from tests.effort import examples  # noqa: E402
 from tests.predictors.specified import specified  # noqa: E402
 from tests.stretch.designs import cpu_and, with_rewrites  # noqa: E402
 
@@ -65,7 +66,7 @@ def network(request, captured):
     return capture(ResNeXt().eval(), (1, 3, 32, 32), "resnext") if request.param == "resnext" else captured("tiny_regnet")
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.integers(2, 9), st.integers(2, 4), st.integers(1, 3), st.sampled_from([1, 2, 3]), st.integers(1, 2), st.booleans(), st.booleans())
 def test_parts_compute_the_convolution(groups, reads, writes, kernel, stride, bias, norm):
     conv = nn.Conv2d(groups * reads, groups * writes, kernel, stride, kernel // 2, groups=groups, bias=bias)

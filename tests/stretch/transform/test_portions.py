@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from tests.effort import examples
+
 torch = pytest.importorskip("torch")
 from hypothesis import assume, given, settings  # noqa: E402 - torch may be missing
 from hypothesis import strategies as st  # noqa: E402
@@ -64,7 +66,7 @@ def test_portions_built_and_captured_are_the_scaled_graph_and_the_original(data)
         assert torch.equal(model(image()), network(image()))
 
 
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 @given(data=st.data())
 def test_portions_exported_and_run_by_the_scheduler_give_the_original(tmp_path_factory, data):
     network, found, design = drawn(data)

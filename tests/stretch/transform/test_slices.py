@@ -19,6 +19,7 @@ from stretch.planning.design.branch_design import BranchScale  # noqa: E402
 from stretch.planning.design.scale import scaled_graph  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from stretch.transform.calibrate import calibrate  # noqa: E402
+from tests.effort import examples  # noqa: E402
 from tests.stretch.channel_networks import divided, networks, small, small_in_channels, small_segments  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -42,7 +43,7 @@ def test_channels_built_and_captured_are_the_scaled_graph_and_the_original(data)
     assert np.abs(got - want).max() <= 2e-6 * np.abs(want).max()
 
 
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 @given(data=st.data())
 def test_channels_exported_and_run_by_the_scheduler_give_the_original(tmp_path_factory, data):
     found = data.draw(networks())

@@ -10,6 +10,7 @@ from scheduler.delegates.base import UnableError
 from scheduler.delegates.opencl import OpenCLDelegate
 from scheduler.delegates.opencl.schedule import Options
 from scheduler.delegates.reference import ReferenceDelegate
+from tests.effort import examples
 from tests.scheduler.delegates.opencl import networks
 
 NETWORKS = [networks.residual_block, networks.squeeze_excite, networks.classifier]
@@ -61,7 +62,7 @@ PRECISE = [
 
 
 @pytest.mark.parametrize(("op", "half", "arithmetic", "limit"), PRECISE)
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_operator_is_within_its_precision_of_the_reference(cases, tmp_path, op, half, arithmetic, limit, data):
     if arithmetic == "half":

@@ -10,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 from predictors.errors import StretchError
 from scheduler.formats.onnx.checks import MAX_PARTS, check_onnx
 from scheduler.formats.onnx.file import load_onnx
+from tests.effort import examples
 
 
 def value(name, shape=(1, 2), kind=TensorProto.FLOAT):
@@ -198,7 +199,7 @@ def test_attention_with_a_mask_is_taken_and_its_products_are_counted(tmp_path):
     assert check(attention(), tmp_path).work == products + moves
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.data())
 def test_file_with_changed_bytes_is_taken_or_refused_and_nothing_else(tmp_path_factory, data):
     content = bytearray(attention().SerializeToString())

@@ -14,6 +14,7 @@ from scheduler.formats.onnx import open_onnx
 from scheduler.formats.onnx.checks import MAX_ALIVE, check_onnx, tensor_shapes
 from scheduler.formats.onnx.file import load_onnx
 from scheduler.formats.onnx.shapes import RULES
+from tests.effort import examples
 from tests.scheduler.delegates import cases, graphs
 from tests.scheduler.formats.onnx.shapes.oracle import FILE, Case, node, refused
 
@@ -30,7 +31,7 @@ def test_shape_of_any_operator_is_what_the_onnx_package_infers(tmp_path_factory,
 
 
 @pytest.mark.torch
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(data=st.data())
 def test_every_operator_that_is_written_has_a_rule(data):
     from stretch.export.onnx import to_onnx
@@ -71,7 +72,7 @@ def wild(draw, op):
 
 
 @pytest.mark.parametrize("op", sorted(RULES))
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(data=st.data())
 def test_node_that_is_taken_has_the_shape_that_the_runtime_makes_if_it_takes_it_too(op, data):
     case = data.draw(wild(op))

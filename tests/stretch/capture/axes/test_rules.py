@@ -1,5 +1,7 @@
 import pytest
 
+from tests.effort import examples
+
 torch = pytest.importorskip("torch")
 import hypothesis.strategies as st  # noqa: E402 - torch may be missing
 from hypothesis import given, settings  # noqa: E402
@@ -34,7 +36,7 @@ def test_tokens_and_channels_that_lie_last_are_channels_and_pixels_of_maps(patte
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.lists(st.sampled_from(PATTERNS), min_size=1, max_size=3), st.integers(1, 3), st.integers(1, 2))
 def test_patterns_behind_each_other_are_computed_whatever_the_batch_they_were_captured_with(patterns, batch, times):
     module = network(*patterns)

@@ -13,6 +13,7 @@ from stretch.export.tflite.lower import join_to_tflite, to_tflite
 from stretch.formats.tflite.source import Source
 from stretch.formats.tflite.writer import Quant, Writer
 from stretch.operators.forms import forms
+from tests.effort import examples
 from tests.scheduler.delegates import graphs
 from tests.stretch.export.tflite.rounded import codes, rounded_source, run, snr_db
 
@@ -38,7 +39,7 @@ def agrees_in_int8(folder, kind, case):
 
 
 @pytest.mark.parametrize("kind", graphs.TFLITE_KIND_NAMES)
-@settings(max_examples=3, suppress_health_check=CHECKS)
+@settings(max_examples=examples(3), suppress_health_check=CHECKS)
 @given(data=st.data())
 def test_int8_form_of_a_kind_is_near_its_reals(tmp_path, kind, data):
     agrees_in_int8(tmp_path, kind, data.draw(graphs.graphs(kind)))
@@ -46,14 +47,14 @@ def test_int8_form_of_a_kind_is_near_its_reals(tmp_path, kind, data):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", graphs.TFLITE_KIND_NAMES)
-@settings(max_examples=100, suppress_health_check=CHECKS)
+@settings(max_examples=examples(100), suppress_health_check=CHECKS)
 @given(data=st.data())
 def test_int8_form_of_a_kind_is_near_its_reals_for_many_shapes(tmp_path, kind, data):
     agrees_in_int8(tmp_path, kind, data.draw(graphs.graphs(kind)))
 
 
 @pytest.mark.parametrize("kind", [name for name in graphs.TFLITE_KIND_NAMES if forms.get(name).int8])
-@settings(max_examples=2, suppress_health_check=CHECKS)
+@settings(max_examples=examples(2), suppress_health_check=CHECKS)
 @given(data=st.data())
 def test_between_the_conversions_at_the_border_nothing_is_real(tmp_path, kind, data):
     graph, weights, x = data.draw(graphs.graphs(kind))

@@ -10,6 +10,7 @@ from onnx import TensorProto, helper
 from predictors.errors import StretchError, UsageError
 from stretch.models.onnx import read_module
 from stretch.models.onnx.file import read_source
+from tests.effort import examples
 from tests.stretch.models.onnx.graphs import net
 from tests.stretch.models.onnx.oracle import random
 
@@ -167,7 +168,7 @@ def of_bytes():
     return net(*nodes, stored={**stored, "t": np.ones(6, np.float32), "u": np.zeros(6, np.int8)})
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.sampled_from([small, of_bytes]), st.data())
 def test_file_with_changed_bytes_is_read_or_refused_and_nothing_else(tmp_path_factory, model, data):
     content = bytearray(model().SerializeToString())

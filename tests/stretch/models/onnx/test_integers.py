@@ -10,6 +10,7 @@ from onnx import helper
 
 from predictors.errors import StretchError
 from stretch.models.onnx import read_module
+from tests.effort import examples
 from tests.stretch.models.onnx.graphs import computed, functions, net
 from tests.stretch.models.onnx.oracle import random
 
@@ -211,7 +212,7 @@ def test_product_of_two_tensors_rounded_by_their_own_ranges_computes_what_the_ru
     agrees(tmp_path, net(*nodes, shape=(2, 3, 5)), x, 5 * np.abs(x).max() * np.ptp(x) / 255 * 1.1)
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(st.sampled_from([0, 3, 128]), st.sampled_from([0.02, 0.05]), st.sampled_from(["Mul", "DequantizeLinear"]))
 def test_product_of_bytes_in_stated_steps_is_scaled_back(tmp_path_factory, zero, step, how):
     nodes = [

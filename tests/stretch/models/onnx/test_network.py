@@ -12,6 +12,7 @@ from onnx import helper
 from predictors.errors import UsageError
 from predictors.operators import kind_of
 from stretch.models.onnx import read_module
+from tests.effort import examples
 from tests.stretch.models.onnx.graphs import computed, functions, net
 from tests.stretch.models.onnx.oracle import CLOSE, random
 
@@ -198,7 +199,7 @@ def by_name(path, given):
     return dict(zip([each.name for each in session.get_outputs()], session.run(None, given), strict=True))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(networks())
 def test_file_of_several_inputs_and_outputs_computes_what_the_runtime_does_by_their_names(tmp_path_factory, module):
     path = tmp_path_factory.getbasetemp() / "several.onnx"

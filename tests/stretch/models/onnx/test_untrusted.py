@@ -10,6 +10,7 @@ from onnx import helper
 from predictors.errors import StretchError
 from stretch.models.onnx import read_module
 from stretch.models.onnx.site import RULES
+from tests.effort import examples
 from tests.stretch.models.onnx.graphs import net
 
 pytestmark = pytest.mark.torch
@@ -50,7 +51,7 @@ def stored(draw):
         return np.asarray(numbers).astype(kind)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.sampled_from(sorted(RULES)), st.data())
 def test_node_with_anything_is_read_or_refused_in_one_sentence(tmp_path_factory, op, data):
     domain, _, name = op.rpartition(".")

@@ -9,6 +9,7 @@ from torch import nn
 from predictors.errors import StretchError, UsageError
 from stretch.models.pt2 import read_module
 from stretch.models.pt2.file import read_source
+from tests.effort import examples
 from tests.stretch.models.pt2.archives import CALLS, Small, changed, save
 
 pytestmark = pytest.mark.torch
@@ -128,7 +129,7 @@ def test_archive_that_states_what_is_none_is_refused_in_one_sentence(saved, tmp_
     assert "m.pt2" in caught.value.message
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.data())
 def test_archive_with_changed_bytes_is_read_or_refused_and_nothing_else(saved, tmp_path_factory, data):
     content = bytearray(saved.read_bytes())
@@ -157,7 +158,7 @@ _ANYTHING = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.data())
 def test_archive_with_anything_in_the_place_of_what_it_states_is_read_or_refused(saved, tmp_path_factory, data):
     def change(program):

@@ -12,6 +12,7 @@ from predictors.errors import StretchError, UsageError
 from stretch.capture import capture
 from stretch.models.load import load_model
 from stretch.models.pt2 import read_module
+from tests.effort import examples
 from tests.stretch.models.onnx.test_network import canonical
 from tests.stretch.models.pt2.archives import Small, save
 from tests.stretch.several import assert_equal, networks, shapes
@@ -205,7 +206,7 @@ def test_stored_tensors_are_not_blown_up(tmp_path):
         read_module(save(tmp_path / "m.pt2", Net(), (1, 4)))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(networks())
 def test_saved_network_of_several_inputs_and_outputs_returns_what_the_module_returns(tmp_path_factory, module):
     asked = shapes(module)

@@ -13,6 +13,7 @@ from stretch.export.onnx import save_onnx, to_onnx
 from stretch.export.tflite.source import read_source
 from stretch.models.load import load_model
 from stretch.models.tflite import read_module
+from tests.effort import examples
 from tests.scheduler.delegates import graphs
 from tests.stretch.export.tflite.rounded import rounded_source
 from tests.stretch.models.onnx.graphs import functions
@@ -205,7 +206,7 @@ def test_whole_numbers_that_become_reals_at_once_are_read_as_reals(tmp_path):
     np.testing.assert_array_equal(read_module(path)(torch.from_numpy(x.astype(np.float32))).numpy(), ran(path, x))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.data())
 def test_file_with_changed_bytes_is_read_or_refused_and_nothing_else(tmp_path_factory, data):
     folder = tmp_path_factory.getbasetemp()

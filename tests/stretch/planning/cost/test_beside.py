@@ -14,6 +14,7 @@ from stretch.planning.cost.makespan import timeline
 from stretch.planning.design.branch_design import DesignDraft, SideDraft
 from stretch.planning.design.resolve import resolve_design
 from stretch.planning.network.trunk import trunk_of
+from tests.effort import examples
 from tests.stretch.several import networks, shapes
 
 pytestmark = pytest.mark.torch
@@ -28,7 +29,7 @@ def run_of(graph, places):
 
 
 @given(networks(), st.lists(st.sampled_from(["cpu", "gpu"]), min_size=1, max_size=4))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_nothing_starts_before_what_it_reads_nor_beside_another_on_its_processor(module, places):
     graph = capture_traced(module, shapes(module)).graph
     run = run_of(graph, places)
@@ -52,7 +53,7 @@ def test_nothing_starts_before_what_it_reads_nor_beside_another_on_its_processor
 
 
 @given(networks())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_everything_on_the_host_takes_the_sum_of_its_parts(module):
     graph = capture_traced(module, shapes(module)).graph
     run = run_of(graph, ["cpu"])

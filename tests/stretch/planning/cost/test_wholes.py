@@ -12,6 +12,7 @@ from stretch.planning.design.branch_design import BranchScale
 from stretch.planning.design.widths import legal_widths
 from stretch.planning.network.segments import cut_segment, split_segments
 from stretch.planning.network.units import feature_maps
+from tests.effort import examples
 from tests.predictors import networks
 from tests.predictors.specified import specified
 
@@ -36,7 +37,7 @@ def told(whole, *, named):
 
 @pytest.mark.parametrize("name", GRAPHS)
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_branch_of_any_blocks_launches_the_kernels_of_the_one_in_one_piece(name, data):
     graph, ends, predictor, wholes = setting(name)
     first, last = sorted(data.draw(st.sets(st.integers(0, len(ends) - 1), min_size=2, max_size=2)))

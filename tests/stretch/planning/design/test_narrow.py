@@ -22,6 +22,7 @@ from stretch.transform import build  # noqa: E402
 from stretch.transform.build import load_weights  # noqa: E402
 from stretch.transform.model import Branch  # noqa: E402
 from stretch.transform.width import inherit  # noqa: E402
+from tests.effort import examples  # noqa: E402
 from tests.stretch.capture.token_patterns import ATTENTIONS, HEADS, MLPS, Fused, Interleaved, Mlp, ShiftedWindows, network  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -44,7 +45,7 @@ def narrowed_module(captured, chosen):
 
 
 @pytest.mark.parametrize("pattern", [*MLPS, *ATTENTIONS], ids=lambda pattern: pattern.__name__)
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=examples(4), deadline=None)
 @given(data=st.data())
 def test_network_without_hidden_units_is_the_network_with_zeros_in_their_place(pattern, data):
     parent = network(pattern)

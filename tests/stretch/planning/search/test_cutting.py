@@ -18,6 +18,7 @@ from stretch.planning.search.goal import Goal, search_best
 from stretch.planning.search.merging import merge_stages
 from stretch.planning.search.rules import Rules
 from stretch.planning.search.seams import without_seams
+from tests.effort import examples
 from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.planning.spaces import LOOSE, as_design, fastest_by_brute_force, make_space
@@ -110,7 +111,7 @@ def test_cutting_never_makes_the_fastest_design_slower(processors, merged):
 
 
 @given(st.data(), st.sampled_from(["project", "sum"]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_option_of_a_cut_segment_costs_what_the_timeline_of_its_design_says(data, join):
     _, cut = spaces(("cpu", "gpu", "dsp"), True, join=join)
     first = data.draw(st.sampled_from([i for i, offers in enumerate(cut.offers) if offers]))

@@ -10,6 +10,7 @@ from stretch.planning.search.exact import search_exact
 from stretch.planning.search.goal import Goal
 from stretch.planning.search.merging import merge_stages
 from stretch.planning.search.score import Added, score_of
+from tests.effort import examples
 from tests.predictors.networks import small_resnet
 from tests.stretch.planning.spaces import every_design, make_space
 
@@ -23,7 +24,7 @@ def of(objective, space):
     return score_of(read_objective(objective), Goal(), space)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(st.integers(0, 2**31), st.sampled_from(["latency", "throughput", "robust"]), st.sampled_from([SPACE, MERGED]), st.integers(0, 2))
 def test_design_keeps_every_constraint_and_is_the_same_for_a_seed(seed, objective, space, n_meet):
     found, again = (evolve(space, LOW, HIGH, n_meet, of(objective, space), (), seed=seed, evaluations=60) for _ in range(2))

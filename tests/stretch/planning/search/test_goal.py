@@ -20,6 +20,7 @@ from stretch.planning.search.merging import merge_stages
 from stretch.planning.search.result import SearchResult
 from stretch.planning.search.score import Added
 from stretch.planning.strategies.grid import search as search_grid
+from tests.effort import examples
 from tests.predictors.networks import small_resnet
 from tests.stretch.planning.search.test_channelled import small_network
 from tests.stretch.planning.search.test_placed import cells
@@ -80,7 +81,7 @@ def test_best_design_equals_brute_force(text, name, kinds, processors, merged):
     assert found.value == pytest.approx(min(value(text, space, ms, busy) for _, ms, busy in every))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.data())
 def test_energy_of_a_design_is_that_of_its_timeline(data):
     name, kinds = data.draw(

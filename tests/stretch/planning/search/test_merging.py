@@ -12,6 +12,7 @@ from stretch.planning.network.segments import split_segments
 from stretch.planning.search.exact import search_exact
 from stretch.planning.search.merging import merge_stages
 from stretch.planning.search.rules import Rules
+from tests.effort import examples
 from tests.predictors.networks import efficientnet, small_resnet
 from tests.stretch.planning.spaces import as_design, fastest_by_brute_force, make_space
 
@@ -54,7 +55,7 @@ def test_merging_never_makes_the_fastest_design_slower(name, processors):
 
 
 @given(st.data(), st.sampled_from(["bottleneck", "inverted"]), st.sampled_from(["project", "sum"]))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_option_of_merged_stages_costs_what_the_timeline_of_its_design_says(data, name, join):
     graph, _, merged = spaces(name, ("cpu", "gpu", "dsp"), join=join)
     first = data.draw(st.sampled_from([i for i, options in enumerate(merged.options) if any(o.span > 1 for o in options)]))

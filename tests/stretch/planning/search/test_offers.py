@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from stretch.planning.cost.features import FEATURES, way_features
 from stretch.planning.search.offers import Thinning
+from tests.effort import examples
 from tests.predictors.networks import efficientnet, small_resnet
 from tests.stretch.planning.spaces import make_space
 
@@ -28,7 +29,7 @@ def offered(name, join):
 
 
 @given(st.data(), st.sampled_from(["bottleneck", "inverted"]), st.sampled_from(["project", "sum"]))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_ways_that_are_worked_out_alone_are_those_among_all(data, name, join):
     holders, offers = offered(name, join)
     offer = data.draw(st.sampled_from(offers))

@@ -18,6 +18,7 @@ from stretch.planning.plan import plan
 from stretch.planning.search.placed import placed_ways
 from stretch.planning.search.rules import Rules
 from stretch.planning.search.space import DesignSpace
+from tests.effort import examples
 from tests.predictors.specified import specified
 from tests.stretch.planning.design.test_paths import conv
 
@@ -46,7 +47,7 @@ def ways_of(graph, processors):
     return space, segment, placed_ways(space, segment, [space.costs.whole(segment, p).ms for p in processors])
 
 
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 @given(st.integers(1, 3), st.sampled_from([32, 128]), st.sampled_from([14, 28]), st.sampled_from([("cpu", "gpu"), ("cpu", "gpu", "dsp")]))
 def test_every_way_takes_what_the_timeline_says_and_less_than_one_processor(count, channels, size, processors):
     graph = cells(count, channels, size)

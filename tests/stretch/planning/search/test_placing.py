@@ -12,6 +12,7 @@ from stretch.planning.cost.schedule import Job, schedule
 from stretch.planning.network.tasks import ARRIVING, TaskGraph
 from stretch.planning.search import placing
 from stretch.planning.search.placing import Problem, divided_ms, place, ranks
+from tests.effort import examples
 
 times = st.integers(1, 1000).map(lambda n: n / 13)
 
@@ -72,7 +73,7 @@ def simulated(problem, processors, order):
     return max(ends.values())
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(problems())
 def test_few_tasks_are_placed_as_fast_as_any_way_to_place_them(problem):
     found = place(problem)
@@ -82,7 +83,7 @@ def test_few_tasks_are_placed_as_fast_as_any_way_to_place_them(problem):
     assert problem.time(found.processors, found.order) == pytest.approx(found.ms)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(problems(most=12, processors=3))
 def test_many_tasks_are_never_slower_than_on_one_processor_nor_faster_than_the_bound(problem):
     found = placing._improved(problem)

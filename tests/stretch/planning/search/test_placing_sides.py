@@ -14,6 +14,7 @@ from stretch.planning.cost.makespan import timeline
 from stretch.planning.design.branch_design import DesignDraft, SideDesign
 from stretch.planning.design.resolve import resolve_design
 from stretch.planning.search.placing_sides import place_sides, sides_on
+from tests.effort import examples
 from tests.stretch.several import networks, shapes
 
 pytestmark = pytest.mark.torch
@@ -23,7 +24,7 @@ PROCESSORS = ("cpu", "gpu")
 
 
 @given(networks())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_placement_is_no_slower_than_all_on_one_and_no_single_move_makes_it_faster(module):
     graph = capture_traced(module, shapes(module)).graph
     design = resolve_design(DesignDraft([]), graph, "mi9", {"cpu": 4, "gpu": 4}, "cpu")

@@ -11,6 +11,7 @@ import stretch.planning.search.sieve as sieve
 from stretch.planning.search.exact import search_exact
 from stretch.planning.search.merging import merge_stages
 from stretch.planning.search.sieve import search_sieved, search_some
+from tests.effort import examples
 from tests.predictors.networks import efficientnet, small_resnet
 from tests.stretch.planning.spaces import fastest_by_brute_force, make_space
 
@@ -42,7 +43,7 @@ def always_sieve(monkeypatch):
     st.floats(0.0, 0.3),
     st.integers(0, 3),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_what_is_found_is_as_fast_as_among_all_options(name, processors, alpha, low, width, n_meet):
     graph, space, every = spaces(name, "mi9", processors, alpha)
     macs = round(low * graph.macs), round((low + width) * graph.macs)

@@ -1,5 +1,7 @@
 import pytest
 
+from tests.effort import examples
+
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402 - torch may be missing
@@ -124,7 +126,7 @@ def test_chosen_channels_fit_together_whatever_the_design(captured, name):
     found = captured(name)
     x = torch.randn(8, *found.graph.input.shape[1:], generator=torch.Generator().manual_seed(0))
 
-    @settings(max_examples=4)
+    @settings(max_examples=examples(4))
     @given(data=st.data())
     def check(data):
         from stretch.planning.design.scale import design_segments

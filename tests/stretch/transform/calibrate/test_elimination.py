@@ -9,6 +9,7 @@ from hypothesis import settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from stretch.transform.calibrate.elimination import Elimination, given, keep_units  # noqa: E402
+from tests.effort import examples  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -30,7 +31,7 @@ def left(x, y, kept):
     return float((x[:, kept] @ fitted - y).square().sum() / len(x))
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @drawn(units=st.integers(2, 5), per=st.integers(1, 3), outputs=st.integers(1, 4), seed=st.integers(0, 999))
 def test_cost_of_a_unit_is_the_error_that_least_squares_on_the_others_leaves(units, per, outputs, seed):
     x = rows(units * per, seed)
@@ -62,7 +63,7 @@ def test_units_that_the_others_can_stand_in_for_go_first():
     assert kept.tolist() == sorted(kept.tolist())
 
 
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 @drawn(seed=st.integers(0, 999))
 def test_choice_is_close_to_the_best_of_all_subsets_for_two_readers(seed):
     x = rows(6, seed)

@@ -1,5 +1,7 @@
 import pytest
 
+from tests.effort import examples
+
 torch = pytest.importorskip("torch")
 
 from hypothesis import given, settings  # noqa: E402 - torch may be missing
@@ -14,7 +16,7 @@ def numbers(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 @given(groups=st.integers(1, 4), inputs=st.integers(1, 6), outputs=st.integers(1, 4), cut=st.integers(1, 79), seed=st.integers(0, 99))
 def test_each_group_is_the_least_squares_solution_with_intercept(groups, inputs, outputs, cut, seed):
     x, y = numbers(80, groups * inputs, seed=seed), numbers(80, groups * outputs, seed=seed + 1)

@@ -1,5 +1,7 @@
 import pytest
 
+from tests.effort import examples
+
 torch = pytest.importorskip("torch")
 
 from hypothesis import given, settings  # noqa: E402 - torch may be missing
@@ -120,7 +122,7 @@ def _never_worse(found, design):
 
 
 @pytest.mark.parametrize("name", ["tiny_resnet"])
-@settings(max_examples=2)
+@settings(max_examples=examples(2))
 @given(data=st.data())
 def test_no_segment_is_further_from_the_original_than_it_was_built(captured, name, data):
     found = captured(name)
@@ -129,7 +131,7 @@ def test_no_segment_is_further_from_the_original_than_it_was_built(captured, nam
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["tiny_resnet", "tiny_bottleneck", "tiny_mobilenet", "tiny_regnet", "tiny_vgg", "tiny_efficientnet"])
-@settings(max_examples=4)
+@settings(max_examples=examples(4))
 @given(data=st.data())
 def test_no_segment_of_any_kind_is_further_from_the_original_than_it_was_built(captured, name, data):
     """Residual, bottleneck, depthwise with and without gates, grouped, plain."""
