@@ -7,13 +7,14 @@ DEVICE ?= pixel6
 WORKERS ?= 2
 BUNDLE := runs/$(MODEL)_$(DEVICE)
 
-.PHONY: help install demo test slow lint docs paper site lock release clean
+.PHONY: help install demo test slow explore lint docs paper site lock release clean
 
 help:
 	@echo "make install  create .venv with pinned packages and this project"
 	@echo "make demo     branch $(MODEL) for $(DEVICE), then run the bundle on this machine"
 	@echo "make test     lint, types, import contracts, fast tests"
 	@echo "make slow     the tests that take longer"
+	@echo "make explore  the tests of invariants with many random examples, in random order"
 	@echo "make docs     write the references of the command line and of Python and the result tables anew"
 	@echo "make paper    draw the papers' figures and tables from records, ours beside them"
 	@echo "make site     the pages of docs and experiments as a site in the folder site"
@@ -50,14 +51,23 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tools.lint
 
+PYTEST = $(BIN)/python -m pytest -q
+SHARED = -n $(WORKERS) --dist loadfile
+
+# the same examples in the same order every time
 test: lint
-	$(BIN)/python -m pytest -q -m openvino tests/scheduler/delegates
-	$(BIN)/python -m pytest -q -m "not openvino" -n $(WORKERS) --dist loadfile --durations=20
+	$(PYTEST) -p no:randomly -m "openvino and not slow" tests/scheduler/delegates
+	$(PYTEST) -p no:randomly -m "not openvino and not slow" $(SHARED) --durations=20
 
 slow: install
-	$(BIN)/python -m pytest -q --runslow -m "slow and openvino" tests/scheduler/delegates
-	$(BIN)/python -m pytest -q --runslow -m "slow and not openvino" -n $(WORKERS) --dist loadfile
+	$(PYTEST) --runslow -m "slow and openvino" tests/scheduler/delegates
+	$(PYTEST) --runslow -m "slow and not openvino" $(SHARED)
+
+# a failure prints the example, and the seed of the order, that reproduce it
+explore: install
+	HYPOTHESIS_PROFILE=explore $(PYTEST) -m "hypothesis and not slow and not openvino" $(SHARED)
 
 docs: install
 	$(BIN)/python docs/make_cli_reference.py
