@@ -5,20 +5,30 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
+import stretch.planning.search.space as design_space
+from predictors.devices import load_device
 from predictors.errors import InfeasibleError, UsageError
 from stretch.planning.config import PlanConfig
+from stretch.planning.cost.energy import run_mj
+from stretch.planning.cost.makespan import timeline
 from stretch.planning.pareto import WEIGHED, Levels, front
+from stretch.planning.plan import plan
 from stretch.planning.search.criteria import Criteria, undominated
 from stretch.planning.search.measures import Power
+from stretch.planning.search.merging import merge_stages
 from stretch.planning.search.result import SearchResult
-from tests.predictors.networks import small_resnet
+from stretch.planning.several import several
+from tests.predictors.networks import efficientnet, small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.planning import spaces
 from tests.stretch.planning.cost.measured import GRAPH, made
 from tests.stretch.planning.spaces import LOOSE, make_space, waiting
 
 MI9 = specified("mi9")
+FITTED = load_device("mi9")
 REQUEST = {"processors": ("cpu", "gpu"), "macs": (0.9, 1.1), "min_width": 0.75, **LOOSE}
 
 
@@ -57,8 +67,6 @@ def every_design(space, source, low, high):
 
 
 def test_each_design_of_the_front_is_the_fastest_that_loses_no_more():
-    from stretch.planning.search.merging import merge_stages
-
     found = front(GRAPH, MI9, PlanConfig(**REQUEST), ("latency", "agreement"), 6, predictor())
     space = merge_stages(GRAPH, make_space(GRAPH, min_width=0.75))
     every = every_design(space, predictor(), round(0.9 * GRAPH.macs), round(1.1 * GRAPH.macs))
@@ -198,3 +206,68 @@ def test_other_than_two_or_three_things_are_refused(weighed):
 def test_front_of_three_things_is_not_asked_for_in_full():
     with pytest.raises(UsageError, match="only fronts of two things are searched in full"):
         front(RESNET, MI9, PlanConfig(**SMALL), ("latency", "energy", "macs"), None)
+
+
+def beats(one, other):
+    """Whether one design is as good in time and multiply-accumulates as another, and better in one of them."""
+    pairs = list(zip(one, other, strict=True))
+    return all(a <= b * (1 + 1e-9) for a, b in pairs) and any(a < b * (1 - 1e-6) for a, b in pairs)
+
+
+@pytest.mark.parametrize("most", [0, 400_000], ids=["few scales worked out", "all scales worked out"])
+@settings(max_examples=12, deadline=None)
+@given(
+    st.sampled_from([("cpu", "gpu"), ("cpu", "dsp"), ("cpu", "gpu", "dsp")]),
+    st.sampled_from([64, 96, 128]),
+    st.sampled_from([24, 32]),
+    st.sampled_from(["auto", "always"]),
+    st.sampled_from([("stretch",), ("stretch", "rows")]),
+    st.booleans(),
+)
+def test_nothing_that_a_plan_or_designs_that_differ_come_to_beats_a_front(most, processors, size, width, merge, kinds, gates):
+    graph = efficientnet([(1, 3, 1, width, 2), (2, 3, 2, 2 * width, 2), (2, 3, 2, 3 * width, 2)], width, 64, size, se=gates, act="silu")
+    config = PlanConfig(processors=processors, macs=(0.9, 1.05), merge=merge, kinds=kinds)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(design_space, "MOST_COMBINATIONS", most)
+        try:
+            best = plan(graph, FITTED, config)
+        except InfeasibleError:
+            assume(False)
+        found = front(graph, FITTED, config, ("latency", "macs"), 4)
+        others = several(graph, FITTED, config, 4, 1.1)
+    points = [(each.ms, timeline(graph, each.design, others.asked.costs).macs) for each in found.designs]
+    rivals = [(best.run.makespan_ms, best.run.macs)]
+    rivals += [(each.ms, timeline(graph, each.design, others.asked.costs).macs) for each in others.designs]
+    assert all(each.optimal for each in found.designs)
+    assert best.optimal
+    assert points[-1][0] == pytest.approx(best.run.makespan_ms)
+    assert others.designs[0].ms == pytest.approx(best.run.makespan_ms)
+    assert not [(one, other) for one in (*rivals, *points) for other in points if beats(one, other)]
+
+
+@pytest.mark.parametrize("most", [0, 400_000], ids=["few scales worked out", "all scales worked out"])
+@pytest.mark.parametrize("names", [("latency", "macs"), ("latency", "energy"), ("energy", "macs")])
+def test_design_of_a_front_that_brute_force_beats_is_not_called_optimal(monkeypatch, most, names):
+    graph = small_resnet(32, blocks=(2, 1), mids=(32, 64))
+    every = merge_stages(graph, make_space(graph, min_width=0.6))
+    monkeypatch.setattr(design_space, "MOST_COMBINATIONS", most)
+    config = PlanConfig(processors=("cpu", "gpu"), macs=(0.9, 1.2), min_width=0.6, merge="always", **LOOSE)
+    found = front(graph, MI9, config, names, 4)
+    power = Power.of(MI9, every.processors) if "energy" in names else None
+    criteria = Criteria(every, *found.asked.macs, 1, power)
+    points = [
+        weigh(criteria, names, SearchResult(picks, ms, sum(int(o.macs[i]) for o, i in picks), True, 0.0, 0))
+        for picks, ms, _ in spaces.every_design(every, *found.asked.macs, 1)
+    ]
+    beaten = 0
+    for each in found.designs:
+        run = timeline(graph, each.design, found.asked.costs)
+        values = {"latency": run.makespan_ms, "macs": run.macs, "energy": run_mj(run, MI9)}
+        one = tuple(values[name] for name in names)
+        better = any(beats(other, one) for other in points)
+        assert not (better and each.optimal)
+        beaten += better
+    assert len(points) > 1000
+    if most:
+        assert not beaten
+        assert all(each.optimal for each in found.designs)
