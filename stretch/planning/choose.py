@@ -19,7 +19,7 @@ from stretch.planning.search.cutting import cut_blocks
 from stretch.planning.search.diagnose import explain_infeasible
 from stretch.planning.search.evolve import evolve, fastest_designs
 from stretch.planning.search.exact import search_exact
-from stretch.planning.search.goal import Goal, search_best
+from stretch.planning.search.goal import Goal, least_of, search_best
 from stretch.planning.search.merging import merge_stages
 from stretch.planning.search.refusal import refusal
 from stretch.planning.search.result import SearchResult
@@ -44,6 +44,21 @@ class Choice:
     found: SearchResult
     space: DesignSpace
     n_meet: int
+
+
+@dataclass(frozen=True)
+class Searched:
+    """Designs of a request, and the best of them.
+
+    Args:
+        space: The designs.
+        n_meet: Branched segments that they have, at least.
+        found: The best one; None if there is none.
+    """
+
+    space: DesignSpace
+    n_meet: int
+    found: SearchResult | None
 
 
 def macs_range(graph: OpGraph, config: PlanConfig) -> tuple[int, int]:
@@ -80,13 +95,9 @@ def choose(
     """
     _check(config, accuracy_source)
     goal = _goal(config, costs)
-    for name in config.keep:
-        if name not in (names := [stage.name for stage in stages]):
-            raise UnknownNameError.among("stage to keep", name, names)
-    merges = accuracy_source is not None and accuracy_source.merges
-    space, n_meet, found = _searched(graph, config, costs, stages, merges=merges)
-    if accuracy_source is None and config.params is None:
-        found = _least([found, *_by_fewer(graph, config, costs, stages)])
+    parts = search_request(graph, config, costs, stages, accuracy_source)
+    space, n_meet = parts[0].space, parts[0].n_meet
+    found = least_of([part.found for part in parts if part.found is not None])
     if found is None and not explain:
         raise InfeasibleError(f"no design of `{graph.name}` meets the constraints")
     if found is None:
@@ -130,10 +141,35 @@ def stretched_space(
     return merge_stages(graph, space) if merged and "stretch" in config.planned_kinds else space
 
 
+def search_request(
+    graph: OpGraph, config: PlanConfig, costs: Costs, stages: Sequence[Segment], accuracy_source: AccuracySource | None
+) -> list[Searched]:
+    """All designs of a request, as spaces of which each is searched by itself: its own first, then those that belong to it as well.
+
+    Args:
+        graph: The original network.
+        config: The request, checked.
+        costs: Costs on the device.
+        stages: The segments of the network.
+        accuracy_source: What predicts the accuracy of designs, where the request is about it.
+
+    Raises:
+        UnknownNameError: If a stage to keep does not exist.
+    """
+    for name in config.keep:
+        if name not in (names := [stage.name for stage in stages]):
+            raise UnknownNameError.among("stage to keep", name, names)
+    merges = accuracy_source is not None and accuracy_source.merges
+    found = _searched(graph, config, costs, stages, merges=merges)
+    if accuracy_source is None and config.params is None:
+        found += _by_fewer(graph, config, costs, stages)
+    return found
+
+
 def _searched(
     graph: OpGraph, config: PlanConfig, costs: Costs, stages: Sequence[Segment], *, merges: bool, holders: Sequence[str] | None = None
-) -> tuple[DesignSpace, int, SearchResult | None]:
-    """The space of a request with the meeting points its designs must have, and the best of them.
+) -> list[Searched]:
+    """The spaces of a request for all its processors, with the meeting points that designs must have, and the best of them.
 
     With `merges` it is known what merged stages lose, so that they need not be kept for the last.
     """
@@ -152,12 +188,12 @@ def _searched(
                 if found is not None:
                     break
     if set(config.planned_kinds) == {"stretch"}:
-        return fine, n_meet, found
+        return [Searched(fine, n_meet, found)]
     if config.exact or config.cuts == "stages":
         mixed = with_exact_kinds(graph, config, space)
     else:
         mixed = cut_blocks(graph, config, space, config.planned_kinds, merged=merged)
-    return mixed, n_meet, _mixed(graph, config, costs, mixed, n_meet)
+    return _mixed(graph, config, costs, mixed, n_meet)
 
 
 def _cut(graph: OpGraph, config: PlanConfig, space: DesignSpace, *, merged: bool) -> DesignSpace:
@@ -165,8 +201,8 @@ def _cut(graph: OpGraph, config: PlanConfig, space: DesignSpace, *, merged: bool
     return space if config.cuts == "stages" else cut_blocks(graph, config, space, merged=merged)
 
 
-def _by_fewer(graph: OpGraph, config: PlanConfig, costs: Costs, stages: Sequence[Segment]) -> list[SearchResult]:
-    """The best designs on fewer of the processors where a request for those would merge stages.
+def _by_fewer(graph: OpGraph, config: PlanConfig, costs: Costs, stages: Sequence[Segment]) -> list[Searched]:
+    """The designs on fewer of the processors where a request for those would merge stages.
 
     One processor more may let stages branch by themselves, so that nothing is merged; the
     design must not be slower for it. Its options are told for all processors of the request,
@@ -176,20 +212,13 @@ def _by_fewer(graph: OpGraph, config: PlanConfig, costs: Costs, stages: Sequence
         return []
     if config.best_in.tried:
         return []
-    found: list[SearchResult] = []
+    found: list[Searched] = []
     for count in range(2, len(config.processors)):
         for some in combinations(config.processors, count):
             request = config.on(some)
             if search_some(_space(request, costs, stages, _join(request)), *macs_range(graph, config), config.n_meet) is None:
-                _, _, best = _searched(graph, request, costs, stages, merges=False, holders=config.processors)
-                found += [best] if best is not None else []
+                found += _searched(graph, request, costs, stages, merges=False, holders=config.processors)
     return found
-
-
-def _least(found: Sequence[SearchResult | None]) -> SearchResult | None:
-    """The best of the designs of several searches; the first of equals."""
-    some = [each for each in found if each is not None]
-    return min(some, key=lambda each: each.ms if each.value is None else each.value, default=None)
 
 
 def _goal(config: PlanConfig, costs: Costs) -> Goal:
@@ -197,18 +226,20 @@ def _goal(config: PlanConfig, costs: Costs) -> Goal:
     return Goal.of(config.best_in, costs.predictor.device, config.processors)
 
 
-def _mixed(graph: OpGraph, config: PlanConfig, costs: Costs, space: DesignSpace, n_meet: int) -> SearchResult | None:
-    """The fastest design of a space with segments that are divided exactly.
+def _mixed(graph: OpGraph, config: PlanConfig, costs: Costs, space: DesignSpace, n_meet: int) -> list[Searched]:
+    """The designs of a space with segments that are divided exactly, and the best of them.
 
     Where scaled copies need merged stages, they keep as many meeting points as they
     can have; a design without them loses no accuracy and needs no more than are asked for.
     """
     goal, macs = _goal(config, costs), macs_range(graph, config)
     several = config.strategy in ("exact", "evolve")
-    found = [_best(graph, config, goal, space, n_meet) if several else search(config.strategy, space, *macs, n_meet)]
+    best = _best(graph, config, goal, space, n_meet) if several else search(config.strategy, space, *macs, n_meet)
+    found = [Searched(space, n_meet, best)]
     if n_meet > config.n_meet:
-        found.append(search_best(without_stretched(space), *macs, config.n_meet, goal))
-    return _least(found)
+        same = without_stretched(space)
+        found.append(Searched(same, config.n_meet, search_best(same, *macs, config.n_meet, goal)))
+    return found
 
 
 def _check(config: PlanConfig, accuracy_source: AccuracySource | None) -> None:

@@ -11,13 +11,13 @@ from msgspec.structs import replace
 from predictors.devices import DeviceProfile
 from predictors.errors import InfeasibleError, UnknownNameError, UsageError
 from predictors.graph import OpGraph
-from stretch.planning.choose import choose, stretched_space
+from stretch.planning.choose import choose, search_request
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import AccuracySource
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.plan import Asked
-from stretch.planning.search.banded import with_exact_kinds, without_stretched
+from stretch.planning.search.banded import without_stretched
 from stretch.planning.search.bounds import loss_of
 from stretch.planning.search.criteria import FREE, Criteria, undominated
 from stretch.planning.search.layers import TIE
@@ -25,7 +25,6 @@ from stretch.planning.search.measures import Power
 from stretch.planning.search.placing_sides import place_sides
 from stretch.planning.search.result import SearchResult
 from stretch.planning.search.seams import without_seams
-from stretch.planning.search.space import DesignSpace
 from stretch.planning.sentences import Mention, Sentence
 
 #: What may be weighed, in the order in which designs are searched for: the first of those asked for is made least, the others are bounded.
@@ -108,22 +107,27 @@ def front(
     asked = Asked.of(graph, device, config, accuracy_source)
     source, checked = asked.accuracy_source, asked.config
     _check(names, checked, source, count)
-    space = _space(asked, source)
     power = Power.of(device, checked.processors) if "energy" in names else None
     losses = None if source is None else source.losses
-    criteria = Criteria(space, *asked.macs, checked.n_meet, power, losses)
     own = tuple("loss" if name in ("agreement", "accuracy") else name for name in WEIGHED if name in names)
-    levels = Levels(criteria, own, source)
-    found = levels.grid(count or MOST) if len(own) == 3 else levels.pair(count)
+    request = replace(checked, min_accuracy=None, min_agreement=None, objective="latency", latency_budget=None)
+    parts = search_request(asked.trunk, request, asked.costs, asked.stages, source)
+    found, values = [], []
+    for part in parts:
+        if part.found is not None:
+            criteria = Criteria(part.space, *asked.macs, part.n_meet, power, losses)
+            levels = Levels(criteria, own, source)
+            some = levels.grid(count or MOST) if len(own) == 3 else levels.pair(count)
+            found += some
+            values += [[criteria.value(name, each) for name in own] for each in some]
     if not found:
         # the planner's own refusal names the tightest rule
-        request = replace(checked, min_accuracy=None, min_agreement=None, objective="latency", latency_budget=None)
         choose(asked.trunk, request, asked.costs, asked.stages, source)
         raise InfeasibleError(f"no design of `{graph.name}` meets the constraints")
-    kept = undominated(found, [[criteria.value(name, each) for name in own] for each in found])
+    kept = _spread(undominated(found, values), count or MOST)
     best = sorted((found[i] for i in kept), key=lambda each: (each.ms, each.macs), reverse=True)
     designs = tuple(designed(asked, each) for each in best)
-    return Front(tuple(names), designs, asked, space.size_log10, max(each.evaluated for each in found))
+    return Front(tuple(names), designs, asked, parts[0].space.size_log10, max(each.evaluated for each in found))
 
 
 def check_weighed(names: Sequence[str]) -> tuple[str, ...]:
@@ -168,12 +172,11 @@ def _check(weighed: Sequence[str], config: PlanConfig, source: AccuracySource | 
         )
 
 
-def _space(asked: Asked, source: AccuracySource | None) -> DesignSpace:
-    """All designs of a request, merged stages among them wherever what they lose is known or nobody asks."""
-    config = asked.config
-    free = config.merge == "auto" and not config.meet and (source is None or source.merges)
-    space = stretched_space(asked.trunk, config, asked.costs, asked.stages, merged=config.merge == "always" or free)
-    return space if set(config.planned_kinds) == {"stretch"} else with_exact_kinds(asked.trunk, config, space)
+def _spread(numbers: Sequence[int], count: int) -> list[int]:
+    """At most `count` of the numbers, evenly along them, both ends included where there is more than one."""
+    if len(numbers) <= count:
+        return list(numbers)
+    return list(dict.fromkeys(numbers[round(i * (len(numbers) - 1) / max(count - 1, 1))] for i in range(count)))
 
 
 @dataclass(frozen=True)
@@ -245,10 +248,8 @@ class Levels:
                 if each is not None:
                     found.append(each if weighed is None else dataclass_replace(each, optimal=False))
         kept = undominated(found, [[self.criteria.value(name, each) for name in self.names] for each in found])
-        if len(kept) > count:
-            # evenly along the first thing, ends included
-            kept = [kept[round(i * (len(kept) - 1) / max(count - 1, 1))] for i in range(count)]
-        return [found[i] for i in dict.fromkeys(kept)]
+        # evenly along the first thing
+        return [found[i] for i in _spread(kept, count)]
 
     def _end(self, name: str, then: str) -> SearchResult:
         """The design that has least of one thing; of a loss, the best that computes what the original computes, branched or not."""
@@ -259,6 +260,9 @@ class Levels:
                 return found
         least = self.criteria.best((name, then), {})
         assert least is not None, "there is a design, or this is not asked"
+        if name in FREE and not least.optimal:
+            # what is not proved to be the least of all may be proved the best of those that have no more
+            return self.criteria.best((then, name), {name: self.criteria.value(name, least)}) or least
         return least
 
     def _bounds(self, name: str, least: float, most: float, count: int) -> list[float]:

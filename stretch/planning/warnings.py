@@ -7,7 +7,7 @@ from predictors.predictor import not_measured
 from predictors.rewrites import changing, exact
 from predictors.rewrites.grouped import GROUPED, is_grouped
 from predictors.rows import height
-from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER, Rival
+from stretch.planning.cost.compare import BRANCHED, LEAST_GAIN, NO_CLEAR_WINNER, Rival
 from stretch.planning.design.scale import scaled_graph
 from stretch.planning.network.parts import mixing
 from stretch.planning.result import PlanResult
@@ -140,7 +140,10 @@ def warnings_of(result: PlanResult, low: int, high: int) -> tuple[str, ...]:
         )
     elif result.recommended != BRANCHED:
         rival = next(rival for rival in result.recommendation.rivals if rival.name == result.recommended)
-        warnings.append(
-            f"`{rival.name}` is predicted to be faster than the branched model, with a probability of {1 - rival.probability:.2f}; {_measure(rival)}"
-        )
+        if rival.ratio < 1:
+            said = f"`{rival.name}` is predicted to be faster than the branched model, with a probability of {1 - rival.probability:.2f}"
+        else:
+            gain = f"less than the {LEAST_GAIN - 1:.0%} that branches are to gain"
+            said = f"use `{rival.name}`: the branched model is predicted to be {rival.ratio:.3f} times as fast, {gain}"
+        warnings.append(f"{said}; {_measure(rival)}")
     return tuple(warnings)

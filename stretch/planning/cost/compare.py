@@ -8,6 +8,7 @@ whether the intervals of their times overlap, but in how many draws of those num
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
+from itertools import combinations
 from typing import Any
 
 import msgspec
@@ -23,7 +24,10 @@ from stretch.planning.cost.uncertain import Factors, Floats, Unknown, added, dra
 NO_CLEAR_WINNER = "no clear winner"
 BRANCHED = "branched"
 
-#: How likely a run must be the faster one to be recommended.
+#: Times as fast as every control that branches must be predicted to be: one processor is less to build and to keep.
+LEAST_GAIN = 1.03
+
+#: How likely branches must fall short of that for a control to be recommended.
 SURE = 0.7
 
 #: Factors on the time of every transfer that a prediction is stated for.
@@ -99,6 +103,11 @@ class PredictedRun:
                 ends[number] = own + (uncertain.slowest(starts) if starts else 0.0)
             total = total + uncertain.slowest(ends.values())
         return total
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether two branches compute at the same time somewhere: both take time, and neither waits for the other."""
+        return any(_side_by_side(branches) for branches in self.segments)
 
     @property
     def unknowns(self) -> set[Unknown]:
@@ -201,11 +210,11 @@ class Recommendation:
 
 
 def recommend(branched: PredictedRun, controls: Mapping[str, PredictedRun], told: Collection[str] = ()) -> Recommendation:
-    """The run that is likely to be the fastest.
+    """What to run.
 
-    The branched run is recommended if the probability that it is faster than every
-    control is at least `SURE`; else the control that is predicted to be the fastest, if it is
-    faster than the branched run with that probability. Else nothing is.
+    The branched run is recommended if branches overlap, it is predicted to be at least `LEAST_GAIN` times
+    as fast as every control, and the 90 % interval of every such ratio lies above 1. Else the control that is
+    predicted to be the fastest is, if with the probability `SURE` branches do not reach that gain over it. Else nothing is.
 
     Args:
         branched: The design.
@@ -217,22 +226,32 @@ def recommend(branched: PredictedRun, controls: Mapping[str, PredictedRun], told
     theirs = {name: control.drawn_ms(factors) for name, control in controls.items()}
     rivals = tuple(_rival(name, control, branched, theirs[name], ours) for name, control in controls.items())
     beatable = {name: ms for name, ms in theirs.items() if name not in told}
-    recommended = advised(ours, beatable, {rival.name: rival.ms for rival in rivals if rival.name not in told})
+    recommended = advised(branched, {name: controls[name] for name in beatable}, factors)
     return Recommendation(recommended, _wins(ours, beatable), float(np.mean(ours)), *uncertain.interval(ours), rivals, frozenset(told))
 
 
-def advised(ours: Floats, theirs: Mapping[str, Floats], ms: Mapping[str, float]) -> str:
-    """What to run, by the times of all draws.
+def advised(
+    branched: PredictedRun, controls: Mapping[str, PredictedRun], draws: Mapping[Unknown, Floats], fixed: Factors | None = None
+) -> str:
+    """What to run, by the rule of `recommend`.
 
     Args:
-        ours: Of the branched run.
-        theirs: Of each control that may be recommended.
-        ms: What each of them is predicted to take.
+        branched: The design.
+        controls: The controls that may be recommended, by name.
+        draws: Factors on numbers in each draw, `fixed` among them.
+        fixed: Factors on numbers in the prediction itself.
     """
-    if _wins(ours, theirs) >= SURE:
+    ours, ms = branched.drawn_ms(draws), branched.ms(fixed)
+    theirs = {name: control.drawn_ms(draws) for name, control in controls.items()}
+    predicted = {name: control.ms(fixed) for name, control in controls.items()}
+    if branched.overlaps and all(
+        predicted[name] >= LEAST_GAIN * ms and uncertain.interval(each / ours)[0] > 1 for name, each in theirs.items()
+    ):
         return BRANCHED
-    fastest = min(ms, key=lambda name: ms[name], default=None)
-    return fastest if fastest is not None and float(np.mean(theirs[fastest] < ours)) >= SURE else NO_CLEAR_WINNER
+    fastest = min(predicted, key=lambda name: predicted[name], default=None)
+    if fastest is None or float(np.mean(theirs[fastest] < LEAST_GAIN * ours)) < SURE:
+        return NO_CLEAR_WINNER
+    return fastest
 
 
 def certainty(found: Recommendation, branched: PredictedRun, single: PredictedRun | None) -> Certainty:
@@ -272,6 +291,16 @@ def single_run(graph: OpGraph, processor: str, precision: str, ms: float, predic
     estimate = predictor.predict(graph, processor, precision)
     moving = {} if is_host(processor) else {kind_of(processor): ms - estimate.computing_ms}
     return PredictedRun([[Branch.of(estimate, predictor.device, moving)]])
+
+
+def _side_by_side(branches: Sequence[Branch]) -> bool:
+    """Whether two branches of a segment take time and neither waits for the other, directly or through others."""
+    behind: dict[int, set[int]] = {}
+    for number in TopologicalSorter({i: branch.waits for i, branch in enumerate(branches)}).static_order():
+        waits = branches[number].waits
+        behind[number] = set(waits).union(*(behind[each] for each in waits))
+    busy = [number for number, branch in enumerate(branches) if branch.fixed_ms or any(branch.parts.values())]
+    return any(a not in behind[b] and b not in behind[a] for a, b in combinations(busy, 2))
 
 
 def _wins(ours: Floats, theirs: Mapping[str, Floats]) -> float:

@@ -76,7 +76,7 @@ def _changed(
         factor=factor,
         makespan_ms=ms,
         speedup=min(theirs.values()) / ms if theirs else None,
-        recommended=advised(branched.drawn_ms(factors), {name: control.drawn_ms(factors) for name, control in controls.items()}, theirs),
+        recommended=advised(branched, controls, factors, fixed),
     )
 
 

@@ -327,6 +327,7 @@ def without_stretched(space: DesignSpace) -> DesignSpace:
     """The designs of a space that compute what the original computes."""
     other = copy(space)
     other.options = [[o for o in options if o.exact or not o.branched] for options in space.ready]
+    other.thinned = False
     return other
 
 

@@ -18,6 +18,7 @@ from stretch.planning.search.goal import least_of
 from stretch.planning.search.layers import TIE
 from stretch.planning.search.measures import LATENCY, MACS, Measure, Power, Toll, on_only, told_by, weighed
 from stretch.planning.search.result import SearchResult
+from stretch.planning.search.sieve import sieved
 from stretch.planning.search.space import DesignSpace
 
 #: What is bounded without a label of its own in the search.
@@ -74,15 +75,25 @@ class Criteria:
         Raises:
             ValueError: If too much is bounded.
         """
+        return self._least(name, bounds, also)[0]
+
+    def _least(
+        self, name: str, bounds: Mapping[str, float], also: tuple[str, float] | None = None
+    ) -> tuple[SearchResult | None, DesignSpace]:
+        """The design of `least`, and a space that has every design with as little."""
         adding = [each for each in bounds if each not in FREE]
         if len(adding) > 1:
             raise ValueError(f"{' and '.join(adding)} cannot be bounded at once")
         if name == "memory":
-            return self._least_memory(bounds)
+            return self._least_memory(bounds), self.space
         part = self._small(bounds["memory"]) if "memory" in bounds else self.space
         high = min(self.high, floor(bounds["macs"] + TIE)) if "macs" in bounds else self.high
-        if high < self.low or not all(part.options):
-            return None
+        if high < self.low:
+            return None, self.space
+        if name == "latency" and not adding and also is None and part is self.space:
+            return sieved(part, self.low, high, self.n_meet)
+        if not all(part.options):
+            return None, self.space
         found = []
         for group in self._groups((name, *adding, *(also or ())[:1])):
             some = on_only(part, group)
@@ -95,7 +106,7 @@ class Criteria:
             each = search_least(some, self.low, high, self.n_meet, cost, within)
             if each is not None:
                 found.append(each)
-        return least_of(found)
+        return least_of(found), self.space
 
     def best(self, names: Sequence[str], bounds: Mapping[str, float]) -> SearchResult | None:
         """The design that has least of one thing, and of several such that of another.
@@ -104,12 +115,12 @@ class Criteria:
             names: The one and the other.
             bounds: As of `least`.
         """
-        first = self.least(names[0], bounds)
+        first, space = self._least(names[0], bounds)
         if first is None:
             return None
         # a branch that nobody waits for can be smaller and cost no time: equal designs are frequent
         kept = {key: bound for key, bound in bounds.items() if key in FREE and key != names[1]}
-        second = self.least(names[1], {**kept, names[0]: self.value(names[0], first)})
+        second = replace(self, space=space).least(names[1], {**kept, names[0]: self.value(names[0], first)})
         if second is None or self.value(names[1], second) > self.value(names[1], first):
             return first
         return replace(second, optimal=first.optimal and second.optimal)

@@ -12,7 +12,6 @@ from stretch.planning.config import PlanConfig
 from stretch.planning.network.segments import Segment
 from stretch.planning.network.units import feature_maps
 from stretch.planning.search.banded import BandedSpace
-from stretch.planning.search.merging import thinning_for
 from stretch.planning.search.offers import Offer
 from stretch.planning.search.space import DesignSpace
 
@@ -54,11 +53,11 @@ def with_cuts(graph: OpGraph, banded: BandedSpace, fine: DesignSpace, *, merged:
             if not (whole and stages[stage].branchable):
                 segment = _cut(graph, fine, banded.name(first, last), run[0].start, run[-1].end)
                 if segment.branchable and segment.graph.macs:
-                    offers = fine.offered(segment, first, len(run), thinning_for(fine))
+                    offers = fine.offered(segment, first, len(run))
                     more[first] += [offer for offer in offers if _pays(banded, first, last, offer)]
             if run[-1].tapped:
                 break
-    return fine.with_offers(more)
+    return fine.with_runs(more)
 
 
 def _cut(graph: OpGraph, space: DesignSpace, name: str, start: str, end: str) -> Segment:

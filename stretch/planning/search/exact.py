@@ -92,7 +92,7 @@ def search_least(
         using: Options of which some segment has to have one; None for any.
 
     Returns:
-        The design, its `value` that of the measure; None if there is none.
+        The design, its `value` that of the measure; None if there is none. It is not called optimal where the space is thinned.
     """
     states = _States(len(space.holders), n_meet + 1, space.longest_span, 1 if using is None else 2)
     layers = [_layer(space, options, states, cost, using, within) for options in space.options]
@@ -107,8 +107,9 @@ def search_least(
         return None
     picks = _picks(space, path)
     ms = path.ms if cost is LATENCY else LATENCY.total(space, picks)
-    gap = path.gap if path.optimal or path.bound > 0 else float("nan")
-    return SearchResult(picks, ms, path.macs, path.optimal, gap, _evaluated(space), path.ms)
+    proved = path.optimal and not space.thinned
+    gap = path.gap if proved or (path.bound > 0 and not space.thinned) else float("nan")
+    return SearchResult(picks, ms, path.macs, proved, gap, _evaluated(space), path.ms)
 
 
 def _ends(space: DesignSpace, states: "_States", n_meet: int, cost: Measure) -> tuple[Floats, int]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import isnan, nan
 
 from predictors.devices import DeviceProfile
 from stretch.planning.cost.ways import Ways
@@ -110,10 +111,13 @@ def least_of(found: Sequence[SearchResult]) -> SearchResult | None:
     if not found:
         return None
     best = min(found, key=_value)
+    evaluated = max(each.evaluated for each in found)
+    if any(isnan(each.gap) for each in found):
+        return replace(best, optimal=False, gap=nan, evaluated=evaluated)
     # a search that was cut short may have missed a design as good as its bound
     bound = min(_value(each) / (1 + each.gap) for each in found)
     optimal = best.optimal and bound >= _value(best)
-    return replace(best, optimal=optimal, gap=0.0 if optimal else _value(best) / bound - 1, evaluated=max(e.evaluated for e in found))
+    return replace(best, optimal=optimal, gap=0.0 if optimal else _value(best) / bound - 1, evaluated=evaluated)
 
 
 def _value(found: SearchResult) -> float:

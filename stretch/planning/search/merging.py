@@ -11,14 +11,8 @@ from itertools import combinations
 
 from predictors.graph import OpGraph
 from stretch.planning.network.segments import Segment
-from stretch.planning.search.offers import Offer, Thinning
+from stretch.planning.search.offers import Offer
 from stretch.planning.search.space import DesignSpace
-
-#: Most widths and depths of a branch of merged stages where a search works out all options, by the number of processors: combinations are
-#: a power of it. The search for the least latency (`stretch.planning.search.sieve`) has them all.
-STEPS = {2: Thinning(9, 8), 3: Thinning(6, 6)}
-#: The same with more processors.
-FEWEST = Thinning(4, 3)
 
 
 def merge_stages(graph: OpGraph, space: DesignSpace) -> DesignSpace:
@@ -35,17 +29,8 @@ def merge_stages(graph: OpGraph, space: DesignSpace) -> DesignSpace:
         if not all(stage.branchable and stage.name not in space.kept for stage in run) or any(stage.tapped for stage in run[:-1]):
             continue
         segment = space.costs.cut(graph, merged_name(run), run[0].start, run[-1].end)
-        more[first] += space.offered(segment, first, len(run), thinning_for(space))
-    return space.with_offers(more)
-
-
-def thinning_for(space: DesignSpace) -> Thinning:
-    """How many scales a branch of a run has where all options are worked out.
-
-    Args:
-        space: The space that the run is for.
-    """
-    return STEPS.get(len(space.processors), FEWEST)
+        more[first] += space.offered(segment, first, len(run))
+    return space.with_runs(more)
 
 
 def merged_name(stages: Sequence[Segment]) -> str:

@@ -42,7 +42,12 @@ GOLDEN = (5**0.5 - 1) / 2
 
 
 def search_sieved(space: DesignSpace, low: int, high: int, n_meet: int) -> SearchResult | None:
-    """The fastest design of a space with all scales of its offers.
+    """The fastest design of a space with all scales of its offers; arguments and result are those of `sieved`."""
+    return sieved(space, low, high, n_meet)[0]
+
+
+def sieved(space: DesignSpace, low: int, high: int, n_meet: int) -> tuple[SearchResult | None, DesignSpace]:
+    """The fastest design of a space with all scales of its offers, and a smaller space that has every design as fast.
 
     Args:
         space: All legal designs.
@@ -52,22 +57,23 @@ def search_sieved(space: DesignSpace, low: int, high: int, n_meet: int) -> Searc
 
     Returns:
         The design, or None if there is none. Where even the options within the slack are too many, `optimal` is false and `gap`
-        says how much faster one might be.
+        says how much faster one might be; then the smaller space need not have all that are as fast.
     """
     offers = [[offer.full for offer in some if offer.full.count] for some in space.offers]
     if sum(offer.count for some in offers for offer in some) <= FEW:
-        return search_exact(_full(space, offers), low, high, n_meet)
+        full = _full(space, offers)
+        return search_exact(full, low, high, n_meet), full
     coarse, guide = _coarse(space, offers, low, high, n_meet)
     if guide is None:
-        return search_exact(_full(space, offers) if space.longest_span == 1 else space, low, high, n_meet)
-    found = _Priced(space, offers, low, high, n_meet, _price(coarse, low, high, n_meet)).search(guide)
+        return search_exact(space, low, high, n_meet), space
+    found, near = _Priced(space, offers, low, high, n_meet, _price(coarse, low, high, n_meet)).search(guide)
     if found.optimal:
-        return found
-    # the bound says too little: all options are worked out, of merged segments those of a few scales
-    other = search_exact(_full(space, offers) if space.longest_span == 1 else space, low, high, n_meet)
-    if other is None or (space.longest_span > 1 and found.ms <= other.ms):
-        return found
-    return other if space.longest_span == 1 else replace(other, optimal=False, gap=(1 + found.gap) * other.ms / found.ms - 1)
+        return found, near
+    # the bound says too little: all options are worked out, of runs of segments perhaps those of a few scales
+    other = search_exact(space, low, high, n_meet)
+    if other is None or (space.thinned and found.ms <= other.ms):
+        return found, near
+    return (replace(other, gap=(1 + found.gap) * other.ms / found.ms - 1) if space.thinned else other), space
 
 
 def search_some(space: DesignSpace, low: int, high: int, n_meet: int) -> SearchResult | None:
@@ -81,7 +87,7 @@ def search_some(space: DesignSpace, low: int, high: int, n_meet: int) -> SearchR
     """
     offers = [[offer.full for offer in some if offer.full.count] for some in space.offers]
     _, found = _coarse(space, offers, low, high, n_meet)
-    return found or search_exact(_full(space, offers), low, high, n_meet)
+    return found or search_exact(space, low, high, n_meet)
 
 
 def _coarse(
@@ -104,6 +110,7 @@ def _with(space: DesignSpace, more: Sequence[Sequence[Ways]]) -> DesignSpace:
     """A space with some options beside those that are ready."""
     other = copy(space)
     other.options = [[*ready, *made] for ready, made in zip(space.ready, more, strict=True)]
+    other.thinned = False
     return other
 
 
@@ -223,8 +230,8 @@ class _Priced:
         #: No design is faster than this, ms.
         self.bound = float(self._distances.to_end[0, self._space.holders.index(self._space.costs.host), 0]) + self._refund
 
-    def search(self, guide: SearchResult) -> SearchResult:
-        """The fastest design.
+    def search(self, guide: SearchResult) -> tuple[SearchResult, DesignSpace]:
+        """The fastest design, and the space it was found in, which has every design as fast where it is optimal.
 
         Args:
             guide: Some design.
@@ -235,14 +242,15 @@ class _Priced:
             self._tighten()
         while True:
             more, complete = self._within(slack)
-            found = search_exact(_with(self._space, more), self._low, self._high, self._n_meet)
+            near = _with(self._space, more)
+            found = search_exact(near, self._low, self._high, self._n_meet)
             if found is not None and found.ms <= best.ms:
                 best = found
             reached = best.ms <= self.bound + slack + TIE
             if reached or not complete:
                 bound = max(self.bound, found.ms / (1 + found.gap) if complete and found is not None else self.bound)
                 optimal = complete and found is not None and found.optimal
-                return replace(best, optimal=optimal, gap=0.0 if optimal else best.ms / bound - 1 if bound > 0 else nan)
+                return replace(best, optimal=optimal, gap=0.0 if optimal else best.ms / bound - 1 if bound > 0 else nan), near
             slack = min(best.ms - self.bound, WIDER * slack)
 
     def _tighten(self) -> None:

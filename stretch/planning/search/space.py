@@ -17,6 +17,13 @@ from stretch.planning.search.rules import Rules
 
 #: Scales of a branch that are looked at first where any will do.
 SAMPLE = Thinning(4, 3)
+#: Combinations of scales in runs of segments up to which all of them are worked out.
+MOST_COMBINATIONS = 400_000
+#: Scales of a branch in a run where there are more, by the number of processors: combinations are a power of it. The search for the least
+#: latency (`stretch.planning.search.sieve`) has all of them nevertheless.
+STEPS = {2: Thinning(9, 8), 3: Thinning(6, 6)}
+#: The same with more processors.
+FEWEST = Thinning(4, 3)
 
 
 class DesignSpace:
@@ -69,6 +76,8 @@ class DesignSpace:
         self.ready: list[list[Ways]] = []
         #: What is not.
         self.offers: list[list[Offer]] = []
+        #: Whether `options` lacks some scales of segments that the space has.
+        self.thinned = False
         self._options: list[list[Ways]] | None = None
         for i, segment in enumerate(self.segments):
             self.ready.append([self.whole(segment, p, self.arriving[i]) for p in self.processors])
@@ -142,20 +151,19 @@ class DesignSpace:
             np.ones(1), entering, ms, ms, np.array([cost.peak_bytes]), busy=lambda: {processor: ms},
         ))  # fmt: skip
 
-    def offered(self, segment: Segment, first: int, span: int, thinning: Thinning | None = None) -> list[Offer]:
+    def offered(self, segment: Segment, first: int, span: int) -> list[Offer]:
         """A segment in scaled copies, on every subset of the processors.
 
         Args:
             segment: The segment: one of the space, or several that follow each other as one.
             first: Number of the first segment it consists of.
             span: How many these are.
-            thinning: How many scales of each branch there are where all options are asked for; None for all.
         """
         following = self.segments[first + span] if first + span < len(self.segments) else None
         kind: JoinKind = self.join if self.join in join_kinds(segment, following) else DEFAULT
         counts = range(2, min(len(self.processors), segment.width) + 1)
         subsets = (subset for count in counts for subset in combinations(self.processors, count))
-        every = (Offer(segment, subset, kind, self.arriving[first], self.costs, self.rules, span, thinning) for subset in subsets)
+        every = (Offer(segment, subset, kind, self.arriving[first], self.costs, self.rules, span) for subset in subsets)
         return [self.costs.remembered(Offered).shared(offer) for offer in every]
 
     def with_offers(self, more: Sequence[Sequence[Offer]]) -> "DesignSpace":
@@ -163,6 +171,22 @@ class DesignSpace:
         other = copy(self)
         other._options = None
         other.offers = [[*offers, *extra] for offers, extra in zip(self.offers, more, strict=True)]
+        return other
+
+    def with_runs(self, more: Sequence[Sequence[Offer]]) -> "DesignSpace":
+        """The same with offers of runs of segments; of more than `MOST_COMBINATIONS` combinations `options` has only those of a few scales.
+
+        Those of many branches are thinned first.
+        """
+        thinned = False
+        for branches in range(len(self.processors), 1, -1):
+            if sum(offer.count for extra in more for offer in extra) <= MOST_COMBINATIONS:
+                break
+            few = STEPS.get(len(self.processors), FEWEST)
+            more = [[offer.thinned(few) if len(offer.subset) == branches else offer for offer in extra] for extra in more]
+            thinned = True
+        other = self.with_offers(more)
+        other.thinned = self.thinned or thinned
         return other
 
     def checked(self, options: Ways) -> Ways:

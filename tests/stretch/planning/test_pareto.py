@@ -5,13 +5,21 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+import stretch.planning.search.space as design_space
+from predictors.devices import load_device
 from predictors.errors import InfeasibleError, UsageError
 from stretch.planning.config import PlanConfig
+from stretch.planning.cost.energy import run_mj
+from stretch.planning.cost.makespan import timeline
 from stretch.planning.pareto import WEIGHED, Levels, front
 from stretch.planning.search.criteria import Criteria, undominated
 from stretch.planning.search.measures import Power
+from stretch.planning.search.merging import merge_stages
 from stretch.planning.search.result import SearchResult
+from stretch.planning.several import several
 from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.planning import spaces
@@ -19,6 +27,7 @@ from tests.stretch.planning.cost.measured import GRAPH, made
 from tests.stretch.planning.spaces import LOOSE, make_space, waiting
 
 MI9 = specified("mi9")
+FITTED = load_device("mi9")
 REQUEST = {"processors": ("cpu", "gpu"), "macs": (0.9, 1.1), "min_width": 0.75, **LOOSE}
 
 
@@ -57,8 +66,6 @@ def every_design(space, source, low, high):
 
 
 def test_each_design_of_the_front_is_the_fastest_that_loses_no_more():
-    from stretch.planning.search.merging import merge_stages
-
     found = front(GRAPH, MI9, PlanConfig(**REQUEST), ("latency", "agreement"), 6, predictor())
     space = merge_stages(GRAPH, make_space(GRAPH, min_width=0.75))
     every = every_design(space, predictor(), round(0.9 * GRAPH.macs), round(1.1 * GRAPH.macs))
@@ -198,3 +205,76 @@ def test_other_than_two_or_three_things_are_refused(weighed):
 def test_front_of_three_things_is_not_asked_for_in_full():
     with pytest.raises(UsageError, match="only fronts of two things are searched in full"):
         front(RESNET, MI9, PlanConfig(**SMALL), ("latency", "energy", "macs"), None)
+
+
+def beats(one, other):
+    """Whether one design is as good in time and multiply-accumulates as another, and better in one of them."""
+    pairs = list(zip(one, other, strict=True))
+    return all(a <= b * (1 + 1e-9) for a, b in pairs) and any(a < b * (1 - 1e-6) for a, b in pairs)
+
+
+def agree(blocks, size, config):
+    """Whether the front of a network has the best design of the same request, and none that the request's other designs beat."""
+    graph = small_resnet(size, blocks=blocks, mids=(64, 128, 256)[: len(blocks)])
+    try:
+        others = several(graph, FITTED, config, 4, 1.1)
+    except InfeasibleError:
+        with pytest.raises(InfeasibleError):
+            front(graph, FITTED, config, ("latency", "macs"), 4)
+        return
+    found = front(graph, FITTED, config, ("latency", "macs"), 4)
+    points, rivals = ([(e.ms, timeline(graph, e.design, found.asked.costs).macs) for e in some.designs] for some in (found, others))
+    assert others.optimal
+    assert all(each.optimal for each in found.designs)
+    assert points[-1][0] == pytest.approx(rivals[0][0])
+    assert not [(one, other) for one in (*rivals, *points) for other in points if beats(one, other)]
+
+
+@pytest.mark.parametrize("merge", ["auto", "always"])
+def test_front_ends_at_the_best_design_of_the_same_request(merge):
+    agree((2, 2), 64, PlanConfig(processors=("cpu", "gpu"), alpha=0.5, merge=merge))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("most", [0, 400_000], ids=["few scales worked out", "all scales worked out"])
+@settings(max_examples=6, deadline=None)
+@given(
+    st.sampled_from([(1, 2), (2, 2), (1, 1, 2)]),
+    st.sampled_from([32, 64]),
+    st.sampled_from([("cpu", "gpu"), ("cpu", "dsp"), ("cpu", "gpu", "dsp")]),
+    st.floats(0.1, 2.0),
+    st.sampled_from(["never", "auto", "always"]),
+    st.sampled_from([("stretch",), ("stretch", "rows")]),
+)
+def test_no_design_of_a_front_is_beaten_by_a_plan_of_the_same_request(most, blocks, size, processors, alpha, merge, kinds):
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(design_space, "MOST_COMBINATIONS", most)
+        agree(blocks, size, PlanConfig(processors=processors, alpha=alpha, merge=merge, kinds=kinds))
+
+
+@pytest.mark.parametrize("most", [0, 400_000], ids=["few scales worked out", "all scales worked out"])
+@pytest.mark.parametrize("names", [("latency", "macs"), ("latency", "energy"), ("energy", "macs")])
+def test_design_of_a_front_that_brute_force_beats_is_not_called_optimal(monkeypatch, most, names):
+    graph = small_resnet(32, blocks=(2, 1), mids=(32, 64))
+    every = merge_stages(graph, make_space(graph, min_width=0.6))
+    monkeypatch.setattr(design_space, "MOST_COMBINATIONS", most)
+    config = PlanConfig(processors=("cpu", "gpu"), macs=(0.9, 1.2), min_width=0.6, merge="always", **LOOSE)
+    found = front(graph, MI9, config, names, 4)
+    power = Power.of(MI9, every.processors) if "energy" in names else None
+    criteria = Criteria(every, *found.asked.macs, 1, power)
+    points = [
+        weigh(criteria, names, SearchResult(picks, ms, sum(int(o.macs[i]) for o, i in picks), True, 0.0, 0))
+        for picks, ms, _ in spaces.every_design(every, *found.asked.macs, 1)
+    ]
+    beaten = 0
+    for each in found.designs:
+        run = timeline(graph, each.design, found.asked.costs)
+        values = {"latency": run.makespan_ms, "macs": run.macs, "energy": run_mj(run, MI9)}
+        one = tuple(values[name] for name in names)
+        better = any(beats(other, one) for other in points)
+        assert not (better and each.optimal)
+        beaten += better
+    assert len(points) > 1000
+    if most:
+        assert not beaten
+        assert all(each.optimal for each in found.designs)

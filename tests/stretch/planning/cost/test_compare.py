@@ -53,6 +53,11 @@ def test_branches_that_wait_for_each_other_lose_when_one_is_slower_and_gain_noth
 @pytest.mark.parametrize(
     ("branched", "controls", "recommended"),
     [
+        (39.82, {"single:gpu": {CPU: 39.86}}, "single:gpu"),
+        (9.0, {"single:gpu": {CPU: 9.26}}, "single:gpu"),
+        (9.0, {"single:gpu": {CPU: 9.28}}, BRANCHED),
+        (9.0, {"single:gpu": {CPU: 9.28}, "a": {CPU: 9.1}}, "a"),
+        (3.0, {"a": {GPU: 4.2}}, NO_CLEAR_WINNER),
         (3.19, {"sequential_same_macs": {GPU: 3.20}}, NO_CLEAR_WINNER),
         (3.0, {"a": {GPU: 9.0}, "b": {GPU: 10.0}}, BRANCHED),
         (3.0, {"a": {GPU: 9.0}, "b": {GPU: 3.1}}, NO_CLEAR_WINNER),
@@ -61,9 +66,20 @@ def test_branches_that_wait_for_each_other_lose_when_one_is_slower_and_gain_noth
         (9.0, {"a": {CPU: 8.0}}, "a"),
     ],
 )
-def test_a_run_is_recommended_only_where_it_is_likely_to_be_the_fastest(branched, controls, recommended):
-    found = recommend(run([{CPU: branched}]), {name: run([parts]) for name, parts in controls.items()})
+def test_branches_are_recommended_only_where_their_gain_is_sure_and_worth_it(branched, controls, recommended):
+    found = recommend(run([{CPU: branched}, {CPU: branched}]), {name: run([parts]) for name, parts in controls.items()})
     assert found.recommended == recommended
+
+
+def test_what_does_not_run_side_by_side_is_never_recommended_as_branches():
+    alone = {"single:gpu": run([{CPU: 20.0}])}
+    for branches in ([Branch({CPU: 5.0})], [Branch({CPU: 5.0}), Branch({})], [Branch({CPU: 5.0}), Branch({CPU: 2.0}, (0,))]):
+        assert not PredictedRun([branches]).overlaps
+        assert recommend(PredictedRun([branches]), alone).recommended == NO_CLEAR_WINNER
+    chain = [Branch({CPU: 5.0}), Branch({}, (0,)), Branch({GPU: 5.0}, (1,))]
+    assert not PredictedRun([chain]).overlaps
+    beside = [Branch({CPU: 5.0}), Branch({CPU: 1.0}, (0,)), Branch({CPU: 1.0}, (0,))]
+    assert recommend(PredictedRun([beside]), alone).recommended == BRANCHED
 
 
 def test_number_to_measure_next_is_the_one_that_moves_the_ratio_most():
@@ -100,18 +116,19 @@ def test_runs_of_a_plan_take_what_the_plan_says():
     assert (at_one.makespan_ms, at_one.speedup) == pytest.approx((result.run.makespan_ms, result.speedup))
 
 
-def test_network_beside_itself_is_no_winner():
+def test_network_beside_itself_is_left_as_it_is():
     result = evaluate(small_resnet(), MI9, identity_design(small_resnet()))
     graph, predictor = small_resnet(), LatencyPredictor(MI9)
     ms = predictor.predict(graph, "cpu", "fp32").computing_ms
     one = single_run(graph, "cpu", "fp32", ms, predictor)
     assert one.ms() == pytest.approx(ms)
-    assert recommend(one, {"again": one}).recommended == NO_CLEAR_WINNER
+    assert recommend(one, {"again": one}).recommended == "again"
+    assert result.recommended != BRANCHED
     assert not result.changes_network
 
 
 def test_control_that_is_only_told_is_compared_and_neither_beaten_nor_recommended():
-    branched, controls = run([{CPU: 5.0}]), {"single": run([{CPU: 6.0}]), "sequential_same_macs": run([{CPU: 4.0}])}
+    branched, controls = run([{CPU: 5.0}, {CPU: 5.0}]), {"single": run([{CPU: 6.0}]), "sequential_same_macs": run([{CPU: 4.0}])}
     assert recommend(branched, controls).recommended == "sequential_same_macs"
     found = recommend(branched, controls, told=["sequential_same_macs"])
     assert (found.recommended, found.probability) == (BRANCHED, 1.0)

@@ -44,7 +44,7 @@ def test_what_would_be_recommended_is_what_is_recommended_of_runs_with_these_num
 
 
 def test_controls_that_are_only_told_decide_nothing():
-    branched = run([{CPU: 6.0}])
+    branched = run([{CPU: 6.0}, {CPU: 6.0}])
     found = deciding(branched, {"trained": run([{GPU: 1.0}])}, ("trained",), None)
     assert {row.recommended for row in found.changes} == {BRANCHED}
     assert {row.speedup for row in found.changes} == {None}
