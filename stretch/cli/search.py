@@ -116,6 +116,7 @@ def search(
     _check(request, weighed, images, folder, plot)
     _check_mode(request, weighed, within, images, plot)
     profile, shape = load_device(device), read_inputs(input_size)
+    request.checked(profile)
     from stretch.cli.train import import_torch
 
     import_torch()
@@ -175,6 +176,7 @@ def _pair(
     if goal not in (None, *GOALS):
         raise UsageError(f"`{goal}` is nothing that a pair can be best in", f"one of {', '.join(GOALS)}")
     profile = load_device(device)
+    request.checked(profile)
     from stretch.cli.train import import_torch
 
     import_torch()

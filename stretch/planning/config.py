@@ -270,7 +270,12 @@ def _processors(names: tuple[str, ...], device: DeviceProfile) -> tuple[str, ...
     if len(set(families)) != len(families):
         raise UsageError(f"the processors {', '.join(processors)} share cores", "name each processor once")
     if len(processors) < 2:
-        raise UsageError("branches need at least two processors", f"{device.id} has {', '.join(device.processors)}")
+        only = len(device.processors) < 2
+        raise UsageError(
+            f"branches need at least two processors, and {f'the profile {device.id} has one' if only else 'one was named'}: {processors[0]}",
+            f"`stretch predict MODEL --device {device.id}` predicts the network on it"
+            + ("" if only else f"; the profile {device.id} has {', '.join(device.processors)}"),
+        )
     return processors
 
 
