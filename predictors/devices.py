@@ -155,7 +155,8 @@ class DeviceProfile:
     @cached_property
     def calibrated(self) -> bool:
         """Whether every processor, with its default core set and precision, was fitted to measurements on the device."""
-        return all(self.processor(name).default_precision in self.processor(name).fits for name in self.processors)
+        fits = [self.processor(name).fits.get(self.processor(name).default_precision) for name in self.processors]
+        return all(fit is not None and fit.sibling is None for fit in fits)
 
     @cached_property
     def variants(self) -> tuple[str, ...]:

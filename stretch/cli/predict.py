@@ -160,11 +160,11 @@ def _predict_many(
             else:
                 rows += predicted_rows(model, graph, [(predictor, name, precision) for predictor, names in predictors for name in names])
             done()
-    not_measured: tuple[Origin, ...] = ("relatives", "roofline")
+    not_measured: tuple[Origin, ...] = ("sibling", "relatives", "roofline")
     for origin in not_measured:
         guessed = sorted({f"{row.processor} of {row.device}" for row in rows if row.origin == origin})
         if guessed:
-            out.warn(f"not fitted to measurements, but from {ORIGINS[origin]}: {', '.join(guessed)}")
+            out.warn(f"not fitted to measurements there, but from {ORIGINS[origin]}: {', '.join(guessed)}")
     table = PredictionTable(items=rows, failed=failed, warnings=out.warnings)
     out.emit(table, lambda console: _show_many(console, table))
 

@@ -11,6 +11,7 @@ from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER, Rival
 from stretch.planning.design.scale import scaled_graph
 from stretch.planning.network.parts import mixing
 from stretch.planning.result import PlanResult
+from stretch.planning.sentences import chance
 
 #: Kinds of opaque operators that are named.
 MOST_NAMED = 6
@@ -141,6 +142,6 @@ def warnings_of(result: PlanResult, low: int, high: int) -> tuple[str, ...]:
     elif result.recommended != BRANCHED:
         rival = next(rival for rival in result.recommendation.rivals if rival.name == result.recommended)
         warnings.append(
-            f"`{rival.name}` is predicted to be faster than the branched model, with a probability of {1 - rival.probability:.2f}; {_measure(rival)}"
+            f"`{rival.name}` is predicted to be faster than the branched model, with a probability of {chance(1 - rival.probability)}; {_measure(rival)}"
         )
     return tuple(warnings)

@@ -232,7 +232,7 @@ def advised(ours: Floats, theirs: Mapping[str, Floats], ms: Mapping[str, float])
     if _wins(ours, theirs) >= SURE:
         return BRANCHED
     fastest = min(ms, key=lambda name: ms[name], default=None)
-    return fastest if fastest is not None and float(np.mean(theirs[fastest] < ours)) >= SURE else NO_CLEAR_WINNER
+    return fastest if fastest is not None and uncertain.share(theirs[fastest] < ours) >= SURE else NO_CLEAR_WINNER
 
 
 def certainty(found: Recommendation, branched: PredictedRun, single: PredictedRun | None) -> Certainty:
@@ -278,7 +278,7 @@ def _wins(ours: Floats, theirs: Mapping[str, Floats]) -> float:
     """Share of draws in which the branched run is faster than every control."""
     if not theirs:
         return 1.0
-    return float(np.mean(ours < np.min(list(theirs.values()), axis=0)))
+    return uncertain.share(ours < np.min(list(theirs.values()), axis=0))
 
 
 def _rival(name: str, control: PredictedRun, branched: PredictedRun, theirs: Floats, ours: Floats) -> Rival:
@@ -292,7 +292,7 @@ def _rival(name: str, control: PredictedRun, branched: PredictedRun, theirs: Flo
         ratio=control.ms() / branched.ms(),
         low=low,
         high=high,
-        probability=float(np.mean(ours < theirs)),
+        probability=uncertain.share(ours < theirs),
         measure=_decisive(control, branched),
     )
 

@@ -121,7 +121,7 @@ def test_onnx_file_of_another_exporter_is_predicted(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("words", "code", "error", "hint"),
     [
-        (("--device", "pixel7"), 3, "unknown device `pixel7`", "did you mean `pixel6`?"),
+        (("--device", "pixle6"), 3, "unknown device `pixle6`", "did you mean `pixel6`?"),
         (("--device", "pixel6", "--processor", "gpuu"), 3, "unknown processor of pixel6 `gpuu`", "did you mean `gpu`?"),
         (("--device", "pixel6", "--processor", "gpu", "--precision", "int8"), 2, "`gpu` does not run `int8`", "it runs fp32, fp16"),
         (("--device", "pixel6", "--precision", "fp8"), 2, "no processor of pixel6 runs `fp8`", "choose fp32, fp16 or int8"),
