@@ -27,8 +27,8 @@ def _alone(result: PlanResult) -> str:
     found = result.ahead
     pays = f"the others would have to be {found.crossover:.3g} times as fast for that to pay" if found.crossover else "that never pays"
     return (
-        f"use {found.processor} alone, it is far ahead: it computes `{result.graph.name}` in {found.alone_ms:.2f} ms, and a division without "
-        f"any loss that meets once on the way would take {found.divided_ms:.2f} ms; {pays}"
+        f"use {found.processor} alone, it is far ahead: it takes {result.best_single.ms:.2f} ms for `{result.graph.name}`, of which it computes "
+        f"for {found.alone_ms:.2f} ms; divided without any loss, meeting once on the way, computing would take {found.divided_ms:.2f} ms; {pays}"
     )
 
 
