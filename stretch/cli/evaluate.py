@@ -31,7 +31,7 @@ def evaluate(
     ],
     classes: Annotated[Path | None, typer.Option(help="File with the name of each output's class, one a line.")] = None,
     labels: Annotated[bool, typer.Option("--labels/--no-labels", help="Whether folders are classes.")] = True,
-    limit: Annotated[int | None, typer.Option(help="Files to take, at most, evenly spread over all.", min=1)] = None,
+    image_count: Annotated[int | None, typer.Option(help="Images to take, at most, evenly spread over all.", min=1)] = None,
     mapping: Annotated[
         list[str] | None, typer.Option("--map", help="Where a processor runs here, as gpu=cpu1; repeat or separate by commas.")
     ] = None,
@@ -52,7 +52,7 @@ def evaluate(
     outputs = _outputs(loaded)
     preprocessing = pictures.over(model.preprocessing)
     found = find_images(images, outputs, classes, labelled=labels)
-    files = found.spread(limit)
+    files = found.spread(image_count)
     only = None if processors is None else [name.strip() for name in processors.split(",")]
     with Session(loaded, parse_mapping(mapping or []), processors=only) as session:
         if not session.computes:

@@ -87,17 +87,21 @@ def measure(
     for number, trial in enumerate(planned):
         if len(alone) >= FEWEST and time.monotonic() - start > ALONE * budget_s:
             break
-        progress(f"segment {number + 1} of {len(planned)}")
+        progress(f"segment {number + 1} of {len(planned)}, {_left_s(start, budget_s)}")
         alone.append(original.replaced(trial))
     whole = random_designs(space, captured.graph.name, space.costs.predictor.device.id, designs, MACS, seed)
     together: list[Measured] = []
     for number, design in enumerate(whole):
         if time.monotonic() - start > budget_s:
             break
-        progress(f"design {number + 1} of {len(whole)}")
+        progress(f"design {number + 1} of {len(whole)}, {_left_s(start, budget_s)}")
         together.append(measure_design(captured, design, fitted, held_back, space))
     complete = len(alone) == len(planned) and len(together) == len(whole)
     return Measurements(tuple(alone), tuple(together), time.monotonic() - start, complete)
+
+
+def _left_s(start: float, budget_s: float) -> str:
+    return f"{max(0.0, budget_s - (time.monotonic() - start)):.0f} s left"
 
 
 @torch.no_grad()

@@ -145,7 +145,7 @@ def words(verb, bundle):
         "explain": (bundle,),
         "verify": (bundle,),
         "fit": (measured(bundle.parent / "measured"), "--device", "pixel4", "--out", bundle.parent / "pixel4.fit.json"),
-        "tune": (bundle, "--mode", "fast", "--budget", 1, "--map", "gpu=opencl"),
+        "tune": (bundle, "--mode", "fast", "--budget", 0.1, "--map", "gpu=opencl"),
         "profile": ("--name", "here", "--processors", "cpu[1core]", "--networks", 12, "--budget", 1, "--out", bundle.parent),
         "models": ("tiny*",),
     }.get(verb, ())

@@ -90,7 +90,7 @@ def test_table_and_limit_and_placement_are_followed(stretch, branched, pictures,
     assert code == 0, data
     assert data["top1"]["value"] == pytest.approx(2 / 3)
     assert data["processors"]["gpu"]["delegate"] == "reference"
-    _, data, _ = stretch("evaluate", bundle, "--images", tmp_path / "t.csv", "--crop", 1, "--limit", 20, "--json")
+    _, data, _ = stretch("evaluate", bundle, "--images", tmp_path / "t.csv", "--crop", 1, "--image-count", 20, "--json")
     taken = [labels[i * 60 // 20] == best[i * 60 // 20] for i in range(20)]
     assert (data["images"]["count"], data["top1"]["value"]) == (20, pytest.approx(np.mean(taken)))
 
@@ -136,7 +136,7 @@ def test_bundle_without_controls_has_accuracy_alone_and_says_why(stretch, bundle
         (["--size", "9", "--crop", "1"], 2, "--size and --crop both say"),
         (["--crop", "0"], 2, "keeps nothing"),
         (["--crop", "1.5"], 2, "crop"),
-        (["--limit", "0"], 2, "limit"),
+        (["--image-count", "0"], 2, "image-count"),
         (["--map", "gpu=null"], 2, "nothing to evaluate"),
         (["--map", "gpu=cqu"], 3, "did you mean `cpu`?"),
         (["--classes", "/nonexistent"], 1, "cannot read"),
