@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from predictors.errors import StretchError, UsageError
-from stretch.cli.inputs import InputSizes, read_inputs
+from stretch.cli.inputs import InputSizes, read_inputs, tell_size
 from stretch.cli.options import planner_options
 from stretch.cli.output import Output, verb
 from stretch.cli.pages import Html, check_html, write_html
@@ -132,6 +132,7 @@ def search(
         progress("capturing")
         network = read_network(model, shape, weights="none" if images is None else weights, seed=seed, trust_code=trust_code)
         source = _source(network, profile, request, images, (image_count, budget * 60), pictures, progress, seconds)
+        tell_size(out, shape, network.graph)
         usual = "macs" if source is None else "agreement" if source.option == "min_agreement" else "accuracy"
         began = time.perf_counter()
         progress("designs")
