@@ -76,7 +76,8 @@ class DevicesAnswer(msgspec.Struct, frozen=True, kw_only=True):
 def devices(
     out: Output,
     device: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="One profile, by its id or the name of its device or chip: all that is known of it.")
+        str | None,
+        typer.Argument(metavar="[ID]", help="One profile, by its id or the name of its device or chip: all that is known of it."),
     ] = None,
 ) -> None:
     """List device profiles, their processors and what was measured; of one, also its sources and what is left out."""

@@ -32,7 +32,9 @@ def tune(
     budget: Annotated[
         float,
         typer.Option(
-            help="Minutes, compiling included, after which no further kernel is begun; an interruption (Ctrl-C) keeps what was found, too.", min=0.01, max=1e4
+            help="Minutes, compiling included, after which no further kernel is begun; an interruption (Ctrl-C) keeps what was found, too.",
+            min=0.01,
+            max=1e4,
         ),
     ] = 2.0,
     mapping: Annotated[

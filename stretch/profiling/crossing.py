@@ -68,7 +68,10 @@ def _handovers(host: Place, place: Place, folder: Path, end: float) -> list[Hand
         runs[graph.name] = runner(compiled, place.caller if worker is None else ())
         files[graph.name] = (graph, file)
     if worker is None:
-        spent = {name: time.ms - _kernels_ms(delegate, place, *files[name]) for name, time in time_steadily(runs, place.serial, most=LEAST if monotonic() > end else MOST).items()}
+        spent = {
+            name: time.ms - _kernels_ms(delegate, place, *files[name])
+            for name, time in time_steadily(runs, place.serial, most=LEAST if monotonic() > end else MOST).items()
+        }
     else:
         spent = _after_work({name: worker.handing(run) for name, run in runs.items()}, _busying(host, place, worker, folder), end)
         worker.close()

@@ -84,7 +84,13 @@ def test_precision_that_a_processor_lacks_is_refused():
 
 @pytest.mark.parametrize(
     ("name", "device"),
-    [("sm8750", "s25"), ("Snapdragon 8 Elite", "s25"), ("SNAPDRAGON-8-ELITE-GEN-5", "sm8850"), ("galaxy s24", "s24"), ("pixel-6", "pixel6")],
+    [
+        ("sm8750", "s25"),
+        ("Snapdragon 8 Elite", "s25"),
+        ("SNAPDRAGON-8-ELITE-GEN-5", "sm8850"),
+        ("galaxy s24", "s24"),
+        ("pixel-6", "pixel6"),
+    ],
 )
 def test_device_is_known_by_names_of_its_chip_and_product_in_any_spelling(name, device):
     assert load_device(name).id == device

@@ -35,7 +35,11 @@ def measured(times, noise=0.01, rounds=40, controls=True):
     ("times", "told", "winner"),
     [
         ((10, 9, 9, 9), "branching loses here: 0.90×", "sequential"),
-        ((10, 9, 8, 9), "branching loses here: 0.80× (0.80–0.80) the speed of the best sequential run (sequential_same_macs, 1 thread:", "sequential"),
+        (
+            (10, 9, 8, 9),
+            "branching loses here: 0.80× (0.80–0.80) the speed of the best sequential run (sequential_same_macs, 1 thread:",
+            "sequential",
+        ),
         ((10, 12, 11, 13), "branching wins here: 1.10×", "branched"),
         ((10, 12, 11, 9), "loses to a sequential control on the same 2 cores: same net as one graph, 2 threads takes 9.00", "sequential"),
         ((10, 12, 8, 9), "loses to a sequential control on the same 2 cores: sequential_same_macs, 1 thread takes 8.00", "sequential"),
