@@ -125,7 +125,7 @@ def warnings_of(result: PlanResult, low: int, high: int) -> tuple[str, ...]:
     if names and not known:
         warnings.append(
             f"stages are merged ({', '.join(names)}), so branches meet less often: fewer meeting points lower the accuracy "
-            "(paper 003, table 3), by how much is known less well than for branches that meet after every stage"
+            "(NN-Stretch, MobiSys 2023, table 3), by how much is known less well than for branches that meet after every stage"
         )
     if "rows" in result.config.planned_kinds and (why := _undivided(result)):
         warnings.append(why)

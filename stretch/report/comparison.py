@@ -20,14 +20,14 @@ HEADINGS = (
     ("over sequential", True),
     ("MACs", True),
     ("M params", True),
-    ("meets", True),
+    ("meeting points", True),
     ("agreement", True),
-    ("sure", True),
+    ("probability", True),
     ("recommended", False),
 )
 
 #: Columns that a narrow terminal goes without, and a very narrow one.
-_LESS = frozenset({"90 %", "M params", "meets", "sure"})
+_LESS = frozenset({"90 %", "M params", "meeting points", "probability"})
 _LEAST = _LESS | {"from", "over sequential", "recommended"}
 
 
