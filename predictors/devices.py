@@ -4,6 +4,8 @@ Every number of a profile is a `Quantity`: a value and where it comes from.
 A profile is data, so a new device is a new file in `predictors/profiles/`.
 """
 
+import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -57,6 +59,7 @@ __all__ = [
     "ProcessorProfile",
     "Quantity",
     "Ratio",
+    "find_device",
     "list_devices",
     "load_device",
     "quantities",
@@ -132,6 +135,8 @@ class DeviceProfile:
         fits: What was fitted to measurements on the device, by processor, core set and precision.
         priors: What fits of other devices say of it, in the same way.
         thermal: How it heats up; None if not known.
+        aliases: Other names of the device and its chip, which `load_device` takes.
+        left_out: Processors that the device has and the profile lacks, with the reason.
     """
 
     id: str
@@ -144,11 +149,14 @@ class DeviceProfile:
     fits: Mapping[tuple[str, str, str], Fit] = field(default_factory=dict)
     priors: Mapping[tuple[str, str, str], Prior] = field(default_factory=dict)
     thermal: Thermal | None = None
+    aliases: tuple[str, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def calibrated(self) -> bool:
         """Whether every processor, with its default core set and precision, was fitted to measurements on the device."""
-        return all(self.processor(name).default_precision in self.processor(name).fits for name in self.processors)
+        fits = [self.processor(name).fits.get(self.processor(name).default_precision) for name in self.processors]
+        return all(fit is not None and fit.sibling is None for fit in fits)
 
     @cached_property
     def variants(self) -> tuple[str, ...]:
@@ -177,8 +185,16 @@ class DeviceProfile:
     def _processor(self, name: str) -> Processor:
         family, bracket, rest = name.partition("[")
         profile = self.processors.get(family)
+        if profile is None and family in self.left_out:
+            raise UnknownNameError(
+                f"the profile `{self.id}` lacks the {family} of the {self.name}: {self.left_out[family]}",
+                f"it has {', '.join(self.processors)}; `stretch profile` measures a device of yours",
+            )
         if profile is None:
-            raise UnknownNameError.among(f"processor of {self.id}", name, self.variants)
+            # `npu` is no misspelt `gpu`
+            close = difflib.get_close_matches(name, self.variants, n=1, cutoff=0.7)
+            hint = f"did you mean `{close[0]}`?" if close else f"it has {', '.join(self.processors)}"
+            raise UnknownNameError(f"unknown processor of {self.id} `{name}`", hint)
         core_set = rest.removesuffix("]") if bracket else profile.default_core_set
         if core_set not in profile.core_sets or (bracket and not rest.endswith("]")):
             raise UnknownNameError.among(f"processor of {self.id}", name, self.variants)
@@ -218,23 +234,63 @@ def list_devices() -> list[str]:
     return sorted(path.stem for path in PROFILE_FOLDER.glob("*.toml"))
 
 
+def find_device(name: str) -> str:
+    """Id of the shipped profile that an id, or a name of its device or chip in any spelling, stands for.
+
+    Args:
+        name: Such as ``s25``, ``Galaxy S25`` or ``SM8750``.
+
+    Raises:
+        UnknownNameError: If no profile has that name, or several have.
+    """
+    ids = list_devices()
+    if name in ids:
+        return name
+    names = {each: {_plain(word) for word in (each, *_names(PROFILE_FOLDER / f"{each}.toml"))} for each in ids}
+    matching = [each for each, known in names.items() if _plain(name) in known]
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
+        raise UnknownNameError(f"`{name}` is what {len(matching)} profiles are called", f"choose one of {', '.join(matching)}")
+    # another number is another chip: only a name with the same digits can be a misspelling
+    digits = re.sub(r"\D", "", name)
+    alike = [word for known in names.values() for word in known if re.sub(r"\D", "", word) == digits]
+    if close := difflib.get_close_matches(_plain(name), alike, n=1, cutoff=0.6):
+        hint = f"did you mean `{next(each for each, known in names.items() if close[0] in known)}`?"
+    else:
+        near = difflib.get_close_matches(name, ids, n=1, cutoff=0.5)
+        other = f"; the most similar name, `{near[0]}`, is another device" if near else ""
+        hint = f"`stretch devices` lists those that there are{other}; `stretch profile` measures one of yours"
+    raise UnknownNameError(f"unknown device `{name}`", hint)
+
+
+def _names(path: Path) -> list[str]:
+    """Names of a shipped profile beside its id."""
+    profile = read_toml(path, "device profile")
+    return [profile["name"], *profile.get("aliases", ())]
+
+
+def _plain(name: str) -> str:
+    """A name without case and punctuation."""
+    return re.sub(r"[\W_]", "", name.casefold())
+
+
 def load_device(device: str | Path) -> DeviceProfile:
     """Read and check a device profile.
 
     Args:
-        device: Id of a shipped profile, or the path of a TOML file.
+        device: Id of a shipped profile, the name of its device or chip in any spelling (``Snapdragon 8 Elite``, ``sm8750``), or the
+            path of a TOML file.
 
     Raises:
-        UnknownNameError: If it is neither; the hint has the closest id.
+        UnknownNameError: If it is none of these, or a chip that several profiles have.
         StretchError: If the file cannot be read or is not a profile.
     """
     text = str(device)
     if isinstance(device, Path) or text.endswith(".toml") or "/" in text:
         path = Path(device)
     else:
-        if text not in list_devices():
-            raise UnknownNameError.among("device", text, list_devices())
-        path = PROFILE_FOLDER / f"{text}.toml"
+        path = PROFILE_FOLDER / f"{find_device(text)}.toml"
     raw = read_toml(
         path, "device profile", "give a profile id (see `stretch devices`) or a TOML file such as predictors/profiles/host.toml"
     )
@@ -254,4 +310,6 @@ def load_device(device: str | Path) -> DeviceProfile:
         read_fits(path, parsed.id),
         read_priors(path, parsed.id),
         parsed.thermal,
+        parsed.aliases,
+        parsed.left_out,
     )

@@ -234,7 +234,9 @@ def check_unsupported(device: str, processor: str, names: Iterable[str]) -> None
 
 def origin_of(processor: Processor, precision: str) -> Origin:
     """Which model the times of a processor at a precision are from."""
-    return "fit" if precision in processor.fits else "relatives" if precision in processor.priors else "roofline"
+    if (fit := processor.fits.get(precision)) is not None:
+        return "fit" if fit.sibling is None else "sibling"
+    return "relatives" if precision in processor.priors else "roofline"
 
 
 @cache
@@ -244,7 +246,7 @@ def _relative(device: str) -> DeviceProfile:
 
 
 def not_measured(device: str, origins: Iterable[tuple[str, Origin]]) -> str | None:
-    """A sentence that tells which times were not fitted to measurements, and what they are from; None if all were.
+    """A sentence that tells which times were not fitted to measurements on the device, and what they are from; None if all were.
 
     Args:
         device: The device's id.
@@ -253,4 +255,4 @@ def not_measured(device: str, origins: Iterable[tuple[str, Origin]]) -> str | No
     guessed = [f"{what} (from {ORIGINS[origin]})" for what, origin in dict.fromkeys(origins) if origin != "fit"]
     if not guessed:
         return None
-    return f"of {device}, the times of {', '.join(guessed)} were not fitted to measurements: treat predicted times as estimates"
+    return f"of {device}, the times of {', '.join(guessed)} were not fitted to measurements on it: treat predicted times as estimates"

@@ -167,7 +167,12 @@ class LinkProfile(_Part, frozen=True):
 
 
 class ProfileFile(_Part, frozen=True):
-    """A profile as it stands in TOML."""
+    """A profile as it stands in TOML.
+
+    Args:
+        aliases: Other names that `load_device` knows it by: of the chip, its part numbers, the product.
+        left_out: Processors that the device has and the profile lacks, with the reason.
+    """
 
     id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.-]+$")]
     name: _Text
@@ -175,6 +180,8 @@ class ProfileFile(_Part, frozen=True):
     sources: dict[str, _Text]
     processors: dict[str, ProcessorProfile]
     links: dict[str, LinkProfile]
+    aliases: tuple[_Text, ...] = ()
+    left_out: dict[str, _Text] = {}
     little_cores: Cores | None = None
     thermal: Thermal | None = None
 
@@ -194,6 +201,8 @@ def check(path: Path, parsed: ProfileFile) -> None:
 
     if "cpu" not in parsed.processors:
         raise fail("it has no processor `cpu`, which joins the branches")
+    if both := sorted(set(parsed.left_out) & set(parsed.processors)):
+        raise fail(f"`left_out` names `{both[0]}`, which is one of its processors")
     missing_links = sorted(set(parsed.processors) - {"cpu"} - set(parsed.links))
     stray_links = sorted(set(parsed.links) - (set(parsed.processors) - {"cpu"}))
     if missing_links:

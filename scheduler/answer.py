@@ -124,6 +124,7 @@ class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
         seconds: How long they went on.
         sequential: The original on as many threads as served it best; None without controls.
         sequential_same_macs: The original scaled to the bundle's multiply-accumulates; None without controls.
+        best_sequential: The faster of these two; None without controls.
         same_net_whole_graph: The branched net as one graph.
         same_net_whole_graph_ms: Its median.
         ratio: Time of `sequential` over the bundle's.
@@ -165,6 +166,7 @@ class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     sequential: TimingAnswer | None
     sequential_same_macs: TimingAnswer | None
+    best_sequential: TimingAnswer | None
     same_net_whole_graph: TimingAnswer
     same_net_whole_graph_ms: float
     ratio: float | None
@@ -245,6 +247,7 @@ def run_answer(
         seconds=result.seconds,
         sequential=None if result.sequential is None else _of(result.sequential),
         sequential_same_macs=None if result.same_macs is None else _of(result.same_macs),
+        best_sequential=None if result.best_sequential is None else _of(result.best_sequential),
         same_net_whole_graph=_of(result.whole),
         same_net_whole_graph_ms=result.whole.median_ms,
         ratio=result.ratio,

@@ -74,7 +74,7 @@ def paths() -> None:
         graph = capture(loaded.module, loaded.input_shape, model).graph
         for device, processors in DEVICES:
             known = load_device(device)
-            own, both = (_planned(graph, known, processors, kinds) for kinds in (("own",), ("rows", "own")))
+            own, both = (_planned(graph, known, processors, kinds) for kinds in (("graph",), ("rows", "graph")))
             config = PlanConfig(processors=tuple(processors.split(","))).checked(known)
             row: Row = {"network and device": f"{name}, {device} {processors}", "best single ms": None, "which": None}
             if both is not None:
@@ -127,7 +127,7 @@ def largest_difference(model: str, device: DeviceProfile, processors: str) -> Ro
     loaded = load_model(model, weights="none")
     shape = loaded.input_shape
     captured = capture(loaded.module, shape, model)
-    design = plan(captured.graph, device, PlanConfig(processors=tuple(processors.split(",")), kinds=("own",))).design
+    design = plan(captured.graph, device, PlanConfig(processors=tuple(processors.split(",")), kinds=("graph",))).design
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
         made = build(captured, design)

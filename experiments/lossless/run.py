@@ -38,7 +38,7 @@ DEVICES = (("mi9", "cpu,gpu"), ("mi9", "cpu,dsp"), ("mi9", "cpu,gpu,dsp"), ("pix
 PROFILES = ("0.1.0", "fitted")
 #: What exact designs were to reach in the mean on the profile of version 0.1.0.
 GOALS = {("mi9", "cpu,gpu"): 1.30, ("mi9", "cpu,dsp"): 1.30, ("mi9", "cpu,gpu,dsp"): 1.45}
-KINDS = {"exact": ("rows", "channels", "own"), "stretched": ("stretch",), "mixed": ("stretch", "rows", "channels", "own")}
+KINDS = {"exact": ("rows", "channels", "graph"), "stretched": ("stretch",), "mixed": ("stretch", "rows", "channels", "graph")}
 #: Factors on the time of every transfer.
 LINKS = (0.5, 1.0, 2.0)
 Row = dict[str, Value]

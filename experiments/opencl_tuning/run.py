@@ -27,7 +27,7 @@ def tuned(bundle: Path, mode: str, budget: float, cache: str) -> tuple[dict[str,
         "--mode",
         mode,
         "--budget",
-        str(budget),
+        str(budget / 60),
         "--json",
     ]
     done = subprocess.run(command, env={**os.environ, "XDG_CACHE_HOME": cache}, capture_output=True, text=True, check=True)

@@ -42,7 +42,7 @@ WITHIN = 1.2
 DRAWS = 1000
 #: Networks of one kind with more and more blocks.
 GROWING = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
-EVERY_KIND = ("stretch", "rows", "channels", "own")
+EVERY_KIND = ("stretch", "rows", "channels", "graph")
 #: Where strategies are compared.
 DEVICES = (
     ("mi9", ("cpu", "gpu")),

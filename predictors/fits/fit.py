@@ -127,7 +127,7 @@ class HeldOut(_Part, frozen=True):
     coverage: _Share
 
 
-class Fit(_Part, frozen=True):
+class Fit(_Part, frozen=True, omit_defaults=True):
     """The kernel model of one processor with one core set at one precision.
 
     Args:
@@ -141,6 +141,7 @@ class Fit(_Part, frozen=True):
         interval: Around a network's time.
         held_out: How good it is.
         source: Measurements it was fitted to, in words.
+        sibling: Id of the profile whose device was measured, where that is another one with the same chip; None: the device itself.
     """
 
     processor: _Text
@@ -153,3 +154,4 @@ class Fit(_Part, frozen=True):
     interval: Interval
     held_out: HeldOut
     source: _Text
+    sibling: _Text | None = None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 
-from predictors.devices import DeviceProfile, Processor
+from predictors.devices import DeviceProfile, Processor, list_devices
 from predictors.errors import StretchError, UnknownNameError
 from predictors.faults import nearest
 from predictors.fits.fit import Correction, Fit, HeldOut, Interval, KernelGroup
@@ -100,6 +100,7 @@ class _Task:
             Interval(0.9, 1.0, 1.0, METHOD),
             _UNJUDGED,
             f"{source.title}, device {self.measured_on}{where}",
+            self.measured_on if self.measured_on != self.device.id and self.measured_on in list_devices() else None,
         )
 
 

@@ -12,11 +12,16 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-#: Which model a time is from: fitted to measurements, from fits of other devices, or analytic.
-Origin = Literal["fit", "relatives", "roofline"]
+#: Which model a time is from: fitted to measurements on the device or on another one with the same chip, from fits of other chips, or analytic.
+Origin = Literal["fit", "sibling", "relatives", "roofline"]
 
 #: The same in words.
-ORIGINS: dict[Origin, str] = {"fit": "a fit to measurements", "relatives": "fits of its relatives", "roofline": "specifications"}
+ORIGINS: dict[Origin, str] = {
+    "fit": "a fit to measurements",
+    "sibling": "a fit to another device with the same chip",
+    "relatives": "fits of its relatives",
+    "roofline": "specifications",
+}
 
 
 @dataclass(frozen=True)

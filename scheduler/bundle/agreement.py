@@ -30,12 +30,13 @@ class AgreementFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     """Two networks beside each other on images.
 
     Args:
-        value: Share of images with the same best class; None where outputs are no classes.
+        value: Share of images with the same best class; None where outputs are no classes, or the original answers nearly always the same.
         low: Lower end of its 95 % interval (Wilson's).
         high: Upper end.
         top5_overlap: Share of the five best classes that both have; None with five classes or fewer.
         error: Root of the squared error of the outputs over the root of the original's square.
         images: Images it was measured on.
+        classes: Classes that the original answers for them; None where outputs are no classes, or in bundles of earlier versions.
     """
 
     value: _Share | None
@@ -44,6 +45,7 @@ class AgreementFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     top5_overlap: _Share | None
     error: _Error
     images: _Images
+    classes: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
 class BundleAgreement(AgreementFigures, frozen=True, forbid_unknown_fields=True, kw_only=True):

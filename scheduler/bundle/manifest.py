@@ -206,6 +206,7 @@ class Manifest(_Part, frozen=True):
         agreement: With the original on images, as the bundle was made; None where that was not measured.
         results: What the outputs are called for those who run the model, in their order, such as the keys of what the original
             returns; empty where they are called like their tensors.
+        calibrated_on: Fingerprints of the images that weights were fitted to (`fingerprint`), where there were any.
     """
 
     schema: int
@@ -233,6 +234,7 @@ class Manifest(_Part, frozen=True):
     aot: dict[str, str] = {}
     agreement: Agreement | None = None
     results: tuple[str, ...] = ()
+    calibrated_on: tuple[str, ...] = ()
 
     def named(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
         """The outputs among some tensors by name, as those who run the model get them."""

@@ -5,7 +5,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from time import perf_counter_ns, process_time_ns
+from time import monotonic, perf_counter_ns, process_time_ns
 
 import numpy as np
 
@@ -76,7 +76,7 @@ def preferred() -> Iterator[None]:
 
 
 def time_steadily(
-    contestants: Mapping[str, Callable[[], object]], serial: bool = False, least: int = LEAST, most: int = MOST
+    contestants: Mapping[str, Callable[[], object]], serial: bool = False, least: int = LEAST, most: int = MOST, end: float = math.inf
 ) -> dict[str, Steady]:
     """Time what runs without waiting for others, in turns.
 
@@ -89,16 +89,22 @@ def time_steadily(
         serial: Whether each computes on one core at a time.
         least: Rounds at least.
         most: Rounds at most.
+        end: On the clock of `time.monotonic`: no round is begun after it.
+
+    Returns:
+        Times by name; none where the end came before `least` rounds.
     """
     samples: dict[str, list[_Sample]] = {name: [] for name in contestants}
     timed = {name: _timed(run) for name, run in contestants.items()}
     for number in range(-WARMUP, most):
+        if monotonic() > end:
+            break
         for name, sample in play_round(timed, number).items():
             if number >= 0:
                 samples[name].append(sample)
         if number + 1 >= least and all(_known(_summed(some, serial)) for some in samples.values()):
             break
-    return {name: _summed(some, serial) for name, some in samples.items()}
+    return {name: _summed(some, serial) for name, some in samples.items() if len(some) >= least}
 
 
 @dataclass(frozen=True)

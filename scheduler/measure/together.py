@@ -3,7 +3,8 @@
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from time import perf_counter_ns
+from math import inf
+from time import monotonic, perf_counter_ns
 
 import numpy as np
 
@@ -24,7 +25,9 @@ class Together:
     second: float
 
 
-def time_together(first: Callable[[], None], second: Callable[[], None], runs: int = RUNS, phases: int = PHASES) -> Together:
+def time_together(
+    first: Callable[[], None], second: Callable[[], None], runs: int = RUNS, phases: int = PHASES, end: float = inf
+) -> Together:
     """Run both alone and together by turns; the ratio of the medians, at least 1: company cannot speed a processor up.
 
     Args:
@@ -32,13 +35,16 @@ def time_together(first: Callable[[], None], second: Callable[[], None], runs: i
         second: Work of another.
         runs: Times in each phase.
         phases: How often.
+        end: On the clock of `time.monotonic`: no phase but the first is begun after it.
     """
     works = (first, second)
     alone: tuple[list[float], list[float]] = ([], [])
     beside: tuple[list[float], list[float]] = ([], [])
     for work in works:
         work()
-    for _ in range(phases):
+    for phase in range(phases):
+        if phase and monotonic() > end:
+            break
         for number, work in enumerate(works):
             alone[number].extend(_time(work) for _ in range(runs))
         for number in range(2):

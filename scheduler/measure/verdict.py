@@ -83,8 +83,11 @@ def _compare(result: Benchmark, rivals: Sequence[Timing], ratios: Mapping[str, R
     if result.sequential is None:
         whole = f"the same net as one graph takes {result.whole.median_ms:.2f} ms on the same {cores}"
         return f"no comparison with the original: the bundle was written without controls; {whole}", None
-    ratio = ratios[result.sequential.name]
-    against = f"{ratio.value:.2f}× ({ratio}) the speed of the best sequential run ({result.sequential.name}) on the same {cores}"
+    ratio, fastest = ratios[result.sequential.name], result.best_sequential or result.sequential
+    against = (
+        f"{ratios[fastest.name].value:.2f}× ({ratios[fastest.name]}) the speed of the best sequential run ({fastest.name}: the fastest of the "
+        f"original and the network of the same MACs, on all cores or on one) on the same {cores}"
+    )
     faster = [rival for rival in rivals if ratios[rival.name].side < 0]
     even = [rival for rival in rivals if ratios[rival.name].side == 0]
     best = min(faster, key=lambda rival: rival.median_ms, default=None)

@@ -1,6 +1,6 @@
 """What ran where and when."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -83,6 +83,15 @@ class Trace:
                 if a.kind == b.kind == "subgraph" and a.processor == one and b.processor == other:
                     total += max(0, min(a.end_ns, b.end_ns) - max(a.start_ns, b.start_ns))
         return total / 1e6
+
+
+def typical(traces: Sequence[Trace]) -> Trace:
+    """The inference in the middle of some, by their makespan; of an even number the shorter of the two in the middle.
+
+    Args:
+        traces: At least one.
+    """
+    return sorted(traces, key=lambda trace: trace.makespan_ms)[(len(traces) - 1) // 2]
 
 
 def timeline(trace: Trace, width: int = 72) -> list[str]:

@@ -107,6 +107,8 @@ def agreeing(result: Branched, least: float, again: Make | None) -> Branched:
         agreement = result.agreement
         if agreement is None or agreement.value is None:
             why = "there are too few images to hold any back" if agreement is None else "its outputs are no list of class scores"
+            if agreement is not None and agreement.classes:
+                why = "it answers nearly always the same class on these images: give images of several classes"
             raise StretchError(
                 f"how often `{result.plan.graph.name}` agrees with the original was not measured: {why}",
                 Sentence("leave out {}", Mention("min_agreement")),

@@ -125,6 +125,7 @@ class Branched:
             controls=controls,
             agreement=self.agreement,
             agreeing=partial(self._agreeing, progress=progress or silent),
+            calibrated_on=self.images.fingerprints if self.images else (),
             progress=progress or silent,
         )
         self.bundle, self.agreement = folder, self.manifest.agreement

@@ -135,6 +135,8 @@ def _asked(
     """Profile, design and constraints, read before torch is loaded so that what is wrong with them is told at once."""
     config = (config or PlanConfig()).having(options)
     profile = device if isinstance(device, DeviceProfile) else load_device(device)
+    if design is None or len(profile.processors) < 2:
+        config.checked(profile)
     return profile, load_draft(Path(design)) if isinstance(design, str | Path) else design, config
 
 

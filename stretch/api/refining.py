@@ -226,7 +226,9 @@ def _write(
         return msgspec.structs.replace(outcome.after.agreement, bundle=found)
 
     weights = _weights(bundle.manifest.weights) if outcome.kept == "refined" else bundle.manifest.weights
-    made = export_reweighed(bundle, target, networks.original, networks.model, weights, agreeing=agreeing, progress=progress)
+    made = export_reweighed(
+        bundle, target, networks.original, networks.model, weights, images.fingerprints, agreeing=agreeing, progress=progress
+    )
     return made, said
 
 

@@ -141,12 +141,23 @@ def _grace_s(words: Sequence[str]) -> float:
     return GRACE_S
 
 
+#: Flags that verbs had under other names, by verb and flag.
+RENAMED = {
+    ("evaluate", "--limit"): "--image-count",
+    ("export", "--max-images"): "--image-count",
+    ("export", "--repair"): "--fp32-fallback",
+}
+
+
 def _usage_hint(error: typer.TyperException, words: Sequence[str]) -> str:
-    """The closest verb if a verb is wrong, else where the help is."""
+    """The closest verb if a verb is wrong, the new name of an old flag, else where the help is."""
     verbs = [word for word in words if not word.startswith("-")]
     if verbs and verbs[0] not in VERBS:
         close = difflib.get_close_matches(verbs[0], VERBS, n=1, cutoff=0.5)
         return f"did you mean `{close[0]}`?" if close else f"verbs: {', '.join(VERBS)}"
+    old = getattr(error, "option_name", None)
+    if verbs and (verbs[0], old) in RENAMED:
+        return f"`{old}` is called `{RENAMED[verbs[0], old]}` now"
     context = getattr(error, "ctx", None)
     return f"`{context.command_path if context else 'stretch'} --help` lists what it takes"
 

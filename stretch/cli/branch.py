@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stretch.cli.inputs import InputSizes, read_inputs
+from stretch.cli.inputs import InputSizes, read_inputs, tell_size
 from stretch.cli.interrupt import WRITER_GRACE_S
 from stretch.cli.options import planner_options
 from stretch.cli.output import Output, verb
@@ -122,6 +122,7 @@ def branch(
     except InfeasibleError as error:
         write_html(out, html, partial(_refused, error, model, device, shape, trust_code))
         raise
+    tell_size(out, shape, result.plan.graph)
     _tell(out, result, html)
 
 

@@ -1,10 +1,11 @@
-"""`stretch devices`: the device profiles that ship with nn-stretch."""
+"""`stretch devices`: the device profiles that ship with nn-stretch, or all that one of them knows."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
+import typer
 
-from predictors.models.base import Origin
+from predictors.models.base import ORIGINS, Origin
 from stretch.cli.output import Output, verb
 
 if TYPE_CHECKING:
@@ -22,7 +23,9 @@ class ListedProcessor(msgspec.Struct, frozen=True, kw_only=True):
         core_sets: Sets of cores that may be asked for.
         default_core_set: Where none is asked for; None where it has no cores to choose from.
         width_slice: Channel counts are best multiples of it.
-        origin: What its times are from by default: ``fit``, ``relatives`` or ``roofline``.
+        origin: What its times are from by default: ``fit``, ``sibling``, ``relatives`` or ``roofline``.
+        cores: Each core set in words.
+        measurements: What its times are fitted to, by core set and precision, such as ``1large fp32``; empty without a fit.
     """
 
     precisions: list[str]
@@ -31,6 +34,8 @@ class ListedProcessor(msgspec.Struct, frozen=True, kw_only=True):
     default_core_set: str | None
     width_slice: int
     origin: Origin
+    cores: dict[str, str]
+    measurements: dict[str, str]
 
 
 class ListedDevice(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +47,9 @@ class ListedDevice(msgspec.Struct, frozen=True, kw_only=True):
         soc: Its chip.
         calibrated: Whether the profile was fitted to measurements.
         processors: Its processors.
+        aliases: Other names that `--device` takes for it.
+        left_out: Processors that the device has and the profile lacks, with the reason.
+        sources: Where the profile's numbers come from, by key.
     """
 
     id: str
@@ -49,6 +57,9 @@ class ListedDevice(msgspec.Struct, frozen=True, kw_only=True):
     soc: str
     calibrated: bool
     processors: dict[str, ListedProcessor]
+    aliases: list[str]
+    left_out: dict[str, str]
+    sources: dict[str, str]
 
 
 class DevicesAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,26 +73,59 @@ class DevicesAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @verb
-def devices(out: Output) -> None:
-    """List device profiles, their processors and whether they were fitted to measurements."""
+def devices(
+    out: Output,
+    device: Annotated[
+        str | None,
+        typer.Argument(metavar="[ID]", help="One profile, by its id or the name of its device or chip: all that is known of it."),
+    ] = None,
+) -> None:
+    """List device profiles, their processors and what was measured; of one, also its sources and what is left out."""
     from predictors.devices import list_devices, load_device
 
-    items = [_listed(device) for device in map(load_device, list_devices())]
+    items = [_listed(load_device(name)) for name in (list_devices() if device is None else [device])]
+    out.emit(DevicesAnswer(items=items), lambda console: _print_list(console, items) if device is None else _print_one(console, items[0]))
 
-    def human(console: "Console") -> None:
-        from rich.table import Table
 
-        table = Table(box=None, pad_edge=False)
-        for title in ("device", "name", "processors (default precision)", "calibrated"):
-            table.add_column(title)
-        for item in items:
-            processors = ", ".join(f"{name} ({p.default_precision})" for name, p in item.processors.items())
-            table.add_row(
-                item.id, item.name, processors, ", ".join(name for name, p in item.processors.items() if p.origin == "fit") or "none"
-            )
-        console.print(table)
+def _print_list(console: "Console", items: list[ListedDevice]) -> None:
+    from rich.table import Table
 
-    out.emit(DevicesAnswer(items=items), human)
+    table = Table(box=None, pad_edge=False)
+    for title in ("device", "name", "processors (default precision)", "measured there"):
+        table.add_column(title)
+    for item in items:
+        processors = ", ".join(f"{name} ({p.default_precision})" for name, p in item.processors.items())
+        measured = ", ".join(name for name, p in item.processors.items() if p.origin == "fit")
+        table.add_row(item.id, item.name, processors, measured or "none")
+    console.print(table)
+    console.print("`stretch devices ID` tells more of one; `--device` also takes names of devices and chips, such as sm8750")
+
+
+def _print_one(console: "Console", item: ListedDevice) -> None:
+    def line(text: str) -> None:
+        console.print(text, markup=False, highlight=False)
+
+    line(f"{item.id}: {item.name}")
+    line(f"chip: {item.soc}")
+    if item.aliases:
+        line(f"other names: {', '.join(item.aliases)}")
+    for name, processor in item.processors.items():
+        line("")
+        line(f"{name}: {', '.join(processor.precisions)} ({processor.default_precision} by default)")
+        line(f"  times in {processor.default_precision}: from {ORIGINS[processor.origin]}")
+        for core_set, words in processor.cores.items():
+            shown = name if core_set == processor.default_core_set else f"{name}[{core_set}]"
+            line(f"  {shown}: {words}")
+        for source in dict.fromkeys(processor.measurements.values()):
+            where = ", ".join(key for key, each in processor.measurements.items() if each == source)
+            line(f"  {where}: {source}")
+    for name, why in item.left_out.items():
+        line("")
+        line(f"{name}: left out; {why}")
+    line("")
+    line("sources of the other numbers:")
+    for key, words in item.sources.items():
+        line(f"  {key}: {words}")
 
 
 def _listed(device: "DeviceProfile") -> ListedDevice:
@@ -95,7 +139,20 @@ def _listed(device: "DeviceProfile") -> ListedDevice:
             default_core_set=processor.default_core_set,
             width_slice=device.processor(family).width_slice,
             origin=origin_of(device.processor(family), processor.default_precision),
+            cores={name: core_set.cores for name, core_set in processor.core_sets.items()},
+            measurements={
+                f"{core_set} {precision}": fit.source for (name, core_set, precision), fit in device.fits.items() if name == family
+            },
         )
         for family, processor in device.processors.items()
     }
-    return ListedDevice(id=device.id, name=device.name, soc=device.soc, calibrated=device.calibrated, processors=processors)
+    return ListedDevice(
+        id=device.id,
+        name=device.name,
+        soc=device.soc,
+        calibrated=device.calibrated,
+        processors=processors,
+        aliases=list(device.aliases),
+        left_out=dict(device.left_out),
+        sources=device.sources,
+    )

@@ -31,7 +31,7 @@ def evaluate(
     ],
     classes: Annotated[Path | None, typer.Option(help="File with the name of each output's class, one a line.")] = None,
     labels: Annotated[bool, typer.Option("--labels/--no-labels", help="Whether folders are classes.")] = True,
-    limit: Annotated[int | None, typer.Option(help="Files to take, at most, evenly spread over all.", min=1)] = None,
+    image_count: Annotated[int | None, typer.Option(help="Images to take, at most, evenly spread over all.", min=1)] = None,
     mapping: Annotated[
         list[str] | None, typer.Option("--map", help="Where a processor runs here, as gpu=cpu1; repeat or separate by commas.")
     ] = None,
@@ -46,20 +46,28 @@ def evaluate(
     from stretch.evaluation.answer import evaluate_answer, images_answer
     from stretch.evaluation.labels import find_images
     from stretch.evaluation.measure import evaluate as measure
+    from stretch.evaluation.shares import one_sided
 
     loaded = load_bundle(bundle, check_hashes=True)
     model = loaded.manifest.model
     outputs = _outputs(loaded)
     preprocessing = pictures.over(model.preprocessing)
     found = find_images(images, outputs, classes, labelled=labels)
-    files = found.spread(limit)
+    files = found.spread(image_count)
     only = None if processors is None else [name.strip() for name in processors.split(",")]
     with Session(loaded, parse_mapping(mapping or []), processors=only) as session:
         if not session.computes:
             raise UsageError("a delegate of --map computes nothing, so there is nothing to evaluate", "map to one that computes")
         original = _original(loaded, session, out)
         with out.progress("evaluating", total=len(files)) as step:
-            result = measure(session, original, _images(files, model.input_shape, preprocessing, step), outputs)
+            images_read = _images(files, model.input_shape, preprocessing, step)
+            result = measure(session, original, images_read, outputs, loaded.manifest.calibrated_on)
+        if original is not None and not result.diverse:
+            out.warn(one_sided(result.classes))
+        if result.calibrated_on:
+            out.warn(
+                f"{result.calibrated_on} of the {result.images} images calibrated this bundle, so these figures are too good: evaluate it on others"
+            )
         taken = images_answer(images, found, len(files), result.images)
         answer = evaluate_answer(session, taken, preprocessing, result, out.warnings)
     out.emit(answer, lambda console: _print(console, answer))
@@ -124,6 +132,10 @@ def _print(console: "Console", answer: "EvaluateAnswer") -> None:
         if share is not None:
             table.add_row(name, f"{share.value:.2%}", f"{share.low:.2%} – {share.high:.2%}")
     console.print(table)
+    if answer.error is not None:
+        console.print(f"error of the scores: {answer.error:.3g} of the original's")
+    if answer.original_classes is not None:
+        console.print(f"classes that the original answers: {answer.original_classes}")
     images = answer.images
     known = f"labels from {images.labels}, {images.classes} classes" if images.labels != "none" else "no labels: agreement only"
     console.print(f"{images.count} images; {known}; weights: {answer.weights.source}; {' and '.join(answer.precisions)}")

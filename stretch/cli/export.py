@@ -59,12 +59,12 @@ def export(
     images: Annotated[
         Path | None, typer.Option(help="Folder of calibration images (pictures, .npy, .npz); made up for random weights and fp16.")
     ] = None,
-    limit: Annotated[int, typer.Option("--max-images", help="Images to use at most; the first 64 calibrate.", min=8, max=100_000)] = 64,
+    limit: Annotated[int, typer.Option("--image-count", help="Images to use at most; the first 64 calibrate.", min=8, max=100_000)] = 64,
     pictures: PictureRequest,
     min_cosine: Annotated[
         float, typer.Option(help="Of each int8 or fp16 subgraph's output, and the model's, with fp32: less is refused.", min=0.0, max=1.0)
     ] = 0.99,
-    repair: Annotated[bool, typer.Option("--repair", help="Keep in fp32 what would be refused.")] = False,
+    fp32_fallback: Annotated[bool, typer.Option("--fp32-fallback", help="Keep in fp32 what would be refused.")] = False,
     chips: Annotated[str, typer.Option(help="Chips to compile for with --format qnn, separated by commas.")] = "sm8350,sm8450,sm8550",
     aot: Annotated[
         str | None,
@@ -92,7 +92,7 @@ def export(
     samples, source = _samples(manifest, wanted, images, limit)
     with out.progress("exporting") as progress:
         write = _writer(file_format)
-        made = write(loaded, folder, wanted, samples, source, progress=progress, min_cosine=min_cosine, repair=repair)
+        made = write(loaded, folder, wanted, samples, source, progress=progress, min_cosine=min_cosine, repair=fp32_fallback)
     _emit(out, folder, file_format, manifest, made)
 
 

@@ -8,7 +8,9 @@ import typer
 from predictors.errors import UsageError
 
 if TYPE_CHECKING:
+    from predictors.graph import OpGraph
     from stretch.capture.inputs import InputShapes
+    from stretch.cli.output import Output
 
 #: The flag, for every verb that reads a model.
 InputSizes = Annotated[
@@ -40,6 +42,13 @@ def read_inputs(texts: Sequence[str] | None) -> "InputShapes | None":
     if any(names):
         return dict(zip(names, shapes, strict=True))
     return shapes[0] if len(shapes) == 1 else shapes
+
+
+def tell_size(out: "Output", asked: "InputShapes | None", graph: "OpGraph") -> None:
+    """Say which input size a network is taken with, where none was asked for."""
+    if asked is None:
+        sizes = ", ".join("×".join(map(str, op.shape)) for op in graph.inputs)
+        out.note(f"input {sizes}: the model's usual size, as --input names none")
 
 
 def _shape(text: str, *, named: bool) -> tuple[int, ...]:

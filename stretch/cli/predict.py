@@ -8,7 +8,7 @@ import typer
 
 from predictors.errors import UsageError
 from predictors.models.base import ORIGINS, Origin
-from stretch.cli.inputs import InputSizes, read_inputs
+from stretch.cli.inputs import InputSizes, read_inputs, tell_size
 from stretch.cli.output import Output, verb
 from stretch.cli.pages import Html, check_html, write_html
 
@@ -42,6 +42,9 @@ def predict(
     ] = None,
     html: Html = None,
     input_size: InputSizes = None,
+    weights: Annotated[
+        str, typer.Option(help="A file is checked to fit the model; default and none read no weights, for times do not depend on them.")
+    ] = "none",
     trust_code: Annotated[bool, typer.Option("--trust-code", help="Allow file.py:factory to be executed.")] = False,
 ) -> None:
     """Predict the latency of a model, or of many, per processor and per kernel."""
@@ -67,8 +70,9 @@ def predict(
     from stretch.stages.predict import predict_latency
 
     with out.progress("capturing"):
-        network = read_graph(model, shape, trust_code=trust_code)
+        network = read_graph(model, shape, weights=weights, trust_code=trust_code)
     graph = network.graph
+    tell_size(out, shape, graph)
     if network.refusal is not None:
         opaque = sum(op.kind == "opaque" for op in graph.ops)
         out.warn(f"{network.refusal}: it is predicted from torch.export, {opaque} of its {len(graph.ops)} operators by their sizes alone")
@@ -160,11 +164,11 @@ def _predict_many(
             else:
                 rows += predicted_rows(model, graph, [(predictor, name, precision) for predictor, names in predictors for name in names])
             done()
-    not_measured: tuple[Origin, ...] = ("relatives", "roofline")
+    not_measured: tuple[Origin, ...] = ("sibling", "relatives", "roofline")
     for origin in not_measured:
         guessed = sorted({f"{row.processor} of {row.device}" for row in rows if row.origin == origin})
         if guessed:
-            out.warn(f"not fitted to measurements, but from {ORIGINS[origin]}: {', '.join(guessed)}")
+            out.warn(f"not fitted to measurements there, but from {ORIGINS[origin]}: {', '.join(guessed)}")
     table = PredictionTable(items=rows, failed=failed, warnings=out.warnings)
     out.emit(table, lambda console: _show_many(console, table))
 

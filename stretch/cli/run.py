@@ -116,6 +116,7 @@ def run(
     from scheduler.measure.trace_files import write_csv, write_perfetto
     from scheduler.placement.mapping import parse_mapping
     from scheduler.runtime.session import Session
+    from scheduler.runtime.trace import typical
 
     board = where(on, there, wheels, extras, ssh_config)
     here = {"--map": mapping, "--processors": processors, "--priority": priority, "--dsp-code": dsp_code}
@@ -149,7 +150,7 @@ def run(
     if table is not None:
         write_csv(table, tracks)
     write_html(out, html, lambda command: _page(answer, result, tracks, command))
-    out.emit(answer, lambda console: _print(console, answer, result.traces[-1]))
+    out.emit(answer, lambda console: _print(console, answer, typical(result.traces)))
 
 
 def _run_there(
@@ -287,8 +288,8 @@ def _where(place: "Placement") -> str:
     return f"{place.delegate} on core {'+'.join(map(str, place.cores))}" if place.cores else place.delegate
 
 
-def _print(console: "Console", answer: "RunAnswer", last: "Trace | None") -> None:
-    """The answer, and what no JSON has: the timeline of the last inference, of this machine."""
+def _print(console: "Console", answer: "RunAnswer", shown: "Trace | None") -> None:
+    """The answer, and what no JSON has: the timeline of a typical inference, of this machine."""
     from scheduler.runtime.trace import timeline
 
     weights = answer.weights
@@ -298,8 +299,9 @@ def _print(console: "Console", answer: "RunAnswer", last: "Trace | None") -> Non
         console.print(f"on {answer.on.host}: {answer.on.arch}, Python {answer.on.python}")
     console.print(_contestants(answer))
     console.print()
-    if last is not None:
-        for line in timeline(last):
+    if shown is not None:
+        console.print("the inference in the middle of all by its time:")
+        for line in timeline(shown):
             console.print(line)
         console.print()
     ratio = "" if answer.macs_ratio is None else f"{answer.macs_ratio:.3f} of the original's MACs, "

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from predictors.errors import StretchError, UsageError
-from stretch.cli.inputs import InputSizes, read_inputs
+from stretch.cli.inputs import InputSizes, read_inputs, tell_size
 from stretch.cli.options import planner_options
 from stretch.cli.output import Output, verb
 from stretch.cli.pages import Html, check_html, write_html
@@ -116,6 +116,7 @@ def search(
     _check(request, weighed, images, folder, plot)
     _check_mode(request, weighed, within, images, plot)
     profile, shape = load_device(device), read_inputs(input_size)
+    request.checked(profile)
     from stretch.cli.train import import_torch
 
     import_torch()
@@ -131,6 +132,7 @@ def search(
         progress("capturing")
         network = read_network(model, shape, weights="none" if images is None else weights, seed=seed, trust_code=trust_code)
         source = _source(network, profile, request, images, (image_count, budget * 60), pictures, progress, seconds)
+        tell_size(out, shape, network.graph)
         usual = "macs" if source is None else "agreement" if source.option == "min_agreement" else "accuracy"
         began = time.perf_counter()
         progress("designs")
@@ -175,6 +177,7 @@ def _pair(
     if goal not in (None, *GOALS):
         raise UsageError(f"`{goal}` is nothing that a pair can be best in", f"one of {', '.join(GOALS)}")
     profile = load_device(device)
+    request.checked(profile)
     from stretch.cli.train import import_torch
 
     import_torch()

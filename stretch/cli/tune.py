@@ -32,9 +32,11 @@ def tune(
     budget: Annotated[
         float,
         typer.Option(
-            help="Seconds after which no further kernel is begun; an interruption (Ctrl-C) keeps what was found, too.", min=1.0, max=1e6
+            help="Minutes, compiling included, after which no further kernel is begun; an interruption (Ctrl-C) keeps what was found, too.",
+            min=0.01,
+            max=1e4,
         ),
-    ] = 120.0,
+    ] = 2.0,
     mapping: Annotated[
         list[str] | None, typer.Option("--map", help="Where a processor runs here, as gpu=opencl1; repeat or separate by commas.")
     ] = None,
@@ -44,8 +46,9 @@ def tune(
     from scheduler.bundle.load import load_bundle
 
     loaded = load_bundle(bundle, check_hashes=True)
-    tunings, modes = _tunings(loaded, mapping or [], mode)
-    end = time.monotonic() + budget
+    end = time.monotonic() + 60 * budget
+    with out.progress("compiling"):
+        tunings, modes = _tunings(loaded, mapping or [], mode)
     choices: dict[tuple[str, str], Any] = {}
     with out.progress("tuning", total=sum(each.steps for each in tunings)) as bar:
 
@@ -55,7 +58,7 @@ def tune(
         for each in tunings:
             choices |= each.tune(max(0.0, end - time.monotonic()), progress)
     if time.monotonic() > end:
-        out.warn(f"the budget of {budget:g} s was spent before every kernel was measured; run it again to go on")
+        out.warn(f"the budget of {budget:g} minutes was spent before every kernel was measured; run it again to go on")
     kernels = [row for each in tunings for row in each.rows(choices)]
     answer = tune_answer(bundle, tunings[0].device, modes, kernels, out.warnings)
     out.emit(answer, lambda console: _print(console, answer))

@@ -9,16 +9,13 @@ from predictors.errors import StretchError
 from predictors.joins import join_of
 from scheduler.bundle.agreement import Agreement, SegmentAgreement
 from stretch.capture import Captured
-from stretch.evaluation.shares import share_of
+from stretch.evaluation.shares import ALIKE, most_frequent, share_of
 from stretch.planning.design.scale import design_segments, scaled_branches
 from stretch.transform import BranchedModel, build
 from stretch.transform.calibrate import whole_design
 
 #: Classes of the longer list.
 LONG = 5
-
-#: Told where the original sees the same class in so large a share of the images.
-ALIKE = 0.9
 
 Stage = Callable[[torch.Tensor], torch.Tensor]
 
@@ -54,11 +51,11 @@ class Compared:
 
     Args:
         agreement: Of the two networks.
-        alike: Share of the images in which the original sees the class that it sees most often; None where outputs are no classes.
+        classes: Images by the class that the original answers; empty where outputs are no classes.
     """
 
     agreement: Agreement
-    alike: float | None
+    classes: Mapping[int, int]
 
 
 @dataclass
@@ -178,7 +175,7 @@ def _add_errors(sums: _Sums, outputs: Sequence[torch.Tensor], originals: Sequenc
 
 
 def _compared(counts: _Counts, changed: Iterable[str]) -> Compared:
-    n, classes = counts.images, counts.outputs
+    n, classes = counts.images, counts.outputs if most_frequent(counts.classes) < ALIKE else None
     share = share_of(counts.whole.same, n) if classes else None
     segments = []
     for name in changed:
@@ -192,9 +189,10 @@ def _compared(counts: _Counts, changed: Iterable[str]) -> Compared:
         top5_overlap=counts.whole.shared / n if classes and classes > LONG else None,
         error=counts.whole.error,
         images=n,
+        classes=len(counts.classes) or None,
         segments=tuple(segments),
     )
-    return Compared(agreement, max(counts.classes.values()) / n if counts.classes else None)
+    return Compared(agreement, counts.classes)
 
 
 def ranks(output: torch.Tensor) -> bool:

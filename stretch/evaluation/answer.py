@@ -62,7 +62,9 @@ class EvaluateAnswer(msgspec.Struct, frozen=True, kw_only=True):
         top1: Share whose best class is right; None without labels.
         top5: Share with the right class among the five best; None without labels, or with five classes or fewer.
         original: The same of the original; None where there is none.
-        agreement: Share with the same best class as the original.
+        original_classes: Classes that the original answers; None where there is none.
+        calibrated_on: Images among them that the bundle was calibrated with.
+        agreement: Share with the same best class as the original; None where there is none, or it answers nearly always the same class.
         top5_overlap: Share of the five best classes that both have.
         error: Root of the squared error of the outputs over the root of the original's square; None where there is no original.
         processors: Where each processor's work ran.
@@ -79,6 +81,8 @@ class EvaluateAnswer(msgspec.Struct, frozen=True, kw_only=True):
     top1: Share | None
     top5: Share | None
     original: Accuracy | None
+    original_classes: int | None
+    calibrated_on: int
     agreement: Share | None
     top5_overlap: Share | None
     error: float | None
@@ -121,6 +125,8 @@ def evaluate_answer(
         top1=result.branched.top1,
         top5=result.branched.top5,
         original=result.original,
+        original_classes=len(result.classes) or None,
+        calibrated_on=result.calibrated_on,
         agreement=result.agreement,
         top5_overlap=result.top5_overlap,
         error=result.error,

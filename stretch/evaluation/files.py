@@ -95,6 +95,7 @@ def measure_files(
         top5_overlap=overlap.value if overlap else None,
         error=found.error,
         images=found.images,
+        classes=len(found.classes) or None if ranked else None,
         precisions=_precisions(lowered.manifest),
         delegates=delegates,
     )

@@ -1,7 +1,8 @@
 """A bundle's classes against labels and against the original's, image by image."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictors.errors import StretchError
-from stretch.evaluation.shares import Share, share_of
+from stretch.evaluation.shares import ALIKE, Share, most_frequent, share_of
+from stretch.quantize.images import fingerprint
 
 Array = NDArray[Any]
 Net = Callable[[Array], Array]
@@ -48,6 +50,9 @@ class Evaluation:
     Args:
         outputs: Outputs of the network.
         compared: Whether there is an original to compare with.
+        images: Images so far.
+        classes: Images by the class that the original answers.
+        calibrated_on: Images that the bundle was calibrated with.
     """
 
     outputs: int
@@ -59,6 +64,8 @@ class Evaluation:
     _overlap: float = 0
     _wrong: float = 0
     _total: float = 0
+    classes: Counter[int] = field(default_factory=Counter)
+    calibrated_on: int = 0
 
     def add(self, scores: Array, original: Array | None, label: int | None) -> None:
         """Count one image.
@@ -74,6 +81,7 @@ class Evaluation:
         if original is None:
             return
         theirs = _best(original)
+        self.classes[theirs[0]] += 1
         _count(self._original, theirs, label)
         self._agree += best[0] == theirs[0]
         self._overlap += len(set(best) & set(theirs)) / LONG
@@ -92,13 +100,18 @@ class Evaluation:
 
     @property
     def agreement(self) -> Share | None:
-        """Share with the same best class as the original; None where there is none."""
-        return share_of(self._agree, self.images) if self.compared and self.images else None
+        """Share with the same best class as the original; None where there is none, or it answers nearly always the same class."""
+        return share_of(self._agree, self.images) if self.diverse else None
+
+    @property
+    def diverse(self) -> bool:
+        """Whether there is an original whose answers differ from image to image, so that agreement says something."""
+        return bool(self.classes) and most_frequent(self.classes) < ALIKE
 
     @property
     def top5_overlap(self) -> Share | None:
-        """Share of the five best classes that both have; None without an original, or with five classes or fewer."""
-        return share_of(self._overlap, self.images) if self.compared and self.images and self.outputs > LONG else None
+        """Share of the five best classes that both have; None where there is no agreement, or with five classes or fewer."""
+        return share_of(self._overlap, self.images) if self.diverse and self.outputs > LONG else None
 
     @property
     def error(self) -> float | None:
@@ -108,7 +121,13 @@ class Evaluation:
         return math.sqrt(self._wrong / self._total) if self._total else float(self._wrong > 0)
 
 
-def evaluate(branched: Net, original: Net | None, images: Iterable[tuple[str, Array, int | None]], outputs: int) -> Evaluation:
+def evaluate(
+    branched: Net,
+    original: Net | None,
+    images: Iterable[tuple[str, Array, int | None]],
+    outputs: int,
+    calibrated_on: Collection[str] = (),
+) -> Evaluation:
     """Run a bundle, and the original beside it, on images.
 
     Args:
@@ -116,6 +135,7 @@ def evaluate(branched: Net, original: Net | None, images: Iterable[tuple[str, Ar
         original: What it is compared with; None if there is nothing.
         images: Name, input and label of each image; labels may be None.
         outputs: Outputs of the network.
+        calibrated_on: Fingerprints of the images that the bundle was calibrated with.
 
     Raises:
         StretchError: If an output holds NaN or infinity; names the image.
@@ -128,6 +148,7 @@ def evaluate(branched: Net, original: Net | None, images: Iterable[tuple[str, Ar
             if output is not None and not np.isfinite(output).all():
                 raise StretchError(f"the output of {what} for {name} contains NaN or infinity", "check the bundle with `stretch run`")
         found.add(scores, theirs, label)
+        found.calibrated_on += bool(calibrated_on) and fingerprint(x) in calibrated_on
     return found
 
 

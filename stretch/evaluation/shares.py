@@ -1,11 +1,16 @@
 """Shares of images, with what that many images can say of all the others."""
 
 import math
+from collections.abc import Mapping
 
 import msgspec
 
 #: 97.5 % quantile of the normal distribution.
 Z = 1.959963984540054
+
+#: Where a network answers one class for so large a share of the images, another one that always answers it agrees as often: that
+#: says nothing of the two, and no agreement is given.
+ALIKE = 0.9
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,6 +27,28 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     low: float
     high: float
     images: int
+
+
+def most_frequent(classes: Mapping[int, int]) -> float:
+    """Share of the images for which a network answers the class that it answers most often; 0 without images.
+
+    Args:
+        classes: Images by the class that is answered.
+    """
+    return max(classes.values(), default=0) / max(1, sum(classes.values()))
+
+
+def one_sided(classes: Mapping[int, int]) -> str:
+    """Why no agreement is given, in words.
+
+    Args:
+        classes: Images by the class that the original answers.
+    """
+    several = f"{len(classes)} classes" if len(classes) != 1 else "one class"
+    return (
+        f"the original answers {several} for {sum(classes.values())} images, {most_frequent(classes):.0%} of them alike: agreement is not "
+        f"given where one class has {ALIKE:.0%} or more"
+    )
 
 
 def share_of(total: float, images: int) -> Share:

@@ -47,6 +47,7 @@ class BundleFacts:
         preprocessing: What a picture goes through before the model reads it; None if that is not known.
         agreement: With the original; None where that was not measured.
         ranges: Scale and zero point of tensors that int8 is to have, by subgraph and tensor; others are found on images.
+        calibrated_on: Fingerprints of the images that weights were fitted to.
     """
 
     device: str
@@ -62,6 +63,7 @@ class BundleFacts:
     preprocessing: Preprocessing | None = None
     agreement: Agreement | None = None
     ranges: Mapping[str, Mapping[str, tuple[float, int]]] = field(default_factory=dict)
+    calibrated_on: tuple[str, ...] = ()
 
 
 def export_bundle(
@@ -198,6 +200,7 @@ def _manifest(original: Captured, model: BranchedModel, facts: BundleFacts, vers
         files=written.files,
         little_cores=facts.little_cores,
         agreement=facts.agreement,
+        calibrated_on=facts.calibrated_on,
         results=() if original.returned.plain else original.returned.keys(original.graph.outputs),
     )
 

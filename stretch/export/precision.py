@@ -196,7 +196,7 @@ def _refuse_unless(repair: bool, what: str, lost: Loss, min_cosine: float) -> No
     feasible = f"`--min-cosine {max(0.0, lost.cosine - 0.0005):.3f}` might accept it, " if lost.cosine > 0.5 else ""
     raise InfeasibleError(
         f"{what}, at least {min_cosine} and {least_snr_db(min_cosine):.1f} dB are asked for",
-        f"{feasible}`--repair` keeps what loses most in fp32, and more or other calibration images may help",
+        f"{feasible}`--fp32-fallback` keeps what loses most in fp32, and more or other calibration images may help",
     )
 
 
@@ -205,7 +205,7 @@ def _refuse_partial_sum(sub: SubgraphEntry, repair: bool) -> None:
     if is_integer_only(sub.processor) and not repair:
         raise InfeasibleError(
             f"subgraph `{sub.name}` has no int8 form: {ROUNDED}, and {sub.processor} computes nothing else",
-            f"divide segment `{sub.segment}` otherwise, or move it to the host in fp32 with `--repair`",
+            f"divide segment `{sub.segment}` otherwise, or move it to the host in fp32 with `--fp32-fallback`",
         )
 
 

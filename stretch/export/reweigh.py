@@ -1,6 +1,6 @@
 """A bundle with other weights: the same graphs, checked against torch again."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -31,6 +31,7 @@ def export_reweighed(
     original: Captured,
     model: BranchedModel,
     weights: WeightsInfo,
+    calibrated_on: Sequence[str] = (),
     *,
     agreeing: Callable[[Bundle], Agreement | None],
     progress: Progress = silent,
@@ -46,6 +47,7 @@ def export_reweighed(
         original: The original network.
         model: The branched network with its new weights, on the CPU and in evaluation mode.
         weights: What the bundle says of them.
+        calibrated_on: Fingerprints of the images that the new weights were fitted to.
         agreeing: Gives the agreement with the original from the complete files, before they are put in place.
         progress: Called with a few words for what comes next.
 
@@ -64,6 +66,7 @@ def export_reweighed(
             for written in save_onnx(_reweighed(bundle.file(name), arrays), folder / name):
                 files[str(written.relative_to(folder))] = file_entry(written)
         made = msgspec.structs.replace(manifest, weights=weights, files=files, tflite=None, aot={}, contexts={}, agreement=None)
+        made = msgspec.structs.replace(made, calibrated_on=tuple(dict.fromkeys((*manifest.calibrated_on, *calibrated_on))))
         progress("export checks")
         made = msgspec.structs.replace(made, checks=_checks(folder, made, original, model))
         made = msgspec.structs.replace(made, agreement=agreeing(Bundle(folder, made)))

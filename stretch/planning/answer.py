@@ -13,7 +13,7 @@ from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.network.segments import EntryKind
 
 #: What became of a segment.
-SegmentKind = Literal["whole", "stretch", "rows", "channels", "own"]
+SegmentKind = Literal["whole", "stretch", "rows", "channels", "graph"]
 
 
 class BranchAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +78,7 @@ class SegmentAnswer(msgspec.Struct, frozen=True, kw_only=True):
         width: Channels of the original.
         macs: Multiply-accumulates of the original.
         kind: ``whole``, ``stretch`` for scaled copies, which are another network, or ``rows`` for bands of rows,
-            ``channels`` for some channels each and ``own`` for its own parallel paths and portions, which are not.
+            ``channels`` for some channels each and ``graph`` for its own parallel paths and portions, which are not.
         halo: Multiply-accumulates that bands of rows do twice, over the original's.
         halo_ms: Time that its bands together spend on rows that two of them compute, ms: of each kernel's time the share
             of its rows, over all bands, beyond those of the segment in one piece.

@@ -42,6 +42,11 @@ _Fields = msgspec.defstruct(
 class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Constraints, objective and strategy of one planning run."""
 
+    def __post_init__(self) -> None:
+        """Read the kind ``graph`` where files say ``own``, as it was called."""
+        if "own" in self.kinds:
+            msgspec.structs.force_setattr(self, "kinds", tuple("graph" if kind == "own" else kind for kind in self.kinds))
+
     @property
     def meets_by(self) -> str:
         """The join that is asked for, `auto` resolved."""
@@ -270,7 +275,12 @@ def _processors(names: tuple[str, ...], device: DeviceProfile) -> tuple[str, ...
     if len(set(families)) != len(families):
         raise UsageError(f"the processors {', '.join(processors)} share cores", "name each processor once")
     if len(processors) < 2:
-        raise UsageError("branches need at least two processors", f"{device.id} has {', '.join(device.processors)}")
+        only = len(device.processors) < 2
+        raise UsageError(
+            f"branches need at least two processors, and {f'the profile {device.id} has one' if only else 'one was named'}: {processors[0]}",
+            f"`stretch predict MODEL --device {device.id}` predicts the network on it"
+            + ("" if only else f"; the profile {device.id} has {', '.join(device.processors)}"),
+        )
     return processors
 
 

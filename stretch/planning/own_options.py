@@ -18,7 +18,7 @@ STRATEGIES = tuple(sorted(module.name for module in iter_modules([str(Path(__fil
 SINGLE = ("operator_split",)
 
 #: What may become of a segment beside staying whole, and whether that computes exactly what the original computes.
-KINDS = {"stretch": False, "rows": True, "channels": True, "own": True}
+KINDS = {"stretch": False, "rows": True, "channels": True, "graph": True}
 
 #: What a segment may always stay; a request may name it beside others.
 WHOLE = "whole"
@@ -83,9 +83,9 @@ OWN = (
         "kinds",
         tuple[str, ...],
         (),
-        "What segments may become: stretch (scaled copies, the default), rows (bands of rows, exact), channels (exact), own (along its own graph, exact), or several: stretch,rows. Any may stay whole.",
+        "What segments may become: stretch (scaled copies, the default), rows (bands of rows, exact), channels (exact), graph (along branches of the network's own graph, exact), or several: stretch,rows. Any may stay whole.",
         "What segments may become beside staying whole: ``stretch``, scaled copies, which are another network; ``rows``, bands of rows, "
-        "``channels``, some channels each, and ``own``, its own parallel paths, or portions of its graph, on several processors, whose output is the original's. If empty, ``stretch``, or with `lossless` "
+        "``channels``, some channels each, and ``graph``, paths that the network has side by side, or parts of its graph, on several processors, whose output is the original's. If empty, ``stretch``, or with `lossless` "
         "every exact kind.",
     ),
     Option(

@@ -360,7 +360,7 @@ def _kind(row: SegmentTime) -> SegmentKind:
     """What became of a segment."""
     join = join_of(row.design.join)
     if join.exact:
-        return "rows" if join.bands else "channels" if join.channels else "own"
+        return "rows" if join.bands else "channels" if join.channels else "graph"
     changed = len(row.branches) > 1 or any(
         changing(b.scale.rewrites) or (b.scale.depth, b.scale.width) != (row.segment.depth, row.segment.width) for b in row.branches
     )

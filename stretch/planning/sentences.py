@@ -57,6 +57,13 @@ class Sentence(str):
         return (self.template, *self.parts)
 
 
+def chance(probability: float) -> str:
+    """A probability in words, never rounded to certainty: ``over 99 %``, ``64 %``, ``under 1 %``."""
+    if probability > 0.99 or probability < 0.01:
+        return "over 99 %" if probability > 0.5 else "under 1 %"
+    return f"{100 * probability:.0f} %"
+
+
 def spelled(text: str, spelling: Spelling) -> str:
     """A text as one edge writes it; one without mentions stays as it is."""
     if not isinstance(text, Sentence):

@@ -11,6 +11,7 @@ from stretch.planning.cost.compare import BRANCHED, LEAST_GAIN, NO_CLEAR_WINNER,
 from stretch.planning.design.scale import scaled_graph
 from stretch.planning.network.parts import mixing
 from stretch.planning.result import PlanResult
+from stretch.planning.sentences import chance
 
 #: Kinds of opaque operators that are named.
 MOST_NAMED = 6
@@ -26,8 +27,8 @@ def _alone(result: PlanResult) -> str:
     found = result.ahead
     pays = f"the others would have to be {found.crossover:.3g} times as fast for that to pay" if found.crossover else "that never pays"
     return (
-        f"use {found.processor} alone, it is far ahead: it computes `{result.graph.name}` in {found.alone_ms:.2f} ms, and a division without "
-        f"any loss that meets once on the way would take {found.divided_ms:.2f} ms; {pays}"
+        f"use {found.processor} alone, it is far ahead: it takes {result.best_single.ms:.2f} ms for `{result.graph.name}`, of which it computes "
+        f"for {found.alone_ms:.2f} ms; divided without any loss, meeting once on the way, computing would take {found.divided_ms:.2f} ms; {pays}"
     )
 
 
@@ -124,7 +125,7 @@ def warnings_of(result: PlanResult, low: int, high: int) -> tuple[str, ...]:
     if names and not known:
         warnings.append(
             f"stages are merged ({', '.join(names)}), so branches meet less often: fewer meeting points lower the accuracy "
-            "(paper 003, table 3), by how much is known less well than for branches that meet after every stage"
+            "(NN-Stretch, MobiSys 2023, table 3), by how much is known less well than for branches that meet after every stage"
         )
     if "rows" in result.config.planned_kinds and (why := _undivided(result)):
         warnings.append(why)
@@ -141,7 +142,7 @@ def warnings_of(result: PlanResult, low: int, high: int) -> tuple[str, ...]:
     elif result.recommended != BRANCHED:
         rival = next(rival for rival in result.recommendation.rivals if rival.name == result.recommended)
         if rival.ratio < 1:
-            said = f"`{rival.name}` is predicted to be faster than the branched model, with a probability of {1 - rival.probability:.2f}"
+            said = f"`{rival.name}` is predicted to be faster than the branched model, with a probability of {chance(1 - rival.probability)}"
         else:
             gain = f"less than the {LEAST_GAIN - 1:.0%} that branches are to gain"
             said = f"use `{rival.name}`: the branched model is predicted to be {rival.ratio:.3f} times as fast, {gain}"

@@ -177,12 +177,12 @@ class Collector:
                 self._result.refused += 1
                 continue
             samples.append(_Sample(graph, file, runner(compiled, self.place.caller)))
-        self._time(samples)
+        self._time(samples, end)
         for each in samples:
-            assert each.time is not None
-            if each.time.unsteady:
+            # what the time did not suffice for is left out: --resume draws it again
+            if each.time is not None and each.time.unsteady:
                 self._result.unsteady += 1
-            else:
+            elif each.time is not None and monotonic() < end:
                 self._add(each.graph, each.file, each.time)
             each.file.unlink()
 
@@ -190,12 +190,14 @@ class Collector:
         """The network by which the machine's speed is watched."""
         return runner(self._delegate.compile(write_network(draw(*_WATCHED), folder / "watch.onnx")), self.place.caller)
 
-    def _time(self, samples: Sequence[_Sample]) -> None:
+    def _time(self, samples: Sequence[_Sample], end: float) -> None:
         """Time a batch beside the network that is always the same; again what did not hold, or all if the machine was slowed down."""
         left = list(samples)
         slowed = False
         for _ in range(TRIES):
-            found = time_steadily({_WATCH: self._watch} | {each.graph.name: each.run for each in left}, self.place.serial)
+            found = time_steadily({_WATCH: self._watch} | {each.graph.name: each.run for each in left}, self.place.serial, end=end)
+            if not found:
+                break
             watched = found[_WATCH]
             self._quickest = min(self._quickest, watched.least_ms)
             slowed = watched.ms > SLOWED * self._quickest

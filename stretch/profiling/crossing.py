@@ -2,9 +2,10 @@
 
 import tempfile
 from collections.abc import Callable, Mapping
+from math import inf
 from pathlib import Path
 from statistics import median
-from time import perf_counter_ns
+from time import monotonic, perf_counter_ns
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from scheduler.cores import pinned
 from scheduler.delegates import Delegate
 from scheduler.measure.links import Handover, fit_link
 from scheduler.measure.networks import runner, time_operators
-from scheduler.measure.steady import time_steadily
+from scheduler.measure.steady import LEAST, MOST, time_steadily
 from scheduler.measure.together import time_together
 from scheduler.runtime.mailbox import Mailbox
 from scheduler.runtime.workers import Completion, Worker
@@ -32,23 +33,24 @@ _HANDINGS = 25
 _COMPUTING, _MOVING = (256, 28), (64, 160)
 
 
-def measure_crossing(host: Place, other: Place) -> Crossing:
+def measure_crossing(host: Place, other: Place, end: float = inf) -> Crossing:
     """The link between the host and another processor, and how much they slow each other down.
 
     Args:
         host: The CPU, with the core set that plans take by default.
         other: The other processor.
+        end: On the clock of `time.monotonic`: after it the fewest runs are made that tell anything.
     """
     with tempfile.TemporaryDirectory() as folder:
         return Crossing(
-            fit_link(_handovers(host, other, Path(folder))),
-            _together(host, other, _computing(), Path(folder)),
-            _together(host, other, _moving(), Path(folder)),
+            fit_link(_handovers(host, other, Path(folder), end)),
+            _together(host, other, _computing(), Path(folder), end),
+            _together(host, other, _moving(), Path(folder), end),
             other.runtime,
         )
 
 
-def _handovers(host: Place, place: Place, folder: Path) -> list[Handover]:
+def _handovers(host: Place, place: Place, folder: Path, end: float) -> list[Handover]:
     delegate = place.create()
     # what blocks its caller has a thread of its own when a bundle runs, and handing over to that and hearing of the end is
     # part of every exchange
@@ -66,9 +68,12 @@ def _handovers(host: Place, place: Place, folder: Path) -> list[Handover]:
         runs[graph.name] = runner(compiled, place.caller if worker is None else ())
         files[graph.name] = (graph, file)
     if worker is None:
-        spent = {name: time.ms - _kernels_ms(delegate, place, *files[name]) for name, time in time_steadily(runs, place.serial).items()}
+        spent = {
+            name: time.ms - _kernels_ms(delegate, place, *files[name])
+            for name, time in time_steadily(runs, place.serial, most=LEAST if monotonic() > end else MOST).items()
+        }
     else:
-        spent = _after_work({name: worker.handing(run) for name, run in runs.items()}, _busying(host, place, worker, folder))
+        spent = _after_work({name: worker.handing(run) for name, run in runs.items()}, _busying(host, place, worker, folder), end)
         worker.close()
     found = []
     for name, ms in spent.items():
@@ -85,18 +90,21 @@ def _kernels_ms(delegate: Delegate, place: Place, graph: OpGraph, file: Path) ->
     return sum(operators.values()) + added
 
 
-def _after_work(runs: Mapping[str, Callable[[], float]], busy: Callable[[], object]) -> dict[str, float]:
+def _after_work(runs: Mapping[str, Callable[[], float]], busy: Callable[[], object], end: float) -> dict[str, float]:
     """Median times of hand-overs by turns, each after work of both processors: a subgraph empties caches and lets threads sleep.
 
     Args:
         runs: Hand-overs by name; each gives what it took, ms.
         busy: Has both processors work.
+        end: On the clock of `time.monotonic`: after it each is done `LEAST` times, no more.
 
     Returns:
         ms by name.
     """
     times: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(_HANDINGS):
+    for number in range(_HANDINGS):
+        if number >= LEAST and monotonic() > end:
+            break
         for name, run in runs.items():
             busy()
             times[name].append(run())
@@ -170,14 +178,14 @@ def _moving() -> OpGraph:
     return OpGraph.build("moving", made.ops, x)
 
 
-def _together(host: Place, other: Place, graph: OpGraph, folder: Path) -> tuple[float, float]:
+def _together(host: Place, other: Place, graph: OpGraph, folder: Path, end: float) -> tuple[float, float]:
     """Factors on the host's time and the other's."""
     file = write_network(graph, folder / f"{graph.name}.onnx")
     delegates = host.create(), other.create()
     runs = [
         runner(delegate.compile(file), place.caller) for delegate, place in zip(delegates, (host, other), strict=True)
     ]  # fmt: skip
-    found = time_together(*runs)
+    found = time_together(*runs, end=end)
     for delegate in delegates:
         delegate.close()
     return found.first, found.second

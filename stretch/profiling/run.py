@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 
 import tomli_w
 
@@ -26,8 +27,8 @@ from stretch.profiling.places import Place
 from stretch.profiling.table import Table
 from stretch.profiling.writing import Crossing, make_profile, valid_id
 
-#: Share of the time for hand-overs and contention.
-_RESERVED = 0.05
+#: Seconds for the hand-overs and contention of a processor, and the share of all the time that they take at most.
+_RESERVED_S, _RESERVED = 20.0, 0.3
 
 Step = Callable[[str], None]
 
@@ -106,21 +107,21 @@ def profile_machine(
         StretchError: If the machine is too noisy, or there was time for too few networks.
     """
     crossings = {}
-    left, shares = seconds * (1 - _RESERVED), sum(place.share for place in places)
+    end, others = monotonic() + seconds, [place for place in places if place.family != HOST]
+    left, shares = seconds - min(_RESERVED_S * len(others), _RESERVED * seconds), sum(place.share for place in places)
     with preferred():
         collected = [Collector(place, name, table).collect(left * place.share / shares, step, most) for place in places]
         for place in places:
-            if place.family != HOST:
-                step(f"{place.name}: hand-over and contention")
-                crossings[place.family] = measure_crossing(places[0], place)
-    for place in places:
-        known = sum((row.processor, row.core_set) == (place.family, place.core_set) for row in table.latencies)
-        if known < MIN_NETWORKS:
-            raise StretchError(
-                f"there was time for {known} networks on {place.name}, a fit needs {MIN_NETWORKS}",
-                "go on with --resume, and a larger --budget",
-            )
-    step("fitting")
+            known = sum((row.processor, row.core_set) == (place.family, place.core_set) for row in table.latencies)
+            if known < MIN_NETWORKS:
+                raise StretchError(
+                    f"there was time for {known} networks on {place.name}, a fit needs {MIN_NETWORKS}",
+                    "go on with --resume, and a larger --budget",
+                )
+        for number, place in enumerate(others):
+            step(f"{place.name}: hand-over and contention, {max(0.0, end - monotonic()):.0f} s left")
+            crossings[place.family] = measure_crossing(places[0], place, monotonic() + max(0.0, end - monotonic()) / (len(others) - number))
+    step("measured; fitting")
     judged = write_profile(name, places, table, crossings)
     return Profiled(_path(name, table), table.folder, collected, crossings, judged)
 

@@ -8,11 +8,15 @@ from scheduler.bundle.agreement import Agreement
 def agreement_lines(found: Agreement) -> Iterator[str]:
     """How far a network agrees with its original: in fp32, with the files of its bundle, and by segments, a line each."""
     if found.value is None:
+        if found.classes:
+            several = f"{found.classes} classes" if found.classes > 1 else "one class"
+            yield f"the original answers {several} for these images, nearly always the same: no agreement is given"
         yield f"measured on {found.images} images held back: error of the outputs {found.error:.3f} of the original's"
     else:
         yield (
-            f"measured on {found.images} images held back: the original's class in {found.value:.1%} ({found.low:.1%} to {found.high:.1%}), "
-            f"error of the scores {found.error:.3f} of the original's"
+            f"measured on {found.images} images held back: the original's class in {found.value:.1%} ({found.low:.1%} to {found.high:.1%})"
+            + (f", which answers {found.classes} classes" if found.classes else "")
+            + f", error of the scores {found.error:.3f} of the original's"
         )
     if (ran := found.bundle) is not None:
         where = ", ".join(f"{'/'.join(own)} on {name} (run here by {ran.delegates[name]})" for name, own in ran.precisions.items())

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from stretch.comparison.rows import CompareAnswer, ComparedRow
+from stretch.planning.sentences import chance
 from stretch.report.fit import Fitting, column, plain_table
 
 if TYPE_CHECKING:
@@ -19,14 +20,14 @@ HEADINGS = (
     ("over sequential", True),
     ("MACs", True),
     ("M params", True),
-    ("meets", True),
+    ("meeting points", True),
     ("agreement", True),
-    ("sure", True),
+    ("probability", True),
     ("recommended", False),
 )
 
 #: Columns that a narrow terminal goes without, and a very narrow one.
-_LESS = frozenset({"90 %", "M params", "meets", "sure"})
+_LESS = frozenset({"90 %", "M params", "meeting points", "probability"})
 _LEAST = _LESS | {"from", "over sequential", "recommended"}
 
 
@@ -49,7 +50,7 @@ def cells(row: ComparedRow) -> tuple[str, ...]:
         "–" if row.params is None else f"{row.params / 1e6:.2f}",
         "–" if row.n_meet is None else str(row.n_meet),
         agreement,
-        known(row.probability, ".0%"),
+        "–" if row.probability is None else chance(row.probability),
         row.recommended or "–",
     )
 

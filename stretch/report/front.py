@@ -52,7 +52,7 @@ def front_table(answer: FrontAnswer) -> Fitting:
 def _table(answer: FrontAnswer, *, wide: bool) -> "Table":
     table = plain_table()
     column(table, "design")
-    for title in ("predicted ms", "speed-up", *(("over sequential",) if wide else ()), "MACs", "meets"):
+    for title in ("predicted ms", "speed-up", *(("over sequential",) if wide else ()), "MACs", "meeting points"):
         column(table, title, right=True)
     more = [name for name in answer.pareto if name in TITLES]
     if answer.objective not in (None, "latency"):
@@ -94,7 +94,7 @@ def print_front(console: "Console", answer: FrontAnswer) -> None:
             f"sequential network of {answer.sequential_same_macs_ratio:.3f} of the MACs: {answer.sequential_same_macs_ms:.2f} ms "
             f"on {answer.sequential_same_macs_processor}, to be trained"
         )
-    console.print(f"10^{answer.space_log10:.1f} designs, {answer.evaluated} ways costed{_proved(answer)}")
+    console.print(f"10^{answer.space_log10:.1f} designs, {answer.evaluated} ways to run segments timed{_proved(answer)}")
     if answer.sensitivity is not None:
         on = answer.sensitivity
         console.print(

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from stretch.planning.answer import BranchAnswer, ObjectiveAnswer, PlanAnswer, Predicted, SegmentAnswer
 from stretch.planning.cost.accuracy import PredictedAccuracy
+from stretch.planning.sentences import chance
 from stretch.report.fit import Fitting, column, plain_table
 
 #: Characters of the widest timeline bar.
@@ -271,7 +272,7 @@ def _links(predicted: Predicted) -> str:
 
 
 def _probability(predicted: Predicted) -> str:
-    sure = f"with a probability of {predicted.probability_faster['all']:.2f}"
+    sure = f"with a probability of {chance(predicted.probability_faster['all'])}"
     return sure + (f"; measure next: {predicted.measure_next}" if predicted.measure_next else "")
 
 

@@ -1,6 +1,7 @@
 """Replace single segments of a network by ways that a planner may take, and whole designs, and compare with the original."""
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from predictors.errors import StretchError, UsageError
 from scheduler.progress import Progress, silent
 from stretch.capture import Captured
 from stretch.evaluation.agreement import compare, ranks
+from stretch.evaluation.shares import ALIKE, most_frequent, one_sided
 from stretch.planning.cost.features import changed_segments, way_features
 from stretch.planning.cost.sensitivity import SEEN, ChangedSegment, Measured
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
@@ -87,17 +89,21 @@ def measure(
     for number, trial in enumerate(planned):
         if len(alone) >= FEWEST and time.monotonic() - start > ALONE * budget_s:
             break
-        progress(f"segment {number + 1} of {len(planned)}")
+        progress(f"segment {number + 1} of {len(planned)}, {_left_s(start, budget_s)}")
         alone.append(original.replaced(trial))
     whole = random_designs(space, captured.graph.name, space.costs.predictor.device.id, designs, MACS, seed)
     together: list[Measured] = []
     for number, design in enumerate(whole):
         if time.monotonic() - start > budget_s:
             break
-        progress(f"design {number + 1} of {len(whole)}")
+        progress(f"design {number + 1} of {len(whole)}, {_left_s(start, budget_s)}")
         together.append(measure_design(captured, design, fitted, held_back, space))
     complete = len(alone) == len(planned) and len(together) == len(whole)
     return Measurements(tuple(alone), tuple(together), time.monotonic() - start, complete)
+
+
+def _left_s(start: float, budget_s: float) -> str:
+    return f"{max(0.0, budget_s - (time.monotonic() - start)):.0f} s left"
 
 
 @torch.no_grad()
@@ -154,6 +160,9 @@ class _Original:
         for scores in self.held[-1]:
             if not torch.isfinite(scores).all():
                 raise StretchError("the output of the original contains NaN or infinity for some of the images", "check its weights")
+        classes = Counter(torch.cat(self.held[-1]).argmax(1).tolist())
+        if most_frequent(classes) >= ALIKE:
+            raise UsageError(one_sided(classes), "give images of several classes, or plan without images")
 
     def replaced(self, trial: Trial) -> Measured:
         """The original with one segment in the way of a trial, and that calibrated on what arrives there."""

@@ -1,6 +1,5 @@
 """Third stage: the branched network and its control, and images to calibrate it with and to compare it with the original on."""
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +15,12 @@ from scheduler.bundle.preprocessing import IMAGENET, Preprocessing
 from scheduler.progress import Progress, silent
 from stretch.capture import Captured
 from stretch.capture.results import pairs
-from stretch.evaluation.agreement import ALIKE, Compared, compare
+from stretch.evaluation.agreement import Compared, compare
 from stretch.evaluation.files import SECONDS, measure_files
+from stretch.evaluation.shares import one_sided
 from stretch.planning.result import PlanResult
 from stretch.planning.sentences import Mention, Sentence
-from stretch.quantize.images import load_images
+from stretch.quantize.images import fingerprint, load_images
 from stretch.transform import BranchedModel, build
 from stretch.transform.calibrate import MIN_IMAGES
 
@@ -53,11 +53,13 @@ class Images:
         fitted: Batches that calibration looks at, (n, channels, height, width).
         held_back: Batches of others, for comparing; empty where there are too few images.
         repeated: Images of the folder that were left out because they are the same as others.
+        fingerprints: Of the images that calibration looks at.
     """
 
     fitted: list[torch.Tensor]
     held_back: list[torch.Tensor]
     repeated: int = 0
+    fingerprints: tuple[str, ...] = ()
 
     @property
     def warnings(self) -> list[str]:
@@ -95,7 +97,8 @@ def divide_images(
         names = ", ".join(op.name for op in captured.graph.inputs)
         raise UsageError(f"a folder of images feeds networks of one input, `{captured.graph.name}` has {names}", "leave the images out")
     taken = load_images(folder, captured.graph.input.shape, count + held_back, preprocessing or IMAGENET)
-    found = list({hashlib.sha256(image.data).digest(): image for image in taken}.values())
+    known = {fingerprint(image): image for image in taken}
+    found = list(known.values())
     if len(found) < min(len(taken), MIN_IMAGES):
         raise StretchError(
             f"{folder} has {len(taken)} images of which only {len(found)} differ",
@@ -106,8 +109,9 @@ def divide_images(
     sets: list[list[torch.Tensor]] = [[], []]
     for i, image in enumerate(found):
         sets[i in chosen].append(torch.from_numpy(image))
+    looked_at = tuple(name for i, name in enumerate(known) if i not in chosen)
     fitted, others = ([torch.cat(some[i : i + BATCH]) for i in range(0, len(some), BATCH)] for some in sets)
-    return Images(fitted, others, len(taken) - len(found))
+    return Images(fitted, others, len(taken) - len(found), looked_at)
 
 
 def compare_on(model: BranchedModel, captured: Captured, images: Sequence[torch.Tensor]) -> tuple[Compared | None, list[str]]:
@@ -122,14 +126,11 @@ def compare_on(model: BranchedModel, captured: Captured, images: Sequence[torch.
         return None, ["too few images to hold any back, so how far this network agrees with the original was not measured"]
     found = compare(model, captured, images)
     agreement = found.agreement
+    if agreement.value is None and found.classes:
+        return found, [one_sided(found.classes)]
     if agreement.value is None:
         what = "the outputs are" if len(captured.graph.outputs) == 1 else "several outputs are"
         return found, [f"{what} no list of class scores: agreement is told as their error relative to the original's"]
-    if found.alike is not None and found.alike >= ALIKE:
-        return found, [
-            f"the original sees the same class in {found.alike:.0%} of the {agreement.images} images held back: "
-            "that the branched network sees it too means little"
-        ]
     if agreement.value < CLOSE:
         return found, [
             Sentence(

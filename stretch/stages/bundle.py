@@ -29,6 +29,7 @@ def write_bundle(
     agreement: Agreement | None = None,
     agreeing: Callable[[Bundle], Agreement | None] | None = None,
     ranges: Mapping[str, Mapping[str, tuple[float, int]]] | None = None,
+    calibrated_on: tuple[str, ...] = (),
     progress: Progress = silent,
 ) -> Manifest:
     """Write a bundle, each file checked against torch.
@@ -44,12 +45,18 @@ def write_bundle(
         agreement: With the original, where that was measured.
         agreeing: Gives it from the complete files in place of `agreement`.
         ranges: Scale and zero point, by subgraph and tensor, that the network was trained with and that int8 is to have.
+        calibrated_on: Fingerprints of the images that weights were fitted to.
         progress: Called with a few words for what comes next.
 
     Raises:
         StretchError: If a file differs from torch, or the folder cannot be written.
     """
-    facts = replace(bundle_facts(planned, planned.device, *weights, preprocessing), agreement=agreement, ranges=ranges or {})
+    facts = replace(
+        bundle_facts(planned, planned.device, *weights, preprocessing),
+        agreement=agreement,
+        ranges=ranges or {},
+        calibrated_on=calibrated_on,
+    )
     model, sequential = networks
 
     def tell(what: str) -> None:

@@ -111,12 +111,13 @@ class Readout:
     refusal: str | None = None
 
 
-def read_graph(model: str, shape: InputShapes | None = None, *, trust_code: bool = False) -> Readout:
+def read_graph(model: str, shape: InputShapes | None = None, *, weights: str = "none", trust_code: bool = False) -> Readout:
     """Load a model and capture what a prediction needs: every network that torch can export has a graph.
 
     Args:
         model: A name of `stretch models`, Python code, a file; an ONNX file of any exporter, or an ncnn network, ``NAME.param``.
         shape: Of the input, batch first, or of several inputs; the model's usual one if None.
+        weights: A file that the network must take; no other weights are read, for no time depends on them.
         trust_code: Whether Python code may be executed.
 
     Raises:
@@ -130,7 +131,7 @@ def read_graph(model: str, shape: InputShapes | None = None, *, trust_code: bool
         from predictors.formats.onnx import read_onnx
 
         return Readout(read_onnx(model, shape))
-    loaded = load_model(model, weights="none", trust_code=trust_code, input_shape=shape)
+    loaded = load_model(model, weights="none" if weights == "default" else weights, trust_code=trust_code, input_shape=shape)
     asked = _asked(model, shape)
     own = loaded.input_shape if asked is None else asked
     try:

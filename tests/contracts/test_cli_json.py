@@ -106,6 +106,12 @@ ADMIT = ("--arrivals", "periodic:9", "--admit")
 BRANCH = "processor depth width entry join rows paths channels macs predicted_ms"
 
 
+def coloured(count):
+    """Images that networks with random weights tell apart, (count, 3, 32, 32)."""
+    rng = np.random.default_rng(0)
+    return np.kron(2 * rng.standard_normal((count, 3, 2, 2)), np.ones((16, 16))).astype(np.float32)
+
+
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory, tiny_bundle):
     """A bundle of a tiny network, a run and pictures."""
@@ -113,7 +119,7 @@ def bundle(tmp_path_factory, tiny_bundle):
     recipe = network(out.parent)
     assert spawn("", "train", recipe, "--out", out.parent / "run", "--set", "train.epochs=1").code == 0
     (out.parent / "pictures").mkdir()
-    np.save(out.parent / "pictures" / "some.npy", np.random.default_rng(0).standard_normal((4, 3, 32, 32)).astype(np.float32))
+    np.save(out.parent / "pictures" / "some.npy", coloured(4))
     return out
 
 
@@ -145,7 +151,7 @@ def words(verb, bundle):
         "explain": (bundle,),
         "verify": (bundle,),
         "fit": (measured(bundle.parent / "measured"), "--device", "pixel4", "--out", bundle.parent / "pixel4.fit.json"),
-        "tune": (bundle, "--mode", "fast", "--budget", 1, "--map", "gpu=opencl"),
+        "tune": (bundle, "--mode", "fast", "--budget", 0.1, "--map", "gpu=opencl"),
         "profile": ("--name", "here", "--processors", "cpu[1core]", "--networks", 12, "--budget", 1, "--out", bundle.parent),
         "models": ("tiny*",),
     }.get(verb, ())
@@ -161,7 +167,7 @@ def measured(folder):
 def many(folder):
     """A folder of enough images to refine with."""
     folder.mkdir(exist_ok=True)
-    np.save(folder / "some.npy", np.random.default_rng(0).standard_normal((24, 3, 32, 32)).astype(np.float32))
+    np.save(folder / "some.npy", coloured(24))
     return folder
 
 
@@ -209,7 +215,7 @@ def test_branches_of_a_segment_have_their_keys(capsys, bundle):
 def test_agreement_is_told_of_the_network_and_of_its_files(capsys, bundle):
     request = ("--images", bundle.parent / "more", "--run-images", 4, "--no-controls")
     (bundle.parent / "more").mkdir()
-    np.save(bundle.parent / "more" / "some.npy", np.random.default_rng(0).standard_normal((24, 3, 32, 32)).astype(np.float32))
+    np.save(bundle.parent / "more" / "some.npy", coloured(24))
     told = json.loads(call(capsys, "branch", *words("branch", bundle), *request, "--json", "--quiet").out)["agreement"]
     assert {"value", "low", "high", "top5_overlap", "error", "images", "precision", "source", "segments", "bundle"} <= told.keys()
     assert {"value", "low", "high", "top5_overlap", "error", "images", "precisions", "delegates", "source"} == told["bundle"].keys()

@@ -82,10 +82,40 @@ def test_precision_that_a_processor_lacks_is_refused():
     assert caught.value.hint == "it runs int8"
 
 
-def test_unknown_device_hints_at_the_closest():
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [
+        ("sm8750", "s25"),
+        ("Snapdragon 8 Elite", "s25"),
+        ("SNAPDRAGON-8-ELITE-GEN-5", "sm8850"),
+        ("galaxy s24", "s24"),
+        ("pixel-6", "pixel6"),
+    ],
+)
+def test_device_is_known_by_names_of_its_chip_and_product_in_any_spelling(name, device):
+    assert load_device(name).id == device
+
+
+def test_chip_of_several_profiles_is_asked_back():
     with pytest.raises(UnknownNameError) as caught:
-        load_device("pixel7")
-    assert caught.value.hint == "did you mean `pixel6`?"
+        load_device("snapdragon 855")
+    assert caught.value.hint == "choose one of mi9, pixel4"
+
+
+def test_misspelt_device_hints_at_the_closest_and_another_number_is_called_another_device():
+    for name, hint in (("pixle6", "did you mean `pixel6`?"), ("sm8570", ", is another device")):
+        with pytest.raises(UnknownNameError, match=f"unknown device `{name}`") as caught:
+            load_device(name)
+        assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize("device", [name for name in list_devices() if load_device(name).left_out])
+def test_processor_that_a_profile_leaves_out_is_refused_with_the_reason(device):
+    profile = load_device(device)
+    for name, reason in profile.left_out.items():
+        with pytest.raises(UnknownNameError, match=re.escape(reason)) as caught:
+            profile.processor(name)
+        assert "did you mean" not in caught.value.hint
 
 
 def test_profile_is_read_from_a_path(tmp_path):

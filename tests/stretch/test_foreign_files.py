@@ -63,7 +63,7 @@ def test_onnx_file_is_divided_exactly_and_its_bundle_gives_what_the_runtime_does
     x, want = taken(path, onnxruntime.InferenceSession(str(path), options))
     with torch.no_grad():
         assert close(load_model(str(path), input_shape=x.shape).module(torch.from_numpy(x)).numpy(), want)
-    config = stretch.PlanConfig(processors=("cpu", "gpu"), kinds=("rows", "channels", "own"))
+    config = stretch.PlanConfig(processors=("cpu", "gpu"), kinds=("rows", "channels", "graph"))
     result = stretch.branch(str(path), "mi9", input_shape=x.shape, config=config, out=tmp_path / "bundle")
     with Session(result.bundle) as session:
         assert close(np.asarray(session(x)), want)

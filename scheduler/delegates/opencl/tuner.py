@@ -126,20 +126,24 @@ class ScheduleTuner:
         convolutions = [node for node in graph.nodes if node.op in ("Conv", "Gemm")]
         for node, after in itertools.zip_longest(convolutions, convolutions[1:]):
             if time.monotonic() < end:
-                for found in self._tune_node(alone(graph, node), taken, done):
+                for found in self._tune_node(alone(graph, node), taken, done, end):
                     key = found.kernel, found.shape
                     taken[key] = found.choice
                     done.add(key)
                     yield replace(found, node=node.name)
             progress(after.name if after else "")
 
-    def _tune_node(self, graph: Graph, taken: Mapping[tuple[str, str], Parameters], done: AbstractSet[tuple[str, str]]) -> Iterator[Tuned]:
-        """What is found for one convolution; `taken` and `done` grow while the caller takes it."""
+    def _tune_node(
+        self, graph: Graph, taken: Mapping[tuple[str, str], Parameters], done: AbstractSet[tuple[str, str]], end: float
+    ) -> Iterator[Tuned]:
+        """What is found for one convolution until the end; `taken` and `done` grow while the caller takes it."""
         options = self._options
         for each in (replace(options, winograd="off"), replace(options, winograd="on")):
             schedules = Schedules(self._device.traits, taken)
             self._compile(graph, each, schedules)
             for problem, candidates in schedules.asked:
+                if time.monotonic() > end:
+                    return
                 if (problem.kernel, problem.shape) not in done:
                     yield self._choose(graph, each, taken, (problem.kernel, problem.shape), candidates[: self._top])
         if options.winograd == "auto" and graph.nodes[0].op == "Conv":

@@ -18,7 +18,7 @@ class Communication(Bound):
         Positive,
         0.2,
         "Communication of a stretched segment over its latency, at most.",
-        "Communication of a segment over its latency, at most (paper 003, eq. 4).",
+        "Communication of a segment over its latency, at most (NN-Stretch paper, eq. 4).",
     )
     exact = False
     words = "an exchange takes {:.2g} of the segment at best, at most {:g} is allowed"

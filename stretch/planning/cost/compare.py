@@ -249,7 +249,7 @@ def advised(
     ):
         return BRANCHED
     fastest = min(predicted, key=lambda name: predicted[name], default=None)
-    if fastest is None or float(np.mean(theirs[fastest] < LEAST_GAIN * ours)) < SURE:
+    if fastest is None or uncertain.share(theirs[fastest] < LEAST_GAIN * ours) < SURE:
         return NO_CLEAR_WINNER
     return fastest
 
@@ -307,7 +307,7 @@ def _wins(ours: Floats, theirs: Mapping[str, Floats]) -> float:
     """Share of draws in which the branched run is faster than every control."""
     if not theirs:
         return 1.0
-    return float(np.mean(ours < np.min(list(theirs.values()), axis=0)))
+    return uncertain.share(ours < np.min(list(theirs.values()), axis=0))
 
 
 def _rival(name: str, control: PredictedRun, branched: PredictedRun, theirs: Floats, ours: Floats) -> Rival:
@@ -321,7 +321,7 @@ def _rival(name: str, control: PredictedRun, branched: PredictedRun, theirs: Flo
         ratio=control.ms() / branched.ms(),
         low=low,
         high=high,
-        probability=float(np.mean(ours < theirs)),
+        probability=uncertain.share(ours < theirs),
         measure=_decisive(control, branched),
     )
 

@@ -129,6 +129,15 @@ def drawn(unknowns: Iterable[Unknown], draws: int = DRAWS, seed: int = 0) -> dic
     return found
 
 
+def share(draws: NDArray[np.bool_]) -> float:
+    """Probability of what some draws show, as Laplace estimates it: no number of draws makes anything certain.
+
+    Args:
+        draws: Whether it is so, in each draw.
+    """
+    return float((np.sum(draws) + 1) / (draws.size + 2))
+
+
 def interval(times: Floats) -> tuple[float, float]:
     """Ends that nine in ten draws lie between."""
     low, high = np.quantile(times, (0.05, 0.95))

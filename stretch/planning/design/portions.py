@@ -28,13 +28,13 @@ def check_portions(segment: Segment, design: SegmentDesign) -> None:
     if not join_of(design.join).placed:
         raise StretchError(f"{where} has branches with ends of their own, which `{design.join}` does not join", 'leave out its "join"')
     if len(design.branches) < 2:
-        raise StretchError(f"{where} has one branch, and portions are two or more", "leave out its ends and its join")
+        raise StretchError(f"{where} has one branch, and a segment divided along its graph has two or more", "leave out its ends and its join")
     for name, branch in zip(design.names, design.branches, strict=True):
         if branch.ends is None:
             raise StretchError(f"`{segment.name}.{name}` does not say which tensors it hands on, others of its segment do", "name its ends")
         if (branch.depth, branch.width, branch.entry, branch.rows, branch.paths) != (alone.depth, alone.width, "none", None, None):
             raise StretchError(
-                f"branch `{segment.name}.{name}` computes a portion of the operators, so it has all {segment.depth} blocks, width "
+                f"branch `{segment.name}.{name}` computes some of the operators, so it has all {segment.depth} blocks, width "
                 f"{segment.width}, no entry, rows or paths",
                 "leave out what it has beside processor and ends",
             )
@@ -125,10 +125,10 @@ def _check_whole(graph: OpGraph, names: Sequence[str], ends: Sequence[Sequence[s
     """Every operator is in a portion, and the last one writes the segment's end."""
     if graph.output not in ends[-1]:
         what = f"is computed by `{names[maker[graph.output]]}`" if graph.output in maker else "is computed by none"
-        raise StretchError(f"the segment's end `{graph.output}` {what}", f"let the last portion `{names[-1]}` hand it on")
+        raise StretchError(f"the segment's end `{graph.output}` {what}", f"let the last branch `{names[-1]}` hand it on")
     left = next((op.name for op in graph.ops if op.kind != "input" and op.name not in maker), None)
     if left is not None:
-        raise StretchError(f"no portion computes `{left}`", "name a tensor behind it in one of the ends")
+        raise StretchError(f"no branch computes `{left}`", "name a tensor behind it in one of the ends")
 
 
 def _check_crossing(graph: OpGraph, portions: Sequence[OpGraph]) -> None:
@@ -147,4 +147,4 @@ def _check_crossing(graph: OpGraph, portions: Sequence[OpGraph]) -> None:
     for portion in portions:
         spare = next((end for end in portion.outputs if end not in read), None)
         if spare is not None:
-            raise StretchError(f"`{portion.name}` hands on `{spare}`, which no later portion reads", "leave it out of its ends")
+            raise StretchError(f"`{portion.name}` hands on `{spare}`, which no later branch reads", "leave it out of its ends")

@@ -117,7 +117,7 @@ class BandedSpace:
         """The designs of the space and those whose segments are divided.
 
         Args:
-            kinds: How: ``rows``, ``channels``, ``own``.
+            kinds: How: ``rows``, ``channels``, ``graph``.
         """
         first_part = [self.stage.index(i) for i in range(len(self.by_stage))] + [len(self.parts)]
         options: list[list[Ways]] = [list(wholes) for wholes in self._wholes]
@@ -126,7 +126,7 @@ class BandedSpace:
             at = first_part[stage]
             options[at] += [replace(o, span=first_part[stage + o.span] - at) for o in group if o.branched]
             offers[at] += [replace(offer, span=first_part[stage + offer.span] - at) for offer in offered]
-        added = {"rows": self._banded, "channels": self._channelled, "own": self._pathed}
+        added = {"rows": self._banded, "channels": self._channelled, "graph": self._pathed}
         for first, ways in (each for kind, offered in added.items() if kind in kinds for each in offered()):
             options[first].append(ways)
         other = copy(self.space)
@@ -337,13 +337,13 @@ def _nothing_to_split(graph: OpGraph, config: PlanConfig) -> InfeasibleError:
     if "channels" in config.planned_kinds:
         others = [
             words
-            for kind, words in (("rows", " or rows"), ("own", ", nor one with parallel paths of its own"))
+            for kind, words in (("rows", " or rows"), ("graph", ", nor one with parallel paths"))
             if kind in config.planned_kinds
         ]
         why = f"`{graph.name}` has no segment whose division by channels{''.join(others)} might pay on these processors"
         return InfeasibleError(why, hint)
     if "rows" not in config.planned_kinds:
-        why = "no segment with parallel paths of its own, nor one that several processors compute faster in portions"
+        why = "no segment with parallel paths, nor one whose operators several processors compute faster"
         return InfeasibleError(f"`{graph.name}` has {why}", hint)
     mixed = mixing(graph)
     if mixed:
@@ -354,5 +354,5 @@ def _nothing_to_split(graph: OpGraph, config: PlanConfig) -> InfeasibleError:
         why = "its tensors have no rows"
     else:
         why = f"bands would compute more than {MAX_HALO:.0%} of any segment twice"
-    paths = ", nor one with parallel paths of its own" if "own" in config.planned_kinds else ""
+    paths = ", nor one with parallel paths" if "graph" in config.planned_kinds else ""
     return InfeasibleError(f"`{graph.name}` has no segment that can be split by rows{paths}: {why}", hint)

@@ -37,7 +37,7 @@ def front_page(answer: FrontAnswer, command: str = "") -> Page:
         source=answer.source,
         made_from=[
             *([("command", command)] if command else []),
-            ("designs searched", f"10^{answer.space_log10:.1f}, {answer.evaluated} ways costed"),
+            ("designs searched", f"10^{answer.space_log10:.1f}, {answer.evaluated} ways to run segments timed"),
             ("seconds", ", ".join(f"{name} {seconds:.2f}" for name, seconds in answer.seconds.items())),
         ],
     )
@@ -91,7 +91,7 @@ def _table(answer: FrontAnswer) -> Grid:
         "speed-up",
         "over sequential",
         "MACs",
-        "meets",
+        "meeting points",
         *[TITLES[name] for name in more],
         "computes",
         "branches",

@@ -1,10 +1,11 @@
-"""The report of `stretch branch`: a plan, what it was compared with, how sure that is, and what was measured."""
+"""The report of `stretch branch`: a plan, what it was compared with, how certain that is, and what was measured."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from predictors.models.base import ORIGINS
 from stretch.planning.answer import PlanAnswer, SegmentAnswer
+from stretch.planning.sentences import chance
 from stretch.report.html.charts import Bar, timeline
 from stretch.report.html.page import Fact, Grid, Page, Section, Stretched
 from stretch.report.html.plan_parts import (
@@ -84,16 +85,16 @@ def _lead(plan: PlanAnswer) -> list[str]:
 
 def _advice(plan: PlanAnswer) -> str:
     probability = plan.predicted.probability_faster.get("all")
-    sure = (
+    faster = (
         ""
         if probability is None
-        else f" The probability that the branches are faster than all that they are compared with is {probability:.2f}."
+        else f" The probability that the branches are faster than all that they are compared with is {chance(probability)}."
     )
     if plan.recommended == "branched":
-        return f"Recommended: run the branches.{sure}"
+        return f"Recommended: run the branches.{faster}"
     if plan.recommended == "no clear winner":
-        return f"No clear winner: the numbers of this device are too uncertain to recommend branches or anything else.{sure}"
-    return f"Recommended instead: the {control_words(plan.recommended)}.{sure}"
+        return f"No clear winner: the numbers of this device are too uncertain to recommend branches or anything else.{faster}"
+    return f"Recommended instead: the {control_words(plan.recommended)}.{faster}"
 
 
 def _facts(plan: PlanAnswer) -> list[Fact]:
@@ -127,7 +128,7 @@ def _facts(plan: PlanAnswer) -> list[Fact]:
     facts.append(
         Fact(
             "faster than all controls",
-            "not known" if probability is None else f"{probability:.0%} sure",
+            "not known" if probability is None else f"probability {chance(probability)}",
             "drawn over the intervals of the profile's numbers",
         )
     )

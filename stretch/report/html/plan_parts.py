@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from stretch.planning.answer import PlanAnswer
+from stretch.planning.sentences import chance
 from stretch.report.html.charts import Chart, Interval, intervals, spread
 from stretch.report.html.page import Fact, Grid, Section
 
@@ -46,7 +47,7 @@ def controls_section(plan: PlanAnswer) -> Section:
                 f"{r.low_ms:.2f} to {r.high_ms:.2f}",
                 f"{r.ratio:.2f}×",
                 f"{r.low:.2f} to {r.high:.2f}",
-                f"{r.probability:.0%}",
+                chance(r.probability),
                 r.measure or "",
             )
             for r in plan.comparisons

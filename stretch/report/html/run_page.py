@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from scheduler.answer import RunAnswer, TimingAnswer
-from scheduler.runtime.trace import Trace
+from scheduler.runtime.trace import Trace, typical
 from stretch.report.html.charts import Chart, Interval, intervals, timeline
 from stretch.report.html.page import Fact, Grid, Page, Section
 from stretch.report.html.trace_bars import trace_bars
@@ -66,6 +66,7 @@ def run_page(answer: RunAnswer, traces: Sequence[Trace], predicted: Trace | None
 def _facts(answer: RunAnswer) -> list[Fact]:
     facts = [Fact("an inference", f"{answer.median_ms:.2f} ms", f"p90 {answer.p90_ms:.2f} ms, measured here")]
     for label, control in (
+        ("against the best sequential run", answer.best_sequential),
         ("against the original", answer.sequential),
         ("against a plain network of the same MACs", answer.sequential_same_macs),
     ):
@@ -122,13 +123,12 @@ def _two(answer: RunAnswer, predicted: Trace | None) -> list[str]:
 def _timelines(answer: RunAnswer, traces: Sequence[Trace], predicted: Trace | None) -> list[Chart]:
     found = []
     if traces:
-        ordered = sorted(traces, key=lambda trace: trace.makespan_ms)
-        middle = ordered[len(ordered) // 2]
+        middle = typical(traces)
         busy = ", ".join(f"{name} computes for {ms:.2f} ms" for name, ms in middle.busy_ms().items())
         found.append(
             timeline(
                 "measured",
-                "A typical inference, measured here",
+                "The inference in the middle of all by its time, measured here",
                 f"{busy} of {middle.makespan_ms:.2f} ms.",
                 {"measured": trace_bars(middle)},
                 middle.makespan_ms,

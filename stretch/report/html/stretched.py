@@ -51,7 +51,7 @@ class StretchedRow:
 
     Args:
         name: Of the segment, or of the first and last.
-        kind: ``whole``, ``stretch``, ``rows``, ``channels``, ``own`` or ``beside``.
+        kind: ``whole``, ``stretch``, ``rows``, ``channels``, ``graph`` or ``beside``.
         before: The original in words.
         blocks: Blocks of the original.
         height: Of the original's chain, px.
@@ -74,7 +74,7 @@ KINDS = {
     "stretch": "stretched: scaled copies side by side",
     "rows": "divided exactly: bands of rows",
     "channels": "divided exactly: some channels each",
-    "own": "divided exactly: along its own paths",
+    "graph": "divided exactly: along the network's own graph",
     "beside": "lies beside the trunk",
 }
 

@@ -1,5 +1,6 @@
 """Kernel times from fits: what the terms, trees and corrections of a fit say, kernel by kernel."""
 
+import csv
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 from predictors.devices import load_device
 from predictors.fits import Correction, KernelGroup, Trees
 from predictors.fusion import KernelCost
-from predictors.models.fitted import FittedModel
+from predictors.measurements.networks import MEASUREMENT_FOLDER
+from predictors.models.fitted import SIBLING_SPREAD, FittedModel
 from predictors.models.roofline import RooflinePredictor
 from tests.effort import examples
 from tests.predictors.fits.examples import fit, kernel_costs
@@ -30,6 +32,28 @@ def test_terms_add_up_in_their_parts():
     assert time.memory_ms == pytest.approx(16 * 16 * 4 * 1e-3)
     assert time.ms == pytest.approx(0.5 + 25.6 + 1.024)
     assert time.origin == "fit"
+
+
+def test_interval_of_a_fit_to_another_device_holds_what_devices_of_one_chip_differ_by():
+    low, high = FittedModel(fit({}), CPU).interval()
+    wider = FittedModel(fit({}, sibling="pixel4"), CPU).interval()
+    assert wider[0] < low / 1.05
+    assert wider[1] > high * 1.05
+    assert {name: each.sibling for (name, _, _), each in load_device("mi9").fits.items()} == {"cpu": "pixel4", "gpu": "pixel4"}
+
+
+def test_spread_of_devices_with_one_chip_is_that_of_the_public_tables():
+    with (MEASUREMENT_FOLDER / "boards" / "latencies.csv").open() as file:
+        rows = {(row["device"], row["network"], row["core_set"], row["precision"]): float(row["ms"]) for row in csv.DictReader(file)}
+    ratios = [
+        ms / rows[(other, *case)]
+        for (device, *case), ms in rows.items()
+        for other in {"orangepi5plus": ("rk3588-fp16",), "orangepi4lts": ("rk3399",)}.get(device, ())
+        if (other, *case) in rows
+    ]
+    assert len(ratios) == 86
+    assert np.exp(1.645 * np.sqrt(np.mean(np.log(ratios) ** 2))) == pytest.approx(SIBLING_SPREAD, abs=0.005)
+    assert np.mean(np.abs(np.log(ratios)) < np.log(SIBLING_SPREAD)) == pytest.approx(0.9, abs=0.03)
 
 
 def test_correction_scales_kernels_and_adds_to_each():

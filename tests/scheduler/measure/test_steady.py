@@ -19,6 +19,15 @@ def test_work_that_differs_from_run_to_run_is_told_to_be_unsteady():
     assert found.runs == MOST
 
 
+def test_no_round_is_begun_after_the_end_and_too_few_rounds_tell_nothing():
+    runs = []
+    assert time_steadily({"late": lambda: runs.append(0)}, end=time.monotonic() - 1) == {}
+    assert runs == []
+    end = time.monotonic() + 0.05
+    assert time_steadily({"slow": lambda: (runs.append(0), time.sleep(0.03))}, end=end) == {}
+    assert len(runs) <= 3
+
+
 def test_contestants_take_turns_and_each_has_its_own_time():
     order = []
     found = time_steadily(

@@ -1,8 +1,10 @@
+import statistics
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.runtime.trace import Span, Trace, timeline
+from scheduler.runtime.trace import Span, Trace, timeline, typical
 
 MS = 1_000_000
 
@@ -29,6 +31,12 @@ def test_overlap_agrees_with_counting_every_tick(cpu, gpu):
     spans = [("a", "cpu", *t) for t in cpu] + [("b", "gpu", *t) for t in gpu]
     expected = sum(sum(a <= t < b for a, b in cpu) * sum(a <= t < b for a, b in gpu) for t in range(100))
     assert trace(*spans).overlap_ms("cpu", "gpu") == pytest.approx(expected)
+
+
+@given(st.lists(st.integers(0, 100), min_size=1))
+def test_typical_inference_is_the_one_with_the_median_makespan(lengths):
+    made = [Trace((), 0, ms * MS) for ms in lengths]
+    assert typical(made).makespan_ms == statistics.median_low(lengths)
 
 
 def test_timeline_marks_where_each_processor_ran():

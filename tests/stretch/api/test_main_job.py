@@ -227,6 +227,14 @@ def test_wrong_target_is_refused_before_any_work(tmp_path):
     assert phases == []
 
 
+def test_device_of_one_processor_is_refused_before_anything_is_loaded():
+    phases = []
+    with pytest.raises(UsageError, match="at least two processors") as caught:
+        branch("no_such_network", "raspberrypi5", progress=phases.append)
+    assert phases == []
+    assert "`stretch predict MODEL --device raspberrypi5`" in caught.value.hint
+
+
 def test_design_with_a_processor_the_device_lacks_is_refused():
     import msgspec
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from stretch.cli import PARTS, VERBS, app
+from stretch.cli import PARTS, RENAMED, VERBS, app
 
 
 def run(capsys, *words):
@@ -60,6 +60,14 @@ def test_unknown_option_is_a_usage_error_that_names_the_help(capsys):
     assert code == 2
     assert err.startswith("error: no such option: --jsn")
     assert "`stretch env --help`" in err
+
+
+def test_old_name_of_a_flag_is_told_with_the_new_one(capsys):
+    for (verb, old), new in RENAMED.items():
+        code, _, err = run(capsys, verb, old, "9")
+        assert code == 2
+        assert f"`{old}` is called `{new}` now" in err
+        assert f"{new} " in run(capsys, verb, "--help")[1]
 
 
 def test_usage_error_with_json_is_one_object_on_stdout(capsys):

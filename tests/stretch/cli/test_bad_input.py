@@ -40,7 +40,8 @@ def test_unknown_model_gives_the_closest_name(capsys, folder):
 
 def test_unknown_device_gives_the_closest_name(capsys, folder):
     result = call(capsys, "branch", "tiny_resnet", "--device", "pixel7", "--out", folder / "bundle")
-    assert (result.code, result.message, result.hint) == (3, "unknown device `pixel7`", "did you mean `pixel6`?")
+    assert (result.code, result.message) == (3, "unknown device `pixel7`")
+    assert "`pixel6`, is another device" in result.hint
 
 
 def test_unknown_processor_gives_the_closest_name(capsys, folder):
@@ -53,7 +54,9 @@ def test_unknown_processor_gives_the_closest_name(capsys, folder):
 def test_failure_with_json_is_one_object_on_stdout(capsys, folder):
     result = call(capsys, "branch", "tiny_resnet", "--device", "pixel7", "--out", folder / "bundle", "--json")
     assert (result.code, result.err) == (3, "")
-    assert json.loads(result.out) == {"schema": 1, "version": "0.1.0", "error": "unknown device `pixel7`", "hint": "did you mean `pixel6`?"}
+    answer = json.loads(result.out)
+    assert answer.keys() == {"schema", "version", "error", "hint"}
+    assert answer["error"] == "unknown device `pixel7`"
 
 
 @pytest.mark.parametrize(

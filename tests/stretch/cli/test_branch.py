@@ -239,8 +239,8 @@ def test_lossless_bundle_is_exact(tmp_path):
     assert data["exact"]
     kinds = {segment["kind"] for segment in data["segments"]}
     assert "whole" in kinds
-    assert kinds & {"rows", "channels", "own"}
-    assert kinds <= {"whole", "rows", "channels", "own"}
+    assert kinds & {"rows", "channels", "graph"}
+    assert kinds <= {"whole", "rows", "channels", "graph"}
     assert data["checks"]["max_error"] <= 1e-4
 
 

@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 
+from stretch.quantize.images import fingerprint
 from tests.stretch.cli.commands import LOOSE, call, spawn
 
 #: Of the tiny network.
@@ -90,7 +91,7 @@ def test_table_and_limit_and_placement_are_followed(stretch, branched, pictures,
     assert code == 0, data
     assert data["top1"]["value"] == pytest.approx(2 / 3)
     assert data["processors"]["gpu"]["delegate"] == "reference"
-    _, data, _ = stretch("evaluate", bundle, "--images", tmp_path / "t.csv", "--crop", 1, "--limit", 20, "--json")
+    _, data, _ = stretch("evaluate", bundle, "--images", tmp_path / "t.csv", "--crop", 1, "--image-count", 20, "--json")
     taken = [labels[i * 60 // 20] == best[i * 60 // 20] for i in range(20)]
     assert (data["images"]["count"], data["top1"]["value"]) == (20, pytest.approx(np.mean(taken)))
 
@@ -118,6 +119,20 @@ def test_images_without_labels_give_the_agreement_and_say_so(stretch, bundle_dir
     assert "no labels: agreement only" in stretch("evaluate", bundle_dir, "--images", tmp_path)[1]
 
 
+def test_images_with_one_answer_give_no_agreement_and_images_that_calibrated_the_bundle_are_told(stretch, bundles, bundle_dir, tmp_path):
+    alike = np.ones((5, 3, 8, 8), np.float32) * np.linspace(1, 1.001, 5, dtype=np.float32)[:, None, None, None]
+    np.save(tmp_path / "x.npy", alike)
+    bundles.edit(bundle_dir, lambda m: m.update(calibrated_on=[fingerprint(image[None]) for image in alike[:3]]))
+    code, data, err = stretch("evaluate", bundle_dir, "--images", tmp_path, "--json")
+    assert (code, data["agreement"], data["original_classes"], data["calibrated_on"]) == (0, None, 1, 3)
+    assert data["error"] < 1e-5
+    assert "the original answers one class for 5 images" in err
+    assert "3 of the 5 images calibrated this bundle" in err
+    out = stretch("evaluate", bundle_dir, "--images", tmp_path)[1]
+    assert "same best class" not in out
+    assert "error of the scores" in out
+
+
 def test_bundle_without_controls_has_accuracy_alone_and_says_why(stretch, bundles, bundle_dir, tmp_path):
     bundles.edit(bundle_dir, lambda m: m.update(controls={}, control_macs={}))
     code, data, err = stretch("evaluate", bundle_dir, "--images", folders(tmp_path / "i", 5), "--json")
@@ -136,7 +151,7 @@ def test_bundle_without_controls_has_accuracy_alone_and_says_why(stretch, bundle
         (["--size", "9", "--crop", "1"], 2, "--size and --crop both say"),
         (["--crop", "0"], 2, "keeps nothing"),
         (["--crop", "1.5"], 2, "crop"),
-        (["--limit", "0"], 2, "limit"),
+        (["--image-count", "0"], 2, "image-count"),
         (["--map", "gpu=null"], 2, "nothing to evaluate"),
         (["--map", "gpu=cqu"], 3, "did you mean `cpu`?"),
         (["--classes", "/nonexistent"], 1, "cannot read"),
@@ -187,7 +202,8 @@ def test_bundle_in_int8_is_evaluated(tmp_path, capsys):
     assert call(capsys, "branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", *LOOSE, "--out", base).code == 0
     assert call(capsys, "export", base, "--precision", "cpu=int8", "--out", out).code == 0
     (tmp_path / "i").mkdir()
-    np.save(tmp_path / "i" / "x.npy", np.random.default_rng(0).standard_normal((8, 3, 32, 32)).astype(np.float32))
+    colours = 2 * np.random.default_rng(0).standard_normal((8, 3, 2, 2))
+    np.save(tmp_path / "i" / "x.npy", np.kron(colours, np.ones((16, 16))).astype(np.float32))
     done = call(capsys, "evaluate", out, "--images", tmp_path / "i", "--json")
     data = json.loads(done.out)
     assert (done.code, data["precisions"]) == (0, ["fp32", "int8"])

@@ -63,7 +63,7 @@ def test_device_gives_predicted_times_of_its_kernels(stretch, bundle_dir):
 
 @pytest.mark.parametrize(
     ("words", "code", "told"),
-    [(["--device", "pixel7"], 3, "did you mean `pixel6`?"), (["--device", "pixel6", "--map", "gpu=cpu0"], 2, "give one of the two")],
+    [(["--device", "pixle6"], 3, "did you mean `pixel6`?"), (["--device", "pixel6", "--map", "gpu=cpu0"], 2, "give one of the two")],
 )
 def test_bad_device_has_its_exit_code(stretch, bundle_dir, words, code, told):
     got, _, err = stretch("explain", bundle_dir, *words)

@@ -92,12 +92,12 @@ def test_loss_above_the_bound_has_the_exit_code_of_what_is_infeasible(stretch, f
     code, _, err = stretch("export", floats, "--precision", "dsp=int8", "--min-cosine", "0.99999999", "--out", tmp_path / "out")
     assert code == 4
     assert "subgraph `s" in err
-    assert "--repair" in err
+    assert "--fp32-fallback" in err
 
 
 def test_repair_warns_of_what_stays_in_fp32(stretch, floats, tmp_path):
     code, data, err = stretch(
-        "export", floats, "--precision", "dsp=int8", "--min-cosine", "0.99999999", "--repair", "--out", tmp_path / "out", "--json"
+        "export", floats, "--precision", "dsp=int8", "--min-cosine", "0.99999999", "--fp32-fallback", "--out", tmp_path / "out", "--json"
     )
     assert code == 0
     assert {sub["precision"] for sub in data["subgraphs"]} == {"fp32"}

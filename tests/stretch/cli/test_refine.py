@@ -16,7 +16,7 @@ pytestmark = pytest.mark.torch
 @pytest.fixture
 def bundle(tiny_bundle, tmp_path):
     (tmp_path / "images").mkdir()
-    some = np.random.default_rng(0).standard_normal((40, 3, 32, 32)).astype(np.float32)
+    some = np.kron(2 * np.random.default_rng(0).standard_normal((40, 3, 2, 2)), np.ones((16, 16))).astype(np.float32)
     np.save(tmp_path / "images" / "some.npy", some)
     return shutil.copytree(tiny_bundle, tmp_path / "bundle")
 

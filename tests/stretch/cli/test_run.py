@@ -39,6 +39,9 @@ def test_json_has_the_keys_of_the_contract(stretch, bundle_dir):
     assert data["max_error"] < 1e-5
     assert data["ratio"] == pytest.approx(data["sequential"]["median_ms"] / data["median_ms"])
     assert data["processors"]["gpu"]["stand_in"] is True
+    sequential = [data["sequential"], data["sequential_same_macs"]]
+    assert data["best_sequential"] == min(sequential, key=lambda each: each["median_ms"])
+    assert f"best sequential run ({data['best_sequential']['name']}:" in data["verdict"] or "beats" in data["verdict"]
 
 
 def test_people_are_told_where_the_gpu_went_and_who_won(stretch, bundle_dir):

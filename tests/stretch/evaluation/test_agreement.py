@@ -25,8 +25,10 @@ pytestmark = pytest.mark.torch
 
 
 def images(found, count=12, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return list(torch.randn(count, *found.graph.input.shape[1:], generator=generator).split(5))
+    """Four colours each: networks with random weights answer noise with one class alone."""
+    _, channels, rows, columns = found.graph.input.shape
+    colours = 2 * torch.randn(count, channels, 2, 2, generator=torch.Generator().manual_seed(seed))
+    return list(colours.repeat_interleave(rows // 2, 2).repeat_interleave(columns // 2, 3).split(5))
 
 
 def test_the_same_network_agrees_everywhere_and_has_no_changed_segment(captured):
@@ -96,14 +98,23 @@ def test_outputs_that_are_no_classes_are_told_by_their_error():
     net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(4, 2, 1)).eval()
     found = capture(net, (1, 3, 8, 8), "map")
     compared = compare(build(found, identity_design(found.graph)), found, images(found))
-    assert (compared.agreement.value, compared.agreement.low, compared.agreement.top5_overlap, compared.alike) == (None,) * 4
+    assert (compared.agreement.value, compared.agreement.low, compared.agreement.top5_overlap) == (None,) * 3
+    assert (compared.agreement.classes, compared.classes) == (None, {})
     assert compared.agreement.error < 1e-5
 
 
-def test_the_share_of_the_commonest_class_is_told(captured):
+@pytest.mark.parametrize(("others", "given"), [(1, False), (3, True)])
+def test_agreement_is_given_only_where_the_original_answers_several_classes(captured, others, given):
     found = captured("tiny_resnet")
-    same = [batch[:1].expand(4, -1, -1, -1) for batch in images(found)[:1]]
-    assert compare(build(found, identity_design(found.graph)), found, same).alike == 1.0
+    every = torch.cat(images(found))
+    with torch.no_grad():
+        best = found.module(every).argmax(1)
+    one, other = (every[best == value] for value in best.unique()[:2])
+    batch = torch.cat([one[:1].expand(20 - others, -1, -1, -1), other[:1].expand(others, -1, -1, -1)])
+    compared = compare(build(found, identity_design(found.graph)), found, [batch])
+    assert sorted(compared.classes.values()) == [others, 20 - others]
+    assert (compared.agreement.value, compared.agreement.classes) == (1.0 if given else None, 2)
+    assert compared.agreement.error < 1e-5
 
 
 def test_output_that_is_not_finite_is_refused(captured):

@@ -40,7 +40,11 @@ def test_shares_are_those_that_were_counted(bundle, images):
     found = answer(bundle, images, [9, 5, 0, 9], lambda x: -np.arange(10.0))
     assert (found.top1.value, found.top5.value, found.top1.images) == (0.5, 0.75, 4)
     assert (found.original.top1.value, found.original.top5.value) == (0.25, 0.25)
-    assert (found.agreement.value, found.top5_overlap.value) == (0, 0)
+    # the original answers class 0 alone
+    assert (found.agreement, found.top5_overlap, found.original_classes) == (None, None, 1)
+    turns = iter([-np.arange(10.0), np.arange(10.0)] * 2)
+    found = answer(bundle, images, [9, 5, 0, 9], lambda x: next(turns))
+    assert (found.agreement.value, found.top5_overlap.value, found.original_classes) == (0.5, 0.5, 2)
 
 
 def test_no_labels_and_no_original_leave_nothing_to_share(bundle, images):

@@ -153,7 +153,7 @@ def test_partial_sum_on_a_processor_of_integers_is_refused(tmp_path):
     found, bundle = hidden(tmp_path, ("cpu", "dsp"))
     with pytest.raises(InfeasibleError, match="has no int8 form: it computes a partial sum") as caught:
         in_int8(bundle, images_of(found))
-    assert "--repair" in caught.value.hint
+    assert "--fp32-fallback" in caught.value.hint
     made = in_int8(bundle, images_of(found), repair=True)
     moved = [sub for sub in made.manifest.subgraphs if sub.name.endswith(".dsp")]
     assert moved

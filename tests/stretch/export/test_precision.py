@@ -151,7 +151,7 @@ def test_wrong_weights_of_an_int8_subgraph_are_found_by_verify(copy):
 def test_loss_above_the_bound_is_refused_by_name_and_nothing_is_written(floats, tmp_path):
     with pytest.raises(InfeasibleError, match=r"subgraph `s\d\.dsp` in int8 has a cosine of .* 0\.99999999") as error:
         written(floats, tmp_path / "out", min_cosine=0.99999999)
-    assert "--repair" in error.value.hint
+    assert "--fp32-fallback" in error.value.hint
     assert list(tmp_path.iterdir()) == []
 
 

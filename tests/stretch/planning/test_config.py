@@ -68,14 +68,16 @@ def test_unknown_processor_hints_at_the_closest():
 
 def test_kinds_are_stretched_copies_unless_others_are_asked_for():
     assert (PlanConfig().planned_kinds, PlanConfig().exact) == (("stretch",), False)
-    assert (PlanConfig(lossless=True).planned_kinds, PlanConfig(lossless=True).exact) == (("rows", "channels", "own"), True)
+    assert (PlanConfig(lossless=True).planned_kinds, PlanConfig(lossless=True).exact) == (("rows", "channels", "graph"), True)
     assert PlanConfig(lossless=True, kinds=("rows",)).checked(MI9).planned_kinds == ("rows",)
     assert not PlanConfig(kinds=("rows", "stretch")).exact
 
 
 def test_any_segment_may_stay_whole_whether_a_request_says_so_or_not():
     assert PlanConfig(kinds=("rows", "whole")).checked(MI9).planned_kinds == ("rows",)
-    assert PlanConfig(lossless=True, kinds=("own", "whole")).checked(MI9).exact
+    assert PlanConfig(lossless=True, kinds=("graph", "whole")).checked(MI9).exact
+    # as files written before say
+    assert PlanConfig(kinds=("rows", "own")).kinds == ("rows", "graph")
     with pytest.raises(UsageError, match="leave nothing to plan"):
         PlanConfig(kinds=("whole",)).checked(MI9)
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.errors import InfeasibleError, TightRule, UsageError
-from stretch.planning.sentences import Mention, Sentence, as_argument, as_flag, as_key, as_word, errors_spelled, spelled
+from stretch.planning.sentences import Mention, Sentence, as_argument, as_flag, as_key, as_word, chance, errors_spelled, spelled
 
 
 @pytest.mark.parametrize(
@@ -58,3 +58,8 @@ def test_error_that_passes_an_edge_keeps_its_kind_and_its_data():
     with pytest.raises(UsageError) as caught, errors_spelled(as_key):
         raise UsageError("plain")
     assert (caught.value.message, caught.value.hint) == ("plain", None)
+
+
+@pytest.mark.parametrize(("probability", "words"), [(1.0, "over 99 %"), (0.996, "over 99 %"), (0.64, "64 %"), (0.0, "under 1 %")])
+def test_probability_is_never_rounded_to_certainty(probability, words):
+    assert chance(probability) == words

@@ -66,6 +66,7 @@ def test_processor_that_is_far_ahead_is_to_be_used_alone_and_the_crossover_is_to
     assert found.recommended == "single:npu"
     assert f"{found.ahead.crossover:.3g} times as fast" in said
     assert found.predicted.far_ahead == "npu"
+    assert f"it takes {found.predicted.best_single_ms:.2f} ms for" in said
     assert found.predicted.crossover_divided == found.ahead.crossover > 1
     assert not any("the tightest" in each for each in found.warnings)
 

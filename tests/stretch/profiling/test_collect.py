@@ -31,6 +31,14 @@ def test_networks_are_measured_whole_and_by_kernel_and_each_is_measured_once(tmp
     assert any(sums.values())
 
 
+@pytest.mark.torch
+def test_nothing_is_begun_once_the_time_is_spent(tmp_path):
+    table = Table.open(tmp_path / "m", SOURCE, resume=False)
+    done = Collector(place(), "here", table).collect(0.05)
+    # a whole batch would be six
+    assert (done.measured, table.latencies) == (0, [])
+
+
 def test_a_machine_on_which_half_of_the_times_do_not_hold_is_refused():
     with pytest.raises(StretchError, match=r"too noisy: the times of 8 of 15 networks on cpu\[1core\]") as refusal:
         Collected(place(), measured=7, unsteady=8).check_noise()

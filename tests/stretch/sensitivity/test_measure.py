@@ -49,6 +49,12 @@ def test_measurements_begin_with_single_segments_and_go_on_as_long_as_the_time_l
     assert all(each.error > 0 for each in found.alone)
 
 
+def test_images_that_the_original_answers_alike_are_refused(network, space):
+    alike = [images(1, 0)[0].expand(12, -1, -1, -1)]
+    with pytest.raises(UsageError, match="the original answers one class for 12 images"):
+        measure(network.captured, space, images(16, 0), alike, 0.0)
+
+
 def test_segment_replaced_alone_is_what_the_whole_network_computes_with_it(network, space):
     """The oracle builds the whole network with that one segment, and gives it the weights of the one calibrated by itself."""
     trial = trials(space, 1)[0]

@@ -100,11 +100,11 @@ def test_few_images_all_go_to_calibration_and_it_is_said(network, planned, tmp_p
     assert "too few images" in told[0]
 
 
-def test_images_that_are_all_alike_are_said_to_mean_little(network, tmp_path):
+def test_images_that_are_all_alike_give_no_agreement(network, tmp_path):
     shape = network.graph.input.shape[1:]
     same = [torch.zeros(8, *shape)]
     _, told = compare_on(build(network.captured, whole_design(network.captured, identity_design(network.graph))), network.captured, same)
-    assert "means little" in told[0]
+    assert "the original answers one class for 8 images" in told[0]
 
 
 def test_network_that_lost_the_original_s_classes_is_said_to_need_training(network, planned):
@@ -116,7 +116,7 @@ def test_network_that_lost_the_original_s_classes_is_said_to_need_training(netwo
     compared, told = compare_on(model, network.captured, x)
     assert compared is not None
     assert compared.agreement.value < CLOSE
-    assert any(word in told[0] for word in ("train it", "means little"))
+    assert "train it" in told[0]
 
 
 def test_folder_without_images_is_refused(network, tmp_path):
@@ -131,7 +131,9 @@ def test_files_are_run_on_some_of_the_images_held_back_and_what_was_left_out_is_
     some = torch.randn(24, *network.graph.input.shape[1:], generator=torch.Generator().manual_seed(0))
     images = Images([some[:16]], list(some[16:].split(3)))
     found, said = run_on(load_bundle(tmp_path / "b"), captured, images, count=5)
-    assert (found.images, found.value, said) == (5, 1.0, [])
+    # of this noise the original sees one class alone
+    assert (found.images, found.value, found.classes, said) == (5, None, 1, [])
+    assert found.error < 1e-3
     found, said = run_on(load_bundle(tmp_path / "b"), captured, images, seconds=0.0)
     assert found.images == 1
     assert said == ["in the time there is, the bundle's files were run on 1 of 8 images"]

@@ -94,7 +94,7 @@ def planned(tmp_path_factory):
     network = Skipping(layers, reads, [True] * count).eval()
     device = specified("mi9")
     found = capture(network, (1, width, 28, 28), "net")
-    result = plan(found.graph, device, PlanConfig(processors=("cpu", "gpu"), kinds=("own",)))
+    result = plan(found.graph, device, PlanConfig(processors=("cpu", "gpu"), kinds=("graph",)))
     folder = tmp_path_factory.mktemp("planned") / "bundle"
     export_bundle(folder, found, build(found, result.design), None, bundle_facts(result, device, "random", ""), "0.1.0")
     return result, device, load_bundle(folder), network, found

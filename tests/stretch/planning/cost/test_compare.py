@@ -29,7 +29,7 @@ def only(branched, control):
 def test_same_numbers_err_alike_in_both_runs():
     rival = only(run([{CPU: 10.0}]), run([{CPU: 10.1}]))
     assert (rival.ratio, rival.low, rival.high) == pytest.approx((1.01, 1.01, 1.01))
-    assert rival.probability == 1.0
+    assert 0.999 < rival.probability < 1
     assert rival.low_ms < 10.1 / 1.3 < 10.1 * 1.3 < rival.high_ms
 
 
@@ -131,6 +131,7 @@ def test_control_that_is_only_told_is_compared_and_neither_beaten_nor_recommende
     branched, controls = run([{CPU: 5.0}, {CPU: 5.0}]), {"single": run([{CPU: 6.0}]), "sequential_same_macs": run([{CPU: 4.0}])}
     assert recommend(branched, controls).recommended == "sequential_same_macs"
     found = recommend(branched, controls, told=["sequential_same_macs"])
-    assert (found.recommended, found.probability) == (BRANCHED, 1.0)
+    assert found.recommended == BRANCHED
+    assert 0.999 < found.probability < 1
     assert [rival.name for rival in found.rivals] == ["single", "sequential_same_macs"]
     assert [rival.name for rival in found.beatable] == ["single"]

@@ -45,7 +45,7 @@ def test_portion_computes_what_its_ends_need_and_nothing_before_it_does():
         ([("end",), ("c",)], "`s1.p1` hands on `c`, which `s1.p0` computes before it"),
         ([("b",), ("ab",)], "the segment's end `end` is computed by none"),
         ([("ab",), ("end",)], "`s1.p1` reads `b`, which `s1.p0` computes and does not hand on"),
-        ([("a", "ab", "b"), ("end",)], "`s1.p0` hands on `a`, which no later portion reads"),
+        ([("a", "ab", "b"), ("end",)], "`s1.p0` hands on `a`, which no later branch reads"),
     ],
 )
 def test_ends_that_divide_nothing_properly_are_refused_by_name(ends, message):
@@ -67,7 +67,7 @@ def placed(*branches, join="placed"):
 @pytest.mark.parametrize(
     ("design", "message"),
     [
-        (placed(("cpu", {"ends": ("end",)})), "has one branch, and portions are two or more"),
+        (placed(("cpu", {"ends": ("end",)})), "has one branch, and a segment divided along its graph has two or more"),
         (placed(("cpu", {"ends": ("b",)}), ("gpu", {})), "`s1.gpu` does not say which tensors it hands on"),
         (placed(("cpu", {"ends": ("b",)}), ("gpu", {"ends": ("end",)}), join="rows"), "which `rows` does not join"),
         (placed(("cpu", {"ends": ("b",), "rows": (0, 3)}), ("gpu", {"ends": ("end",)})), "no entry, rows or paths"),

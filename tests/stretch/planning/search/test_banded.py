@@ -173,8 +173,8 @@ def inception():
 def test_own_paths_are_searched_beside_bands_and_copies(processors):
     graph = inception()
     space = make_space(graph, processors=processors, min_width=0.9)
-    every = with_exact_kinds(graph, PlanConfig(kinds=("stretch", "rows", "own")), space)
-    alone = with_exact_kinds(graph, PlanConfig(kinds=("own",)), without_stretched(space))
+    every = with_exact_kinds(graph, PlanConfig(kinds=("stretch", "rows", "graph")), space)
+    alone = with_exact_kinds(graph, PlanConfig(kinds=("graph",)), without_stretched(space))
     assert any(o.join == "paths" for options in alone.options for o in options)
     assert not any(o.banded for options in alone.options for o in options)
     low, high = round(0.97 * graph.macs), round(1.03 * graph.macs)

@@ -15,7 +15,7 @@ from stretch.planning.search.exact import search_exact
 from tests.predictors.networks import Net, efficientnet
 from tests.stretch.planning.spaces import as_design, fastest_by_brute_force, make_space
 
-EVERY = ("stretch", "rows", "channels", "own")
+EVERY = ("stretch", "rows", "channels", "graph")
 
 
 def small_network():
@@ -121,7 +121,7 @@ def test_every_option_in_channels_is_one_that_the_timeline_knows(processors):
 
 @pytest.mark.parametrize("processors", [("cpu", "gpu"), ("cpu", "dsp"), ("cpu", "gpu", "dsp")])
 def test_timeline_of_a_mixed_design_says_what_the_search_said(processors):
-    space = mixed(processors=processors, kinds=("rows", "channels", "own"))
+    space = mixed(processors=processors, kinds=("rows", "channels", "graph"))
     found = search_exact(space, WIDE.macs, WIDE.macs, 4)
     run = timeline(WIDE, as_design(WIDE, found.segments(space.costs)), space.costs)
     assert run.makespan_ms == pytest.approx(found.ms)
@@ -151,7 +151,7 @@ def test_sum_before_a_rectifier_is_followed_by_it_on_the_host():
     run = timeline(graph, as_design(graph, segments), space.costs)
     assert run.makespan_ms == pytest.approx(found.ms)
     assert run.macs - run.repeated_macs == graph.macs
-    gone = space_of(graph, processors=("gpu", "dsp"), kinds=("own", "rows", "channels"))
+    gone = space_of(graph, processors=("gpu", "dsp"), kinds=("graph", "rows", "channels"))
     assert not any(ways.tail for options in gone.options for ways in options)
 
 

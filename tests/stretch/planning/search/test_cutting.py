@@ -139,7 +139,7 @@ def test_predicted_makespan_of_cut_segments_is_that_of_the_design():
     assert (run.macs, run.params) == (found.macs, found.params)
 
 
-@pytest.mark.parametrize("kinds", [("stretch",), ("stretch", "rows"), ("stretch", "rows", "channels", "own")])
+@pytest.mark.parametrize("kinds", [("stretch",), ("stretch", "rows"), ("stretch", "rows", "channels", "graph")])
 @pytest.mark.parametrize("merge", ["never", "auto", "always"])
 def test_plan_that_may_cut_at_blocks_is_never_slower(kinds, merge):
     stages, blocks = (

@@ -14,7 +14,7 @@ from tests.stretch.planning.spaces import every_design
     [
         ("resnet", ("stretch",), ("cpu", "gpu", "dsp")),
         ("resnet", ("stretch", "rows"), ("cpu", "dsp")),
-        ("paths", ("channels", "own"), ("cpu", "gpu")),
+        ("paths", ("channels", "graph"), ("cpu", "gpu")),
     ],
 )
 def test_each_design_has_a_segment_like_none_before_and_shares_as_little_as_brute_force(text, name, kinds, processors):

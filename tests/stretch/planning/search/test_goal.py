@@ -66,8 +66,8 @@ def value(text, space, ms, busy):
         ("resnet", ("stretch",), ("cpu", "gpu"), True),
         ("resnet", ("stretch", "rows"), ("cpu", "dsp"), False),
         ("paths", ("stretch", "channels"), ("gpu", "dsp"), False),
-        ("paths", ("channels", "own"), ("cpu", "gpu"), False),
-        ("cells", ("own",), ("cpu", "gpu", "dsp"), False),
+        ("paths", ("channels", "graph"), ("cpu", "gpu"), False),
+        ("cells", ("graph",), ("cpu", "gpu", "dsp"), False),
     ],
 )
 def test_best_design_equals_brute_force(text, name, kinds, processors, merged):
@@ -86,7 +86,7 @@ def test_best_design_equals_brute_force(text, name, kinds, processors, merged):
 def test_energy_of_a_design_is_that_of_its_timeline(data):
     name, kinds = data.draw(
         st.sampled_from(
-            [("resnet", ("stretch", "rows")), ("paths", ("stretch", "channels", "own")), ("cells", ("own",)), ("paths", ("rows",))]
+            [("resnet", ("stretch", "rows")), ("paths", ("stretch", "channels", "graph")), ("cells", ("graph",)), ("paths", ("rows",))]
         )
     )
     processors = data.draw(st.sampled_from([("cpu", "gpu"), ("cpu", "gpu", "dsp")]))

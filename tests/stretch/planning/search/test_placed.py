@@ -78,7 +78,7 @@ def test_modules_whose_tensors_skip_over_their_ends_are_placed():
     _, _, found = ways_of(graph, ("cpu", "gpu"))
     assert found
     assert all(len(set(ways.processors)) == 2 for ways in found)
-    result = plan(graph, MI9, PlanConfig(processors=("cpu", "gpu"), kinds=("own",), n_meet=1))
+    result = plan(graph, MI9, PlanConfig(processors=("cpu", "gpu"), kinds=("graph",), n_meet=1))
     assert result.exact
     assert [row.design.join for row in result.run.segments].count("placed") >= 1
     assert result.run.makespan_ms < result.best_single.ms
@@ -91,8 +91,8 @@ def test_chain_is_not_placed():
     ops = [Op("x", "input", attrs={"shape": (1, 64, 28, 28)}), conv("a", "x", 64), conv("b", "a", 64), Op("end", "add", ("x", "b"))]
     graph = OpGraph.build("chain", ops, "end")
     assert ways_of(graph, ("cpu", "gpu"))[2] == []
-    with pytest.raises(InfeasibleError, match="no segment with parallel paths of its own"):
-        plan(graph, MI9, PlanConfig(processors=("cpu", "gpu"), kinds=("own",)))
+    with pytest.raises(InfeasibleError, match="no segment with parallel paths"):
+        plan(graph, MI9, PlanConfig(processors=("cpu", "gpu"), kinds=("graph",)))
 
 
 def test_small_work_is_left_on_one_processor():

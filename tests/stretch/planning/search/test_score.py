@@ -16,7 +16,7 @@ from stretch.planning.search.score import score_of
 from tests.stretch.planning.search.test_goal import GRAPHS, spaced
 from tests.stretch.planning.spaces import as_design
 
-KINDS = [("resnet", ("stretch", "rows")), ("paths", ("stretch", "channels", "own")), ("cells", ("own",))]
+KINDS = [("resnet", ("stretch", "rows")), ("paths", ("stretch", "channels", "graph")), ("cells", ("graph",))]
 
 
 @cache

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from scheduler.bundle.agreement import Agreement, SegmentAgreement
 from stretch.planning.config import PlanConfig
 from stretch.planning.plan import plan
+from stretch.planning.sentences import chance
 from stretch.report.html.page import render
 from stretch.report.html.plan_page import plan_bars, plan_page
 from stretch.report.html.plan_parts import control_words
@@ -33,7 +34,7 @@ def test_how_fast_how_sure_and_what_to_measure_next_stand_on_it():
     assert f"{predicted.speedup:.2f}×" in text
     assert f"{predicted.sequential_same_macs_ms / predicted.makespan_ms:.2f}×" in text
     assert f"{predicted.makespan_low_ms:.2f} to {predicted.makespan_high_ms:.2f} ms" in text
-    assert f"{predicted.probability_faster['all']:.0%} sure" in text
+    assert f"probability {chance(predicted.probability_faster['all'])}" in text
     assert f"measure next {predicted.measure_next}" in text
     assert f"{result.macs_ratio:.3f}" in text
     assert "Recommended" in text

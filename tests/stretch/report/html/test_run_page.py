@@ -22,7 +22,7 @@ def test_measured_and_predicted_stand_apart(bundle_dir):
         answer = run_answer(session, result, right, None, measure_energy(lambda: session.run(x)), warnings=["<mind>"])
     predicted = predicted_trace(bundle.manifest, specified("pixel6"))
     both = checked(render(run_page(answer, result.traces, predicted, "stretch run")))
-    assert "A typical inference, measured here" in both.text
+    assert "The inference in the middle of all by its time, measured here" in both.text
     assert f"expects on {answer.device}: {predicted.makespan_ms:.2f} ms. It says nothing of this machine." in both.text
     assert "measured, one timeline predicted" in both.text
     assert "<mind>" in both.text
