@@ -59,17 +59,23 @@ def same_rows(ins: Sequence[Shape], attrs: Attrs, rows: Rows) -> Band:
 
 
 def window_rows(ins: Sequence[Shape], attrs: Attrs, rows: Rows) -> Band:
-    """A window of ``kernel`` rows that moves by ``stride``, over an image with ``padding``."""
+    """A window of ``kernel`` rows that moves by ``stride``, over an image with ``padding``.
+
+    A band of windows that `ceil_mode` cuts short at the last row begins with earlier windows, which are skipped:
+    runtimes refuse an input that is smaller than the window.
+    """
     (size,) = map(height, ins)
     kernel, stride = ints(attrs, "kernel")[0], ints(attrs, "stride")[0]
     dilation = ints(attrs, "dilation")[0] if "dilation" in attrs else 1
     top, left, bottom, right = ints(attrs, "padding")
-    first = rows.start * stride - top
+    span = dilation * (kernel - 1) + 1
     # what `ceil_mode` adds beyond the padding is no row
-    end = min((rows.stop - 1) * stride - top + dilation * (kernel - 1) + 1, size + bottom)
+    end = min((rows.stop - 1) * stride - top + span, size + bottom)
+    start = max(0, min(rows.start, (end + top - span) // stride))
+    first = start * stride - top
     above, below = max(0, min(end, 0) - first), max(0, end - max(first, size))
     reads = Rows(min(max(first, 0), size), min(max(end, 0), size))
-    return Band((reads,), {**attrs, "padding": (above, left, below, right)})
+    return Band((reads,), {**attrs, "padding": (above, left, below, right)}, rows.start - start)
 
 
 def padded_rows(ins: Sequence[Shape], attrs: Attrs, rows: Rows) -> Band:

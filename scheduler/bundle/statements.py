@@ -17,6 +17,12 @@ _PRECISIONS = ("fp32", "fp16", "int8")
 #: What the comparison of each file with torch left in `checks`; every other entry is a table.
 _EXPORT_CHECKS = {"tolerance", "max_error", "errors", "reference"}
 
+#: Key of `checks`: by tensor, how far torch's fp32 result is from that in float64, over the largest element.
+ROUNDING = "rounding"
+
+#: Largest such error that a bundle may state: with more, a wrong file could not be told from a rounded one.
+MAX_ROUNDING = 0.01
+
 #: How far apart a figure and what it is computed from may be.
 _ROUNDING = 1e-3
 
@@ -152,6 +158,9 @@ def _check_problems(manifest: Manifest) -> Iterator[str]:
     for key in sorted(others):
         if not isinstance(checks[key], dict):
             yield f"`checks.{key[:80]}` is no table of results"
+    rounding = checks.get(ROUNDING, {})
+    if isinstance(rounding, dict) and not all(0 <= (_number(error) or 0) <= MAX_ROUNDING for error in rounding.values()):
+        yield f"`checks.{ROUNDING}` states an error above {MAX_ROUNDING:g}"
     if len(others) == len(checks):
         return
     tolerance = _number(checks.get("tolerance"))

@@ -12,7 +12,7 @@ from scheduler.checks.reference import Reference, run_file
 from scheduler.checks.sample import digest, read_sample
 from scheduler.checks.verify import random_input
 from scheduler.delegates.base import Array
-from scheduler.runtime.distance import TOLERANCE, distance
+from scheduler.runtime.distance import TOLERANCE, allowed, distance
 from scheduler.runtime.inputs import Values, as_arrays, plain
 from scheduler.runtime.sequential import max_error
 from scheduler.runtime.session import Session
@@ -58,6 +58,7 @@ def judge(session: Session, x: Values) -> Judgement:
         StretchError: If a result is not right; names the subgraph and what computed it.
     """
     manifest = session.bundle.manifest
+    checks = manifest.checks
     tensors = session.tensors(x)
     reference = Reference(session.bundle)
     expected = reference.run(x)
@@ -68,16 +69,17 @@ def judge(session: Session, x: Values) -> Judgement:
         for name in sub.outputs:
             if name not in expected:
                 continue
-            error = distance(tensors[name], expected[name], precision)
-            if not error <= TOLERANCE[precision]:
-                raise _blame(session, sub, name, tensors, _words(error, precision), precision)
+            error, most = distance(tensors[name], expected[name], precision), allowed(checks, name, precision)
+            if not error <= most:
+                raise _blame(session, sub, name, tensors, _words(error, precision, most), precision)
             worst, compared = max(worst, error), compared + 1
     output, final = (manifest.named(found) for found in (tensors, expected))
     check_output(session, plain(output), plain(final))
     worst = max(worst, *(distance(output[name], final[name], precision) for name in final))
     measure = "largest" if precision == "fp32" else "rms"
     largest = max_error(output, final)
-    return Judgement(manifest.whole, measure, worst, TOLERANCE[precision], largest, compared, stored, plain(final))
+    tolerance = max(allowed(checks, name, precision) for name in expected)
+    return Judgement(manifest.whole, measure, worst, tolerance, largest, compared, stored, plain(final))
 
 
 def check_output(session: Session, output: Values, expected: Values) -> None:
@@ -90,11 +92,11 @@ def check_output(session: Session, output: Values, expected: Values) -> None:
     precision = max((sub.precision for sub in manifest.subgraphs), key=_PRECISIONS.index)
     names = manifest.results or manifest.outputs
     got, right = (as_arrays(values, names) for values in (output, expected))
-    for name in names:
-        error = distance(got[name], right[name], precision)
-        if not error <= TOLERANCE[precision]:
+    for name, tensor in zip(names, manifest.outputs, strict=True):
+        error, most = distance(got[name], right[name], precision), allowed(manifest.checks, tensor, precision)
+        if not error <= most:
             what = "the output" if len(right) == 1 else f"the output `{name}`"
-            raise StretchError(f"{what} {_words(error, precision)} {manifest.whole}", _HINT)
+            raise StretchError(f"{what} {_words(error, precision, most)} {manifest.whole}", _HINT)
 
 
 _HINT = "run `stretch verify`, and try other delegates with --map"
@@ -111,7 +113,7 @@ def _check_whole(session: Session, reference: Reference, x: Values, found: Mappi
         return False
     known = random_input(bundle, sample.seed)
     now = found if digest(known) == digest(x) else reference.run(known)
-    if problem := sample.problem(known, now[outputs[0]]):
+    if problem := sample.problem(known, now[outputs[0]], allowed(bundle.manifest.checks, outputs[0])):
         raise StretchError(f"{bundle.file(whole)} {problem}", "write the bundle again with `stretch branch`")
     return True
 
@@ -122,7 +124,7 @@ def _blame(session: Session, sub: SubgraphEntry, tensor: str, tensors: Mapping[s
     place = session.places[sub.name]
     own = run_file(bundle.file(sub.file), dict(zip(sub.inputs, read_by(sub, tensors), strict=True)))[tensor]
     got = tensors[tensor]
-    if own.shape == got.shape and distance(got, own, precision) <= TOLERANCE[precision]:
+    if own.shape == got.shape and distance(got, own, precision) <= allowed(bundle.manifest.checks, tensor, precision):
         return StretchError(
             f"the output of subgraph `{sub.name}` {told} {bundle.manifest.whole}: its file {bundle.file(sub.file)} computes something else",
             "write the bundle again with `stretch branch`",
@@ -133,11 +135,11 @@ def _blame(session: Session, sub: SubgraphEntry, tensor: str, tensors: Mapping[s
     )
 
 
-def _words(error: float, precision: str) -> str:
+def _words(error: float, precision: str, most: float) -> str:
     """How far off something is, as the middle of a sentence that ends with the reference."""
-    allowed = f"{TOLERANCE[precision]:g} is allowed in {precision}"
+    limit = f"{most:g} is allowed in {precision}"
     if not np.isfinite(error):
         return "holds NaN or infinity, unlike that of"
     if precision == "fp32":
-        return f"is off by {error:.2g} of its largest element ({allowed}), compared with"
-    return f"is off by {error:.2g} of its size ({allowed}), compared with"
+        return f"is off by {error:.2g} of its largest element ({limit}), compared with"
+    return f"is off by {error:.2g} of its size ({limit}), compared with"

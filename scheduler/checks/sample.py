@@ -48,12 +48,13 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """
         return cls(seed, digest(x), output.size, tuple(_spread(output)))
 
-    def problem(self, x: Values, output: Array) -> str | None:
+    def problem(self, x: Values, output: Array, tolerance: float = TOLERANCE) -> str | None:
         """What is wrong with an output, the end of a sentence; None if nothing is, or `x` is not the input of the sample.
 
         Args:
             x: The input of `output`.
             output: What the whole model computes now.
+            tolerance: Largest difference allowed, over the largest kept element.
         """
         if digest(x) != self.input_sha256:
             return None
@@ -63,9 +64,9 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if now.shape != then.shape:
             return f"was written with {len(then)} numbers of its output, {len(now)} are kept of {output.size}"
         difference = relative(now, then) if then.size else 0.0
-        if difference <= TOLERANCE:
+        if difference <= tolerance:
             return None
-        return f"differs by {difference:.2g} of the largest number from what it gave when the bundle was written, {TOLERANCE:g} is allowed"
+        return f"differs by {difference:.2g} of the largest number from what it gave when the bundle was written, {tolerance:g} is allowed"
 
 
 def read_sample(checks: dict[str, Any]) -> Sample | None:

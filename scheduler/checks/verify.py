@@ -17,6 +17,7 @@ from scheduler.delegates.base import Array
 from scheduler.formats.int8_edges import edges
 from scheduler.formats.onnx import open_onnx
 from scheduler.progress import Progress, silent
+from scheduler.runtime.distance import allowed
 from scheduler.runtime.inputs import Values, as_arrays, plain
 from scheduler.runtime.sequential import Sequential, max_error
 from scheduler.runtime.session import Session
@@ -115,13 +116,22 @@ def _compared(bundle: Bundle, x: Values, expected: Values, what: str, mapping: M
     lower = sorted({entry.precision for entry in bundle.manifest.subgraphs} - {"fp32"})
     with Session(bundle, mapping) as session:
         got = session(x)
+    manifest = bundle.manifest
     found = [
-        _difference(bundle, each, value, what if name is None else f"{what} for the output `{name}`", lower)
-        for name, each, value in _pairs(got, expected)
+        _difference(
+            manifest.whole,
+            each,
+            value,
+            what if name is None else f"{what} for the output `{name}`",
+            lower,
+            allowed(manifest.checks, tensor, usual=TOLERANCE),
+        )
+        for tensor, (name, each, value) in zip(manifest.outputs, _pairs(got, expected), strict=True)
     ]
     problems = tuple(problem for each in found for problem in each.problems)
     errors = [each.max_error for each in found if each.max_error is not None]
-    return Verification(problems, max(errors, default=None), found[0].tolerance)
+    tolerances = [each.tolerance for each in found if each.tolerance is not None]
+    return Verification(problems, max(errors, default=None), max(tolerances, default=None))
 
 
 def _pairs(got: Values, expected: Values) -> list[tuple[str | None, Array, Array]]:
@@ -131,9 +141,8 @@ def _pairs(got: Values, expected: Values) -> list[tuple[str | None, Array, Array
     return [(None, np.asarray(got), np.asarray(expected))]
 
 
-def _difference(bundle: Bundle, got: Array, expected: Array, what: str, lower: Sequence[str]) -> Verification:
-    """Compare one output."""
-    whole = bundle.manifest.whole
+def _difference(whole: str, got: Array, expected: Array, what: str, lower: Sequence[str], tolerance: float) -> Verification:
+    """Compare one output with that of the file `whole`."""
     if got.shape != expected.shape:
         return Verification((f"{what} give {list(got.shape)}, {whole} gives {list(expected.shape)}",), None)
     for whose, output in ((what, got), (whole, expected)):
@@ -148,10 +157,10 @@ def _difference(bundle: Bundle, got: Array, expected: Array, what: str, lower: S
             problem = f"{what} in {', '.join(lower)} move the output {distance:.2f} of its size away from {whole}, {ROUNDING} is allowed"
             return Verification((problem,), difference, None)
         return Verification((), difference, None)
-    if difference > TOLERANCE:
-        problem = f"{what} differ from {whole} by {difference:.1e} of its largest output, {TOLERANCE:.0e} is allowed"
-        return Verification((problem,), difference)
-    return Verification((), difference)
+    if difference > tolerance:
+        problem = f"{what} differ from {whole} by {difference:.1e} of its largest output, {tolerance:.0e} is allowed"
+        return Verification((problem,), difference, tolerance)
+    return Verification((), difference, tolerance)
 
 
 def random_input(bundle: Bundle, seed: int = 0) -> Any:

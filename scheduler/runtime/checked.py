@@ -7,7 +7,7 @@ import numpy as np
 
 from scheduler.delegates.base import Array, AsyncInvocation, Invocation, UnableError
 from scheduler.faults.policy import FaultPolicy
-from scheduler.runtime.distance import TOLERANCE, distance
+from scheduler.runtime.distance import distance
 
 #: Computes a subgraph's outputs from the same inputs by another delegate, whose name comes with them; None if there is no other.
 Other = Callable[[], tuple[str, Sequence[Array]] | None]
@@ -20,13 +20,15 @@ class Check:
     Args:
         outputs: Its output buffers.
         other: Computes them by another delegate.
-        precision: Of the subgraph, which decides how far results may be apart (`scheduler.runtime.distance`).
+        precision: Of the subgraph.
+        allowed: How far each output may be from the other delegate's (`scheduler.runtime.distance.allowed`).
         policy: What is looked at.
     """
 
     outputs: Sequence[Array]
     other: Other
     precision: str
+    allowed: Sequence[float]
     policy: FaultPolicy
     runs: int = 0
 
@@ -45,15 +47,15 @@ class Check:
         if found is None:
             return
         name, expected = found
-        for got, want in zip(self.outputs, expected, strict=True):
+        for got, want, allowed in zip(self.outputs, expected, self.allowed, strict=True):
             if not _finite(want):
                 continue  # the network itself has no number there
             if not _finite(got):
                 raise UnableError(f"it gave NaN or infinity where the delegate `{name}` gives numbers")
             error = distance(got, want, self.precision)
-            if not error <= TOLERANCE[self.precision]:
+            if not error <= allowed:
                 raise UnableError(
-                    f"its result is off by {error:.2g} from that of the delegate `{name}`, {TOLERANCE[self.precision]:g} is allowed in {self.precision}"
+                    f"its result is off by {error:.2g} from that of the delegate `{name}`, {allowed:g} is allowed in {self.precision}"
                 )
 
 

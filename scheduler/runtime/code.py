@@ -16,6 +16,7 @@ from scheduler.faults.keeper import STAND_INS, Keeper
 from scheduler.faults.policy import Site
 from scheduler.placement.fallback import fallback_placement
 from scheduler.placement.place import Dispatch, Placement
+from scheduler.runtime.distance import allowed
 from scheduler.runtime.failures import delegate_failure
 from scheduler.shared import can_share
 
@@ -159,9 +160,10 @@ class Code:
             self._own.remove(delegate)
         delegate.close()
 
-    def precision(self, name: str) -> str:
-        """Precision of a subgraph's file."""
-        return self._bundle.subgraph(name).precision
+    def accuracy(self, name: str) -> tuple[str, list[float]]:
+        """Precision of a subgraph's file, and how far each of its outputs may be from another delegate's."""
+        entry, checks = self._bundle.subgraph(name), self._bundle.manifest.checks
+        return entry.precision, [allowed(checks, output, entry.precision) for output in entry.outputs]
 
     def movable(self) -> frozenset[str]:
         """Delegates whose subgraphs may run on any thread, several of them at once."""

@@ -103,7 +103,7 @@ class Driver(ABC, Generic[AnyLane]):
             return found[0], [expected[each] for each in subgraph.outputs]
 
         outputs = [arrays[each] for each in subgraph.outputs]
-        return checked(call, Check(outputs, other, self._code.precision(name), keeper.policy))
+        return checked(call, Check(outputs, other, *self._code.accuracy(name), keeper.policy))
 
     def forget(self, site: Site) -> None:
         """Let go of the code of a site where nothing runs, which is bound anew when it is added again."""

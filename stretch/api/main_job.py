@@ -243,7 +243,7 @@ def _planned(
     result.warnings += network.captured.warnings
     if network.captured.refusal:
         result.warnings.append(
-            f"{network.captured.refusal}: the network was captured by torch.export, as it computes an input of this size"
+            f"{network.captured.refusal}, so the network was captured by torch.export instead: it is planned for inputs of this size alone"
         )
     if not calibrated and planned.changes_network:
         result.warnings.append(UNKNOWN_ACCURACY)

@@ -142,14 +142,14 @@ def _softmax(call: AtenCall) -> Made:
 @_add("max_pool2d", "max_pool2d_with_indices")
 def _max_pool(call: AtenCall) -> Made:
     g = call.given
-    window = pooling_window(g["kernel_size"], g["stride"] or None, g["padding"], g["ceil_mode"])
+    window = pooling_window(call.tensors[0].shape, g["kernel_size"], g["stride"] or None, g["padding"], g["ceil_mode"], g["dilation"])
     return _pooled(call, "max_pool", window | {"dilation": pair(g["dilation"])})
 
 
 @_add("avg_pool2d")
 def _avg_pool(call: AtenCall) -> Made:
     g = call.given
-    window = pooling_window(g["kernel_size"], g["stride"] or None, g["padding"], g["ceil_mode"])
+    window = pooling_window(call.tensors[0].shape, g["kernel_size"], g["stride"] or None, g["padding"], g["ceil_mode"])
     return _pooled(call, "avg_pool", window | {"count_include_pad": bool(g["count_include_pad"])})
 
 

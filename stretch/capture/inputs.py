@@ -102,7 +102,8 @@ def whole_numbers(name: str, where: str) -> UsageError:
         where: Which of them, or where that is seen, after a space.
     """
     return UsageError(
-        f"`{name}` takes whole numbers{where}, and inputs are real numbers here", "give the part behind its embedding as `module:factory`"
+        f"`{name}` takes whole numbers{where}, and inputs are real numbers here",
+        "fix that input to one value; where it numbers words, give the part behind their embedding as `module:factory`",
     )
 
 

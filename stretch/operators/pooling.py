@@ -91,7 +91,8 @@ def _refuse_divisor(divisor: int | None) -> None:
 @modules("MaxPool2d")
 def _max_module(m: nn.MaxPool2d, shape: Shape) -> list[Lowered]:
     _refuse_indices(m.return_indices)
-    return [("", "max_pool", pooling_window(m.kernel_size, m.stride, m.padding, m.ceil_mode) | {"dilation": pair(m.dilation)}, {})]
+    window = pooling_window(shape, m.kernel_size, m.stride, m.padding, m.ceil_mode, m.dilation)
+    return [("", "max_pool", window | {"dilation": pair(m.dilation)}, {})]
 
 
 @functions(F.max_pool2d, torch.max_pool2d)
@@ -106,13 +107,14 @@ def _max(
     return_indices: bool = False,
 ) -> Chain:
     _refuse_indices(return_indices)
-    return [x], "max_pool", pooling_window(kernel_size, stride, padding, ceil_mode) | {"dilation": pair(dilation)}
+    window = pooling_window(call.shapes[x], kernel_size, stride, padding, ceil_mode, dilation)
+    return [x], "max_pool", window | {"dilation": pair(dilation)}
 
 
 @modules("AvgPool2d")
 def _mean_module(m: nn.AvgPool2d, shape: Shape) -> list[Lowered]:
     _refuse_divisor(m.divisor_override)
-    attrs = pooling_window(m.kernel_size, m.stride, m.padding, m.ceil_mode) | {"count_include_pad": bool(m.count_include_pad)}
+    attrs = pooling_window(shape, m.kernel_size, m.stride, m.padding, m.ceil_mode) | {"count_include_pad": bool(m.count_include_pad)}
     return [("", "avg_pool", attrs, {})]
 
 
@@ -128,7 +130,8 @@ def _mean(
     divisor_override: int | None = None,
 ) -> Chain:
     _refuse_divisor(divisor_override)
-    return [x], "avg_pool", pooling_window(kernel_size, stride, padding, ceil_mode) | {"count_include_pad": bool(count_include_pad)}
+    window = pooling_window(call.shapes[x], kernel_size, stride, padding, ceil_mode)
+    return [x], "avg_pool", window | {"count_include_pad": bool(count_include_pad)}
 
 
 def adaptive_pool(how: str, shape: Shape, size: Any) -> tuple[str, dict[str, Attr]]:

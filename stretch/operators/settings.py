@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from predictors.shapes import Attr
+from predictors.shapes import Attr, Shape
 
 
 class Refusal(Exception):
@@ -21,13 +21,31 @@ def window_padding(value: Any) -> tuple[int, int, int, int]:
     return (h, w, h, w)
 
 
-def pooling_window(kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool) -> dict[str, Attr]:
-    """Attributes of a pooling window from torch's own settings."""
-    kernel = pair(kernel_size)
+def pooling_window(shape: Shape, kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool, dilation: Any = 1) -> dict[str, Attr]:
+    """Attributes of a pooling window from torch's own settings.
+
+    With `ceil_mode`, torch computes one window that is larger than its padded input, which ONNX refuses: it gets the size of what it covers.
+
+    Args:
+        shape: Of the input, rows and columns last.
+        kernel_size: As torch takes it, like the others.
+        stride: None or empty for the kernel's size.
+        padding: On both sides.
+        ceil_mode: Whether sizes are rounded up.
+        dilation: Of the window.
+
+    Raises:
+        Refusal: If such a window is dilated and ends between two of its steps.
+    """
+    kernel, steps, pads = pair(kernel_size), pair(dilation), window_padding(padding)
+    rooms = [size + 2 * pad - 1 for size, pad in zip(shape[-2:], pads[:2], strict=True)]
+    covered = tuple(min(k, room // d + 1) if ceil_mode else k for k, d, room in zip(kernel, steps, rooms, strict=True))
+    if any(c < k and room % d for c, k, d, room in zip(covered, kernel, steps, rooms, strict=True)):
+        raise Refusal("a dilated pooling window that is larger than its input is not supported")
     # torch takes an absent or empty stride to mean the kernel's size
     return {
-        "kernel": kernel,
+        "kernel": covered,
         "stride": pair(stride) if stride else kernel,
-        "padding": window_padding(padding),
+        "padding": pads,
         "ceil_mode": bool(ceil_mode),
     }

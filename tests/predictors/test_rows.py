@@ -29,6 +29,14 @@ def test_window_within_the_padding_reads_no_row():
     assert band.attrs["padding"] == (3, 1, 0, 1)
 
 
+@pytest.mark.parametrize(("kernel", "dilation", "reads", "skip"), [(2, 1, Rows(14, 17), 1), (3, 2, Rows(12, 17), 2)])
+def test_windows_that_the_last_row_cuts_short_are_computed_behind_one_that_fits(kernel, dilation, reads, skip):
+    short = {"kernel": (kernel, kernel), "stride": (2, 2), "dilation": (dilation, 1), "padding": (0, 0, 0, 0), "ceil_mode": True}
+    band = window_rows([(1, 4, 17, 17)], short, Rows(8, 9))
+    assert (band.reads, band.skip, band.attrs["padding"]) == ((reads,), skip, (0, 0, 0, 0))
+    assert window_rows([(1, 4, 17, 17)], short, Rows(0, 9)).skip == 0
+
+
 def test_broadcast_input_is_read_whole():
     assert same_rows([(1, 4, 9, 9), (1, 4, 1, 1)], {}, Rows(2, 5)).reads == (Rows(2, 5), Rows(0, 1))
 

@@ -110,10 +110,7 @@ def networks(draw: st.DrawFn, kinds: tuple[str, ...] = tuple(BLOCKS)) -> Capture
 
 
 def _fits(graph: OpGraph, op: Op) -> bool:
-    """Whether a window is no larger than its padded input, and none begins in the padding behind it.
-
-    Torch rounds the first to a result, which ONNX refuses; of the second, ONNX Runtime's shapes before opset 22 are wrong.
-    """
+    """Whether no window begins in the padding behind the input: ONNX Runtime's shapes before opset 22 are wrong there."""
     top, left, bottom, right = ints(op.attrs, "padding")
     sizes = graph.input_shapes(op)[0][2:]
     dilation = op.attrs.get("dilation", (1, 1))
@@ -121,7 +118,7 @@ def _fits(graph: OpGraph, op: Op) -> bool:
         room = sizes[axis] + pads - dilation[axis] * (ints(op.attrs, "kernel")[axis] - 1) - 1
         stride = ints(op.attrs, "stride")[axis]
         steps = -(-room // stride) if op.attrs.get("ceil_mode") else room // stride
-        if room < 0 or steps + 1 != op.shape[axis + 2]:
+        if steps + 1 != op.shape[axis + 2]:
             return False
     return True
 

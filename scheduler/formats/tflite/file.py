@@ -93,7 +93,7 @@ class Operator:
     """One operator.
 
     Args:
-        code: Its name in the schema; that of a custom operator is its own.
+        code: Its name in the schema; of a custom operator ``custom`` and its own name.
         settings: Its settings by name; those that are left out are zero.
         inputs: Numbers of the tensors that it reads; None for one that is left out.
         outputs: Numbers of those that it writes.
@@ -172,10 +172,10 @@ def _known(tensors: Sequence[Tensor]) -> int:
 
 
 def _code(code: Mapping[str, Any]) -> str:
-    """An operator's name; files of old have its number in another field."""
+    """An operator's name, ``custom`` before that of a custom one; files of old have its number in another field."""
     number = max(int(code.get("builtin_code", 0)), int(code.get("deprecated_builtin_code", 0)))
     name = NAMES.get(number, f"operator {number}")
-    return str(code.get("custom_code", ""))[:60] or name if name == "CUSTOM" else name
+    return f"custom {str(code.get('custom_code', ''))[:60]}".strip() if name == "CUSTOM" else name
 
 
 def _indices(found: Any, tensors: int, what: str) -> tuple[int, ...]:

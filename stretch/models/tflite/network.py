@@ -74,7 +74,7 @@ class _Lowering:
             try:
                 self._lower(operator)
             except StretchError as error:
-                self._refuse(operator, error.message, error)
+                self._refuse(operator, error.message, error, error.hint)
             # Settings and stored numbers may be anything, and numpy and Python raise what they like for what does not fit.
             except (ValueError, IndexError, TypeError, ArithmeticError, RuntimeError) as error:
                 self._refuse(operator, (str(error).splitlines() or [type(error).__name__])[0][:160], error)
@@ -88,9 +88,9 @@ class _Lowering:
             return found.node
         return Site([found], "", "", {}, 1, self._builder).plain()
 
-    def _refuse(self, operator: Operator, problem: str, error: Exception) -> None:
+    def _refuse(self, operator: Operator, problem: str, error: Exception, hint: str | None = None) -> None:
         name = self._name(operator)
-        raise StretchError(f"operator `{name[:80]}` ({operator.code}) of {self._network.path} cannot be read: {problem}") from error
+        raise StretchError(f"operator `{name[:80]}` ({operator.code}) of {self._network.path} cannot be read: {problem}", hint) from error
 
     def _name(self, operator: Operator) -> str:
         """That of what it writes, without the names that converters join to it."""
@@ -108,6 +108,11 @@ class _Lowering:
 
     def _made(self, operator: Operator, reads: list[Value], tensors: list[Tensor]) -> list[Value]:
         rule = RULES.get(operator.code)
+        if rule is None and operator.code.startswith("custom"):
+            raise StretchError(
+                "it is a custom operator, which is computed by code outside the file",
+                "convert the network with TFLite's own operators alone",
+            )
         if rule is None:
             raise StretchError("there is no rule for this operator")
         kinds = [tensor.kind for tensor in tensors]

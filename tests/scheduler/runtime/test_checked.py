@@ -4,6 +4,7 @@ import pytest
 from scheduler.delegates.base import AsyncInvocation, Invocation, UnableError
 from scheduler.faults.policy import FaultPolicy
 from scheduler.runtime.checked import Check, checked
+from scheduler.runtime.distance import TOLERANCE
 
 WANT = np.arange(6, dtype=np.float32)
 
@@ -31,7 +32,7 @@ class WritesLater(Writes, AsyncInvocation):
 
 def made(kind, values, policy, other=lambda: ("cpu", [WANT]), precision="fp32"):
     array = np.zeros(6, np.float32)
-    return checked(kind(array, *values), Check([array], other, precision, policy))
+    return checked(kind(array, *values), Check([array], other, precision, [TOLERANCE[precision]], policy))
 
 
 @pytest.mark.parametrize("kind", [Writes, WritesLater])

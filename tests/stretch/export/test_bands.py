@@ -141,12 +141,13 @@ def test_bands_of_each_kind_of_block_in_int8_are_the_whole_to_the_last_bit(tmp_p
     assert equal_in_int8(tmp_path_factory.mktemp("int8"), found, data.draw(banded(found.graph)))
 
 
-def in_bands(net, end, size=15):
-    """A network whose operators behind the first up to `end` are in two bands."""
+def in_bands(net, end, size=15, lower=None):
+    """A network whose operators behind the first up to `end` are in two bands; the lower one is half of the rows, or `lower` of them."""
     found = capture(net.eval(), (1, 3, size, size), "net")
     segment = cut_segment(found.graph, "s1", "0", end)
     rows = segment.graph.by_name[end].shape[2]
-    bounds = (("cpu", (0, rows // 2)), ("dsp", (rows // 2, rows)))
+    first = rows - lower if lower else rows // 2
+    bounds = (("cpu", (0, first)), ("dsp", (first, rows)))
     branches = tuple(BranchScale(name, segment.depth, segment.width, rows=band) for name, band in bounds)
     parts = [
         whole(cut_segment(found.graph, "stem", "input", "0")),
@@ -164,6 +165,28 @@ def test_padded_means_of_bands_are_rounded_as_those_of_the_whole(tmp_path, strid
     body = [nn.Conv2d(3, WIDTH, 3, padding=1), nn.Conv2d(WIDTH, WIDTH, 3, padding=1), pool]
     found, design = in_bands(nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(WIDTH, 5)), "2")
     assert equal_in_int8(tmp_path, found, design)
+
+
+@pytest.mark.parametrize(
+    "pool", [nn.MaxPool2d(2, ceil_mode=True), nn.AvgPool2d(2, ceil_mode=True), nn.AvgPool2d(2, ceil_mode=True, count_include_pad=False)]
+)
+def test_band_of_a_window_that_the_last_row_cuts_short_is_that_of_the_whole(tmp_path, pool):
+    torch.manual_seed(0)
+    body = [nn.Conv2d(3, WIDTH, 3, padding=1), pool, nn.Conv2d(WIDTH, WIDTH, 1)]
+    found, design = in_bands(nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(WIDTH, 5)), "2", 17, 1)
+    assert equal_in_int8(tmp_path, found, design)
+
+
+def test_pooling_window_larger_than_its_input_is_written_and_read(tmp_path):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, WIDTH, 3), nn.AvgPool2d(3, 2, ceil_mode=True), nn.Flatten(), nn.Linear(WIDTH, 5)).eval()
+    found = capture(net, (1, 3, 4, 4), "net")
+    bundle = written(
+        tmp_path / "b", found, BranchDesign("net", "test", (whole(cut_segment(found.graph, "all", "input", found.graph.output)),))
+    )
+    (image,) = images_of(found, 1)
+    with Session(bundle, {"cpu": "cpu"}) as session, torch.inference_mode():
+        np.testing.assert_allclose(session(image), net(torch.from_numpy(image)).numpy(), atol=1e-6)
 
 
 @pytest.mark.parametrize("activation", [nn.ReLU(), nn.ReLU6(), nn.Hardswish()])

@@ -1,9 +1,11 @@
 """Tensors that are known before the network runs: stored in the file, counted, or told by a shape."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from scheduler.formats.onnx.shapes.node import INDICES, INT64, MAX_RANK, Cost, Node, Rule, Tensor, need
+import numpy as np
+
+from scheduler.formats.onnx.shapes.node import FLOAT, INDICES, INT64, MAX_RANK, Cost, Node, Rule, Tensor, gives, need
 
 #: Constants of at most this many elements may be sizes, and are looked into.
 SHORT = 16
@@ -49,14 +51,24 @@ def _filled(node: Node) -> Cost:
 
 
 def _range(node: Node) -> Cost:
-    start, limit, step = (node.tensor(i, INDICES) for i in range(3))
-    need(start.type == limit.type == step.type, "its bounds differ in their element types")
+    bounds = [node.tensor(i, INDICES | {FLOAT}) for i in range(3)]
+    need(len({each.type for each in bounds}) == 1, "its bounds differ in their element types")
+    if bounds[0].type == FLOAT:
+        return _real_range(bounds)
     first, last, by = (node.number(i) for i in range(3))
     need(by != 0, "its step is 0")
     counted = range(first, last, by)
     # `len` of a range overflows where its bounds are far apart.
     count = max(0, -(-(last - first) // by))
-    return Cost((Tensor((count,), start.type, tuple(counted) if count <= SHORT else None),), count)
+    return Cost((Tensor((count,), bounds[0].type, tuple(counted) if count <= SHORT else None),), count)
+
+
+def _real_range(bounds: Sequence[Tensor]) -> Cost:
+    """A range of reals, counted as ONNX Runtime counts it: the difference in single precision, the quotient in double."""
+    need(all(each.size == 1 and each.values for each in bounds), "its bounds are no single constants")
+    first, last, by = (np.float32(each.values[0]) for each in bounds if each.values)
+    need(bool(by != 0 and np.isfinite([first, last, by, last - first]).all()), f"it goes from {first:g} to {last:g} by {by:g}")
+    return gives((max(0, math.ceil(float(last - first) / float(by))),), 1)
 
 
 RULES: Mapping[str, Rule] = {

@@ -146,10 +146,10 @@ def test_what_leads_nowhere_is_refused_in_one_sentence(tmp_path, changed, proble
     assert "m.tflite is no TFLite file that can be read" in caught.value.message
 
 
-def test_operators_without_a_name_here_are_told_by_number_or_by_their_own(tmp_path):
+def test_operators_without_a_name_here_are_told_by_number_and_custom_ones_by_their_own_name(tmp_path):
     model = small()
     model["operator_codes"] = [{"builtin_code": 32, "custom_code": "Mine"}]
-    assert open_tflite(save(tmp_path / "m.tflite", model)).operators[0].code == "Mine"
+    assert open_tflite(save(tmp_path / "m.tflite", model)).operators[0].code == "custom Mine"
     model["operator_codes"] = [{"builtin_code": 205}]
     assert open_tflite(save(tmp_path / "m.tflite", model)).operators[0].code == "operator 205"
 

@@ -1,5 +1,7 @@
 """Structures that exporters of other frameworks write, held against ONNX Runtime and against the graph that is meant."""
 
+import warnings
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -66,6 +68,51 @@ def test_image_that_is_also_read_as_it_is_stays_so(tmp_path):
     nodes = [node("Transpose", ["x"], "a", perm=[0, 3, 1, 2]), node("Softmax", ["x"], "s", axis=-1), node("Flatten", ["s"], "f")]
     nodes += [node("Flatten", ["a"], "g"), node("Concat", ["f", "g"], "y", axis=1)]
     assert check(tmp_path / "m.onnx", net(*nodes, shape=(1, 4, 5, 3)), random((1, 4, 5, 3))).input_shape == (1, 4, 5, 3)
+
+
+class AnchorHead(torch.nn.Module):
+    """Boxes of a detector whose cells are counted in reals: the expectation of each distance, from the centre of its cell."""
+
+    def __init__(self, bins=4):
+        super().__init__()
+        self.body, self.down = torch.nn.Conv2d(3, 8, 3, 2, 1), torch.nn.Conv2d(8, 8, 3, 2, 1)
+        self.boxes = torch.nn.ModuleList(torch.nn.Conv2d(8, 4 * bins, 1) for _ in range(2))
+        self.register_buffer("distances", torch.arange(float(bins)))
+
+    def forward(self, x):
+        fine = self.body(x)
+        found = []
+        for stride, head, level in zip((2, 4), self.boxes, (fine, self.down(fine)), strict=True):
+            height, width = level.shape[2:]
+            rows, columns = torch.arange(end=height, dtype=x.dtype) + 0.5, torch.arange(end=width, dtype=x.dtype) + 0.5
+            rows, columns = torch.meshgrid(rows, columns, indexing="ij")
+            centres = torch.stack((columns, rows), -1).view(-1, 2).transpose(0, 1)
+            share = head(level).view(x.shape[0], 4, -1, height * width).softmax(2)
+            near, far = (share * self.distances.view(1, 1, -1, 1)).sum(2).chunk(2, 1)
+            found.append(torch.cat(((2 * centres + far - near) / 2, near + far), 1) * stride)
+        return torch.cat(found, 2)
+
+
+def test_detector_that_counts_the_cells_of_an_open_size_in_reals_is_read(tmp_path):
+    torch.manual_seed(0)
+    axes = {"x": {0: "batch", 2: "height", 3: "width"}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            AnchorHead(),
+            (torch.zeros(1, 3, 32, 32),),
+            tmp_path / "e.onnx",
+            dynamo=False,
+            opset_version=17,
+            input_names=["x"],
+            dynamic_axes=axes,
+        )
+    model = onnx.load(tmp_path / "e.onnx")
+    counted = {node.input[0] for node in model.graph.node if node.op_type == "Range"}
+    assert counted
+    x = random((1, 3, 24, 40))
+    found = check(tmp_path / "m.onnx", model, x, x)
+    assert capture(found, x.shape).graph.output
 
 
 def test_orders_of_axes_that_undo_each_other_are_none(tmp_path):

@@ -2,9 +2,10 @@ import numpy as np
 import pytest
 
 from predictors.errors import StretchError
+from scheduler.formats.tflite.operators import ANY_TFLITE
 from stretch.models.tflite import read_module
 from tests.stretch.models.onnx.graphs import functions
-from tests.stretch.models.tflite.files import agrees, op, random, write
+from tests.stretch.models.tflite.files import agrees, model, op, random, write
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("ai_edge_litert")
@@ -117,6 +118,17 @@ def test_activation_of_several_operators_is_one(tmp_path, name):
 def test_gate_of_another_tensor_stays_a_product(tmp_path):
     operators = [op("LOGISTIC", ["x"], ["g"]), op("NEG", ["x"], ["n"]), op("MUL", ["n", "g"], table="MulOptions")]
     assert functions(agrees(write(tmp_path / "m.tflite", *operators))) == ["sigmoid", "neg", "mul"]
+
+
+def test_custom_operator_is_refused_as_one_even_where_it_is_named_like_an_own_one(tmp_path):
+    tables = model(op("RELU", ["x"], ["r"]), op("NEG", ["r"]))
+    tables["operator_codes"][1] |= {"builtin_code": 32, "deprecated_builtin_code": 32, "custom_code": "RELU"}
+    (tmp_path / "m.tflite").write_bytes(bytes(ANY_TFLITE.encode(tables)))
+    with pytest.raises(
+        StretchError, match=r"operator `y` \(custom RELU\) of .*m\.tflite cannot be read: it is a custom operator"
+    ) as refused:
+        read_module(tmp_path / "m.tflite")
+    assert "own operators" in refused.value.hint
 
 
 def test_unknown_operator_is_refused_with_its_name(tmp_path):

@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -59,6 +61,14 @@ def test_range_counts_as_the_runtime_does(first, last, step, kind):
     assert told.values == (tuple(made) if made.size <= SHORT else None)
 
 
+@given(*[st.floats(-50, 50, width=32)] * 2, st.floats(0.125, 9, width=32), st.booleans())
+def test_range_of_reals_is_as_long_as_the_runtime_makes_it(first, last, step, down):
+    case = Case("Range", [np.array(n, np.float32) for n in (first, last, -step if down else step)], stored=(0, 1, 2))
+    made = case.computed()[0]
+    told = RULES["Range"](Node(tuple(Tensor((), 1, (n,)) for n in (first, last, -step if down else step)), {})).results[0]
+    assert (told.shape, told.type) == (made.shape, 1)
+
+
 def test_values_of_long_constants_are_forgotten():
     assert short(Tensor((SHORT,), 7, (1,) * SHORT)).values == (1,) * SHORT
     assert short(Tensor((SHORT + 1,), 7, (1,) * (SHORT + 1))).values is None
@@ -93,7 +103,9 @@ def numbers(*each):
         ("ConstantOfShape", node([(2,)], {"value": Tensor((2,))}, {0: [3, 3]}), "no single number"),
         ("Range", numbers(0, 9, 0), "its step is 0"),
         ("Range", Node((Tensor((), 7), Tensor((), 7, (9,)), Tensor((), 7, (1,))), {}), "no short constant"),
-        ("Range", node([(), (), ()]), "of type float"),
+        ("Range", node([(), (), ()]), "no single constants"),
+        ("Range", Node((Tensor((), 1, (0.0,)), Tensor((), 1, (9.0,)), Tensor((), 1, (0.0,))), {}), "from 0 to 9 by 0"),
+        ("Range", Node((Tensor((), 1, (0.0,)), Tensor((), 1, (math.inf,)), Tensor((), 1, (1.0,))), {}), "from 0 to inf by 1"),
     ],
 )
 def test_constant_that_is_none_is_refused(op, given_node, problem):
