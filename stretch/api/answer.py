@@ -35,6 +35,8 @@ class BranchedAnswer(PlanAnswer, frozen=True, kw_only=True):
         refinement: Error of the outputs before and after refining, on images that were held back; None where that was not asked for.
         agreement: With the original, on images that were held back; None where that was not measured.
         bundle: Folder of the bundle, where one was written.
+        written: What the bundle runs, ``branched``; None where none was written.
+        withheld: Whether none was written because `recommended` is something else, and nobody asked for branches all the same.
         checks: What was compared as the bundle was written; empty without one.
     """
 
@@ -45,4 +47,6 @@ class BranchedAnswer(PlanAnswer, frozen=True, kw_only=True):
     refinement: "Refined | None"
     agreement: Agreement | None
     bundle: str | None
+    written: str | None
+    withheld: bool
     checks: dict[str, Any]

@@ -12,6 +12,7 @@ from predictors.errors import UsageError
 from scheduler.progress import Progress, silent
 from stretch.api.answer import BranchedAnswer, WeightsAnswer
 from stretch.planning.answer import plain
+from stretch.planning.cost.compare import BRANCHED
 from stretch.planning.result import PlanResult
 from stretch.planning.sentences import Mention, Sentence, Spelling, as_argument, spelled
 
@@ -54,6 +55,7 @@ class Branched:
         agreement: How far the network agrees with the original on images that were held back; None where that was not measured.
         bundle: The folder written last, if any.
         manifest: Its `bundle.json`.
+        withheld: Whether nothing was built because something else than branches is recommended.
         preprocessing: What a picture goes through before the model reads it; None: ImageNet's.
         images: What it was calibrated on, and others; None without images.
         run_images: Of the others, so many are run through the bundle's files when they are written; 0 for none.
@@ -74,6 +76,7 @@ class Branched:
     agreement: "Agreement | None" = None
     bundle: Path | None = None
     manifest: "Manifest | None" = None
+    withheld: bool = False
     preprocessing: "Preprocessing | None" = None
     images: "Images | None" = field(default=None, repr=False)
     run_images: int = 0
@@ -102,7 +105,10 @@ class Branched:
                 finite, or the folder cannot be written.
         """
         if self.model is None or self.original is None:
-            raise UsageError("there is no network to save: this is the plan of a dry run", "call `branch` without dry_run")
+            why = f"{self.plan.recommended} is recommended instead" if self.withheld else "this is the plan of a dry run"
+            raise UsageError(
+                f"there is no network to save: {why}", "call `branch` " + ("with anyway" if self.withheld else "without dry_run")
+            )
         from stretch.api.present import as_it_is, fingerprint
         from stretch.export.staging import check_target
         from stretch.stages.bundle import write_bundle
@@ -163,6 +169,8 @@ class Branched:
             refinement=self.refinement,
             agreement=self.agreement,
             bundle=str(self.bundle) if self.bundle else None,
+            written=BRANCHED if self.bundle else None,
+            withheld=self.withheld,
             checks=self.manifest.checks if self.manifest else {},
         )
 

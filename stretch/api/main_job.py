@@ -56,6 +56,7 @@ def branch(
     preprocessing: "Preprocessing | Mapping[str, Any] | None" = None,
     controls: bool = True,
     dry_run: bool = False,
+    anyway: bool = True,
     trust_code: bool = False,
     progress: Progress | None = None,
     **options: Any,
@@ -84,6 +85,8 @@ def branch(
         preprocessing: What pictures go through, or a table of what differs from what the model states, such as ``{"crop": 0.9}``.
         controls: Whether the bundle has the sequential controls.
         dry_run: Stop after planning.
+        anyway: Whether branches are built where something else is recommended. If not, a request that leaves the design to the planner
+            (no `design`, no options beyond `processors`, `precision` and `lossless`) ends there after planning, `withheld`.
         trust_code: Whether ``file.py:factory`` may be executed.
         progress: Called with a few words for what comes next.
         options: Options of the planner by name, such as ``alpha=0.3``, as `PlanConfig` has them; they take the place of those of `config`.
@@ -114,14 +117,15 @@ def branch(
             made = _planned(network, profile, draft, request, source, seconds, read, calibrated=images is not None, phase=phase)
             _check_mapping(made, mapping or {})
             made.run_images, made.mapping = run_images, dict(mapping or {})
-            if not dry_run:
+            made.withheld = not (anyway or dry_run) and draft is None and request.leaves_design_open and made.plan.advised_against
+            if not dry_run and not made.withheld:
                 _build(made, network.captured, controls, found, refine, phase, progress or silent)
             return made
 
         result = first_of(make, request, repair=repair)
         if least is not None and not dry_run:
             result = agreeing(result, least, make if repair else None)
-        if dry_run:
+        if dry_run or result.withheld:
             return result
     if out is not None:
         with phase("export"):

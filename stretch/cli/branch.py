@@ -82,6 +82,14 @@ def branch(
     pictures: PictureRequest,
     controls: Annotated[bool, typer.Option("--controls/--no-controls", help="Write the sequential controls into the bundle.")] = True,
     export: Annotated[bool, typer.Option("--export/--no-export", help="Write the bundle.")] = True,
+    anyway: Annotated[
+        bool,
+        typer.Option(
+            "--anyway",
+            help="Write branches where something else is recommended, too. A design, or options that shape one, say so already; without "
+            "them nothing is written then, and the exit code is 4.",
+        ),
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Plan only: no model is built, nothing is written.")] = False,
     html: Html = None,
     trust_code: Annotated[bool, typer.Option("--trust-code", help="Allow file.py:factory to execute that file.")] = False,
@@ -116,6 +124,7 @@ def branch(
                 preprocessing=asked,
                 controls=controls,
                 dry_run=dry_run,
+                anyway=anyway or not export,
                 trust_code=trust_code,
                 progress=progress,
             )
@@ -124,6 +133,8 @@ def branch(
         raise
     tell_size(out, shape, result.plan.graph)
     _tell(out, result, html)
+    if result.withheld:
+        raise typer.Exit(InfeasibleError.exit_code)
 
 
 def _tell(out: Output, result: "Branched", html: Path | None) -> None:
@@ -149,8 +160,9 @@ def _tell(out: Output, result: "Branched", html: Path | None) -> None:
     write_html(out, html, page)
 
     def human(console: "Console") -> None:
-        from stretch.report.table import print_plan
+        from stretch.report.table import headline, print_plan
 
+        console.print(headline(answer), soft_wrap=True)
         weights = answer.weights
         console.print(f"weights: {weights.source}" + (f" ({weights.detail})" if weights.detail else ""))
         print_plan(console, answer)

@@ -80,6 +80,13 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
         return self.strategy == "evolve" or self.best_in.tried
 
     @property
+    def leaves_design_open(self) -> bool:
+        """Whether the design is left to the planner: nothing is asked for beyond processors, precisions, and that nothing changes."""
+        return all(
+            getattr(self, each.name) == each.default for each in PLAN_OPTIONS if each.name not in ("processors", "precision", "lossless")
+        )
+
+    @property
     def exact(self) -> bool:
         """Whether every design that is asked for computes exactly what the original computes."""
         return all(KINDS[kind] for kind in self.planned_kinds)

@@ -19,6 +19,7 @@ from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.cost.ahead import Ahead, ahead
 from stretch.planning.cost.compare import (
+    BRANCHED,
     NO_CLEAR_WINNER,
     Branch,
     Certainty,
@@ -148,6 +149,11 @@ class PlanResult:
         """
         found = self.recommendation.recommended
         return f"single:{self.best_single.processor}" if found == NO_CLEAR_WINNER and self.ahead.far else found
+
+    @property
+    def advised_against(self) -> bool:
+        """Whether a control is recommended instead of the design."""
+        return self.recommended not in (BRANCHED, NO_CLEAR_WINNER)
 
     @cached_property
     def ahead(self) -> Ahead:

@@ -1,6 +1,7 @@
 """A plan for people: table of segments and branches, timeline as text bars, figures and controls."""
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
@@ -8,9 +9,19 @@ from rich.text import Text
 
 from stretch.planning.answer import BranchAnswer, ObjectiveAnswer, PlanAnswer, Predicted, SegmentAnswer
 from stretch.planning.cost.accuracy import PredictedAccuracy
+from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER
 from stretch.planning.sentences import chance
 from stretch.report.fit import Fitting, column, plain_table
 
+if TYPE_CHECKING:
+    from stretch.api.answer import BranchedAnswer
+
+#: What controls are called in words.
+CONTROLS = {
+    "sequential_same_macs": "plain sequential network of the same MACs",
+    "single": "original on {} alone",
+    "whole_graph": "branched network as one graph on {}",
+}
 #: Characters of the widest timeline bar.
 BAR_WIDTH = 72
 _LEAST_BAR = 20
@@ -316,6 +327,36 @@ def _search(plan: PlanAnswer) -> str:
     if plan.objective.strategy == "evolve":
         return f"the best of {plan.evaluated} designs that were tried{size}"
     return "not searched for optimality"
+
+
+def control_words(name: str) -> str:
+    """What a control is called.
+
+    Args:
+        name: Such as ``single:gpu``.
+    """
+    kind, _, where = name.partition(":")
+    return CONTROLS.get(kind, name).format(where)
+
+
+def headline(plan: "BranchedAnswer") -> str:
+    """What is recommended, and what was written.
+
+    Args:
+        plan: The answer.
+    """
+    predicted = plan.predicted
+    gain = f"{predicted.speedup:.2f}× the best single processor"
+    if plan.recommended == BRANCHED:
+        said = f"recommended: the branches, {gain}"
+    elif plan.recommended == NO_CLEAR_WINNER:
+        said = f"no clear winner: the branches are predicted at {gain}, and the numbers of the device are too uncertain"
+    else:
+        ms = next((rival.ms for rival in plan.comparisons if rival.name == plan.recommended), predicted.best_single_ms)
+        said = f"recommended: the {control_words(plan.recommended)}, {ms:.2f} ms; the branches take {predicted.makespan_ms:.2f} ms"
+    if plan.withheld:
+        return f"{said}; nothing was written, --anyway writes the branches all the same"
+    return f"{said}; the branches were written" if plan.written else said
 
 
 def plan_report(plan: PlanAnswer) -> RenderableType:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.torch
 #: Keys by verb; a nested set is named ``key.``, that of a list's elements ``key[]``, that of each value of a mapping ``key{}``.
 KEYS = {
     "branch": {
-        "": "model device calibrated macs params exact halo halo_ms repeated macs_ratio params_ratio n_meet segments sides design operator_split_design predicted objective recommended weights bundle checks warnings agreement refinement",
+        "": "model device calibrated macs params exact halo halo_ms repeated macs_ratio params_ratio n_meet segments sides design operator_split_design predicted objective recommended written withheld weights bundle checks warnings agreement refinement",
         "segments[]": "name start end shape depth kind halo halo_ms repeated branches",
         "predicted.": (
             "makespan_ms best_single_ms best_single_processor speedup sequential_same_macs_ms whole_graph_ms operator_split_ms "

@@ -13,12 +13,11 @@ from stretch.report.html.plan_parts import (
     accuracy_section,
     agreement_of,
     certainty_section,
-    control_words,
     controls_section,
     joined,
 )
 from stretch.report.html.stretched import stretched_rows
-from stretch.report.table import figures
+from stretch.report.table import control_words, figures
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -75,8 +74,9 @@ def plan_page(
 def _lead(plan: PlanAnswer) -> list[str]:
     predicted = plan.predicted
     processors = joined(list(dict.fromkeys(b.processor for s in plan.segments for b in s.branches)))
+    overlapping = plan.n_meet > 0 or bool(plan.sides)
     answer = (
-        f"Branched over {processors}, an inference is predicted to take {predicted.makespan_ms:.2f} ms, "
+        f"{'Branched over' if overlapping else 'Without branches, on'} {processors}, an inference is predicted to take {predicted.makespan_ms:.2f} ms, "
         f"{predicted.speedup:.2f} times as fast as the original on {predicted.best_single_processor} "
         f"({predicted.best_single_ms:.2f} ms), with {plan.macs_ratio:.3f} of its multiply-accumulates."
     )

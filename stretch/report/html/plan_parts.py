@@ -7,22 +7,10 @@ from stretch.planning.answer import PlanAnswer
 from stretch.planning.sentences import chance
 from stretch.report.html.charts import Chart, Interval, intervals, spread
 from stretch.report.html.page import Fact, Grid, Section
+from stretch.report.table import control_words
 
 if TYPE_CHECKING:
     from scheduler.bundle.agreement import Agreement
-
-#: What controls are called in words.
-CONTROLS = {
-    "sequential_same_macs": "plain sequential network of the same MACs",
-    "single": "original on {}",
-    "whole_graph": "branched network as one graph on {}",
-}
-
-
-def control_words(name: str) -> str:
-    """What a control is called, such as ``single:gpu``."""
-    kind, _, where = name.partition(":")
-    return CONTROLS.get(kind, name).format(where)
 
 
 def controls_section(plan: PlanAnswer) -> Section:

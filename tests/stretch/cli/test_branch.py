@@ -17,10 +17,11 @@ def invoke(*args):
 
 
 @pytest.mark.torch
-def test_branch_writes_a_bundle_and_says_where_the_weights_came_from_first(tmp_path):
+def test_branch_writes_a_bundle_and_says_first_what_is_recommended(tmp_path):
     result = invoke("tiny_resnet", "--device", "pixel6", "--out", str(tmp_path / "b"), *LOOSE)
     assert result.exit_code == 0, result.output
-    assert result.stdout.splitlines()[0].startswith("weights: random")
+    assert result.stdout.splitlines()[0].startswith(("recommended: ", "no clear winner: "))
+    assert result.stdout.splitlines()[1].startswith("weights: random")
     assert (tmp_path / "b" / "bundle.json").is_file()
     assert f"stretch run {tmp_path / 'b'}" in result.stdout
 
@@ -232,7 +233,7 @@ def test_pictures_that_cannot_be_read_so_are_a_usage_error_and_leave_nothing(tmp
 
 @pytest.mark.torch
 def test_lossless_bundle_is_exact(tmp_path):
-    words = ("tiny_resnet", "--device", kept("pixel6"), "--out", str(tmp_path / "b"), "--lossless", "--json", "--weights", "none")
+    words = ("tiny_resnet", "--device", kept("pixel6"), "--out", str(tmp_path / "b"), "--lossless", "--anyway", "--json", "--weights", "none")
     result = invoke(*words)
     assert result.exit_code == 0, result.output
     data = json.loads(result.stdout)
@@ -242,6 +243,30 @@ def test_lossless_bundle_is_exact(tmp_path):
     assert kinds & {"rows", "channels", "graph"}
     assert kinds <= {"whole", "rows", "channels", "graph"}
     assert data["checks"]["max_error"] <= 1e-4
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("words", "code", "line"),
+    [
+        ((), 4, "nothing was written, --anyway writes the branches all the same"),
+        (("--anyway",), 0, "the branches were written"),
+        (("--alpha", "0.9"), 0, "the branches were written"),
+        (("--dry-run",), 0, "the branches take"),
+    ],
+)
+def test_branches_that_a_control_beats_are_written_only_on_request_and_the_first_line_says_so(tmp_path, words, code, line):
+    # ten outputs of a small network: nothing that is divided over these processors gains what an exchange costs
+    asked = ("tiny_resnet", "--device", kept("mi9"), "--processors", "cpu,gpu", "--lossless", "--weights", "none", "--no-controls")
+    result = invoke(*asked, *words, "--out", str(tmp_path / "b"))
+    assert result.exit_code == code, result.output
+    first = result.stdout.splitlines()[0]
+    assert first.startswith("recommended: the original on ")
+    assert line in first
+    assert (tmp_path / "b" / "bundle.json").is_file() is ("were written" in line)
+    data = json.loads(invoke(*asked, *words, "--out", str(tmp_path / "c"), "--json").stdout)
+    assert (data["written"], data["withheld"]) == ("branched" if "were written" in line else None, code == 4)
+    assert data["recommended"].startswith("single:")
 
 
 @pytest.mark.torch

@@ -11,7 +11,7 @@ from stretch.planning.plan import plan
 from stretch.planning.sentences import chance
 from stretch.report.html.page import render
 from stretch.report.html.plan_page import plan_bars, plan_page
-from stretch.report.html.plan_parts import control_words
+from stretch.report.table import control_words
 from stretch.report.roofline import roofline_figure
 from tests.predictors.networks import resnet50
 from tests.predictors.specified import specified
