@@ -8,7 +8,7 @@ import numpy as np
 
 from predictors.errors import StretchError
 from scheduler.boards.board import BoardAnswer
-from scheduler.bundle.manifest import WeightsInfo
+from scheduler.bundle.manifest import Manifest, WeightsInfo
 from scheduler.checks.judge import Judgement
 from scheduler.checks.verify import Verification
 from scheduler.delegates.base import TunedKernel
@@ -109,6 +109,22 @@ class ThroughputAnswer(msgspec.Struct, frozen=True, kw_only=True):
     contestants: tuple[Rate, ...]
 
 
+class PlannedAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a bundle was planned to do on its device.
+
+    Args:
+        makespan_ms: Predicted for an inference; None where the bundle does not say, as the others.
+        best_single_processor: The fastest single processor for the original.
+        best_single_ms: What that takes.
+        recommended: What the planner recommends to run.
+    """
+
+    makespan_ms: float | None
+    best_single_processor: str | None
+    best_single_ms: float | None
+    recommended: str
+
+
 class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A bundle, measured on this machine beside its controls.
 
@@ -117,6 +133,7 @@ class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
         model: The network.
         device: What it was planned for.
         weights: Where its weights came from.
+        planned: What the plan predicts and recommends.
         source: Where the times come from.
         median_ms: Of the bundle.
         p90_ms: Of the bundle.
@@ -159,6 +176,7 @@ class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     device: str
     weights: WeightsInfo
+    planned: PlannedAnswer
     source: str = "measured"
     median_ms: float
     p90_ms: float
@@ -241,6 +259,7 @@ def run_answer(
         model=manifest.model.name,
         device=manifest.device,
         weights=manifest.weights,
+        planned=_planned(manifest),
         median_ms=result.branched.median_ms,
         p90_ms=result.branched.p90_ms,
         runs=result.branched.runs,
@@ -275,6 +294,15 @@ def run_answer(
         energy_counter=energy.counter,
         energy_reason=energy.reason,
         warnings=warnings,
+    )
+
+
+def _planned(manifest: Manifest) -> PlannedAnswer:
+    ms = {name: manifest.predicted.get(name) for name in ("makespan_ms", "best_single_ms")}
+    return PlannedAnswer(
+        **{name: float(value) if isinstance(value, int | float) else None for name, value in ms.items()},
+        best_single_processor=str(manifest.predicted.get("best_single_processor", "")) or None,
+        recommended=manifest.recommended,
     )
 
 

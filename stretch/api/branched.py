@@ -84,6 +84,15 @@ class Branched:
     original: "Captured | None" = field(default=None, repr=False)
     built: str | None = field(default=None, repr=False)
 
+    def __repr__(self) -> str:
+        """What was planned and made, in a few lines."""
+        lines = [repr(self.plan), f"weights: {self.weights_source}" + (f" ({self.weights_detail})" if self.weights_detail else "")]
+        if (found := self.agreement) is not None:
+            share = "" if found.value is None else f"the original's class in {found.value:.1%}, "
+            lines.append(f"on {found.images} images held back: {share}error {found.error:.3f} of the original's outputs")
+        lines.append("not built: a dry run" if self.model is None else f"bundle: {self.bundle or 'not saved'}")
+        return "\n".join(lines)
+
     def save(self, path: str | Path, *, controls: bool = True, progress: Progress | None = None) -> Path:
         """Write the network as it is now into a bundle, each file checked against torch.
 

@@ -23,7 +23,7 @@ from stretch.cli.phone import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy as np
     from rich.console import Console
@@ -319,6 +319,34 @@ def _print(console: "Console", answer: "RunAnswer", shown: "Trace | None") -> No
             console.print(f"{rate.name}: {rate.per_second:.1f} inferences/s, {rate.per_second / rates[0].per_second:.2f}×")
     if answer.trace is not None:
         console.print(f"timeline: {answer.trace} (open it in ui.perfetto.dev)")
+    console.print()
+    for sentence in _in_short(answer):
+        console.print(sentence, soft_wrap=True)
+
+
+def _in_short(answer: "RunAnswer") -> "Iterator[str]":
+    """What was planned, what was measured, and what to do for the device, a sentence each."""
+    planned, here = answer.planned, "here" if answer.on is None else f"on {answer.on.host}"
+    if planned.makespan_ms is not None and planned.best_single_ms is not None:
+        yield (
+            f"Planned for {answer.device}: {planned.makespan_ms:.2f} ms are predicted there, {planned.best_single_ms:.2f} ms for the original on "
+            f"{planned.best_single_processor} alone; recommended: {planned.recommended}."
+        )
+    else:
+        yield f"Planned for {answer.device}: the bundle states no predicted time."
+    missing = [name for name, place in answer.processors.items() if place.stand_in]
+    beside = "" if answer.best_sequential is None else f", the best sequential run {answer.best_sequential.median_ms:.2f} ms"
+    stand_in = f"; {' and '.join(missing)} had a stand-in, so this says nothing of the speed on {answer.device}" if missing else ""
+    yield f"Measured {here}: the bundle takes {answer.median_ms:.2f} ms{beside}{stand_in}."
+    if missing:
+        yield (
+            f"For times on a phone, connect it and run `stretch run {answer.bundle} --adb` with `--benchmark-model FILE`; for a Linux board, "
+            f"`stretch run {answer.bundle} --on user@host`."
+        )
+    elif answer.winner == "sequential":
+        yield f"To run the network fastest {here}, take the sequential network, not this bundle."
+    else:
+        yield f"`stretch run {answer.bundle} --trace FILE` writes a timeline of this run."
 
 
 def _contestants(answer: "RunAnswer") -> "Table":

@@ -90,6 +90,19 @@ class PlanResult:
     unused: tuple[Unused, ...] = ()
     warnings: tuple[str, ...] = field(default=())
 
+    def __repr__(self) -> str:
+        """The plan in a few lines."""
+        predicted, used = self.predicted, ", ".join(self.design.processors)
+        single = f"{predicted.speedup:.2f} times as fast as on {self.best_single.processor} alone ({self.best_single.ms:.2f} ms)"
+        lines = [
+            f"{self.graph.name} on {self.device.id}: {self.design.n_meet} meeting points, on {used}",
+            f"predicted: {self.run.makespan_ms:.2f} ms ({predicted.makespan_low_ms:.2f} to {predicted.makespan_high_ms:.2f}), {single}",
+            f"multiply-accumulates: {self.macs_ratio:.3f} of the original's; computes "
+            + ("what the original computes" if self.exact else "another network"),
+            f"recommended: {self.recommended}",
+        ]
+        return "\n".join([*lines, f"warnings: {len(self.warnings)}, see `warnings`"] if self.warnings else lines)
+
     @property
     def device(self) -> DeviceProfile:
         """The device's profile."""

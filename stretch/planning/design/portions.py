@@ -28,7 +28,9 @@ def check_portions(segment: Segment, design: SegmentDesign) -> None:
     if not join_of(design.join).placed:
         raise StretchError(f"{where} has branches with ends of their own, which `{design.join}` does not join", 'leave out its "join"')
     if len(design.branches) < 2:
-        raise StretchError(f"{where} has one branch, and a segment divided along its graph has two or more", "leave out its ends and its join")
+        raise StretchError(
+            f"{where} has one branch, and a segment divided along its graph has two or more", "leave out its ends and its join"
+        )
     for name, branch in zip(design.names, design.branches, strict=True):
         if branch.ends is None:
             raise StretchError(f"`{segment.name}.{name}` does not say which tensors it hands on, others of its segment do", "name its ends")

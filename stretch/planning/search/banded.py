@@ -336,9 +336,7 @@ def _nothing_to_split(graph: OpGraph, config: PlanConfig) -> InfeasibleError:
     hint = Sentence("let segments be stretched, which makes another network, with {}", Mention("kinds", ("stretch",)))
     if "channels" in config.planned_kinds:
         others = [
-            words
-            for kind, words in (("rows", " or rows"), ("graph", ", nor one with parallel paths"))
-            if kind in config.planned_kinds
+            words for kind, words in (("rows", " or rows"), ("graph", ", nor one with parallel paths")) if kind in config.planned_kinds
         ]
         why = f"`{graph.name}` has no segment whose division by channels{''.join(others)} might pay on these processors"
         return InfeasibleError(why, hint)

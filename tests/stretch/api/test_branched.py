@@ -44,6 +44,15 @@ def expected(model, x):
         return copy.deepcopy(model).eval()(torch.from_numpy(x)).numpy()
 
 
+def test_printed_result_is_a_summary_of_a_few_lines(made):
+    text = str(made)
+    assert len(text.splitlines()) <= 10
+    assert text == repr(made)
+    assert max(map(len, text.splitlines())) < 200
+    for part in ("tiny_resnet on pixel6", f"{made.plan.run.makespan_ms:.2f} ms", f"recommended: {made.plan.recommended}", "not saved"):
+        assert part in text
+
+
 @pytest.mark.parametrize("mode", ["train", "eval"])
 def test_saved_bundle_computes_what_the_trained_network_computes(made, tmp_path, mode):
     untrained = copy.deepcopy(made.model)

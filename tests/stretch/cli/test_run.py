@@ -41,7 +41,6 @@ def test_json_has_the_keys_of_the_contract(stretch, bundle_dir):
     assert data["processors"]["gpu"]["stand_in"] is True
     sequential = [data["sequential"], data["sequential_same_macs"]]
     assert data["best_sequential"] == min(sequential, key=lambda each: each["median_ms"])
-    assert f"best sequential run ({data['best_sequential']['name']}:" in data["verdict"] or "beats" in data["verdict"]
 
 
 def test_people_are_told_where_the_gpu_went_and_who_won(stretch, bundle_dir):
@@ -50,6 +49,11 @@ def test_people_are_told_where_the_gpu_went_and_who_won(stretch, bundle_dir):
     assert "gpu → cpu on core" in err
     assert any(told in out for told in ("branching loses here", "branching wins here", "branching beats the original", "no clear winner"))
     assert "weights: random" in out.splitlines()[0]
+    planned, measured, phone = out.splitlines()[-3:]
+    assert planned.startswith("Planned for pixel6: ")
+    assert measured.startswith("Measured here: the bundle takes ")
+    assert "gpu had a stand-in, so this says nothing of the speed on pixel6" in measured
+    assert "--adb" in phone
 
 
 def test_quiet_says_nothing_on_stderr(stretch, bundle_dir):
