@@ -10,8 +10,8 @@ from stretch.planning.config import PlanConfig
 from stretch.planning.plan import plan
 from stretch.report.html.page import render
 from stretch.report.html.plan_page import plan_bars, plan_page
-from stretch.report.table import control_words
 from stretch.report.roofline import roofline_figure
+from stretch.report.table import control_words
 from tests.predictors.networks import resnet50
 from tests.predictors.specified import specified
 from tests.stretch.report.html.reading import checked
