@@ -4,6 +4,7 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy.optimize import linprog
@@ -31,6 +32,17 @@ DEVICES = (("mi9", "cpu,gpu"), ("mi9", "cpu,gpu,dsp"), ("pixel6", "cpu,gpu"))
 #: Device and processors that designs are planned for whose outputs are compared with the original's.
 TRIED_ON = ("mi9", "cpu,gpu")
 Row = dict[str, Value]
+
+
+def own_precisions(device: DeviceProfile, processors: str) -> dict[str, Any]:
+    """Options of a request for some processors in the precisions that the profile has by default, int8 among them.
+
+    Args:
+        device: The device.
+        processors: Names with commas.
+    """
+    names = tuple(processors.split(","))
+    return {"processors": names, "precision": {name: device.processor(name).default_precision for name in names}}
 
 
 def schedule_bound_ms(graph: OpGraph, device: DeviceProfile, config: PlanConfig) -> float:
@@ -127,7 +139,7 @@ def largest_difference(model: str, device: DeviceProfile, processors: str) -> Ro
     loaded = load_model(model, weights="none")
     shape = loaded.input_shape
     captured = capture(loaded.module, shape, model)
-    design = plan(captured.graph, device, PlanConfig(processors=tuple(processors.split(",")), kinds=("graph",))).design
+    design = plan(captured.graph, device, PlanConfig(kinds=("graph",), **own_precisions(device, processors))).design
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
         made = build(captured, design)
@@ -168,7 +180,7 @@ def exact() -> None:
 
 def _planned(graph: OpGraph, device: DeviceProfile, processors: str, kinds: tuple[str, ...]) -> PlanResult | None:
     try:
-        return plan(graph, device, PlanConfig(processors=tuple(processors.split(",")), kinds=kinds))
+        return plan(graph, device, PlanConfig(kinds=kinds, **own_precisions(device, processors)))
     except InfeasibleError:
         return None
 

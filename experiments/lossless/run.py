@@ -1,4 +1,4 @@
-"""What exact, stretched and mixed designs gain: `python -m experiments.lossless.run [predict|bounds|paths|measured PROFILE]`."""
+"""What exact, stretched and mixed designs gain: `python -m experiments.lossless.run [predict|bounds|floats|paths|measured PROFILE]`."""
 
 import argparse
 import dataclasses
@@ -13,7 +13,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from experiments.lossless.measured import measured
-from experiments.lossless.paths import exact, paths
+from experiments.lossless.paths import exact, own_precisions, paths
 from experiments.records import ROOT, About, Value, write_record
 from predictors.devices import DeviceProfile, load_device
 from predictors.errors import InfeasibleError
@@ -61,7 +61,7 @@ def planned(graph: OpGraph, device: DeviceProfile, processors: str, kinds: Seque
     """The fastest design of some kinds, None where there is none; and how long planning took, s."""
     start = time.perf_counter()
     try:
-        found = plan(graph, device, PlanConfig(processors=tuple(processors.split(",")), kinds=tuple(kinds)))
+        found = plan(graph, device, PlanConfig(kinds=tuple(kinds), **own_precisions(device, processors)))
     except InfeasibleError:
         found = None
     return found, time.perf_counter() - start
@@ -178,7 +178,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if words[:1] == ["measured"]:
         return measured(words[1:])
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["predict", "bounds", "paths", "exact"], nargs="?", default="predict")
+    parser.add_argument("what", choices=["predict", "bounds", "floats", "paths", "exact"], nargs="?", default="predict")
     parser.add_argument("--models", default=",".join(MODELS), help="networks, separated by commas")
     options = parser.parse_args(words)
     if options.what == "paths":
@@ -186,8 +186,40 @@ def main(words: Sequence[str] | None = None) -> int:
     elif options.what == "exact":
         exact()
     else:
-        (predict if options.what == "predict" else bounds)(options.models.split(","))
+        {"predict": predict, "bounds": bounds, "floats": floats}[options.what](options.models.split(","))
     return 0
+
+
+def floats(models: Sequence[str]) -> None:
+    """Record what exact designs gain in precisions that need no images, as `--lossless` plans them."""
+    rows: list[Row] = []
+    for model in models:
+        result = plan(graph_of(model), load_device("mi9"), PlanConfig(processors=("cpu", "gpu"), lossless=True))
+        figures = {row.factor: round(row.speedup or 0.0, 3) for row in result.certainty.links}
+        rows.append(
+            {
+                "network": MODELS[model],
+                "best single ms": round(result.best_single.ms, 2),
+                "which": result.best_single.processor,
+                "exact": figures[1.0],
+                "exact, links 0.5": figures[0.5],
+                "exact, links 2": figures[2.0],
+                "recommended": result.recommended.replace("_", " "),
+            }
+        )
+        sys.stderr.write(json.dumps(rows[-1]) + "\n")
+    write_record(
+        HERE / "results" / "floats.json",
+        {"floats": rows},
+        source="predicted",
+        command="python -m experiments.lossless.run floats",
+        runs=None,
+        load=None,
+        notes=[
+            "`--lossless` as it is by default, for the CPU in fp32 and the GPU in fp16 of the Mi 9, fitted profile: no images are needed.",
+            "Speed-ups are over the original on the best single processor in the same precisions; `links` as in the other tables.",
+        ],
+    )
 
 
 def predict(models: Sequence[str]) -> None:

@@ -1,5 +1,6 @@
 """What the planner answers, as plain data: JSON, tables and reports all read these structs, whose fields are the JSON's keys."""
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -263,7 +264,8 @@ class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
         calibrated: Whether its profile was fitted to measurements.
         macs: Multiply-accumulates, those that are repeated included.
         params: Learned numbers.
-        exact: Whether it computes exactly what the original computes.
+        exact: Whether it computes exactly what the original computes, in fp32; `rounding` says what planned precisions change.
+        rounding: Planned precisions of its work that round beyond fp32: ``int8``, ``fp16``.
         halo: Multiply-accumulates that bands of rows do twice, over the original's.
         halo_ms: Time that all bands spend on them, summed over processors, ms.
         repeated: Those, and what branches of channels do twice, over the original's.
@@ -293,6 +295,7 @@ class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
     macs: int
     params: int
     exact: bool
+    rounding: list[str]
     halo: float
     halo_ms: float
     repeated: float
@@ -318,6 +321,15 @@ class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
     def to_json(self) -> dict[str, Any]:
         """The planner's keys of `stretch branch --json`."""
         return plain(self)
+
+
+def exact_words(rounding: Sequence[str]) -> str:
+    """In which precision an exact design is the original, and what rounds.
+
+    Args:
+        rounding: Planned precisions that round beyond fp32.
+    """
+    return "exact in fp32" + (f"; {' and '.join(rounding)} {'round' if len(rounding) > 1 else 'rounds'}" if rounding else "")
 
 
 def plain(struct: msgspec.Struct) -> dict[str, Any]:

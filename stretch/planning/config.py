@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from predictors.devices import DeviceProfile
+from predictors.devices import DeviceProfile, Processor
 from predictors.errors import StretchError, UnknownNameError, UsageError
 from predictors.faults import nearest
 from predictors.joins import DEFAULT, join_of
@@ -110,13 +110,16 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
     def checked(self, device: DeviceProfile) -> "PlanConfig":
         """This configuration with defaults filled in for `device`.
 
+        Designs that compute what the original computes need no images. Where nothing is said of a processor's precision they are planned
+        in one that needs none either, fp32 or fp16, and leave out processors that have int8 alone, where two others remain.
+
         Raises:
             UsageError: If a value is out of range or does not fit another.
             UnknownNameError: If the device lacks a processor.
         """
         own = self.having(msgspec.structs.asdict(self))
         own._check_together()
-        processors = _processors(own.processors, device)
+        processors = _processors(own.processors or own._usual_processors(device), device)
         families = [device.processor(name).family for name in processors]
         for name in own.precision:
             if name not in families and name not in processors:
@@ -124,10 +127,17 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
         precision = {}
         for name in processors:
             processor = device.processor(name)
-            precision[name] = processor.check_precision(own.precision.get(name, own.precision.get(processor.family)))
+            named = own.precision.get(name, own.precision.get(processor.family))
+            precision[name] = processor.check_precision(named or (float_precision(processor) if own.exact else None))
         own.rewrites_on(processors, device)
         min_width = own.min_width if own.min_width is not None else least_width(len(processors))
         return msgspec.structs.replace(own, processors=processors, precision=precision, min_width=min_width)
+
+    def _usual_processors(self, device: DeviceProfile) -> tuple[str, ...]:
+        """Processors of a request that names none."""
+        every = tuple(device.processors)
+        able = tuple(name for name in every if name in self.precision or float_precision(device.processor(name)))
+        return able if self.exact and len(able) > 1 else every
 
     def rewrites_on(self, processors: Sequence[str], device: DeviceProfile) -> dict[str, tuple[str, ...]]:
         """Rewrites by processor: those asked for, else those of the device's profile.
@@ -264,6 +274,16 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
             option = "join" if known else "strategy"
             exact = next(kind for kind in self.planned_kinds if KINDS[kind])
             raise UsageError(f"segments of the kind `{exact}` are not planned with {what}", Sentence("leave out {}", Mention(option)))
+
+
+def float_precision(processor: Processor) -> str | None:
+    """The precision that a processor has by default among those that need no images to find ranges on; None if it has none.
+
+    Args:
+        processor: The processor.
+    """
+    usual = (processor.default_precision, "fp32", *processor.precisions)
+    return next((each for each in usual if each != "int8" and each in processor.precisions), None)
 
 
 def least_width(processors: int) -> float:

@@ -29,7 +29,7 @@ class FrontDesignAnswer(msgspec.Struct, frozen=True, kw_only=True):
         macs_ratio: Over the original's.
         params: Learned numbers.
         n_meet: Meeting points.
-        exact: Whether it computes exactly what the original computes.
+        exact: Whether it computes exactly what the original computes, in fp32; `rounding` of the answer says what planned precisions change.
         branches: What becomes of each segment that branches, in words.
         accuracy: What is predicted of its accuracy; None where nothing predicts it.
         energy_mj: Energy of its processors; None if the profile states no power of one.
@@ -71,6 +71,8 @@ class FrontAnswer(msgspec.Struct, frozen=True, kw_only=True):
         within: How many times the best one's value the others may have, at most; None for a front.
         optimal: Whether the first design is the best one, or all of a front are as they are said to be.
         gap: How much better than the first design one might be, as a fraction; None where that is not known, and for a front.
+        precision: Planned, of each processor.
+        rounding: Of these, the ones that round beyond fp32: ``int8``, ``fp16``.
         designs: From the slowest to the fastest.
         best_single_ms: The original on the best single processor.
         best_single_processor: Which.
@@ -95,6 +97,8 @@ class FrontAnswer(msgspec.Struct, frozen=True, kw_only=True):
     within: float | None
     optimal: bool
     gap: float | None
+    precision: dict[str, str]
+    rounding: list[str]
     designs: list[FrontDesignAnswer]
     best_single_ms: float
     best_single_processor: str
@@ -140,6 +144,8 @@ def front_answer(front: Front | Several, seconds: dict[str, float]) -> FrontAnsw
         within=front.within if isinstance(front, Several) else None,
         optimal=front.optimal if isinstance(front, Several) else all(each.optimal for each in front.designs),
         gap=front.gap if isinstance(front, Several) else None,
+        precision=dict(config.precision),
+        rounding=sorted(set(config.precision.values()) - {"fp32"}, reverse=True),
         designs=rows,
         best_single_ms=single.ms,
         best_single_processor=single.processor,

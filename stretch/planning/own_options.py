@@ -92,8 +92,8 @@ OWN = (
         "lossless",
         bool,
         False,
-        "Only what computes exactly the original's output: no weights change, nothing needs training.",
-        "Only designs that compute exactly the original's output: of the kinds those that are exact.",
+        "Only what computes the original's output, exact in fp32: no weights change, nothing needs training. Planned in fp32 and fp16 where --precision names nothing else: int8 rounds and needs images.",
+        "Only designs that compute the original's output, exact in fp32: of the kinds those that are exact. Planned in fp32 and fp16 where `precision` names nothing else: int8 rounds and needs images.",
     ),
     Option(
         "join",

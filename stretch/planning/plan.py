@@ -51,8 +51,9 @@ def plan(
             rule and the nearest value with a design.
         UnknownNameError: If a processor or meeting point does not exist.
     """
-    asked = Asked.of(graph, device, config or PlanConfig(), accuracy_source)
-    asked, choice, instead = _choice(asked)
+    request = config or PlanConfig()
+    asked = Asked.of(graph, device, request, accuracy_source)
+    asked, choice, instead = _choice(asked, request)
     found = choice.found
     parts = without_seams(asked.trunk, asked.stages, found.segments(asked.costs))
     design = place_sides(graph, BranchDesign(graph.name, device.id, parts), asked.costs, asked.config.processors)
@@ -64,10 +65,43 @@ def plan(
     if asked.config.best_in.tried and asked.config.strategy != "evolve":
         said = "the objective `{}` does not add up over segments: {} designs were tried, as with {}, and none is proved best"
         instead = (*instead, Sentence(said, asked.config.objective, str(found.evaluated), Mention("strategy", "evolve")))
-    return replace(result, unused=unused, warnings=(*instead, *result.warnings, *(each.sentence for each in unused)))
+    faster = _in_default_precisions(asked, request) if asked.config.exact and design.n_meet else None
+    more = (*([faster] if faster else []), *(each.sentence for each in unused))
+    return replace(result, unused=unused, warnings=(*instead, *result.warnings, *more))
 
 
-def _choice(asked: "Asked") -> tuple["Asked", Choice, tuple[Sentence, ...]]:
+def _in_default_precisions(asked: "Asked", request: PlanConfig) -> Sentence | None:
+    """What int8 would change of an exact request that names no precisions; None where the profile's own are planned already."""
+    device = asked.device
+    names = request.processors or tuple(device.processors)
+    usual = {name: device.processor(name).default_precision for name in names}
+    if request.precision or usual == asked.config.precision or "int8" not in usual.values():
+        return None
+    planned = ", ".join(f"{name} {at}" for name, at in asked.config.precision.items())
+    mention = Mention("precision", {name: at for name, at in usual.items() if at == "int8"})
+    rounds = "int8 rounds, and its ranges are found on images"
+    other = Asked.of(
+        asked.graph, device, msgspec.structs.replace(asked.config, processors=names, precision=usual, min_width=request.min_width)
+    )
+    alone = ranked_singles(other.graph, other.costs, other.config.processors)[0]
+    try:
+        found = choose(other.trunk, other.config, other.costs, other.stages, None, explain=False).found
+    except InfeasibleError:
+        return Sentence(
+            "planned in precisions that need no images ({}); with {} the {} alone takes {} ms, but {}",
+            planned,
+            mention,
+            alone.processor,
+            f"{alone.ms:.2f}",
+            rounds,
+        )
+    return Sentence(
+        "planned in precisions that need no images ({}); with {} the same request takes {} ms, {} times as fast as the {} alone then ({} ms), but {}",
+        planned, mention, f"{found.ms:.2f}", f"{alone.ms / found.ms:.2f}", alone.processor, f"{alone.ms:.2f}", rounds,
+    )  # fmt: skip
+
+
+def _choice(asked: "Asked", request: PlanConfig) -> tuple["Asked", Choice, tuple[Sentence, ...]]:
     """The best design, and what to say of it: an exact one where no rule that was asked for rules out the stretched ones, else a whole one.
 
     Raises:
@@ -83,16 +117,15 @@ def _choice(asked: "Asked") -> tuple["Asked", Choice, tuple[Sentence, ...]]:
     own = any(rule.value != getattr(usual, rule.rule) for rule in refused.rules)
     if own or config.kinds or config.lossless or config.accuracy or config.widens or config.strategy != usual.strategy:
         raise refused
-    exact = msgspec.structs.replace(config, lossless=True)
+    exact = Asked.of(asked.graph, asked.device, msgspec.structs.replace(request, lossless=True, processors=config.processors))
     divided = Sentence("{}: the network is divided exactly instead, as with {}", refused.message, Mention("lossless"))
     instead = [(exact, divided)]
     if config.n_meet == usual.n_meet:
         whole = Sentence("{}, not even exactly: the network stays whole", refused.message)
-        instead.append((msgspec.structs.replace(exact, n_meet=0), whole))
-    for request, said in instead:
-        other = replace(asked, config=request)
+        instead.append((replace(exact, config=msgspec.structs.replace(exact.config, n_meet=0)), whole))
+    for other, said in instead:
         with suppress(InfeasibleError):
-            return other, choose(other.trunk, request, other.costs, other.stages, None), (said,)
+            return other, choose(other.trunk, other.config, other.costs, other.stages, None), (said,)
     raise refused
 
 

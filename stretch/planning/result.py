@@ -145,6 +145,11 @@ class PlanResult:
         return not self.changes_network
 
     @property
+    def rounding(self) -> list[str]:
+        """Precisions that its processors are planned in and that round beyond fp32."""
+        return sorted({self.config.precision.get(name, "fp32") for name in self.design.processors} - {"fp32"}, reverse=True)
+
+    @property
     def changes_network(self) -> bool:
         """Whether the design computes something else than the original: scaled branches, or blocks or channels gone."""
         return any(_kind(row) == "stretch" for row in self.run.segments)
@@ -310,6 +315,7 @@ class PlanResult:
             params_ratio=self.run.params / params if params else None,
             n_meet=self.design.n_meet,
             exact=self.exact,
+            rounding=self.rounding,
             halo=self.halo,
             halo_ms=self.run.halo_ms,
             repeated=self.repeated,

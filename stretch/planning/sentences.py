@@ -125,6 +125,9 @@ def number(value: float) -> str:
 
 
 def _literal(value: Any, brackets: str) -> str:
+    if isinstance(value, dict):
+        pairs = (f'"{name}": "{each}"' if brackets == "()" else f'{name} = "{each}"' for name, each in value.items())
+        return "{" + ", ".join(pairs) + "}"
     if isinstance(value, tuple):
         return brackets[0] + ", ".join(_literal(each, brackets) for each in value) + brackets[1]
     return number(value) if isinstance(value, int | float) else f'"{value}"'

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from predictors.errors import StretchError
 from predictors.install import install_line
+from stretch.planning.answer import exact_words
 from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.front_answer import FrontAnswer, FrontDesignAnswer
 from stretch.report.fit import Fitting, column, plain_table
@@ -69,7 +70,7 @@ def _table(answer: FrontAnswer, *, wide: bool) -> "Table":
             cells.append(f"{row.value:.4g}")
         cells += [f"{value_of(row, name):.4g}" if name in ("energy", "memory") else _accuracy(row.accuracy) for name in more]
         words = "; ".join(row.branches) or "none: one processor at a time"
-        table.add_row(*cells, f"exact, {words}" if row.exact and row.branches else words)
+        table.add_row(*cells, f"exact in fp32, {words}" if row.exact and row.branches else words)
     return table
 
 
@@ -95,6 +96,8 @@ def print_front(console: "Console", answer: FrontAnswer) -> None:
             f"on {answer.sequential_same_macs_processor}, to be trained"
         )
     console.print(f"10^{answer.space_log10:.1f} designs, {answer.evaluated} ways to run segments timed{_proved(answer)}")
+    if any(row.exact and row.branches for row in answer.designs):
+        console.print(f"what is exact: {exact_words(answer.rounding)}")
     if answer.sensitivity is not None:
         on = answer.sensitivity
         console.print(
@@ -159,7 +162,7 @@ def front_figure(answer: FrontAnswer) -> "Figure":
         axes.step(times, values, where="post", color="#bbbbbb", zorder=1)
     if against in ("agreement", "accuracy"):
         axes.vlines(times, low, high, color="#1f5fa8", zorder=2)
-    for exact, colour, label in ((True, "#1a1a1a", "computes what the original computes"), (False, "#1f5fa8", "stretched")):
+    for exact, colour, label in ((True, "#1a1a1a", "computes what the original computes, in fp32"), (False, "#1f5fa8", "stretched")):
         some = [i for i, row in enumerate(answer.designs) if row.exact == exact]
         if some:
             axes.scatter([times[i] for i in some], [values[i] for i in some], color=colour, label=label, zorder=3)

@@ -7,7 +7,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from stretch.planning.answer import BranchAnswer, ObjectiveAnswer, PlanAnswer, Predicted, SegmentAnswer
+from stretch.planning.answer import BranchAnswer, ObjectiveAnswer, PlanAnswer, Predicted, SegmentAnswer, exact_words
 from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER
 from stretch.planning.sentences import chance
@@ -258,7 +258,7 @@ def _computes(plan: PlanAnswer) -> str:
     """Whether the output is the original's, and what that costs twice."""
     twice = f", {plan.repeated:.1%} of its MACs twice" if plan.repeated else ""
     twice += f", halos {plan.halo_ms:.2f} ms of its branches together" if plan.halo else ""
-    return f"{'exactly what the original computes' if plan.exact else 'another network than the original'}{twice}"
+    return f"{f'what the original computes, {exact_words(plan.rounding)}' if plan.exact else 'another network than the original'}{twice}"
 
 
 def _energy(predicted: Predicted) -> str:

@@ -1,5 +1,6 @@
 """The report of `stretch search`: a front, or the best design and others that differ."""
 
+from stretch.planning.answer import exact_words
 from stretch.planning.front_answer import FrontAnswer, FrontDesignAnswer
 from stretch.report.front import AXES, TITLES, front_figure, value_of
 from stretch.report.html.charts import chart
@@ -63,7 +64,13 @@ def _facts(answer: FrontAnswer, fastest: FrontDesignAnswer) -> list[Fact]:
     exact = [row for row in answer.designs if row.exact]
     if exact:
         best = min(exact, key=lambda row: row.predicted_ms)
-        facts.append(Fact("fastest that computes the same", f"{best.predicted_ms:.2f} ms", f"design {best.name}, {best.speedup:.2f}×"))
+        facts.append(
+            Fact(
+                "fastest that computes the same",
+                f"{best.predicted_ms:.2f} ms",
+                f"design {best.name}, {best.speedup:.2f}×; {exact_words(answer.rounding)}",
+            )
+        )
     proof = "every design is proved to be on the front" if answer.pareto else "proved to be the best"
     facts.append(
         Fact(
@@ -105,7 +112,7 @@ def _table(answer: FrontAnswer) -> Grid:
             f"{row.macs_ratio:.3f}",
             str(row.n_meet),
             *[f"{value_of(row, name):.4g}" for name in more],
-            "the same" if row.exact else "another network",
+            f"the same, {exact_words(answer.rounding)}" if row.exact else "another network",
             "; ".join(row.branches) or "none: one processor at a time",
         )
         for row in answer.designs

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from stretch.planning.answer import PlanAnswer
+from stretch.planning.answer import PlanAnswer, exact_words
 from stretch.planning.sentences import chance
 from stretch.report.html.charts import Chart, Interval, intervals, spread
 from stretch.report.html.page import Fact, Grid, Section
@@ -107,7 +107,11 @@ def certainty_section(plan: PlanAnswer) -> Section:
 def accuracy_section(plan: PlanAnswer) -> Section:
     """What is known of the accuracy, measured or not."""
     if plan.exact:
-        return Section("accuracy", "Accuracy", ["Every segment computes what the original computes; nothing has to be trained."])
+        return Section(
+            "accuracy",
+            "Accuracy",
+            [f"Every segment computes what the original computes, {exact_words(plan.rounding)}; nothing has to be trained."],
+        )
     agreement = agreement_of(plan)
     if agreement is None:
         words = "The branches are another network than the original, and nobody has compared them yet. `--images DIR` measures on your own unlabelled images how often both see the same class; `stretch train` trains it."
@@ -152,7 +156,7 @@ def accuracy_section(plan: PlanAnswer) -> Section:
 def accuracy_fact(plan: PlanAnswer) -> Fact:
     """The same in a few words."""
     if plan.exact:
-        return Fact("accuracy", "the original's", "the same numbers are computed, divided over processors")
+        return Fact("accuracy", "the original's", f"the same numbers are computed, divided over processors: {exact_words(plan.rounding)}")
     agreement = agreement_of(plan)
     if agreement is None:
         if plan.accuracy is not None and (value := plan.accuracy.agreement or plan.accuracy.top1) is not None:

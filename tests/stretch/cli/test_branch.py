@@ -233,7 +233,18 @@ def test_pictures_that_cannot_be_read_so_are_a_usage_error_and_leave_nothing(tmp
 
 @pytest.mark.torch
 def test_lossless_bundle_is_exact(tmp_path):
-    words = ("tiny_resnet", "--device", kept("pixel6"), "--out", str(tmp_path / "b"), "--lossless", "--anyway", "--json", "--weights", "none")
+    words = (
+        "tiny_resnet",
+        "--device",
+        kept("pixel6"),
+        "--out",
+        str(tmp_path / "b"),
+        "--lossless",
+        "--anyway",
+        "--json",
+        "--weights",
+        "none",
+    )
     result = invoke(*words)
     assert result.exit_code == 0, result.output
     data = json.loads(result.stdout)

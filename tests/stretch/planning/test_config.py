@@ -2,6 +2,7 @@
 
 import pytest
 
+from predictors.devices import load_device
 from predictors.errors import UnknownNameError, UsageError
 from stretch.planning.config import PlanConfig
 from tests.predictors.specified import specified
@@ -99,3 +100,18 @@ def test_unknown_kind_hints_at_the_closest():
     with pytest.raises(UnknownNameError) as caught:
         PlanConfig(kinds=("row",)).checked(MI9)
     assert "`rows`" in caught.value.hint
+
+
+def test_exact_designs_are_planned_in_precisions_that_need_no_images():
+    mi9 = load_device("mi9")
+    lossless = PlanConfig(lossless=True)
+    assert lossless.checked(mi9).precision == {"cpu": "fp32", "gpu": "fp16"}
+    assert PlanConfig(kinds=("rows", "channels")).checked(mi9).precision == {"cpu": "fp32", "gpu": "fp16"}
+    assert PlanConfig().checked(mi9).precision == {"cpu": "int8", "gpu": "fp16", "dsp": "int8"}
+    # what is named stays: the DSP has int8 alone
+    assert lossless.having({"processors": ("cpu", "dsp")}).checked(mi9).precision == {"cpu": "fp32", "dsp": "int8"}
+    assert lossless.having({"precision": {"cpu": "int8", "dsp": "int8"}}).checked(mi9).precision == {
+        "cpu": "int8",
+        "gpu": "fp16",
+        "dsp": "int8",
+    }

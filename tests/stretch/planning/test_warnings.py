@@ -59,9 +59,9 @@ def test_operators_that_need_every_row_are_named_where_bands_are_asked_for(resul
     assert not any("not split by rows" in each for each in result.warnings)
 
 
-@pytest.mark.parametrize("device", ["s24", "x-elite"])
-def test_processor_that_is_far_ahead_is_to_be_used_alone_and_the_crossover_is_told(device):
-    found = plan(resnet50(), load_device(device), PlanConfig())
+@pytest.mark.parametrize(("device", "precision"), [("s24", {}), ("x-elite", {"cpu": "int8", "npu": "int8"})], ids=["s24", "x-elite"])
+def test_processor_that_is_far_ahead_is_to_be_used_alone_and_the_crossover_is_told(device, precision):
+    found = plan(resnet50(), load_device(device), PlanConfig(precision=precision))
     [said] = [each for each in found.warnings if "alone, it is far ahead" in each]
     assert found.recommended == "single:npu"
     assert f"{found.ahead.crossover:.3g} times as fast" in said
@@ -80,3 +80,17 @@ def test_rule_that_leaves_no_design_is_named_where_it_was_asked_for_though_one_p
 def test_nothing_is_far_ahead_where_others_help(result):
     assert not result.ahead.far
     assert result.predicted.far_ahead is None
+
+
+def test_exact_plan_says_what_int8_would_add_and_that_it_rounds():
+    device = load_device("mi9")
+    graph = small_resnet(64, blocks=(2, 2), mids=(64, 128))
+    found = plan(graph, device, PlanConfig(processors=("cpu", "gpu"), lossless=True))
+    [said] = [each for each in found.warnings if "need no images" in each]
+    other = plan(graph, device, PlanConfig(processors=("cpu", "gpu"), lossless=True, precision={"cpu": "int8"}))
+    assert f"{other.run.makespan_ms:.2f} ms, {other.speedup:.2f} times as fast as the {other.best_single.processor} alone" in said
+    assert "(cpu fp32, gpu fp16)" in said
+    assert "int8 rounds" in said
+    assert (found.exact, found.rounding) == (True, ["fp16"])
+    assert (other.exact, other.rounding) == (True, ["int8", "fp16"])
+    assert not [each for each in other.warnings if "need no images" in each]

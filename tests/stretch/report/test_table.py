@@ -144,6 +144,6 @@ def test_rows_of_bands_and_what_is_computed_twice_are_shown():
     told = dict(figures(answer))
     assert (
         told["computes"]
-        == f"exactly what the original computes, {answer.repeated:.1%} of its MACs twice, halos {answer.halo_ms:.2f} ms of its branches together"
+        == f"what the original computes, exact in fp32; fp16 rounds, {answer.repeated:.1%} of its MACs twice, halos {answer.halo_ms:.2f} ms of its branches together"
     )
     assert "to be trained" in told["sequential, same MACs"]
