@@ -108,9 +108,13 @@ def profile_machine(
     """
     crossings = {}
     end, others = monotonic() + seconds, [place for place in places if place.family != HOST]
-    left, shares = seconds - min(_RESERVED_S * len(others), _RESERVED * seconds), sum(place.share for place in places)
+    networks_end = end - min(_RESERVED_S * len(others), _RESERVED * seconds)
+    collected = []
     with preferred():
-        collected = [Collector(place, name, table).collect(left * place.share / shares, step, most) for place in places]
+        for number, place in enumerate(places):
+            # what one did not need is for those that follow
+            share = place.share / sum(each.share for each in places[number:])
+            collected.append(Collector(place, name, table).collect(share * (networks_end - monotonic()), step, most))
         for place in places:
             known = sum((row.processor, row.core_set) == (place.family, place.core_set) for row in table.latencies)
             if known < MIN_NETWORKS:

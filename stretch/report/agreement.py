@@ -13,10 +13,10 @@ def agreement_lines(found: Agreement) -> Iterator[str]:
             yield f"the original answers {several} for these images, nearly always the same: no agreement is given"
         yield f"measured on {found.images} images held back: error of the outputs {found.error:.3f} of the original's"
     else:
+        of = f", one of {found.classes} that it answers," if found.classes else ""
         yield (
-            f"measured on {found.images} images held back: the original's class in {found.value:.1%} ({found.low:.1%} to {found.high:.1%})"
-            + (f", which answers {found.classes} classes" if found.classes else "")
-            + f", error of the scores {found.error:.3f} of the original's"
+            f"measured on {found.images} images held back: the original's class{of} in {found.value:.1%} ({found.low:.1%} to {found.high:.1%}), "
+            f"error of the scores {found.error:.3f} of the original's"
         )
     if (ran := found.bundle) is not None:
         where = ", ".join(f"{'/'.join(own)} on {name} (run here by {ran.delegates[name]})" for name, own in ran.precisions.items())

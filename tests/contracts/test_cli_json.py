@@ -47,8 +47,10 @@ KEYS = {
     "export": {"": "files checks"},
     "emit": {"": "package network branched files segments max_error warnings"},
     "run": {
-        "": "median_ms p90_ms runs sequential ratio macs_ratio same_net_whole_graph_ms efficiency max_error trace processors replaced energy_mj energy_counter energy_reason on",
+        "": "median_ms p90_ms runs sequential ratio macs_ratio same_net_whole_graph_ms efficiency max_error trace processors replaced energy_mj energy_counter energy_reason on best_sequential",
         "sequential.": "name median_ms p90_ms",
+        "best_sequential.": "name median_ms p90_ms",
+        "planned.": "makespan_ms best_single_processor best_single_ms recommended",
         "comparisons[]": "name ratio low high",
     },
     "bench": {
@@ -94,7 +96,7 @@ KEYS = {
         "processors{}": "runtime networks kernels within_10 within_20 mape",
         "held_out.": "within_10 within_20 mape",
     },
-    "devices": {"": "items"},
+    "devices": {"": "items", "items[]": "id name soc calibrated processors aliases left_out sources"},
     "models": {"": "items"},
     "delegates": {"": "items"},
     "env": {"": "items"},
@@ -218,7 +220,7 @@ def test_agreement_is_told_of_the_network_and_of_its_files(capsys, bundle):
     np.save(bundle.parent / "more" / "some.npy", coloured(24))
     told = json.loads(call(capsys, "branch", *words("branch", bundle), *request, "--json", "--quiet").out)["agreement"]
     assert {"value", "low", "high", "top5_overlap", "error", "images", "precision", "source", "segments", "bundle"} <= told.keys()
-    assert {"value", "low", "high", "top5_overlap", "error", "images", "precisions", "delegates", "source"} == told["bundle"].keys()
+    assert {"value", "low", "high", "top5_overlap", "error", "images", "classes", "precisions", "delegates", "source"} == told["bundle"].keys()
 
 
 def test_source_is_told_with_every_figure(capsys, bundle):

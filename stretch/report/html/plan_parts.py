@@ -1,4 +1,4 @@
-"""Parts of the report of a plan that tell how good it is: against what else could be run, how sure, at what accuracy."""
+"""Parts of the report of a plan that tell how good it is: against what else could be run, how certain, at what accuracy."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -101,7 +101,7 @@ def certainty_section(plan: PlanAnswer) -> Section:
             folded=True,
         )
     )
-    return Section("sure", "How sure this is", words, parts if predicted.changes else ())
+    return Section("sure", "How certain this is", words, parts if predicted.changes else ())
 
 
 def accuracy_section(plan: PlanAnswer) -> Section:

@@ -23,3 +23,10 @@ def test_outputs_that_are_no_classes_have_an_error_alone():
     assert [line.count("class") for line in lines] == [0, 0]
     assert "0.100" in lines[0]
     assert lines[1].endswith("error 0.200")
+
+
+def test_answers_of_one_class_are_said_to_give_no_agreement_and_several_are_counted():
+    [alike] = [line for line in agreement_lines(Agreement(**NOTHING, error=0.1, images=40, classes=1)) if "agreement" in line]
+    assert alike.startswith("the original answers one class for these images")
+    [line] = agreement_lines(Agreement(**SHARE, error=0.1, images=40, classes=7))
+    assert "the original's class, one of 7 that it answers, in 90.0%" in line
