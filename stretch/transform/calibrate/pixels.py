@@ -16,6 +16,8 @@ PRODUCTS = 2 * 10**10
 NUMBERS = 2**26
 #: … but so many for each input.
 ROWS_PER_INPUT = 4
+#: Pixels of one image, beyond which its others say next to nothing new: neighbours read much the same.
+PIXELS = 256
 
 
 def pixels_for(images: int, inputs: int, groups: int = 1) -> int:
@@ -26,7 +28,7 @@ def pixels_for(images: int, inputs: int, groups: int = 1) -> int:
         inputs: Of each regression.
         groups: Regressions side by side.
     """
-    rows = min(ROWS, PRODUCTS // (groups * inputs**2), NUMBERS // (groups * inputs))
+    rows = min(ROWS, PIXELS * images, PRODUCTS // (groups * inputs**2), NUMBERS // (groups * inputs))
     return math.ceil(max(rows, ROWS_PER_INPUT * inputs) / images)
 
 

@@ -2,47 +2,60 @@
 
 import torch
 
-#: Rows whose products are summed in fp32.
-_CHUNK = 8192
+#: Rows whose products are summed in fp32, at most and at least, and numbers of them that stay in a processor's caches.
+_MOST_ROWS, _LEAST_ROWS, _NUMBERS = 8192, 256, 2**22
+
+#: Inputs whose products with themselves and what follows them are one matrix product.
+_BLOCK = 192
 
 
 class Products:
-    """Sums of products of inputs with inputs, for each group of channels by itself, in float64.
+    """Sums of products of inputs with inputs, and with outputs, for each group of channels by itself, in float64.
 
     Args:
         groups: Groups; 1 for a dense layer.
         inputs: Inputs of each.
         device: Where the sums are.
+        outputs: Outputs of each.
 
     Attributes:
         count: Rows added.
     """
 
-    def __init__(self, groups: int, inputs: int, device: torch.device) -> None:
-        self._products = torch.zeros(groups, inputs, inputs, dtype=torch.float64, device=device)
-        self._inputs = torch.zeros(groups, inputs, dtype=torch.float64, device=device)
+    def __init__(self, groups: int, inputs: int, device: torch.device, outputs: int = 0) -> None:
+        #: Of inputs with inputs the upper triangle alone, by blocks, then those of inputs with outputs.
+        self._products = torch.zeros(groups, inputs, inputs + outputs, dtype=torch.float64, device=device)
+        self._sums = torch.zeros(groups, inputs + outputs, dtype=torch.float64, device=device)
         self.count = 0
 
-    def add(self, x: torch.Tensor) -> None:
-        """Add rows, (rows, groups · inputs)."""
-        for rows in x.split(_CHUNK):
-            own = rows.reshape(len(rows), len(self._products), -1).movedim(1, 0)
+    def add(self, *parts: torch.Tensor) -> None:
+        """Add rows: (rows, groups · inputs), and (rows, groups · outputs) where there are outputs."""
+        groups, inputs, width = self._products.shape
+        chunk = min(_MOST_ROWS, max(_LEAST_ROWS, _NUMBERS // (groups * width)))
+        for rows in zip(*(part.split(chunk) for part in parts), strict=True):
+            each = [part.reshape(len(part), groups, -1) for part in rows]
+            own = (torch.cat(each, 2) if len(each) > 1 else each[0]).movedim(1, 0)
             # Products of fp32 numbers summed over some thousand rows lose nothing that matters; the sum over those is float64.
-            self._products += own.mT @ own
-            self._inputs += own.sum(1)
-        self.count += len(x)
+            for start in range(0, inputs, _BLOCK):
+                stop = min(start + _BLOCK, inputs)
+                self._products[:, start:stop, start:] += own[:, :, start:stop].mT @ own[:, :, start:]
+            self._sums += own.sum(1)
+        self.count += len(parts[0])
 
     def mean(self) -> torch.Tensor:
-        """Of each input, (groups, inputs)."""
-        return self._inputs / self.count
+        """Of each input and output, (groups, inputs + outputs)."""
+        return self._sums / self.count
 
     def covariance(self, centred: bool = True) -> torch.Tensor:
-        """Mean products, (groups, inputs, inputs), of the inputs less their means if they are to be centred."""
+        """Mean products, (groups, inputs, inputs + outputs), of numbers less their means if they are to be centred."""
+        inputs = self._products.shape[1]
         products = self._products / self.count
+        upper = products[:, :, :inputs].triu()
+        products[:, :, :inputs] = upper + upper.triu(1).mT
         if not centred:
             return products
         mean = self.mean()
-        return products - mean[:, :, None] * mean[:, None]
+        return products - mean[:, :inputs, None] * mean[:, None]
 
 
 class Regression:
@@ -59,9 +72,7 @@ class Regression:
     """
 
     def __init__(self, groups: int, inputs: int, outputs: int, device: torch.device) -> None:
-        self._seen = Products(groups, inputs, device)
-        self._mixed = torch.zeros(groups, inputs, outputs, dtype=torch.float64, device=device)
-        self._outputs = torch.zeros(groups, outputs, dtype=torch.float64, device=device)
+        self._seen, self._inputs = Products(groups, inputs, device, outputs), inputs
 
     def add(self, x: torch.Tensor, y: torch.Tensor) -> None:
         """Add rows.
@@ -70,12 +81,7 @@ class Regression:
             x: (rows, groups · inputs).
             y: (rows, groups · outputs).
         """
-        self._seen.add(x)
-        groups = len(self._mixed)
-        for own_x, own_y in zip(x.split(_CHUNK), y.split(_CHUNK), strict=True):
-            a, b = (t.reshape(len(t), groups, -1).movedim(1, 0) for t in (own_x, own_y))
-            self._mixed += a.mT @ b
-            self._outputs += b.sum(1)
+        self._seen.add(x, y)
 
     def solve(self, ridge: float, prior: torch.Tensor, intercept: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
         """The weights W nearest to the outputs, drawn towards `prior` where the inputs say little.
@@ -91,13 +97,12 @@ class Regression:
         Returns:
             W like the prior and b (groups · outputs,), both float32.
         """
-        count = self._seen.count
-        mean_x, mean_y = self._seen.mean(), self._outputs / count
+        count, inputs = self._seen.count, self._inputs
+        mean_x, mean_y = self._seen.mean().tensor_split([inputs], 1)
         if not intercept:
             mean_x, mean_y = torch.zeros_like(mean_x), torch.zeros_like(mean_y)
-        groups, inputs, outputs = self._mixed.shape
-        covariance = self._seen.covariance(intercept)
-        mixed = self._mixed / count - mean_x[:, :, None] * mean_y[:, None]
+        covariance, mixed = self._seen.covariance(intercept).tensor_split([inputs], 2)
+        groups, _, outputs = mixed.shape
         share = ridge + (inputs / (10 * count) if ridge else 0.0)
         penalty = share * covariance.diagonal(dim1=1, dim2=2).mean(1).clamp_min(1e-12)
         start = prior.double().reshape(groups, outputs, inputs).mT

@@ -218,7 +218,7 @@ class Job:
         branch.load_state_dict(start)
         if heritage is not self.family[index]:
             fill_branch(branch, self.captured, heritage, self.part.branches[index], matches)
-            renewed_trunk(branch, self.arriving, fitted)
+            renewed_trunk(branch, self.arriving[:fitted], fitted)
         elif matches:
             fill_branch(branch, self.captured, heritage, self.part.branches[index], matches, only=matches)
         trunk = self._trunk(self._branch_fit(heritage, branch, matches).run(self.arriving, fitted, found, self.ridge))

@@ -6,7 +6,7 @@ from hypothesis import given  # noqa: E402 - torch may be missing
 from hypothesis import strategies as st  # noqa: E402
 
 from stretch.operators.convolution import PaddedConv2d  # noqa: E402
-from stretch.transform.calibrate.pixels import chosen_pixels, patches, pixels_for, rows_of  # noqa: E402
+from stretch.transform.calibrate.pixels import PIXELS, chosen_pixels, patches, pixels_for, rows_of  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -42,6 +42,11 @@ def test_vector_is_one_pixel():
     x = torch.randn(4, 7)
     assert rows_of(x, 3) is x
     assert patches(torch.nn.Linear(7, 2), x, (4, 2), 3) is x
+
+
+def test_few_images_are_looked_at_in_no_more_pixels_than_say_something_new():
+    assert pixels_for(30, 64) == pixels_for(30, 576) == PIXELS
+    assert pixels_for(30, 4608) * 30 >= 4 * 4608
 
 
 def test_wide_layers_get_fewer_rows_but_some_for_every_input():

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 from tests.effort import examples
@@ -7,7 +8,7 @@ torch = pytest.importorskip("torch")
 from hypothesis import given, settings  # noqa: E402 - torch may be missing
 from hypothesis import strategies as st  # noqa: E402
 
-from stretch.transform.calibrate.regression import Regression  # noqa: E402
+from stretch.transform.calibrate.regression import Products, Regression  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -29,6 +30,16 @@ def test_each_group_is_the_least_squares_solution_with_intercept(groups, inputs,
         rows = torch.cat([x[:, g * inputs : (g + 1) * inputs], torch.ones(80, 1)], 1).double()
         expected = torch.linalg.lstsq(rows, y[:, own].double()).solution
         torch.testing.assert_close(torch.cat([weight[own].T, bias[None, own]]).double(), expected, rtol=1e-3, atol=1e-4)
+
+
+def test_products_of_more_inputs_than_one_block_are_those_of_numpy():
+    x, y = numbers(900, 2 * 200), numbers(900, 2 * 3, seed=1)
+    sums = Products(2, 200, torch.device("cpu"), 3)
+    sums.add(x[:500], y[:500])
+    sums.add(x[500:], y[500:])
+    for group, found in enumerate(sums.covariance()):
+        rows = np.concatenate([x[:, group * 200 : (group + 1) * 200], y[:, group * 3 : (group + 1) * 3]], 1)
+        np.testing.assert_allclose(found.numpy(), np.cov(rows.T, bias=True)[:200], atol=1e-5)
 
 
 def test_without_intercept_the_line_passes_through_zero():
