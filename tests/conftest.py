@@ -52,7 +52,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 DELEGATES = Path(__file__).parent / "scheduler" / "delegates"
 
 
+def mark_all_but_representatives(items: list[pytest.Item]) -> None:
+    """Mark the cases of a parametrised test as slow, but for as many as its marker says, evenly along them."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("representatives"):
+            cases.setdefault(item.nodeid.split("[")[0], []).append(item)
+    for same in cases.values():
+        count = same[0].get_closest_marker("representatives").args[0]
+        chosen = {round(i * (len(same) - 1) / max(count - 1, 1)) for i in range(count)}
+        for number, item in enumerate(sorted(same, key=lambda item: item.nodeid)):
+            if number not in chosen:
+                item.add_marker("slow")
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    mark_all_but_representatives(items)
     reasons = {}
     if not config.getoption("--runslow"):
         reasons["slow"] = "needs --runslow"

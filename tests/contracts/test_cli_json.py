@@ -207,6 +207,7 @@ def test_json_of_a_verb_is_one_object_with_its_keys(capsys, bundle, verb):
     assert result.err == ""
 
 
+@pytest.mark.slow
 def test_branches_of_a_segment_have_their_keys(capsys, bundle):
     result = call(capsys, "branch", *words("branch", bundle), "--json", "--quiet", "--dry-run")
     for segment in json.loads(result.out)["segments"]:
@@ -214,6 +215,7 @@ def test_branches_of_a_segment_have_their_keys(capsys, bundle):
             assert set(BRANCH.split()) <= branch.keys()
 
 
+@pytest.mark.slow
 def test_agreement_is_told_of_the_network_and_of_its_files(capsys, bundle):
     request = ("--images", bundle.parent / "more", "--run-images", 4, "--no-controls")
     (bundle.parent / "more").mkdir()
@@ -223,6 +225,7 @@ def test_agreement_is_told_of_the_network_and_of_its_files(capsys, bundle):
     assert {"value", "low", "high", "top5_overlap", "error", "images", "classes", "precisions", "delegates", "source"} == told["bundle"].keys()
 
 
+@pytest.mark.slow
 def test_source_is_told_with_every_figure(capsys, bundle):
     planned = json.loads(call(capsys, "branch", *words("branch", bundle), "--json", "--quiet", "--dry-run").out)
     assert planned["predicted"]["source"] == "predicted"

@@ -193,6 +193,7 @@ def python(copy: Path, code: str, *words: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_delegate_in_a_new_file_drives_the_processors_that_it_names(copy, tmp_path, monkeypatch):
     bundle = bundles.two_branches(tmp_path / "bundle", processors=("cpu", "npu"))
     monkeypatch.setenv("NN_STRETCH_DRIVERS", "twice")
@@ -207,6 +208,7 @@ def stretch(copy: Path, *words: object) -> str:
     return python(copy, "from stretch.cli import app; app()", *map(str, words))
 
 
+@pytest.mark.slow
 def test_delegate_in_a_new_file_is_listed_and_runs_subgraphs(copy, tmp_path):
     bundle = bundles.two_branches(tmp_path / "bundle")
     (copy / "scheduler/delegates/twice.py").write_text(DELEGATE.format(inner="reference", name="ReferenceDelegate"))
@@ -218,6 +220,7 @@ def test_delegate_in_a_new_file_is_listed_and_runs_subgraphs(copy, tmp_path):
     assert python(copy, "from scheduler.delegates import TwiceDelegate as t; print(t.summary)") == "dropped into the folder\n"
 
 
+@pytest.mark.slow
 def test_delegate_in_a_new_file_with_kernels_of_its_own_is_tuned(copy, tmp_path):
     bundle = bundles.two_branches(tmp_path / "bundle")
     code = DELEGATE.format(inner="reference", name="ReferenceDelegate").replace("delegates\n", "delegates, TunedKernel, Tuning\n", 1)
@@ -228,6 +231,7 @@ def test_delegate_in_a_new_file_with_kernels_of_its_own_is_tuned(copy, tmp_path)
     assert (data["before_ms"], data["after_ms"]) == (4.0, 2.0)
 
 
+@pytest.mark.slow
 def test_verb_in_a_new_file_is_in_the_help_and_runs(copy):
     (copy / "stretch/cli/greet.py").write_text(VERB)
     assert "  greet      Say where it lies.\n" in stretch(copy, "--help")
@@ -352,6 +356,7 @@ def test_join_in_three_new_files_is_built_exported_and_run_with_the_right_number
     assert "the highest branch counts" in stretch(copy, "explain", bundle)
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_join_in_three_new_files_is_a_word_of_the_planner(copy):
     for name, text in HIGHEST.items():
@@ -363,12 +368,14 @@ def test_join_in_three_new_files_is_a_word_of_the_planner(copy):
     assert {segment["join"] for segment in planned["segments"] if len(segment["branches"]) > 1} == {"max"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("line", "grace_s"), [("", 1.0), ("GRACE_S = 7.0\n", 7.0)])
 def test_verb_in_a_new_file_says_itself_how_long_it_may_take_to_end(copy, line, grace_s):
     (copy / "stretch/cli/greet.py").write_text(VERB.replace("\n\n\n@verb", f"\n\n{line}\n@verb"))
     assert python(copy, "from stretch.cli import _grace_s; print(_grace_s(['greet']))") == f"{grace_s}\n"
 
 
+@pytest.mark.slow
 def test_memory_planner_in_a_new_file_plans_memory(copy):
     (copy / "scheduler/memory/alone.py").write_text(PLANNER)
     code = (
@@ -378,6 +385,7 @@ def test_memory_planner_in_a_new_file_plans_memory(copy):
     assert python(copy, code) == "7\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("inner", "name", "kept"), [("base", "Delegate", True), ("cpu", "CpuDelegate", False)])
 def test_delegate_in_a_new_file_is_held_apart_from_the_others(copy, inner, name, kept):
     (copy / "scheduler/delegates/twice.py").write_text(DELEGATE.format(inner=inner, name=name))

@@ -15,6 +15,7 @@ def loaded_after(statement: str) -> set[str]:
     return set(result.stdout.split())
 
 
+@pytest.mark.slow
 def test_probe_sees_a_heavy_package_that_is_imported():
     assert "onnx" in loaded_after("import onnx")
 
@@ -38,6 +39,7 @@ def test_planning_imports_no_torch():
     assert loaded_after(walk).isdisjoint({"torch", "torchvision", "timm"})
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_network_is_captured_without_what_writes_files():
     pytest.importorskip("torch")
@@ -45,11 +47,13 @@ def test_network_is_captured_without_what_writes_files():
     assert loaded_after(read) == {"torch"}
 
 
+@pytest.mark.representatives(3)
 @pytest.mark.parametrize("statement", ["import stretch", "import stretch.cli", "import scheduler", "import stretch; dir(stretch)"])
 def test_start_of_the_command_line_imports_nothing_heavy(statement):
     assert loaded_after(statement) == set()
 
 
+@pytest.mark.slow
 def test_names_of_the_python_interface_import_no_torch():
     assert loaded_after("import stretch, scheduler; [getattr(p, name) for p in (stretch, scheduler) for name in p.__all__]") == set()
 

@@ -63,6 +63,7 @@ def test_name_of_the_package_is_the_thing_itself(package):
         assert getattr(importlib.import_module(thing.__module__), name) is thing
 
 
+@pytest.mark.slow
 @packages
 def test_star_import_gives_the_surface_without_torch(package):
     code = (
@@ -89,6 +90,7 @@ def test_type_checkers_are_told_where_each_name_is(package):
         assert getattr(importlib.import_module(module), name) is getattr(package, name)
 
 
+@pytest.mark.slow
 def test_type_checker_knows_the_names_and_refuses_others(tmp_path):
     (tmp_path / "probe.py").write_text(
         "import scheduler\nimport stretch\n"

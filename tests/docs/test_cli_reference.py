@@ -3,10 +3,13 @@
 import subprocess
 import sys
 
+import pytest
+
 from stretch.cli import VERBS
 from tests.contracts.repository import ROOT
 
 
+@pytest.mark.slow
 def test_reference_page_is_up_to_date():
     result = subprocess.run(
         [sys.executable, "docs/make_cli_reference.py", "--check"], cwd=ROOT, capture_output=True, text=True, check=False

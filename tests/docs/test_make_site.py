@@ -58,6 +58,7 @@ class _Read(HTMLParser):
             self.loaded.append(found["href"])
 
 
+@pytest.mark.slow
 def test_every_page_of_the_documentation_is_in_the_order_of_its_index(hooks):
     order = hooks.navigation((ROOT / "docs" / "README.md").read_text())
     listed = [page if isinstance(page, str) else next(iter(page.values())) for part in order for page in _pages_of(part)]

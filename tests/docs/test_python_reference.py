@@ -34,6 +34,7 @@ def parts():
     return {m[1]: m[2] for m in re.finditer(r"<!-- name ([\w. ]+) -->\n(.*?)<!-- /name -->", PAGE.read_text(), re.DOTALL)}
 
 
+@pytest.mark.slow
 def test_reference_page_is_up_to_date():
     result = subprocess.run(
         [sys.executable, "docs/make_python_reference.py", "--check"], cwd=ROOT, capture_output=True, text=True, check=False

@@ -45,6 +45,7 @@ def marked(page: Path):
 
 
 # the guides have up to twenty commands, each a process that imports torch
+@pytest.mark.slow
 @pytest.mark.timeout(2400)
 @pytest.mark.torch
 @pytest.mark.parametrize("page", [marked(page) for page in RUNNABLE], ids=str)

@@ -42,12 +42,14 @@ def stretch(environment, *words):
     return done.returncode, json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_installed_plug_in_is_listed(environment):
     code, data = stretch(environment, "delegates")
     assert code == 0
     assert "onnx_evaluator" in {item["name"] for item in data["items"]}
 
 
+@pytest.mark.slow
 def test_branch_runs_on_it_and_agrees_with_onnx_runtime(environment, tmp_path):
     bundle = two_branches(tmp_path / "bundle")
     code, data = stretch(environment, "run", bundle, "--map", "gpu=onnx_evaluator", "--repeat", 2, "--warmup", 0)

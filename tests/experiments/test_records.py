@@ -82,6 +82,7 @@ ROWS = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(ROWS, min_size=1, max_size=4))
 def test_any_table_of_equal_columns_round_trips(tmp_path_factory, rows):
     path = tmp_path_factory.mktemp("record") / "x" / "results" / "host.json"

@@ -55,6 +55,7 @@ def test_a_processor_without_work_takes_its_idle_power_for_the_whole_run():
     assert EnergyModel(idle).plan_mj({"gpu": 10.0}, 12.0) - EnergyModel(device).plan_mj({"gpu": 10.0}, 12.0) == pytest.approx(6.0)
 
 
+@pytest.mark.slow
 @given(
     busy=st.dictionaries(st.sampled_from(["cpu", "gpu", "dsp", "cpu[3med]"]), st.floats(0, 100), min_size=1),
     longer=st.floats(0, 100),

@@ -73,6 +73,7 @@ trees = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(trees)
 def test_there_is_a_fault_exactly_where_the_schema_refuses(raw):
     try:

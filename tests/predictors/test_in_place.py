@@ -49,6 +49,7 @@ def test_normalisation_of_what_lies_side_by_side_is_not_folded_into_a_part():
     assert [kernel.cost.kind for kernel in kernels] == ["conv", "conv", "elementwise"]
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.opencl
 @settings(max_examples=examples(15), deadline=None)

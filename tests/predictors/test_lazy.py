@@ -31,10 +31,12 @@ def test_name_is_kept_once_it_was_found(tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_names_can_be_imported_from_the_package(tmp_path):
     assert python(tmp_path, "from lazypkg import answer; print(answer)") == ["imported", "42"]
 
 
+@pytest.mark.slow
 def test_dir_lists_names_that_were_not_asked_for_yet(tmp_path):
     assert python(tmp_path, "print({'answer', '__name__'} <= set(dir(lazypkg)), sorted(dir(lazypkg)) == dir(lazypkg))") == ["True True"]
 

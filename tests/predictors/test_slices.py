@@ -110,6 +110,7 @@ def test_channels_computed_from_their_slice_are_those_of_the_whole(kind, data):
     np.testing.assert_allclose(got, values["y"][:, wanted.start : wanted.stop], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.representatives(14)
 @pytest.mark.torch
 @pytest.mark.parametrize("kind", [name for name in KIND_NAMES if kind_of(name).additive])
 @settings(max_examples=examples(12))

@@ -75,6 +75,7 @@ def test_bundle_without_controls_has_no_ratio_and_one_comparison(bundles, bundle
     assert [each.name for each in answer.comparisons] == [result.whole.name]
 
 
+@pytest.mark.slow
 def test_throughput_names_the_bundle_with_several_in_flight_first(bundle_dir):
     answer, _, _, rates = run(bundle_dir, in_flight=2)
     assert answer.throughput.contestants[0] == rates.submitted

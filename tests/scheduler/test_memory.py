@@ -27,6 +27,7 @@ def lifetimes(draw, most=9):
     return Lifetimes(sorted(tensors, key=lambda t: t.steps[0]), after)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=examples(60))
 @given(made=lifetimes(), alignment=st.sampled_from([1, 4, 16]))

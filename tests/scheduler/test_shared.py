@@ -25,6 +25,7 @@ def test_what_one_writes_the_other_reads():
     assert [(each.shape, each.dtype) for each in shared_like(ARRAYS)] == [(each.shape, each.dtype) for each in ARRAYS]
 
 
+@pytest.mark.slow
 def test_another_process_opens_it():
     shared = shared_like(ARRAYS)
     code = f"from scheduler.shared import opened; opened({describe(shared[1])!r})[:] = [1, 2, 3, 4, 5]"
@@ -40,6 +41,7 @@ def test_any_contiguous_view_is_described_and_nothing_else():
     assert describe(np.zeros(8, np.float32)) is None
 
 
+@pytest.mark.slow
 def test_a_view_keeps_the_memory_and_its_descriptor():
     view = shared_bytes(4096)[64:128].view(np.float32)
     gc.collect()
@@ -52,6 +54,7 @@ def test_memory_for_nothing_is_no_error():
     assert shared_like([]) == []
 
 
+@pytest.mark.slow
 def test_nothing_of_it_is_left_when_it_goes():
     def use():
         shared_like(ARRAYS)[0][:] = 1

@@ -23,11 +23,13 @@ def test_folder_is_where_the_package_lies():
     assert folder("stretch") == Path(stretch.__file__).resolve().parent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", OURS)
 def test_packages_of_ours_have_no_other_owner(package):
     assert other_owner(package) is None
 
 
+@pytest.mark.slow
 def test_package_of_another_distribution_has_an_owner():
     assert other_owner("numpy") == "numpy"
 

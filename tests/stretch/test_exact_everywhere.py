@@ -96,6 +96,7 @@ def test_every_operator_is_explained_here_and_on_the_device(bundle):
         assert sum(op.op.startswith("join") for op in found.ops) == len(bundle.manifest.joins) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
 def test_tflite_file_has_a_signature_for_each_band_and_path_and_gives_the_original(bundle, tmp_path, precision):
     pytest.importorskip("ai_edge_litert")
@@ -109,6 +110,7 @@ def test_tflite_file_has_a_signature_for_each_band_and_path_and_gives_the_origin
         assert near(session.submit(x).result(60), original(x), loose)
 
 
+@pytest.mark.slow
 def test_half_precision_of_one_processor_leaves_the_other_alone(bundle, tmp_path):
     export_precision(bundle, tmp_path / "half", {"gpu": "fp16"}, images(), "random")
     half = load_bundle(tmp_path / "half", check_hashes=True)
@@ -133,6 +135,7 @@ def test_bands_and_paths_in_int8_run_on_the_simulator_and_are_compiled_for_a_chi
     assert verify_bundle(tmp_path / "coded").ok
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mapping", [{}, {"gpu": "reference"}, pytest.param({"gpu": "opencl"}, marks=pytest.mark.opencl)], ids=str)
 def test_batch_above_one_is_divided_by_rows_and_paths_too(tmp_path, mapping):
     several = made(tmp_path / "several", batch=3)

@@ -62,6 +62,7 @@ def onnx_file(path, name, **more):
 LEVELS = [f"{head}_{level}" for head in ("scores", "boxes") for level in range(3)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "outputs"), [("pyramid", LEVELS), ("towers", ["scores", "map"]), ("deep", ["early", "late"])])
 def test_bundle_of_an_onnx_file_gives_what_the_runtime_does_by_the_names_of_the_file(tmp_path, name, outputs):
     path = tmp_path / "net.onnx"
@@ -106,6 +107,7 @@ def test_command_line_takes_a_shape_for_each_input_of_a_file_and_tells_of_its_st
     assert "it lies beside the trunk and runs whole" in [stage["why"] for stage in item["stages"]]
 
 
+@pytest.mark.slow
 def test_archive_of_a_module_that_returns_a_dictionary_is_branched_and_returns_it(tmp_path):
     module, shapes = form("towers")
     x = [torch.from_numpy(random(shape, seed)) for seed, shape in enumerate(shapes.values())]
@@ -120,6 +122,7 @@ def test_archive_of_a_module_that_returns_a_dictionary_is_branched_and_returns_i
     check_bundle(tmp_path / "b", dict(zip(("image", "mask"), (each.numpy() for each in x), strict=True)), arrays)
 
 
+@pytest.mark.slow
 def test_bundle_of_a_tflite_file_gives_what_litert_does_by_the_names_of_the_file(tmp_path):
     stored = {f"w{i}": random((out, 3, 3, width), i) * 0.3 for i, (out, width) in enumerate([(8, 4), (8, 8), (8, 8), (5, 8), (4, 8)])}
     stored |= {f"b{i}": random((len(stored[f"w{i}"]),), 9 + i) for i in range(5)}

@@ -205,6 +205,7 @@ def stretch(environment, *words):
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.slow
 def test_faults_of_plug_ins_take_nothing_from_the_list_of_delegates(installed):
     code, out, err = stretch(installed, "delegates", "--json")
     assert code == 0, out
@@ -223,6 +224,7 @@ def test_faults_of_plug_ins_take_nothing_from_the_list_of_delegates(installed):
     assert stretch(installed, "delegates")[0] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
@@ -244,6 +246,7 @@ def test_exception_of_a_delegate_names_its_package_and_entry_point(installed, bu
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_exception_in_another_verb_names_the_package_of_the_code_it_came_from(installed, bundle):
     code, _, err = stretch(installed, "explain", bundle, "--map", "gpu=placing")
     assert code == 1
@@ -252,6 +255,7 @@ def test_exception_in_another_verb_names_the_package_of_the_code_it_came_from(in
     assert "--debug" in err
 
 
+@pytest.mark.slow
 @pytest.mark.opencl
 def test_delegate_of_another_package_that_drives_a_processor_is_given_its_work(installed, bundle):
     code, out, err = stretch(installed | {DRIVERS_VARIABLE: "driving"}, "run", bundle, "--repeat", 1, "--warmup", 0, "--json")
@@ -261,6 +265,7 @@ def test_delegate_of_another_package_that_drives_a_processor_is_given_its_work(i
     assert data["max_error"] < 1e-5
 
 
+@pytest.mark.slow
 def test_driver_of_another_package_that_breaks_off_is_named_and_a_core_stands_in(installed, bundle):
     code, out, err = stretch(installed | {DRIVERS_VARIABLE: "unsure"}, "run", bundle, "--repeat", 1, "--warmup", 0, "--json")
     assert code == 0, err
@@ -269,6 +274,7 @@ def test_driver_of_another_package_that_breaks_off_is_named_and_a_core_stands_in
     assert "the `unsure` delegate (package acme-faults, entry point acme_faults:Unsure) raised KeyError: 'no such chip'" in gpu["reason"]
 
 
+@pytest.mark.slow
 def test_exception_of_a_template_names_the_package_that_added_it(installed, bundle):
     pytest.importorskip("pyopencl")
     code, _, err = stretch(installed, "run", bundle, "--map", "cpu=templating", "--map", "gpu=opencl", "--repeat", 1)

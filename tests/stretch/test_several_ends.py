@@ -34,6 +34,7 @@ def inputs_of(graph, seed=3):
     return [torch.randn(op.shape, generator=generator) for op in graph.inputs]
 
 
+@pytest.mark.slow
 @given(networks())
 @settings(max_examples=examples(25), deadline=None)
 def test_whole_design_of_any_network_returns_what_the_network_returns(module):
@@ -51,6 +52,7 @@ def test_whole_design_of_any_network_returns_what_the_network_returns(module):
         assert_equal(again(*x), model(*x), slack=0)
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize("asked", [{"lossless": True}, {}], ids=["exact", "stretched"])
 def test_bundle_computes_what_torch_computes_under_the_names_of_what_is_returned(tmp_path, name, asked):
@@ -75,6 +77,7 @@ def test_bundle_computes_what_torch_computes_under_the_names_of_what_is_returned
     assert verify_bundle(tmp_path / "b").ok
 
 
+@pytest.mark.slow
 def test_prediction_is_what_the_state_machine_comes_to_under_predicted_times(tmp_path):
     for number, name in enumerate(("pyramid", "towers", "deep")):
         module, given_shapes = form(name)

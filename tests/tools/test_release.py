@@ -22,6 +22,7 @@ def built(tmp_path_factory):
     return build(tmp_path_factory.mktemp("dist"))
 
 
+@pytest.mark.slow
 def test_files_of_this_checkout_are_complete_and_name_no_machine(built):
     found = look_through(*built, "## nothing")
     assert found["complete"].endswith(" files")
@@ -80,6 +81,7 @@ def test_step_that_fails_is_told_and_the_next_one_goes_on():
     assert table({"x": {"a": "1", "long": "2"}}) == "x\n  a     1\n  long  2"
 
 
+@pytest.mark.slow
 def test_pythons_that_are_found_run_and_are_of_a_series_that_is_tried():
     for python in find_pythons():
         assert version(python).startswith(release.SERIES)

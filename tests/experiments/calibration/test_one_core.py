@@ -27,6 +27,7 @@ def test_times_of_calibration_and_of_either_phase_make_a_record(tmp_path):
     assert list(row) == ["network", "images", "gmacs", "macs_ratio", "calibration_s", "by_segments_s", "together_s"]
 
 
+@pytest.mark.slow
 def test_process_is_left_one_core_and_one_thread():
     code = "import os, torch\nfrom experiments.calibration.one_core import alone\nalone(max(os.sched_getaffinity(0)))\n"
     code += "print(len(os.sched_getaffinity(0)), torch.get_num_threads())"
@@ -34,6 +35,7 @@ def test_process_is_left_one_core_and_one_thread():
     assert done.stdout.split() == ["1", "1"]
 
 
+@pytest.mark.slow
 def test_process_that_fails_is_one_sentence_and_no_record(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(one_core, "CASES", (one_core.Case("no_such_network", 16, 8),))
     with pytest.raises(StretchError, match="`no_such_network` was not measured"):

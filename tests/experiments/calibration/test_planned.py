@@ -59,6 +59,7 @@ def test_nothing_is_begun_when_the_time_is_over(tiny, tmp_path, capsys):
     assert "no time for" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_designs_that_are_kept_are_the_planner_s_own_and_all_different():
     from predictors.devices import load_device
     from stretch.stages.design import read_design

@@ -32,6 +32,7 @@ def measured(branches, ort, opencl, two, rounds=16):
     return Measured(times, [0.9] * rounds, 1e-7)
 
 
+@pytest.mark.slow
 def test_best_single_processor_is_the_faster_of_the_two(planned):
     row = row_of("net", planned, 0.5, measured(10.0, 20.0, 15.0, 12.0))
     assert row["best single"] == SINGLES[1]

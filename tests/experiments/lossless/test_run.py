@@ -15,6 +15,7 @@ RECORD = read_record(RESULTS / "predicted.json")
 NAME = "network, device and profile"
 
 
+@pytest.mark.slow
 def test_recorded_prediction_is_what_the_planner_says_now():
     """Fails when planning changes: run ``python -m experiments.lossless.run predict``; the profile is one that stays."""
     made = rows_of("resnet34", graph_of("resnet34"), "0.1.0", "mi9", "cpu,gpu")
@@ -45,6 +46,7 @@ def test_means_are_those_of_the_rows_beside_them():
         assert row["free"] == pytest.approx(exp(sum(log(each["free"]) for each in some) / len(some)), abs=0.001)
 
 
+@pytest.mark.slow
 def test_easier_links_leave_exact_designs_no_slower():
     graph = graph_of("resnet34")
     own = profile("0.1.0", "mi9")

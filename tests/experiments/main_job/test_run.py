@@ -11,6 +11,7 @@ from tests.contracts.repository import ROOT
 RECORD = ROOT / "experiments" / "main_job" / "results" / "predicted.json"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 def test_recorded_prediction_is_what_the_planner_says_now(device):
     """Fails when planning or a profile changes: run ``python -m experiments.main_job.run predict``."""

@@ -88,6 +88,7 @@ def test_relatives_are_of_one_family(network, of):
     assert family(network) == of
 
 
+@pytest.mark.slow
 def test_shipped_measurements_are_those_of_the_source_without_one_network():
     found = load_measurements("phones")
     assert len(found.graphs) == 79

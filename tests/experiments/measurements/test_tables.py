@@ -85,6 +85,7 @@ def test_depthwise_convolutions_of_mit_are_written_as_groups():
     assert after.by_name["a"].attrs["kernel"] == "grouped"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["boards", "npu", "transformers"])
 def test_shipped_measurements_are_of_several_families_and_say_their_licence(name):
     found = load_measurements(name)
@@ -93,6 +94,7 @@ def test_shipped_measurements_are_of_several_families_and_say_their_licence(name
     assert found.source.licence in ("MIT", "BSD-3-Clause")
 
 
+@pytest.mark.slow
 def test_published_multiply_accumulates_of_ncnns_networks():
     graphs = load_measurements("boards").graphs
     published = {"mobilenet": 569e6, "vgg16": 15.47e9, "shufflenet_v2": 146e6, "yolov4-tiny": 3.45e9}

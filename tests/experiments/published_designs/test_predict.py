@@ -26,6 +26,7 @@ def design(branches=HALF, ms=None, alone=None):
     return PublishedDesign("d", "resnet50", "mi9", branches, None, None, (), {}, ms, alone or {}, None, "nowhere")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("basis", ["0.1.0", "fitted"])
 def test_processors_as_fast_as_predicted_give_the_prediction(basis):
     made = predict(design(), Basis(basis))
@@ -34,6 +35,7 @@ def test_processors_as_fast_as_predicted_give_the_prediction(basis):
     assert again.anchored_ms() == pytest.approx(made.result.run.makespan_ms, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_processors_twice_as_fast_take_half_of_the_computing_and_as_long_for_exchanges():
     made = predict(design(), Basis("0.1.0"))
     twice = predict(design(alone={name: made.alone_ms(name) / 2 for name in HALF}), Basis("0.1.0"))
@@ -41,10 +43,12 @@ def test_processors_twice_as_fast_take_half_of_the_computing_and_as_long_for_exc
     assert full / 2 < twice.anchored_ms() <= full / 2 + exchanges
 
 
+@pytest.mark.slow
 def test_without_the_time_of_every_processor_nothing_is_anchored():
     assert predict(design(alone={"cpu": 28.0}), Basis("0.1.0")).anchored_ms() is None
 
 
+@pytest.mark.slow
 def test_row_says_how_far_off_the_prediction_is():
     made = predict(design(ms=20.0, alone={"cpu": 30.0, "gpu": 40.0}), Basis("0.1.0"))
     row = design_row(made)
@@ -55,6 +59,7 @@ def test_row_says_how_far_off_the_prediction_is():
     assert row["differs"] is None
 
 
+@pytest.mark.slow
 def test_measured_time_of_a_design_changes_no_prediction():
     rows = [design_row(predict(design(ms=ms, alone={"cpu": 30.0, "gpu": 40.0}), Basis("0.1.0"))) for ms in (10.0, 40.0)]
     same = ("predicted ms", "low ms", "high ms", "with measured processors ms", "predicted speed-up")
@@ -82,6 +87,7 @@ def test_errors_are_counted_by_their_size():
     assert errors([{"error %": None}], "p", "designs", "error %") is None
 
 
+@pytest.mark.slow
 def test_original_as_its_own_table_takes_what_the_network_takes_alone():
     table = ORIGINALS["resnet50"].table
     made = predict(design(branches={"cpu": table}), Basis("0.1.0"))

@@ -38,6 +38,7 @@ def test_file_that_is_none_is_one_sentence(tmp_path, capsys):
     assert capsys.readouterr().err.startswith("error: line 2 of ")
 
 
+@pytest.mark.slow
 def test_file_of_which_nothing_fits_is_one_sentence(tmp_path, capsys):
     path = tmp_path / "theirs.csv"
     path.write_text(FILE.replace("3 4 6 3", "9 4 6 3"))

@@ -56,6 +56,7 @@ def branch(draw):
     return StageTable(depths, widths)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(15), deadline=None)
 @given(cpu=branch(), gpu=branch())
 def test_any_two_branches_come_back_as_they_were(tmp_path_factory, cpu, gpu):
@@ -84,6 +85,7 @@ def pycls_macs(table, pixels, arriving):
     return total
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(10), deadline=None)
 @given(cpu=branch(), gpu=branch())
 def test_branches_have_the_multiply_accumulates_of_the_formula(cpu, gpu):

@@ -33,6 +33,7 @@ def test_ratios_of_a_row_are_those_of_its_times(record):
         assert row["over one after the other"] == pytest.approx(row["one after the other, ms"] / row["together, ms"], rel=2e-3)
 
 
+@pytest.mark.slow
 def test_row_of_a_pair_says_what_each_network_uses(both):  # noqa: F811
     once, often = (together(*both, MI9, PROCESSORS, goal) for goal in ("makespan", "throughput"))
     row = pair_row("one", "other", once, often)

@@ -15,6 +15,7 @@ def test_cases_of_a_network_have_names_of_their_own():
     assert not set(names) & {case.name for case in cases_of("resnet34")}
 
 
+@pytest.mark.slow
 def test_row_of_a_plan_agrees_with_itself():
     row = planned_row(Case("resnet34", "0.1.0", "mi9", "cpu,dsp", "mixed", MERGED), resnet50())
     assert list(row) == ["case", *COLUMNS]
@@ -25,6 +26,7 @@ def test_row_of_a_plan_agrees_with_itself():
     assert row["of ideal"] == pytest.approx(row["ideal ms"] / row["makespan ms"], rel=1e-2)
 
 
+@pytest.mark.slow
 def test_network_without_a_design_has_an_empty_row():
     row = planned_row(Case("resnet34", "0.1.0", "mi9", "cpu,gpu", "stretched", STAGES), small_resnet(32))
     assert list(row) == ["case", *COLUMNS]

@@ -15,6 +15,7 @@ def test_every_network_is_planned_by_every_profile_on_every_pair():
     assert len(found) == len({case.name for case in found}) == len(MODELS) * len(PROFILES) * len(PLACES)
 
 
+@pytest.mark.slow
 def test_more_places_to_cut_are_never_slower():
     case = Case("resnet34", "0.1.0", "mi9", "cpu,dsp", *VARIED)
     row = row_of(case, {cuts: planned_row(case, small_resnet(160), cuts) for cuts in CUTS})

@@ -11,6 +11,7 @@ pytestmark = pytest.mark.torch
 SHAPE = (1, 3, 8, 8)
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("patterns", [MLPS, ATTENTIONS[:3], ATTENTIONS[3:], LAST], ids=str)
 def test_network_of_half_the_width_is_its_masked_parent_until_a_weight_differs(patterns):
     captured = capture(network(*patterns), SHAPE, "net")

@@ -26,6 +26,7 @@ def grown():
     return costs, grow(costs, targets(costs), np.ones(len(costs)))
 
 
+@pytest.mark.slow
 def test_flat_trees_give_the_predictions_of_scikit_learn(grown):
     costs, trees = grown
     rows = np.stack([np.asarray(features.get(name)(columns(costs)), dtype=float) for name in FEATURES], axis=1)

@@ -51,6 +51,7 @@ def test_interval_names_its_method_and_coverage():
         assert "Barber" in made.method
 
 
+@pytest.mark.slow
 def test_families_that_err_alike_are_covered_as_often_as_stated():
     """Twelve families whose networks share an error: a thirteenth is covered about as often as stated, and more often than by plain ranks."""
     draw = np.random.default_rng(0)

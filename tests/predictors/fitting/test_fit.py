@@ -36,6 +36,7 @@ def test_held_out_figures_are_those_of_the_predictions(judged):
         assert each.fit.held_out.within_20 >= 0.9
 
 
+@pytest.mark.slow
 def test_family_that_is_left_out_has_no_part_in_its_predictions():
     """Times of one family made three times as long change the predictions of others, and its own not at all."""
     world = whole_world()
@@ -79,18 +80,21 @@ def test_kernels_are_fitted_where_they_were_measured():
     assert each.fit.held_out.within_20 >= 0.9
 
 
+@pytest.mark.slow
 def test_same_measurements_give_the_same_bytes(tmp_path, judged):
     for number, fits in enumerate((judged, fit_device(whole_world(noise=0.02), load_device(DEVICE)))):
         write_fits(tmp_path / f"{number}.json", DEVICE, "a test", [each.fit for each in fits])
     assert (tmp_path / "0.json").read_bytes() == (tmp_path / "1.json").read_bytes()
 
 
+@pytest.mark.slow
 def test_another_device_of_the_tables_may_stand_for_the_profile():
     found = fit_device(whole_world(), load_device("mi9"), "other")
     assert {each.fit.core_set for each in found} == {"1large", "1med", "2med"}
     assert all("device other" in each.fit.source for each in found)
 
 
+@pytest.mark.slow
 def test_device_that_was_not_measured_is_told_with_those_that_were():
     with pytest.raises(UnknownNameError, match="device in these measurements"):
         fit_device(whole_world(), load_device("s10"))

@@ -19,6 +19,7 @@ def fit_of(backend="tflite_cpu", core_set="1large", precision="fp32"):
     return Fit("cpu", core_set, precision, backend, "r", groups, Correction(), Interval(0.9, 0.9, 1.1, "m"), HELD, "s")
 
 
+@pytest.mark.slow
 def test_transformers_take_their_measured_times_and_convolutions_keep_theirs():
     before = fit_of()
     after = lend(before, "pixel4")
@@ -35,6 +36,7 @@ def test_transformers_take_their_measured_times_and_convolutions_keep_theirs():
     assert np.median(np.abs(np.array(ratios) - 1)) < 0.2
 
 
+@pytest.mark.slow
 def test_same_chip_in_another_phone_lends():
     assert "device onefusion" in lend(fit_of(), "mi8se").source
 

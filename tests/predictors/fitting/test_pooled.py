@@ -36,6 +36,7 @@ def world():
     return designs, formula, sets, truth
 
 
+@pytest.mark.slow
 def test_networks_left_out_are_predicted_where_devices_differ_in_speed_alone(world):
     designs, formula, sets, truth = world
     training = np.ones(len(designs["fp16"].names), dtype=bool)
@@ -47,6 +48,7 @@ def test_networks_left_out_are_predicted_where_devices_differ_in_speed_alone(wor
         np.testing.assert_allclose(units @ sizes, units @ truth[place], rtol=0.12)
 
 
+@pytest.mark.slow
 def test_one_wrong_time_hardly_moves_the_others(world):
     designs, formula, sets, truth = world
     spoiled = {p: [CoreSet(each.device, each.name, each.times.copy()) for each in some] for p, some in sets.items()}
@@ -58,6 +60,7 @@ def test_one_wrong_time_hardly_moves_the_others(world):
         np.testing.assert_allclose(units @ after[place], units @ before[place], rtol=0.1)
 
 
+@pytest.mark.slow
 def test_sizes_are_positive_and_the_same_every_time(world):
     designs, formula, sets, _ = world
     training = np.ones(len(designs["fp16"].names), dtype=bool)

@@ -47,6 +47,7 @@ def world(lucks):
     return dataclasses.replace(unknown, fits={}), [profile for profile, _ in chips], tables
 
 
+@pytest.mark.slow
 def test_chips_that_differ_by_their_peaks_alone_predict_each_other():
     device, profiles, tables = world([1.0] * 4)
     [prior] = fit_priors(device, profiles, [tables])
@@ -56,6 +57,7 @@ def test_chips_that_differ_by_their_peaks_alone_predict_each_other():
     assert prior.left_out.mape == pytest.approx(0.0, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_spread_of_the_relatives_is_the_interval():
     lucks = [0.8, 1.0, 1.25, 1.0, 0.9, 1.1]
     device, profiles, tables = world(lucks)
@@ -93,6 +95,7 @@ def test_interval_of_a_sample_holds_nine_in_ten_new_chips():
     assert np.mean(inside) == pytest.approx(0.9, abs=0.06)
 
 
+@pytest.mark.slow
 def test_log_ratios_are_of_each_chip_against_the_others():
     from predictors.fitting.relatives import _Pool
 

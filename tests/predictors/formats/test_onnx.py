@@ -31,6 +31,7 @@ def write(path, nodes, shape, weights=(), more=()):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.parametrize("dynamo", [False, True])
 @pytest.mark.parametrize("name", ["tiny_resnet", "tiny_mobilenet", "tiny_efficientnet"])

@@ -85,6 +85,7 @@ def test_kernel_that_no_group_knows_is_timed_by_the_roofline_and_says_so():
     assert model.time(conv()).origin == "roofline"
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(50))
 @given(st.lists(kernel_costs, min_size=1, max_size=20))
 def test_no_kernel_is_faster_than_its_products_at_the_peak(some):
@@ -96,6 +97,7 @@ def test_no_kernel_is_faster_than_its_products_at_the_peak(some):
         assert time.ms == pytest.approx(least, rel=1e-9)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(50))
 @given(st.lists(kernel_costs, min_size=1, max_size=20))
 def test_many_kernels_at_once_take_the_times_of_each_alone(some):

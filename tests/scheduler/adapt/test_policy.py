@@ -96,6 +96,7 @@ def test_processor_that_is_free_again_is_found_and_used():
     assert decided[-1].inference - 35 <= 2 * 16 + 1
 
 
+@pytest.mark.slow
 @given(st.integers(100, 400), st.integers(1, 9))
 def test_looks_at_a_processor_that_stays_contended_become_rare_and_slow_no_inference(count, lasts):
     ran, decided = play(busy("gpu", 10.0, count), lasts=lasts)
@@ -162,6 +163,7 @@ PAIRS = (
 )
 
 
+@pytest.mark.slow
 @given(st.fixed_dictionaries({name: st.sampled_from([1.0, 1.3, 3.0, 10.0]) for name in ("cpu", "gpu", "dsp")}), st.integers(50, 300))
 def test_while_nothing_changes_decisions_become_rare_whatever_is_contended(factors, count):
     ran, decided = play([factors] * count, plans=PAIRS)
@@ -174,6 +176,7 @@ def test_while_nothing_changes_decisions_become_rare_whatever_is_contended(facto
     assert expected[usual] <= min(expected.values()) * 1.5 / 0.95
 
 
+@pytest.mark.slow
 @given(st.floats(3.0, 50.0), st.floats(3.0, 50.0))
 def test_load_that_changes_the_processor_is_followed(one, other):
     ran, _ = play(busy("gpu", one, 60) + busy("cpu", other, 200))

@@ -36,6 +36,7 @@ def ask(line, make, *names):
     return line.ask("run", None, make, words=words, imports=[], folder=line.ask("scratch")["name"])["answer"].splitlines()
 
 
+@pytest.mark.slow
 def test_program_gets_the_files_that_it_asks_for(line):
     asked = []
 
@@ -60,6 +61,7 @@ def test_nobody_who_makes_files_is_said(line):
     assert ask(line, None, "a") == ["problem: nobody makes files here"]
 
 
+@pytest.mark.slow
 def test_file_that_cannot_be_written_there_is_told_of_and_the_line_goes_on(line):
     first, second = ask(line, lambda question: b"123456", "missing/folder/a", "b")
     assert first.startswith("problem: ")

@@ -25,6 +25,7 @@ def test_what_no_host_is_called_is_refused(name):
         check_host(name)
 
 
+@pytest.mark.slow
 @given(st.text(max_size=12))
 def test_no_name_that_is_taken_holds_what_a_shell_or_an_option_begins_with(name):
     try:

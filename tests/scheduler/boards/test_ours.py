@@ -11,6 +11,7 @@ from scheduler.boards.archive import Archive
 from tests.contracts.repository import ROOT, sources
 
 
+@pytest.mark.slow
 def test_every_source_file_of_the_packages_goes_along_and_nothing_that_was_compiled():
     files = ours.our_archive().files
     assert {str(source) for source in sources()} <= files.keys()
@@ -37,6 +38,7 @@ def test_name_follows_the_content(tmp_path, monkeypatch):
     assert ours.our_archive().name != first
 
 
+@pytest.mark.slow
 def test_what_arrives_is_a_program_that_knows_its_version(tmp_path):
     archive = ours.our_archive()
     stream = BytesIO()

@@ -85,6 +85,7 @@ def test_wheels_that_lack_one_package_are_told_of(tmp_path):
     assert "aarch64" in refused.value.message
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("program", ["pip", "uv"])
 def test_one_wheel_of_a_folder_becomes_files_to_import(program, tmp_path, monkeypatch):
     import zipfile

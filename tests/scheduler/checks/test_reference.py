@@ -10,6 +10,7 @@ from scheduler.checks.verify import random_input
 from scheduler.runtime.session import Session
 
 
+@pytest.mark.slow
 def test_every_tensor_between_subgraphs_is_what_a_session_computes(bundle_dir):
     bundle = load_bundle(bundle_dir)
     x = random_input(bundle)

@@ -91,12 +91,14 @@ def respell(bundles, path, change):
     rehash(bundles, path, "model.tflite")
 
 
+@pytest.mark.slow
 def test_tflite_file_is_run_as_well(tflite_dir):
     result = verify_bundle(tflite_dir)
     assert result.ok
     assert result.max_error <= TOLERANCE
 
 
+@pytest.mark.slow
 def test_tflite_file_with_other_weights_is_found_even_if_hashed(bundles, tflite_dir):
     def double(model):
         at = max(range(len(model["buffers"]) - 1), key=lambda i: len(model["buffers"][i].get("data", ())))
@@ -107,6 +109,7 @@ def test_tflite_file_with_other_weights_is_found_even_if_hashed(bundles, tflite_
     assert "the signatures of model.tflite differ from model.onnx" in problem
 
 
+@pytest.mark.slow
 def test_tflite_file_without_a_plan_or_of_another_bundle_is_a_problem(bundles, tflite_dir, tmp_path):
     respell(bundles, tflite_dir, lambda model: model.pop("metadata"))
     assert "has no plan in its metadata" in verify_bundle(tflite_dir).problems[0]

@@ -65,6 +65,7 @@ def test_unknown_delegate_hints_at_the_closest_name():
     assert error.value.hint == "did you mean `null`?"
 
 
+@pytest.mark.representatives(18)
 @pytest.mark.parametrize(
     ("inputs", "outputs", "told"),
     [
@@ -82,6 +83,7 @@ def test_every_delegate_refuses_buffers_that_do_not_fit(bundle_dir, name, inputs
         delegate.compile(bundle_dir / "stem.onnx").bind(inputs, outputs)
 
 
+@pytest.mark.representatives(24)
 @pytest.mark.parametrize("name", sorted(delegates))
 @pytest.mark.parametrize("content", [None, b"", b"not onnx at all"])
 def test_every_delegate_refuses_a_file_that_is_no_model(tmp_path, name, content):

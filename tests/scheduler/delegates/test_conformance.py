@@ -51,6 +51,7 @@ def agree(cases, folder, name, case):
 CHECKS = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 
+@pytest.mark.representatives(134)
 @pytest.mark.parametrize("op", OPERATORS)
 @pytest.mark.parametrize("name", OF_ONNX)
 @settings(max_examples=examples(4), suppress_health_check=CHECKS)

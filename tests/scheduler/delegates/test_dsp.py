@@ -37,6 +37,7 @@ def run(delegate, path, shape=(1, 4, 6, 6)):
     return output
 
 
+@pytest.mark.slow
 @pytest.mark.qnn
 def test_convolution_is_the_integer_one_within_a_step_of_the_output_scale(dsp, tmp_path):
     qdq.save_conv(tmp_path / "m.onnx")
@@ -74,6 +75,7 @@ def has_zero_in_range(case):
     return case.op != "Clip" or (case.constants["high"] >= 0 and (case.constants["low"] is None or case.constants["low"] <= 0))
 
 
+@pytest.mark.slow
 @pytest.mark.qnn
 @pytest.mark.parametrize("op", OPERATORS)
 def test_operator_in_int8_agrees_with_the_reference_or_is_refused(cases, dsp, tmp_path, op):
@@ -125,6 +127,7 @@ def test_operator_that_the_dsp_does_not_run_is_named_and_not_left_to_the_cpu(dsp
         dsp.compile(tmp_path / "m.onnx")
 
 
+@pytest.mark.slow
 @pytest.mark.qnn
 def test_second_compilation_reads_the_cache_and_computes_the_same(dsp, tmp_path):
     qdq.save_conv(tmp_path / "m.onnx")
@@ -146,6 +149,7 @@ def test_damaged_file_of_the_cache_is_made_again(dsp, tmp_path):
     assert kept.stat().st_size > 1000
 
 
+@pytest.mark.slow
 @pytest.mark.qnn
 def test_cache_that_cannot_be_written_is_done_without(tmp_path):
     (tmp_path / "file").write_text("")

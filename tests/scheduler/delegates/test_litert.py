@@ -47,6 +47,7 @@ def whole(bundle, x):
     return Sequential(bundle.file(bundle.manifest.whole)).run(x)
 
 
+@pytest.mark.slow
 def test_branches_run_on_interpreters_of_their_own_and_give_the_models_numbers(bundle):
     x = random_input(bundle)
     with Session(bundle, EVERYWHERE) as session:
@@ -76,6 +77,7 @@ def test_several_inferences_in_flight_do_not_mix(bundle):
         assert max_error(got, whole(bundle, x)) < 1e-5
 
 
+@pytest.mark.slow
 def test_batches_of_several_images_are_turned_one_by_one(tmp_path):
     bundle = exported(tmp_path, batch=3)
     x = random_input(bundle)
@@ -83,6 +85,7 @@ def test_batches_of_several_images_are_turned_one_by_one(tmp_path):
         assert max_error(session(x), whole(bundle, x)) < 1e-5
 
 
+@pytest.mark.slow
 def test_one_processor_on_litert_and_the_other_on_onnx_runtime_meet(int8):
     x = random_input(int8)
     with Session(int8, {"cpu": f"cpu{available_cores()[0]}", "dsp": "litert"}) as session:
@@ -171,6 +174,7 @@ with Session(Path(sys.argv[1]), {{"cpu": "litert", "dsp": "litert"}}) as session
 """
 
 
+@pytest.mark.slow
 def test_nothing_is_printed_by_native_code(bundle):
     result = python(RUN.format(before=""), bundle.path)
     assert (result.returncode, result.stdout.strip(), result.stderr) == (0, "(1, 5)", "")
@@ -187,6 +191,7 @@ def test_missing_package_is_told_with_the_install_line(bundle, monkeypatch):
         LiteRtDelegate().compile_from(bundle, "stem")
 
 
+@pytest.mark.slow
 def test_predecessor_of_the_package_is_used_where_it_is_what_there_is(bundle, tmp_path):
     """A package with the old name and the same interface, as boards have it."""
     assert importlib.util.find_spec("tflite_runtime") is None

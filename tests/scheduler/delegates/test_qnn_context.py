@@ -18,6 +18,7 @@ def code(file):
     return hashlib.sha256(next(a.s for a in node.attribute if a.name == "ep_cache_context")).hexdigest()
 
 
+@pytest.mark.slow
 @pytest.mark.qnn
 def test_code_for_a_chip_computes_what_the_subgraph_does_and_is_the_same_every_time(tmp_path):
 

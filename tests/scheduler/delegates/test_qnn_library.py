@@ -16,11 +16,13 @@ except MissingBackendError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.qnn
 def test_nothing_but_our_own_words_reaches_standard_output():
     assert qdq.python(LOAD).stdout == "unavailable: None\nloaded\n"
 
 
+@pytest.mark.slow
 @pytest.mark.qnn
 @pytest.mark.parametrize("library", ["libQnnHtp.so", "libonnxruntime_providers_qnn.so"])
 def test_removed_library_is_a_missing_backend_with_the_install_line(tmp_path, library):
@@ -32,6 +34,7 @@ def test_removed_library_is_a_missing_backend_with_the_install_line(tmp_path, li
     assert error.endswith(INSTALL)
 
 
+@pytest.mark.slow
 @pytest.mark.qnn
 @pytest.mark.parametrize("library", ["libQnnHtp.so", "libonnxruntime_providers_qnn.so"])
 def test_library_that_does_not_load_says_why(tmp_path, library):

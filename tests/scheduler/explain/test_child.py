@@ -17,6 +17,7 @@ def test_process_that_ends_before_it_answers_is_told_with_its_last_line(foreign)
         in_child("no such work", str(foreign["plain"]), "onnxruntime")
 
 
+@pytest.mark.slow
 def test_verdict_comes_back_by_places(foreign):
     pytest.importorskip("onnxruntime")
     verdict, _ = ask_runtime(foreign["plain"], "onnxruntime", "cpu")

@@ -27,6 +27,7 @@ def test_change_that_is_written_is_taken_and_computes_the_same(foreign, tmp_path
     assert [each.name for each in tmp_path.iterdir()] == ["mended.onnx"]
 
 
+@pytest.mark.slow
 def test_what_no_change_helps_is_offered_none(foreign):
     assert mend_file(explain_file(foreign["determinant"], "opencl"), "opencl", None).fix is None
 
@@ -37,6 +38,7 @@ def test_double_that_has_no_kernel_is_written_in_single_precision(foreign, tmp_p
     assert found.fix.max_error < 1e-5
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(("name", "problem"), [("plain", "nothing stops it"), ("determinant", "no change that is known helps")])
 def test_asking_for_a_file_where_there_is_no_change_is_refused(foreign, tmp_path, name, problem):
     with pytest.raises(UsageError, match=problem):

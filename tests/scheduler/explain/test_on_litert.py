@@ -34,6 +34,7 @@ def alone(code, folder):
     return any(step["op_name"] == "DELEGATE" for step in interpreter._get_ops_details())
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("name", CHAINS)
 def test_first_obstacle_and_partitions_are_those_of_operators_alone(foreign, tmp_path, name):
     found = explain_file(foreign[name], "litert")
@@ -47,6 +48,7 @@ def test_first_obstacle_and_partitions_are_those_of_operators_alone(foreign, tmp
     assert found.partitions == sum(a and not b for a, b in pairwise([*taken, False]))
 
 
+@pytest.mark.slow
 def test_tensors_between_the_parts_are_counted(foreign):
     assert explain_file(foreign["two_parts"], "litert").copies == 2
 

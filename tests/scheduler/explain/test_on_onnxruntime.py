@@ -26,6 +26,7 @@ def witness(path):
     return None
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("name", FOREIGN)
 def test_first_obstacle_is_the_one_of_its_own_message(foreign, name):
     found = explain_file(foreign[name], "onnxruntime", "cpu")
@@ -42,6 +43,7 @@ def test_first_obstacle_is_the_one_of_its_own_message(foreign, name):
     assert found.partitions == 0
 
 
+@pytest.mark.slow
 def test_casts_that_it_adds_for_half_precision_are_counted(tmp_path):
     half = onnx.TensorProto.FLOAT16
     chain = [conv(), node("Erf", ["c"], ["e"], "erf"), node("Relu", ["e"], ["y"], "relu")]
@@ -56,12 +58,14 @@ def test_casts_that_it_adds_for_half_precision_are_counted(tmp_path):
     assert explain_file(path, "onnxruntime", "cpu").copies == len(added)
 
 
+@pytest.mark.slow
 def test_shapes_that_it_computes_itself_are_gone_before_anything_is_asked(foreign):
     found = {op.name: op.taken for op in explain_file(foreign["foldable"], "onnxruntime", "cpu").operators}
     assert found["conv"] is True
     assert found["shape"] is None
 
 
+@pytest.mark.slow
 def test_provider_that_this_build_lacks_is_named_with_those_it_has(foreign):
     with pytest.raises(UnknownNameError, match="device of onnxruntime `tpu`") as error:
         explain_file(foreign["plain"], "onnxruntime", "tpu")

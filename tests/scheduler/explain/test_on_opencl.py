@@ -23,6 +23,7 @@ FIRST = {
 }
 
 
+@pytest.mark.representatives(4)
 @pytest.mark.parametrize("name", FOREIGN)
 def test_first_obstacle_is_the_one_that_stops_its_own_build(foreign, name):
     found = explain_file(foreign[name], "opencl")
@@ -37,6 +38,7 @@ def test_first_obstacle_is_the_one_that_stops_its_own_build(foreign, name):
     assert (said is None) == (not found.obstacles)
 
 
+@pytest.mark.slow
 def test_operators_behind_an_obstacle_are_told_too(foreign):
     found = explain_file(foreign["best_places"], "opencl")
     assert {op.name: op.taken for op in found.operators} == {"conv": True, "best": False}

@@ -21,6 +21,7 @@ def witness(path):
     return None
 
 
+@pytest.mark.representatives(3)
 @pytest.mark.parametrize("name", [*FOREIGN, *CHAINS])
 def test_first_obstacle_is_the_one_of_its_own_message(foreign, name):
     found = explain_file(foreign[name], "openvino", "cpu")

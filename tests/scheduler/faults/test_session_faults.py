@@ -124,6 +124,7 @@ def test_network_that_has_no_number_there_is_no_fault(bundle_dir):
         assert session.decisions == ()
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("way", ["run", "submit"])
 def test_call_that_hangs_is_left_behind_for_good_and_the_inference_is_done(bundle_dir, way):
     broken = Broken(None, None, "hang")
@@ -139,6 +140,7 @@ def test_call_that_hangs_is_left_behind_for_good_and_the_inference_is_done(bundl
         assert np.allclose(session(x), onnx_runtime.output(bundle_dir / "model.onnx", x), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_several_in_flight_lose_nothing_when_a_delegate_fails_again_and_again(bundle_dir):
     rng = np.random.default_rng(1)
     wrong = [RuntimeError("it broke") if each < 0.2 else "nan" if each < 0.3 else None for each in rng.random(300)]
@@ -173,6 +175,7 @@ def test_hang_loses_none_of_those_that_wait_for_a_free_lane(bundle_dir):
         broken.release.set()
 
 
+@pytest.mark.slow
 def test_nothing_of_a_session_is_left_after_a_hang_in_flight(bundle_dir):
     broken = Broken(*[None] * 4, "hang")
 

@@ -97,6 +97,7 @@ def test_list_longer_than_the_file_is_refused():
         FORMAT.decode(content)
 
 
+@pytest.mark.slow
 def test_file_that_names_one_part_many_times_ends():
     """A list of a million references to one list of a million references."""
     tables = {"Root": {"a": (0, "[Mid]")}, "Mid": {"b": (0, "[Leaf]")}, "Leaf": {"c": (0, "bool")}}

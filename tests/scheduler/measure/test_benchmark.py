@@ -58,6 +58,7 @@ def test_ideal_is_the_sum_over_segments_of_the_slowest_branch(bundle_dir):
         assert ideal_ms(session, alone) == 1 + 3 + 5 + 0.5
 
 
+@pytest.mark.slow
 def test_efficiency_is_ideal_over_measured_in_the_same_round_and_both_are_at_least_the_known_costs(bundle_dir):
     cost = NullDelegate({"stem": 0.02, "s1.cpu": 0.02, "s1.gpu": 0.04, "s2.cpu": 0.03, "s2.gpu": 0.01})
     result = measured(bundle_dir, {"cpu": "null", "gpu": "null"}, rounds=1, delegates={"null": cost})
@@ -90,6 +91,7 @@ class SlowAlone(NullDelegate):
         return Compiled(shapes.inputs, shapes.outputs, 0.0)
 
 
+@pytest.mark.slow
 def test_efficiency_is_at_most_one_although_subgraphs_are_slower_alone(bundles, tmp_path):
     delegate = SlowAlone()
     with Session(bundles.two_branches(tmp_path / "b"), {"cpu": "null", "gpu": "null"}, delegates={"null": delegate}) as session:

@@ -11,6 +11,7 @@ def work(turns: int) -> int:
     return sum(i * i for i in range(turns))
 
 
+@pytest.mark.slow
 def test_work_that_differs_from_run_to_run_is_told_to_be_unsteady():
     runs = iter(range(10_000))
     found = time_steadily({"wild": lambda: work(2_000 if next(runs) % 2 else 60_000)}, serial=True)["wild"]
@@ -28,6 +29,7 @@ def test_no_round_is_begun_after_the_end_and_too_few_rounds_tell_nothing():
     assert len(runs) <= 3
 
 
+@pytest.mark.slow
 def test_contestants_take_turns_and_each_has_its_own_time():
     order = []
     found = time_steadily(

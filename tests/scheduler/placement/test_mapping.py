@@ -120,6 +120,7 @@ def test_int8_dsp_without_its_package_has_a_stand_in_that_names_the_install_line
     assert install_line("qnn") in said
 
 
+@pytest.mark.slow
 def test_dsp_that_is_asked_for_by_name_without_its_package_is_a_missing_backend():
     code = (
         "import sys\nsys.modules['onnxruntime_qnn'] = None\n"

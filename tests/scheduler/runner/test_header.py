@@ -20,6 +20,7 @@ def path(tmp_path_factory):
     return exported_file(tmp_path_factory.mktemp("header"), lambda path: two_branches(path, 1, ("cpu", "gpu", "dsp")))
 
 
+@pytest.mark.slow
 def test_the_header_states_the_file_that_it_fits(path):
     content = path.read_bytes()
     text = plan_header(content, path)

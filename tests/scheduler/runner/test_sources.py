@@ -17,6 +17,7 @@ def bundle(tmp_path_factory):
     return exported(tmp_path_factory.mktemp("sources"), two_branches)
 
 
+@pytest.mark.slow
 def test_the_folder_has_all_that_is_built(bundle, tmp_path):
     names = write_runner(bundle, tmp_path / "runner")
     assert sorted(path.name for path in (tmp_path / "runner").iterdir()) == names

@@ -61,6 +61,7 @@ def sessions(bundle_dir):
         yield gpu, {"both": both, "cpu alone": alone}
 
 
+@pytest.mark.slow
 def test_another_plan_is_run_while_a_processor_is_busy_and_the_first_again_when_it_is_free(bundle_dir, sessions):
     gpu, both = sessions
     session = AdaptiveSession(both, RULES, quiet=3)
@@ -84,6 +85,7 @@ def test_another_plan_is_run_while_a_processor_is_busy_and_the_first_again_when_
     assert "gpu takes" in session.decisions[0].reason
 
 
+@pytest.mark.slow
 def test_looks_run_beside_inferences_which_keep_their_plan(sessions):
     gpu, both = sessions
     session = AdaptiveSession(both, RULES, quiet=3)
@@ -117,6 +119,7 @@ def test_policy_that_is_told_the_same_decides_the_same(sessions):
     assert state.present == session.present
 
 
+@pytest.mark.slow
 def test_undisturbed_times_are_those_of_the_steps(sessions):
     _, both = sessions
     found = AdaptiveSession(both, quiet=2).alternatives

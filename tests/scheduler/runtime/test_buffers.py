@@ -142,6 +142,7 @@ def networks(draw):
     return plan, [Tensor(name, shape, "", ()) for name, shape in sizes.items()]
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(networks(), st.sampled_from(sorted(planners)))
 def test_tensors_that_may_be_alive_at_once_never_overlap(network, planner):

@@ -48,6 +48,7 @@ def test_second_try_that_fails_is_the_error():
         found.result(60)
 
 
+@pytest.mark.slow
 def test_first_future_keeps_nothing_of_the_second_try_once_it_is_done():
     class Held:
         def run(self):

@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -132,6 +133,7 @@ def finish(play):
         play.end(play.data.draw(st.sampled_from(sorted(play.running))))
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(played(), st.data())
 def test_each_step_runs_once_in_each_lane_after_what_it_reads_in_any_order_of_completion(case, data):
@@ -148,6 +150,7 @@ def test_each_step_runs_once_in_each_lane_after_what_it_reads_in_any_order_of_co
     assert play.machine.in_flight == 0
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(played(), st.data())
 def test_any_failing_step_winds_its_lane_down_and_lets_the_others_finish(case, data):
@@ -162,6 +165,7 @@ def test_any_failing_step_winds_its_lane_down_and_lets_the_others_finish(case, d
     assert play.ends == {0: Fail(0, broken, "broken")} | {lane: Finish(lane) for lane in range(1, lanes)}
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(played(), st.data())
 def test_subgraphs_may_be_placed_elsewhere_between_any_two_steps_and_the_next_start_is_there(case, data):
@@ -184,6 +188,7 @@ def test_subgraphs_may_be_placed_elsewhere_between_any_two_steps_and_the_next_st
     assert play.ran == Counter({(lane, step): 1 for lane in range(lanes) for step in plan.order})
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(played(), st.data())
 def test_copy_goes_its_own_way_and_equal_keys_answer_alike(case, data):

@@ -157,6 +157,7 @@ def test_close_waits_for_what_is_in_flight_and_leaves_no_thread(bundle_dir):
         session.submit(numbers())
 
 
+@pytest.mark.slow
 def test_session_that_was_never_closed_ends_its_threads(bundle_dir):
     session = Session(bundle_dir)
     session.submit(numbers()).result(60)

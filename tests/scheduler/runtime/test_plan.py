@@ -70,6 +70,7 @@ def test_steps_stand_as_given_as_far_as_what_they_read_allows(reads, shuffled):
     assert list(plan.order.values()) == list(range(len(reads)))
 
 
+@pytest.mark.slow
 def test_longest_chain_that_a_bundle_may_hold_is_ordered():
     length = 20_000
     chain = [subgraph(f"n{i}", (f"t{i}",), (f"t{i + 1}",)) for i in reversed(range(length))]

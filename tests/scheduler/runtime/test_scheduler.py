@@ -74,6 +74,7 @@ def test_every_future_holds_the_output_of_its_own_bundle_and_input(folders, mapp
         assert np.allclose(scheduler.run(numbers(7), "b"), wanted(folders["b"], numbers(7)), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_callers_of_several_threads_get_their_own(folders):
     right = []
     with Scheduler(folders) as scheduler:
@@ -186,6 +187,7 @@ def test_threads_end_with_it_and_closing_twice_is_fine(folders):
         scheduler.submit(numbers(), "a")
 
 
+@pytest.mark.slow
 def test_scheduler_that_nobody_closed_leaves_no_thread(folders):
     before = set(threads())
     scheduler = Scheduler(folders)
@@ -213,6 +215,7 @@ def test_folders_give_their_names(folders):
             scheduler.submit(numbers())
 
 
+@pytest.mark.slow
 def test_bundles_of_other_processors_share_what_they_have_in_common(bundles, folders, tmp_path):
     builder = bundles.Builder(tmp_path / "c")
     builder.conv("c.dsp", "c", "dsp", "x", "y", 4)

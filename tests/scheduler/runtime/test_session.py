@@ -91,6 +91,7 @@ def test_processor_cannot_be_mapped_and_left_out(bundle_dir):
         Session(bundle_dir, {"gpu": "cpu0"}, processors=["cpu"])
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(10))
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=6))
 def test_each_run_depends_on_its_own_input_alone(bundle_once, seeds):
@@ -138,6 +139,7 @@ def test_close_leaves_no_thread_and_no_affinity_behind(bundle_dir):
     session.close()
 
 
+@pytest.mark.slow
 def test_session_that_was_never_closed_ends_its_threads_with_it(bundle_dir):
     session = Session(bundle_dir, {"gpu": "reference"})
     session(numbers())
@@ -321,6 +323,7 @@ def test_file_that_does_not_fit_its_tensors_is_named(bundles, bundle_dir):
     assert threads() == []
 
 
+@pytest.mark.slow
 def test_missing_onnx_runtime_is_a_missing_backend_with_the_install_line(bundle_dir, tmp_path):
     code = (
         "import sys; sys.modules['onnxruntime'] = None\n"
@@ -335,6 +338,7 @@ def test_missing_onnx_runtime_is_a_missing_backend_with_the_install_line(bundle_
     assert issubclass(MissingBackendError, StretchError)
 
 
+@pytest.mark.slow
 def test_interrupt_in_a_run_leaves_the_session_usable(bundle_dir):
     slow = NullDelegate({"s1.gpu": 0.3})
     x = numbers()

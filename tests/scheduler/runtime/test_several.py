@@ -186,6 +186,7 @@ def play(users, asked, lengths, several):
     return log
 
 
+@pytest.mark.slow
 @given(worlds())
 def test_nothing_is_lost_steps_come_in_order_and_the_same_events_have_the_same_answers(world):
     users, asked, lengths = world
@@ -223,6 +224,7 @@ def _check_steps(users, log):
             running[start.queue] = (*key, start.step)
 
 
+@pytest.mark.slow
 @given(worlds())
 def test_no_step_starts_while_one_with_an_earlier_deadline_waits_for_the_same_queue(world):
     users, asked, lengths = world

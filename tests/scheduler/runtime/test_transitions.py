@@ -55,6 +55,7 @@ class Follower:
         return answer
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_remembered_answers_are_those_of_the_state_machine_in_any_order(machine, data):
     table = Transitions(tuple)
@@ -62,6 +63,7 @@ def test_remembered_answers_are_those_of_the_state_machine_in_any_order(machine,
         infer(data, Follower(machine, table))
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_table_stays_as_small_as_the_plan_whatever_the_order(machine, data):
     table = Transitions(tuple)

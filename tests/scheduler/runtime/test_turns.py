@@ -154,6 +154,7 @@ def test_each_that_waits_gets_its_turn_once_in_the_order_of_deadlines_and_priori
     assert [keys[each] for each in order] == sorted(keys.values())
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 20), min_size=20, max_size=80), st.lists(st.integers(1, 20), min_size=20, max_size=80), st.integers(1, 4))
 def test_two_who_always_want_a_queue_differ_by_one_step_each_at_most(one, other, weight):
     found = turns(a=float(weight))

@@ -59,6 +59,7 @@ def test_calls_that_end_in_time_are_not_told():
     assert hears.calls == []
 
 
+@pytest.mark.slow
 def test_watch_keeps_nobody_alive_and_ends_with_its_owner():
     hears = Hears()
     hears.watch = Watch(1000.0, hears.overdue)
@@ -137,6 +138,7 @@ def test_call_that_takes_longer_than_it_may_ends_the_run_and_the_session(bundle_
     stuck.free.set()
 
 
+@pytest.mark.slow
 def test_interrupt_while_a_call_hangs_leaves_the_session_without_waiting_for_it(bundle_dir):
     stuck = Stuck({"s1.gpu"})
     timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))

@@ -131,6 +131,7 @@ def test_request_whose_time_is_over_is_not_begun_and_says_so_at_once(held):
     assert service.outcomes() == {"done": 1, "late": 0, "failed": 0, "expired": 1, "refused": 0, "cancelled": 0}
 
 
+@pytest.mark.slow
 def test_request_that_ends_after_its_deadline_is_answered_and_counted_as_late(held):
     delegate, session = held
     with Service(session) as service:

@@ -48,18 +48,21 @@ def test_deadline_that_is_shorter_than_somebody_else_s_subgraph_is_refused_and_n
     assert found.kept["short"].worst_ms > 5
 
 
+@pytest.mark.slow
 def test_without_a_deadline_there_has_to_be_room_for_the_next_request():
     assert admit([whole("a", "cpu", 9.9)], [Demand(100)]).holds
     assert not admit([Network("a", *chain([{"cpu": (0, 9, 0)}, {"gpu": (0, 9, 0)}, {"dsp": (0, 9, 0)}]))], [Demand(100)], in_flight=2).holds
     assert admit([Network("a", *chain([{"cpu": (0, 9, 0)}, {"gpu": (0, 9, 0)}, {"dsp": (0, 9, 0)}]))], [Demand(90)], in_flight=3).holds
 
 
+@pytest.mark.slow
 def test_a_hundred_per_second_for_the_first_does_not_starve_the_rare_one():
     found = admit([whole("often", "cpu", 5.0), whole("rare", "cpu", 20.0)], [Demand(100, 40.0), Demand(2, 300.0)])
     assert found.holds
     assert found.kept["rare"].requests >= 90
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(8), phases=(Phase.explicit, Phase.generate))
 @given(st.integers(1, 8), st.integers(1, 8), st.integers(30, 90), st.integers(30, 90))
 def test_what_is_held_is_held_at_the_factor_too_and_busy_is_work_over_time(one, other, first, second):

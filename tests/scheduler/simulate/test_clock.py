@@ -93,6 +93,7 @@ def order(trace):
     return {(a.name, b.name) for a in trace.spans for b in trace.spans if a.end_ns <= b.start_ns and a is not b}
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(30))
 @given(timed_plans(), st.integers(1, 4), st.sampled_from([None, Arrivals("periodic", 9.0), Arrivals("poisson", 9.0)]))
 def test_nothing_runs_two_steps_at_once_and_no_work_is_lost(network, in_flight, arrivals):
@@ -149,6 +150,7 @@ def test_latency_does_not_fall_as_a_load_grows(network, data):
     assert latency(more) <= latency(0) + length + 1e-6
 
 
+@pytest.mark.slow
 @given(chains, st.integers(0, 3), st.integers(1, 3))
 def test_same_seed_gives_the_same_numbers_and_another_one_others(network, seed, in_flight):
     scene = {"runs": 4, "jitter": 0.1, "in_flight": in_flight, "arrivals": Arrivals("poisson", 5.0)}

@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -143,6 +144,7 @@ def write(folder, segments):
     return load_bundle(builder.write(arriving))
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(25))
 @given(networks(), st.integers(2, 3))
 def test_events_of_the_executor_are_those_of_the_simulation(network, lanes):

@@ -91,6 +91,7 @@ def test_probe_is_over_when_its_work_is_done_at_the_rates_of_the_time(ms, stretc
         now, done, rate = now + lasts, done + lasts * rate, after
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(20))
 @given(st.integers(2, 4), st.sampled_from([None, Arrivals("poisson", 20.0)]), st.integers(0, 3))
 def test_inferences_in_flight_end_on_the_plan_they_began_on(in_flight, arrivals, seed):
@@ -101,6 +102,7 @@ def test_inferences_in_flight_end_on_the_plan_they_began_on(in_flight, arrivals,
     assert {frozenset(each) for each in steps} <= {frozenset(each.plan.subgraphs) for each in (BOTH, CPU, GPU)}
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(30))
 @given(timed_plans(), timed_plans(), st.integers(1, 3), st.integers(1, 2))
 def test_users_share_processors_and_none_runs_two_steps_at_once(one, other, in_flight, theirs):
@@ -114,6 +116,7 @@ def test_users_share_processors_and_none_runs_two_steps_at_once(one, other, in_f
     assert found.elapsed_ms == pytest.approx(max(trace.end_ns for trace in found.users[0].traces) / 1e6)
 
 
+@pytest.mark.slow
 @given(chains, st.integers(1, 3))
 def test_company_that_asks_for_nothing_changes_nothing(network, in_flight):
     scene = Scene(runs=5, in_flight=in_flight)

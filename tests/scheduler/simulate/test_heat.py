@@ -62,6 +62,7 @@ def test_moment_of_a_step_is_when_the_temperature_gets_there_and_agrees_with_sma
     assert 25 - 1e-9 <= heat.temperature_c <= 65
 
 
+@pytest.mark.slow
 def test_hot_chip_slows_down_by_steps_and_latency_with_it():
     heat = Heat(CHIP, GPU)
     found = run(heat, Scene(runs=4000))
@@ -74,6 +75,7 @@ def test_hot_chip_slows_down_by_steps_and_latency_with_it():
     assert max(found.latencies_ms) <= 200.0 + 1e-6
 
 
+@pytest.mark.slow
 @given(chains)
 def test_chip_that_draws_nothing_changes_nothing(network):
     made = Network("n", *network)
@@ -82,6 +84,7 @@ def test_chip_that_draws_nothing_changes_nothing(network):
     assert cold.temperature_c == 25.0
 
 
+@pytest.mark.slow
 @given(st.floats(0.1, 8), st.floats(0.1, 8))
 def test_more_power_is_never_quicker_nor_colder(one, other):
     less, more = sorted((one, other))

@@ -1,3 +1,4 @@
+import pytest
 from hypothesis import given
 
 from scheduler.simulate.clock import Clock
@@ -6,6 +7,7 @@ from scheduler.simulate.scene import Scene
 from tests.scheduler.simulate.test_clock import chains, timed_plans
 
 
+@pytest.mark.slow
 @given(chains)
 def test_policy_expects_of_a_chain_what_the_simulation_takes(network):
     made = Network("n", *network)
@@ -13,6 +15,7 @@ def test_policy_expects_of_a_chain_what_the_simulation_takes(network):
     assert abs(alternative_of(made).expected_ms({}) - ms) < 1e-6
 
 
+@pytest.mark.slow
 @given(timed_plans())
 def test_every_step_waits_for_those_that_write_what_it_reads(network):
     plan, _, times = network

@@ -31,6 +31,7 @@ def segments():
     return st.lists(st.dictionaries(st.sampled_from(PROCESSORS), branch, min_size=1, max_size=3), min_size=1, max_size=3)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(40))
 @given(segments(), segments(), st.integers(1, 3), st.one_of(st.none(), st.integers(1, 60)), st.integers(0, 3))
 def test_the_runtime_s_machine_told_the_same_decides_the_same(one, other, lanes, deadline, seed):

@@ -18,6 +18,7 @@ def output(program):
     return subprocess.run([sys.executable, "-c", START + program], capture_output=True, text=True, check=True).stdout.split()
 
 
+@pytest.mark.slow
 def test_interruption_takes_effect_at_the_end_of_the_block():
     program = """
 try:
@@ -32,6 +33,7 @@ print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
     assert output(program) == ["inside", "interrupted", "True"]
 
 
+@pytest.mark.slow
 def test_programs_own_handler_is_left_alone():
     program = """
 signal.signal(signal.SIGINT, lambda number, frame: print("own"))

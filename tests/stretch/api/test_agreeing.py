@@ -57,6 +57,7 @@ def test_requests_that_cannot_be_measured_are_refused_before_any_work(images, tm
         branch("tiny_resnet", "pixel6", weights="none", **{key: there[key] if value == "there" else value for key, value in asked.items()})
 
 
+@pytest.mark.slow
 def test_agreement_that_no_design_is_predicted_to_reach_is_refused_with_the_nearest_one(images, tmp_path):
     request = {"config": LOOSE, "weights": "none", "images": images, "image_count": 48}
     with pytest.raises(InfeasibleError, match="is predicted to see the original's class in 100") as caught:
@@ -90,6 +91,7 @@ def test_design_is_chosen_by_the_agreement_that_is_asked_for(images, tmp_path, m
     assert found.plan.run.makespan_ms >= free.plan.run.makespan_ms
 
 
+@pytest.mark.slow
 def test_repaired_network_agrees_and_its_bundle_says_how_often(images, tmp_path):
     request = {"config": LOOSE, "weights": "none", "images": images, "image_count": 48}
     before = branch("tiny_resnet", specified("pixel6"), **request)
@@ -103,6 +105,7 @@ def test_repaired_network_agrees_and_its_bundle_says_how_often(images, tmp_path)
     assert result.to_json()["agreement"]["value"] == 1.0
 
 
+@pytest.mark.slow
 def test_training_on_makes_what_was_measured_void(images, tmp_path):
     result = branch("tiny_resnet", specified("pixel6"), config=LOOSE, weights="none", images=images, image_count=48)
     assert result.agreement is not None

@@ -23,6 +23,7 @@ def made():
     return branch("tiny_resnet", "pixel6", config=PlanConfig(alpha=1000.0, beta=1000.0, macs=(0.5, 2.0), segment_macs=0.1), weights="none")
 
 
+@pytest.mark.slow
 def test_json_is_the_answer(made):
     data = made.to_json()
     assert list(data) == list(BranchedAnswer.__struct_fields__)

@@ -53,6 +53,7 @@ def test_printed_result_is_a_summary_of_a_few_lines(made):
         assert part in text
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("mode", ["train", "eval"])
 def test_saved_bundle_computes_what_the_trained_network_computes(made, tmp_path, mode):
     untrained = copy.deepcopy(made.model)
@@ -72,6 +73,7 @@ def test_saved_bundle_computes_what_the_trained_network_computes(made, tmp_path,
     assert np.abs(expected(untrained, x) - want).max() > 100 * slack
 
 
+@pytest.mark.slow
 def test_bundle_of_a_trained_network_says_so_and_one_of_a_network_as_built_does_not(made, tmp_path):
     made.save(tmp_path / "built")
     assert load_bundle(tmp_path / "built").manifest.weights.source == "random"
@@ -84,6 +86,7 @@ def test_bundle_of_a_trained_network_says_so_and_one_of_a_network_as_built_does_
     assert UNKNOWN_ACCURACY not in made.warnings
 
 
+@pytest.mark.slow
 def test_saved_bundle_is_the_one_that_branch_writes_at_once(made, tmp_path):
     made.save(str(tmp_path / "saved"))
     at_once = branch("tiny_resnet", "pixel6", config=LOOSE, weights="none", out=str(tmp_path / "at_once"))
@@ -106,6 +109,7 @@ def test_controls_that_were_left_out_before_can_be_saved(tmp_path):
     assert result.manifest.controls == {}
 
 
+@pytest.mark.slow
 def test_original_in_the_bundle_is_the_one_that_was_branched_whatever_became_of_it_since(tmp_path):
     module = tiny_resnet().eval()
     x = np.random.default_rng(1).standard_normal((1, 3, 32, 32)).astype(np.float32)
@@ -116,12 +120,14 @@ def test_original_in_the_bundle_is_the_one_that_was_branched_whatever_became_of_
     assert np.abs(onnx_runtime.output(tmp_path / "b/controls/original.onnx", x) - want).max() <= 1e-4 * np.abs(want).max()
 
 
+@pytest.mark.slow
 def test_network_in_double_precision_is_saved(made, tmp_path):
     made.model.double()
     made.save(tmp_path / "b")
     assert {p.dtype for p in made.model.parameters()} == {torch.float64}
 
 
+@pytest.mark.slow
 def test_steps_are_told(made, tmp_path):
     told = []
     made.save(tmp_path / "b", progress=told.append)
@@ -134,6 +140,7 @@ def test_plan_of_a_dry_run_is_not_saved(tmp_path):
         result.save(tmp_path / "b")
 
 
+@pytest.mark.slow
 def test_folder_of_others_is_refused_and_stays(made, tmp_path):
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(StretchError, match=r"the folder holds something else, `thesis.tex`"):
@@ -141,6 +148,7 @@ def test_folder_of_others_is_refused_and_stays(made, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+@pytest.mark.slow
 def test_network_that_diverged_is_not_saved(made, tmp_path):
     with torch.no_grad():
         next(made.model.parameters()).fill_(float("nan"))

@@ -24,6 +24,7 @@ def small():
     return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Sequential(nn.Conv2d(4, 2, 1), nn.Dropout(0.5)))
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(60), deadline=None)
 @given(data=st.data())
 def test_module_in_any_state_is_copied_and_left_as_it_was(data):

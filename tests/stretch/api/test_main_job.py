@@ -40,6 +40,7 @@ def test_model_becomes_a_bundle_for_the_device_s_processors(tmp_path, model, dev
     assert set(bundle.manifest.controls) == {"original", "sequential_same_macs"}
 
 
+@pytest.mark.slow
 def test_design_of_a_bundle_builds_the_same_model_again(tmp_path):
     first = branch("tiny_resnet", "pixel6", config=LOOSE, weights="none")
     path = tmp_path / "design.toml"
@@ -51,6 +52,7 @@ def test_design_of_a_bundle_builds_the_same_model_again(tmp_path):
         assert torch.equal(value, second.model.state_dict()[key])
 
 
+@pytest.mark.slow
 def test_dry_run_plans_and_builds_nothing(tmp_path):
     result = branch("tiny_resnet", "pixel6", out=tmp_path / "b", config=LOOSE, weights="none", dry_run=True)
     assert result.model is None
@@ -58,6 +60,7 @@ def test_dry_run_plans_and_builds_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_module_may_be_given_instead_of_a_name():
     result = branch(tiny_resnet(), load_device("pixel6"), config=LOOSE, input_shape=(1, 3, 32, 32))
     assert result.weights_source == "given"
@@ -91,6 +94,7 @@ MODULES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", MODULES.values(), ids=MODULES.keys())
 def test_module_and_random_numbers_are_left_as_they_were(make, tmp_path):
     module = make()
@@ -105,6 +109,7 @@ def test_module_and_random_numbers_are_left_as_they_were(make, tmp_path):
     assert abs(got - want.detach().numpy()).max() <= 1e-4 * want.abs().max().item()
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
@@ -121,6 +126,7 @@ def test_module_and_random_numbers_are_left_as_they_were_after_an_error(argument
     assert state_of(module) == before
 
 
+@pytest.mark.slow
 def test_options_of_the_planner_may_be_given_by_name():
     by_name = {"alpha": 1000, "beta": 1000, "macs": (0.7, 1.4)}
     first = branch("tiny_resnet", "pixel6", weights="none", dry_run=True, **by_name)
@@ -147,6 +153,7 @@ def test_option_that_cannot_be_is_refused_by_its_argument(options, error, words)
     assert "--" not in f"{caught.value.message} {caught.value.hint}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", ["none", "default"])
 def test_named_model_leaves_random_numbers_as_they_were(weights, tmp_path):
     before = snapshot.of_random_state()
@@ -154,6 +161,7 @@ def test_named_model_leaves_random_numbers_as_they_were(weights, tmp_path):
     assert snapshot.of_random_state() == before
 
 
+@pytest.mark.slow
 def test_paths_may_be_strings(tmp_path):
     first = branch("tiny_resnet", "pixel6", config=LOOSE, weights="none")
     (tmp_path / "design.toml").write_text(design_to_toml(first.plan.design))
@@ -180,6 +188,7 @@ class Wrapped(torch.nn.Module):
         return self.around(self.inner(x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "around",
     [lambda y: (y, y), lambda y: (y,), lambda y: {"logits": y}, lambda y: [y]],
@@ -243,6 +252,7 @@ def test_design_with_a_processor_the_device_lacks_is_refused():
         branch("tiny_resnet", "pixel6", design=draft, weights="none")
 
 
+@pytest.mark.slow
 def test_json_has_the_keys_of_the_contract():
     data = branch("tiny_resnet", "mi9", config=LOOSE, weights="none").to_json()
     assert data.keys() >= {
@@ -267,6 +277,7 @@ def test_json_has_the_keys_of_the_contract():
             assert each.keys() >= {"processor", "depth", "width", "entry", "join", "macs", "predicted_ms"}
 
 
+@pytest.mark.slow
 def test_images_calibrate_the_model_before_it_is_exported(tmp_path):
     import numpy as np
 
@@ -318,6 +329,7 @@ def test_folder_without_images_is_refused_and_no_bundle_is_left(tmp_path):
     assert not (tmp_path / "b").exists()
 
 
+@pytest.mark.slow
 def test_preprocessing_that_is_given_counts_instead_of_the_modules_own(tmp_path):
     module = tiny_resnet()
     module.preprocessing = {"mean": (0.1, 0.2, 0.3), "crop": 0.5}

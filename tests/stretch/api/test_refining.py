@@ -52,6 +52,7 @@ class Interrupt:
             raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_bundle_takes_its_own_place_and_states_its_agreement(bundle, images):
     before = load_bundle(bundle).manifest
     told = []
@@ -72,6 +73,7 @@ def test_bundle_takes_its_own_place_and_states_its_agreement(bundle, images):
     assert sorted(path.name for path in bundle.parent.iterdir()) == ["bundle", "images"]
 
 
+@pytest.mark.slow
 def test_interrupted_call_goes_on_and_writes_what_one_that_never_stopped_writes(bundle, images, monkeypatch):
     whole = refine_bundle(bundle, images, out=bundle.parent / "whole", **ASKED)
     before = tree(bundle)
@@ -91,6 +93,7 @@ def test_interrupted_call_goes_on_and_writes_what_one_that_never_stopped_writes(
     assert answer.agreement.error_after == pytest.approx(whole.agreement.error_after, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_checkpoint_of_other_images_is_refused_and_nothing_changes(bundle, images, monkeypatch):
     monkeypatch.setattr(checkpoints, "EVERY_S", 0.0)
     with pytest.raises(KeyboardInterrupt):
@@ -162,6 +165,7 @@ def test_network_whose_outputs_are_no_classes_is_judged_by_their_error(tmp_path,
     assert load_bundle(tmp_path / "b").manifest.agreement.error == answer.agreement.error_after
 
 
+@pytest.mark.slow
 def test_bundle_of_several_outputs_is_refined_in_all_of_them(tmp_path):
     module, shape = form("pyramid")
     loose = {"alpha": 1000.0, "beta": 1000.0, "balance": 0.001, "macs": (0.4, 2.0), "segment_macs": 0.1}

@@ -33,6 +33,7 @@ def test_network_that_can_be_traced_has_no_opaque_operators():
     assert (captured.refusal, captured.opaque) == ("", ())
 
 
+@pytest.mark.slow
 def test_network_that_cannot_be_traced_says_why_and_which_operators_are_opaque():
     captured = capture(network(Attention), (1, 3, 8, 8), "net")
     assert "not supported" in captured.refusal

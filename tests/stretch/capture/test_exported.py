@@ -78,6 +78,7 @@ class Tokens(nn.Module):
         return self.head(nn.functional.gelu(x)[:, 0])
 
 
+@pytest.mark.slow
 def test_attention_becomes_products_and_a_softmax_and_views_launch_nothing():
     module = Tokens().eval()
     graph = capture_exported(module, (1, 3, 16, 16), "tokens")
@@ -131,6 +132,7 @@ class InPlace(nn.Module):
         return y.mean((2, 3)), y
 
 
+@pytest.mark.slow
 def test_changes_in_place_count_for_whoever_reads_later_and_all_outputs_are_kept():
     graph = capture_exported(InPlace(), (1, 3, 8, 8))
     kinds = [op.attrs.get("variant", op.kind) for op in graph.ops]

@@ -39,6 +39,7 @@ def close(got, want):
     return float((got - want).detach().abs().max()) <= 1e-4 * max(1e-3, float(want.detach().abs().max()))
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.__name__)
 def test_network_is_computed_as_torch_computes_it_for_any_number_of_images(pattern):
     module = network(pattern)
@@ -60,6 +61,7 @@ def test_patterns_behind_each_other_are_computed_whatever_the_batch_they_were_ca
         assert close(model(x), module(x))
 
 
+@pytest.mark.representatives(7)
 @pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.__name__)
 def test_parameters_learn_as_in_the_network(pattern):
     """The gradient of everything that reaches the input is the network's own, so that of each weight before it is, too."""
@@ -88,6 +90,7 @@ def test_graph_and_state_come_back_from_text_and_state_dict():
         assert torch.equal(other(x), model(x))
 
 
+@pytest.mark.slow
 def test_weights_have_the_shapes_that_the_graph_states_and_are_the_networks_own():
     module = network(PATTERNS[0])
     captured = capture_runnable(module, SHAPE, "net")
@@ -100,6 +103,7 @@ def test_weights_have_the_shapes_that_the_graph_states_and_are_the_networks_own(
     assert {key for own in op_weights(built(captured)).values() for key in own} >= {"weight", "constant_0", "running_mean"}
 
 
+@pytest.mark.slow
 def test_names_of_modules_are_names_of_operators():
     graph = capture_runnable(network(PATTERNS[0]), SHAPE, "net").graph
     assert {"0_0", "0_1", "0_2", "1_norm", "1_qkv_part", "1_proj", "2_2"} <= set(graph.by_name)

@@ -97,6 +97,7 @@ def test_network_that_decides_by_shapes_is_captured_and_computes_what_it_compute
     assert captured.graph.params > 0
 
 
+@pytest.mark.slow
 def test_shapes_and_symbols_give_the_same_graph_of_a_network_that_needs_neither(captured):
     module = captured("tiny_mobilenet").module
     shape = captured("tiny_mobilenet").graph.input.shape

@@ -99,6 +99,7 @@ def loop(bundle):
 DAMAGES = [delete, truncate, swap, flip, escape, link_away, newer, unknown_key, garble, forget_manifest, loop]
 
 
+@pytest.mark.representatives(21)
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
 @pytest.mark.parametrize("verb", ["run", "explain"])
 def test_damaged_bundle_is_refused_and_left_as_it_is(capsys, bundle, damage, verb):
@@ -142,6 +143,7 @@ def test_newer_schema_is_said_to_need_an_upgrade(capsys, bundle):
     assert "upgrade" in result.message + result.hint
 
 
+@pytest.mark.slow
 def test_sound_bundle_passes_the_same_checks(capsys, bundle):
     assert call(capsys, "verify", bundle).code == 0
     assert call(capsys, "run", bundle, *QUICK).code == 0
@@ -185,18 +187,21 @@ def test_input_file_that_is_no_array_is_named(capsys, bundle, tmp_path, content)
     assert "x.npy" in result.message
 
 
+@pytest.mark.slow
 def test_trace_that_cannot_be_written_is_named(capsys, bundle, tmp_path):
     result = call(capsys, "run", bundle, "--trace", tmp_path / "absent" / "trace.json", *QUICK)
     assert result.code == 1
     assert "trace.json" in result.message
 
 
+@pytest.mark.slow
 def test_missing_onnx_runtime_gives_the_install_line(bundle):
     result = spawn("import sys\nsys.modules['onnxruntime'] = None", "run", bundle)
     assert result.code == 5
     assert "pip install onnxruntime" in result.message
 
 
+@pytest.mark.slow
 def test_running_a_bundle_imports_no_torch(bundle):
     code = "import sys\nsys.modules['torch'] = None"
     assert spawn(code, "run", bundle, *QUICK).code == 0
@@ -231,6 +236,7 @@ def test_name_with_terminal_codes_is_printed_escaped(capsys, bundle):
     assert "\x1b" not in result.out + result.err
 
 
+@pytest.mark.slow
 def test_command_works_from_another_folder_than_the_repository(bundle, tmp_path):
     result = spawn("", "verify", bundle.name, "--json", cwd=tmp_path)
     assert json.loads(result.out)["ok"] is True

@@ -141,6 +141,7 @@ def test_input_that_the_model_rejects_is_named(capsys, folder, size):
     assert "32" in result.message
 
 
+@pytest.mark.slow
 def test_macs_range_that_no_design_meets_names_the_rule_and_the_nearest_value(capsys, folder):
     result = branch(capsys, folder, "--macs", "5:6")
     assert result.code == 4
@@ -156,6 +157,7 @@ def test_floors_that_no_design_meets_name_the_rule(capsys, folder):
     assert result.hint
 
 
+@pytest.mark.slow
 def test_alpha_that_no_segment_meets_names_alpha_and_the_nearest_value(capsys, folder):
     result = branch(capsys, folder, "--alpha", "0.0001")
     assert result.code == 4
@@ -264,6 +266,7 @@ PHASES = (
 )
 
 
+@pytest.mark.representatives(5)
 @pytest.mark.parametrize("phase", PHASES)
 def test_interrupt_in_any_phase_leaves_nothing_behind(capsys, folder, monkeypatch, phase):
     progress = Output.progress

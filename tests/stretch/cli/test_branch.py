@@ -26,6 +26,7 @@ def test_branch_writes_a_bundle_and_says_first_what_is_recommended(tmp_path):
     assert f"stretch run {tmp_path / 'b'}" in result.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_json_is_one_object_with_the_bundle_s_path(tmp_path):
     result = invoke("tiny_mobilenet", "--device", "mi9", "--out", str(tmp_path / "b"), "--json", *LOOSE)
@@ -38,6 +39,7 @@ def test_json_is_one_object_with_the_bundle_s_path(tmp_path):
     assert set(data["seconds"]) == {"import torch", "load", "capture", "plan", "transform", "export"}
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_onnx_file_of_a_bundle_is_branched_into_another_bundle(tiny_bundle, tmp_path):
     loose = [flag for flag in LOOSE if flag not in ("--weights", "none")]
@@ -110,6 +112,7 @@ def test_refusal_names_flags_and_its_json_has_the_rule_and_the_values(words, rul
     assert data["hint"] == f"the nearest value with a design is {flag} {nearest}, or split the network as it is with --lossless"
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.parametrize("flag", ["--balance", "--segment-macs"])
 def test_rule_that_a_refusal_names_can_be_given_on_the_command_line(flag):
@@ -134,6 +137,7 @@ def test_folder_is_named_after_model_and_device(model, device, name):
     assert _folder_name(model, device) == name
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_terminal_and_json_tell_the_same_warnings():
     words = ("mobilenet_v3_large", "--device", kept("mi9"), "--dry-run", "--weights", "none")
@@ -158,6 +162,7 @@ def test_accuracy_is_unknown_without_images_alone(tmp_path):
     assert "is unknown" not in calibrated.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_design_that_changes_nothing_keeps_its_accuracy(tmp_path):
     design = tmp_path / "same.toml"
@@ -168,6 +173,7 @@ def test_design_that_changes_nothing_keeps_its_accuracy(tmp_path):
     assert not any("is unknown" in warning for warning in data["warnings"])
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_near_tie_is_no_clear_winner_and_the_idle_processor_is_explained():
     data = json.loads(invoke("mobilenet_v3_large", "--device", kept("mi9"), "--dry-run", "--weights", "none", "--json").stdout)
@@ -179,6 +185,7 @@ def test_near_tie_is_no_clear_winner_and_the_idle_processor_is_explained():
     assert data["unused"][0]["ms"] > data["predicted"]["makespan_ms"]
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_pictures_calibrate_as_the_flags_say_and_the_bundle_says_so_too(tmp_path):
     """As arrays do that torchvision made of the same pictures; what no flag names stays as the model states it."""
@@ -231,6 +238,7 @@ def test_pictures_that_cannot_be_read_so_are_a_usage_error_and_leave_nothing(tmp
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_lossless_bundle_is_exact(tmp_path):
     words = (

@@ -33,6 +33,7 @@ def completed(home, *words):
     )
 
 
+@pytest.mark.representatives(6)
 @pytest.mark.parametrize(
     ("words", "found"),
     [
@@ -58,12 +59,14 @@ def test_bash_completes_verbs_flags_devices_and_models(tmp_path, words, found):
     assert set(completed(tmp_path, *words)) == found
 
 
+@pytest.mark.slow
 def test_installed_completion_is_there_in_the_next_bash(tmp_path):
     bash("stretch --install-completion; true", tmp_path)
     lines = bash('source "$HOME/.bashrc"; complete -p stretch', tmp_path)
     assert lines == ["complete -o default -F _stretch_completion stretch"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", ["zsh", "bash", "fish"])
 def test_models_are_completed_without_importing_torch(tmp_path, shell):
     code = "import sys; sys.modules['torch'] = None; sys.argv[0] = 'stretch'\nfrom stretch.cli import app\napp()"

@@ -14,6 +14,7 @@ def run(capsys, *words):
     return stop.value.code, *capsys.readouterr()
 
 
+@pytest.mark.slow
 def test_json_lists_every_profile_with_its_processors(capsys):
     code, out, _ = run(capsys, "--json")
     items = json.loads(out)["items"]

@@ -6,11 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import stretch
 
 CALL = [sys.executable, "-P", "-c", "from stretch.cli import app; app()", "env"]
 
 
+@pytest.mark.slow
 def test_report_names_versions_cores_and_folders():
     result = subprocess.run([*CALL, "--json"], capture_output=True, text=True, check=True)
     data = json.loads(result.stdout)
@@ -21,12 +24,14 @@ def test_report_names_versions_cores_and_folders():
     assert {"name": "python", "value": data["python"]} in data["items"]
 
 
+@pytest.mark.slow
 def test_report_for_people_has_a_line_for_each_item():
     data = json.loads(subprocess.run([*CALL, "--json"], capture_output=True, text=True, check=True).stdout)
     lines = subprocess.run(CALL, capture_output=True, text=True, check=True).stdout.splitlines()
     assert [line.split()[0] for line in lines] == [item["name"].split()[0] for item in data["items"]]
 
 
+@pytest.mark.slow
 def test_report_warns_of_a_distribution_that_owns_a_package_of_ours(tmp_path):
     stranger = tmp_path / "scheduler-9.0.dist-info"
     stranger.mkdir()
@@ -37,6 +42,7 @@ def test_report_warns_of_a_distribution_that_owns_a_package_of_ours(tmp_path):
     assert "pip uninstall scheduler" in json.loads(result.stdout)["warnings"][0]
 
 
+@pytest.mark.slow
 def test_report_warns_of_a_package_imported_from_elsewhere(tmp_path):
     other = tmp_path / "scheduler"
     other.mkdir()

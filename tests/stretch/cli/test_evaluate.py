@@ -53,6 +53,7 @@ def scores(module, pictures):
     return np.stack(found), np.array(["abcdefghij".index(file.parent.name) for file in files])
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_every_share_is_that_of_the_torch_networks(stretch, branched, pictures):
     stats = pytest.importorskip("scipy.stats")
@@ -218,6 +219,7 @@ def state(bundle, value):
     path.write_text(json.dumps(data))
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_pictures_go_through_what_the_bundle_states_unless_another_is_asked_for(stretch, branched, pictures, tmp_path):
     import shutil

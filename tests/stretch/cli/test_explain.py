@@ -88,6 +88,7 @@ def relu_file(folder, opset=18):
     return path
 
 
+@pytest.mark.slow
 def test_file_is_told_operator_by_operator_of_a_runtime(stretch, tmp_path):
     code, data, _ = stretch("explain", relu_file(tmp_path), "--runtime", "onnxruntime", "--device", "cpu", "--json")
     assert code == 0
@@ -107,6 +108,7 @@ def test_people_read_counts_and_a_line_per_operator(stretch, tmp_path):
     assert any(line.startswith("softmax") for line in out.splitlines())
 
 
+@pytest.mark.representatives(6)
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [

@@ -41,6 +41,7 @@ def images(tmp_path):
     return folder
 
 
+@pytest.mark.slow
 def test_random_weights_are_exported_with_synthetic_images(stretch, floats, tmp_path):
     code, data, err = stretch("export", floats, "--precision", "cpu=fp32,dsp=int8", "--out", tmp_path / "out", "--json")
     assert code == 0, data
@@ -51,6 +52,7 @@ def test_random_weights_are_exported_with_synthetic_images(stretch, floats, tmp_
     assert err == ""
 
 
+@pytest.mark.slow
 def test_people_read_a_line_a_subgraph_and_the_outputs_loss(stretch, floats, tmp_path):
     code, out, _ = stretch("export", floats, "--precision", "dsp=int8", "--out", tmp_path / "out")
     assert code == 0
@@ -58,6 +60,7 @@ def test_people_read_a_line_a_subgraph_and_the_outputs_loss(stretch, floats, tmp
     assert "the same best class for" in out
 
 
+@pytest.mark.slow
 def test_plan_gives_the_precision_where_none_is_asked_for(stretch, trained, images, tmp_path):
     code, data, err = stretch("export", trained, "--images", images, "--out", tmp_path / "out", "--json")
     assert code == 0, data
@@ -67,6 +70,7 @@ def test_plan_gives_the_precision_where_none_is_asked_for(stretch, trained, imag
     assert (err, data["warnings"]) == ("", [])
 
 
+@pytest.mark.slow
 def test_fp16_alone_needs_no_images(stretch, trained, tmp_path):
     code, data, _ = stretch("export", trained, "--precision", "cpu=fp16", "--out", tmp_path / "out", "--json")
     assert code == 0, data
@@ -118,6 +122,7 @@ def test_folder_that_holds_something_else_is_left_alone(stretch, floats, tmp_pat
     assert (tmp_path / "mine").exists()
 
 
+@pytest.mark.slow
 def test_device_prediction_reads_int8_subgraphs(stretch, floats, tmp_path):
     stretch("export", floats, "--precision", "dsp=int8", "--out", tmp_path / "out", "--quiet")
     code, data, _ = stretch("explain", tmp_path / "out", "--device", "mi9", "--json")
@@ -127,6 +132,7 @@ def test_device_prediction_reads_int8_subgraphs(stretch, floats, tmp_path):
     assert ops["s1.dsp.y"]["ms"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.qnn
 def test_int8_bundle_runs_on_the_simulator_and_says_so(stretch, floats, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -146,6 +152,7 @@ def test_float_bundle_that_is_mapped_to_the_dsp_is_refused_by_subgraph(stretch, 
     assert "subgraph `s1.dsp` is float" in err
 
 
+@pytest.mark.slow
 @pytest.mark.qnn
 def test_removed_qnn_library_makes_loading_fail_with_the_install_line(floats, tmp_path, stretch):
     stretch("export", floats, "--precision", "dsp=int8", "--out", tmp_path / "out", "--quiet")
@@ -182,6 +189,7 @@ def tflite(floats, tmp_path_factory):
     return out
 
 
+@pytest.mark.slow
 def test_tflite_file_is_written_beside_the_onnx_files_and_compared_with_them(stretch, floats, tmp_path):
     pytest.importorskip("ai_edge_litert")
     code, data, err = stretch("export", floats, "--format", "tflite", "--out", tmp_path / "out", "--json")
@@ -193,6 +201,7 @@ def test_tflite_file_is_written_beside_the_onnx_files_and_compared_with_them(str
     assert err == ""
 
 
+@pytest.mark.slow
 def test_people_read_what_the_tflite_file_loses(stretch, tflite, tmp_path):
     code, out, _ = stretch("export", tflite, "--format", "tflite", "--out", tmp_path / "out")
     assert code == 0
@@ -201,6 +210,7 @@ def test_people_read_what_the_tflite_file_loses(stretch, tflite, tmp_path):
     assert 0.9999 < float(cosine) <= 1
 
 
+@pytest.mark.slow
 def test_trained_weights_need_images_for_int8_alone(stretch, trained, images, tmp_path):
     pytest.importorskip("ai_edge_litert")
     assert stretch("export", trained, "--format", "tflite", "--out", tmp_path / "a")[0] == 0
@@ -213,6 +223,7 @@ def test_unknown_format_is_a_usage_error(stretch, floats, tmp_path):
     assert stretch("export", floats, "--format", "caffe", "--out", tmp_path / "out")[0] == 2
 
 
+@pytest.mark.slow
 def test_bundle_runs_is_explained_and_verified_through_its_signatures(stretch, tflite):
     code, data, _ = stretch("run", tflite, *LITERT, "--repeat", 2, "--warmup", 0, "--json")
     assert code == 0
@@ -233,6 +244,7 @@ def test_bundle_without_a_tflite_file_says_how_to_write_one(stretch, floats):
     assert "--format tflite" in err
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("verb", [("run", "--repeat", "1", "--warmup", "0"), ("explain",)])
 def test_missing_litert_has_the_exit_code_of_a_missing_backend(tflite, verb):
     result = spawn("import sys; sys.modules['ai_edge_litert'] = None", verb[0], tflite, *LITERT, *verb[1:])
@@ -240,6 +252,7 @@ def test_missing_litert_has_the_exit_code_of_a_missing_backend(tflite, verb):
     assert install_line("litert") in result.message
 
 
+@pytest.mark.slow
 def test_writing_a_tflite_file_needs_litert_to_compare(floats, tmp_path):
     code = "import sys; sys.modules['ai_edge_litert'] = None"
     result = spawn(code, "export", floats, "--format", "tflite", "--out", tmp_path / "out")

@@ -183,6 +183,7 @@ WAYS = [
 SOME = [pytest.param(way, marks=() if i % 4 == 0 else pytest.mark.slow) for i, way in enumerate(WAYS)]
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("way", SOME, ids=" ".join)
 def test_interrupted_run_whose_delegate_hangs_ends_as_interrupted_with_its_children(start, way):
     process = start(*(word for pair in way for word in ("--map", pair)))
@@ -197,6 +198,7 @@ def test_interrupted_run_whose_delegate_hangs_ends_as_interrupted_with_its_child
     assert all(gone(pid) for pid in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [[], ["--in-flight", "2"]])
 def test_hang_of_inferences_in_flight_and_alone_can_be_interrupted_twice_as_well(start, more):
     process = start("--map", "gpu=hang", *more)
@@ -219,6 +221,7 @@ def test_interrupt_ends_a_child_that_is_stopped(start):
     assert gone(found[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", SOME, ids=" ".join)
 def test_delegate_that_takes_longer_than_it_may_is_named_with_its_subgraph(start, way):
     process = start(*(word for pair in way for word in ("--map", pair)), "--time-limit", "0.5")

@@ -141,6 +141,7 @@ def test_progress_draws_a_bar_on_a_terminal():
     assert b"exporting" in on_terminal(PROGRESS.format(quiet=False))
 
 
+@pytest.mark.slow
 def test_progress_estimates_the_time_that_is_left():
     code = "import time\nfrom stretch.cli.output import Output\nwith Output().progress('exporting', total=4) as step:\n"
     seen = on_terminal(code + "    for _ in range(3):\n        time.sleep(0.3)\n        step()\n    time.sleep(0.2)\n").decode()

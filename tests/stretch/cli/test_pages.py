@@ -35,6 +35,7 @@ def test_refusal_has_a_report_and_keeps_its_exit_code(tmp_path):
     assert "--alpha" in seen.text
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_search_and_predict_report(tmp_path, capsys):
     for verb, words in {
@@ -67,6 +68,7 @@ def test_simulate_reports_latencies_loads_and_the_first_inference(tmp_path, bund
     assert "What shared the processors" in seen.text
 
 
+@pytest.mark.slow
 def test_one_simulated_inference_has_a_report_too(tmp_path, bundle_dir, capsys):
     page = tmp_path / "s.html"
     assert call(capsys, "simulate", bundle_dir, "--inferences", 1, "--html", page).code == 0

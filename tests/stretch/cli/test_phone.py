@@ -50,6 +50,7 @@ def all_well(bundle):
     return [*calls, *END]
 
 
+@pytest.mark.slow
 def test_a_phones_times_are_told_and_kept(capsys, bundle, folder, adb, program, tmp_path):
     adb.plays(all_well(bundle))
     ran = call(capsys, "run", folder, "--adb", "--benchmark-model", program, "--measurements", tmp_path / "mine", "--json")

@@ -18,6 +18,7 @@ def run(capsys, *words):
     return stop.value.code, *capsys.readouterr()
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_json_has_every_processor_and_core_set(capsys):
     code, out, err = run(capsys, "tiny_resnet", "--device", "mi9", "--json")
@@ -75,6 +76,7 @@ def test_table_for_people_lists_processors_and_kernels(capsys):
     assert any("conv" in line and line.split()[-1] in ("compute", "memory", "launch") for line in lines if line)
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_wildcards_give_a_row_for_each_model_on_each_processor(capsys):
     code, out, err = run(capsys, "tiny_[rv]*", "--device", "[mp]i*", "--json")
@@ -102,6 +104,7 @@ def test_wildcards_make_a_table_for_people(capsys):
     ]
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.torch
 @pytest.mark.parametrize("ending", [".svg", ".png"])
 def test_plot_of_one_processor_is_written(capsys, tmp_path, ending):
@@ -131,6 +134,7 @@ def test_onnx_file_of_another_exporter_is_predicted(capsys, tmp_path):
     assert "is no ONNX model" in json.loads(out)["error"]
 
 
+@pytest.mark.representatives(6)
 @pytest.mark.parametrize(
     ("words", "code", "error", "hint"),
     [

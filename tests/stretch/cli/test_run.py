@@ -294,6 +294,7 @@ class Off(Nan):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "told"), [("nan", "holds NaN or infinity"), ("off", "is off by 0.86 of its largest element")])
 def test_wrong_results_of_another_packages_delegate_fail_in_one_json_object(bundle_dir, name, told):
     words = ("run", bundle_dir, "--map", f"gpu={name}", "--repeat", "1", "--warmup", "0", "--json")

@@ -18,6 +18,7 @@ DESIGNS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.parametrize("words", DESIGNS.values(), ids=DESIGNS)
 def test_undisturbed_inference_takes_the_makespan_of_the_plan(stretch, tmp_path, words):
@@ -46,6 +47,7 @@ def test_people_read_latencies_busy_processors_and_missed_deadlines(stretch, bun
     assert any(line.endswith("miss the deadline of 8 ms") for line in lines)
 
 
+@pytest.mark.slow
 def test_same_words_print_the_same_numbers(stretch, bundle_dir):
     words = ("simulate", bundle_dir, "--inferences", 30, "--jitter", 0.1, "--arrivals", "poisson:120", "--in-flight", 3, "--json")
     assert stretch(*words, "--seed", 3) == stretch(*words, "--seed", 3) != stretch(*words, "--seed", 4)
@@ -235,6 +237,7 @@ def test_bundles_that_take_turns_meet_deadlines_that_a_line_misses(stretch, bund
     assert turns["admission"] is None
 
 
+@pytest.mark.slow
 def test_rates_are_admitted_or_refused_with_a_reason(stretch, bundle_dir):
     alone = stretch("simulate", bundle_dir, "--json")[1]["makespan_ms"]
 

@@ -21,6 +21,7 @@ def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
+@pytest.mark.slow
 def test_every_kernel_is_told_with_its_shape_and_times(stretch, bundle_dir):
     code, data, _ = stretch("tune", bundle_dir, "--mode", "fast", "--budget", 0.1, "--map", "gpu=opencl", "--json")
     assert code == 0, data

@@ -26,6 +26,7 @@ def data():
     return json.dumps({"schema": 1, **planned().to_json()})
 
 
+@pytest.mark.slow
 def test_plan_that_was_printed_is_the_plan(tmp_path):
     path = tmp_path / "mine.json"
     path.write_text(data())

@@ -17,6 +17,7 @@ def planned():
     return plan(resnet50(), specified("mi9"), PlanConfig(processors=("cpu", "gpu"))).answer()
 
 
+@pytest.mark.slow
 def test_row_of_a_plan_has_its_figures():
     answer, row = planned(), plan_row("here", planned(), 0.5)
     predicted = answer.predicted

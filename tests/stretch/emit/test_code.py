@@ -22,6 +22,7 @@ plain = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(value=plain)
 def test_literal_is_python_that_gives_the_value(value):
     assert eval(literal(value)) == value

@@ -14,6 +14,7 @@ from tests.stretch.stages.test_reopen import NETWORKS  # noqa: E402
 pytestmark = pytest.mark.torch
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_branches_of_every_kind_compute_as_code_what_they_compute_as_a_model(tmp_path, name):
     found, design = NETWORKS[name]()
@@ -25,6 +26,7 @@ def test_branches_of_every_kind_compute_as_code_what_they_compute_as_a_model(tmp
     assert classes == sum(len(part.branches) for part in design.segments)
 
 
+@pytest.mark.representatives(6)
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_network_of_every_pattern_computes_as_code_what_it_computes(tmp_path, pattern):
     captured = capture(network(pattern), (1, 3, 8, 8), "net")

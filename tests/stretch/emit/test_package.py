@@ -25,6 +25,7 @@ sys.meta_path.insert(0, Absent())
 """
 
 
+@pytest.mark.slow
 def test_package_runs_and_exports_by_torch_where_nn_stretch_is_not_installed(captured, tmp_path):
     found = captured("tiny_mobilenet")
     model = build(found, cpu_and("gpu", found.graph, "sum"))

@@ -31,6 +31,7 @@ def images(found, count=12, seed=0):
     return list(colours.repeat_interleave(rows // 2, 2).repeat_interleave(columns // 2, 3).split(5))
 
 
+@pytest.mark.slow
 def test_the_same_network_agrees_everywhere_and_has_no_changed_segment(captured):
     found = captured("tiny_resnet")
     agreement = compare(build(found, identity_design(found.graph)), found, images(found)).agreement
@@ -39,6 +40,7 @@ def test_the_same_network_agrees_everywhere_and_has_no_changed_segment(captured)
     assert agreement.high == 1.0
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(15))
 @given(st.data())
 def test_shares_and_errors_are_those_that_torch_counts(captured, data):
@@ -55,6 +57,7 @@ def test_shares_and_errors_are_those_that_torch_counts(captured, data):
     assert agreement.top5_overlap == pytest.approx(sum(len(a & b) for a, b in zip(*best, strict=True)) / 5 / len(x))
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(10))
 @given(st.data())
 def test_segment_alone_is_the_original_with_that_segment_in_its_place(captured, data):

@@ -33,6 +33,7 @@ def best(net, images):
     return [int(net(x).argmax()) for x in images]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", [{"cpu": "int8", "gpu": "fp16"}, {"cpu": "fp16", "dsp": "int8"}, {"cpu": "fp32", "gpu": "fp32"}])
 def test_what_is_measured_is_what_the_exported_bundle_gives(tmp_path, precision):
     bundle = planned(tmp_path / "b", precision)
@@ -52,6 +53,7 @@ def test_what_is_measured_is_what_the_exported_bundle_gives(tmp_path, precision)
     assert found.error == pytest.approx(difference, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_bundle_itself_is_left_as_it_was_and_time_bounds_the_images(tmp_path):
     bundle = planned(tmp_path / "b", {"cpu": "int8", "gpu": "fp16"})
     before = {file: file.read_bytes() for file in (tmp_path / "b").rglob("*") if file.is_file()}

@@ -22,6 +22,7 @@ def made(tmp_path_factory):
     return folder / "int8", export
 
 
+@pytest.mark.slow
 def test_files_are_those_in_the_folder(made):
     folder, export = made
     answer = export_answer(folder, "onnx", export.manifest, export.losses, [])

@@ -84,6 +84,7 @@ def images_of(found, count=3):
     return [generator.normal(size=found.graph.input.shape).astype(np.float32) for _ in range(count)]
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(6))
 @given(data=st.data())
 def test_whole_segment_is_put_together_again_from_any_of_its_bands(tmp_path_factory, data):
@@ -123,6 +124,7 @@ def overhangs(graph):
     return any(op.kind == "avg_pool" and beyond(op) for op in graph.ops)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(3), phases=UNSHRUNK)
 @given(data=st.data())
 def test_bands_in_int8_are_the_whole_to_the_last_bit(tmp_path_factory, data):
@@ -157,6 +159,7 @@ def in_bands(net, end, size=15, lower=None):
     return found, BranchDesign("net", "test", tuple(parts))
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("counts", [True, False])
 @pytest.mark.parametrize("stride", [1, 2])
 def test_padded_means_of_bands_are_rounded_as_those_of_the_whole(tmp_path, stride, counts):
@@ -189,6 +192,7 @@ def test_pooling_window_larger_than_its_input_is_written_and_read(tmp_path):
         np.testing.assert_allclose(session(image), net(torch.from_numpy(image)).numpy(), atol=1e-6)
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("activation", [nn.ReLU(), nn.ReLU6(), nn.Hardswish()])
 def test_bands_of_a_segment_that_begins_with_an_activation_are_the_whole(tmp_path, activation):
     torch.manual_seed(0)
@@ -197,6 +201,7 @@ def test_bands_of_a_segment_that_begins_with_an_activation_are_the_whole(tmp_pat
     assert equal_in_int8(tmp_path, found, design)
 
 
+@pytest.mark.slow
 def test_segment_that_is_an_activation_alone_is_divided_like_any_other(tmp_path):
     torch.manual_seed(0)
     body = [nn.Conv2d(3, WIDTH, 3, padding=1), nn.ReLU(), nn.Conv2d(WIDTH, WIDTH, 3, padding=1)]
@@ -215,6 +220,7 @@ def residual_in_bands(folder):
     return found, written(folder / "b", found, design), design
 
 
+@pytest.mark.slow
 def test_band_beside_one_in_reals_has_the_scales_of_the_whole(tmp_path):
     found, bundle, design = residual_in_bands(tmp_path)
     images = images_of(found)

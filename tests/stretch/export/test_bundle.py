@@ -60,6 +60,7 @@ def test_bundle_runs_in_the_scheduler_as_the_module_does_in_torch(captured, tmp_
     assert np.abs(got - want).max() <= 1e-4 * np.abs(want).max()
 
 
+@pytest.mark.slow
 def test_manifest_tells_what_the_planner_knew(captured, tmp_path):
     found = captured("tiny_resnet")
     export_bundle(tmp_path / "b", found, build(found, two_branches(found.graph, "sum")), None, FACTS, "0.1.0")
@@ -79,6 +80,7 @@ def test_controls_may_be_left_out(captured, tmp_path):
     assert not (tmp_path / "b" / "controls").exists()
 
 
+@pytest.mark.slow
 def test_same_model_is_exported_to_the_same_bytes(captured, tmp_path):
     found = captured("tiny_resnet")
     first, second = (
@@ -88,6 +90,7 @@ def test_same_model_is_exported_to_the_same_bytes(captured, tmp_path):
     assert first.files == second.files
 
 
+@pytest.mark.slow
 def test_subgraphs_together_have_the_nodes_of_the_whole(captured, tmp_path):
     found = captured("tiny_mobilenet")
     manifest = export_bundle(tmp_path / "b", found, build(found, two_branches(found.graph, "project")), None, FACTS, "0.1.0")
@@ -108,6 +111,7 @@ def rows_of_two(graph):
     return BranchDesign(graph.name, "pixel6", tuple(parts))
 
 
+@pytest.mark.slow
 def test_band_reads_the_rows_that_the_manifest_states_and_begins_with_no_cut(captured, tmp_path):
     found = captured("tiny_resnet")
     manifest = export_bundle(tmp_path / "b", found, build(found, rows_of_two(found.graph)), None, FACTS, "0.1.0", controls=False)
@@ -128,6 +132,7 @@ def test_band_reads_the_rows_that_the_manifest_states_and_begins_with_no_cut(cap
     assert any(b.rows[b.input][0] < a.rows[a.input][1] for a, b in zip(bands[::2], bands[1::2], strict=True))  # the halo is read twice
 
 
+@pytest.mark.slow
 def test_bands_that_state_other_rows_than_their_files_read_are_refused(captured, tmp_path):
     found = captured("tiny_resnet")
     export_bundle(tmp_path / "b", found, build(found, rows_of_two(found.graph)), None, FACTS, "0.1.0", controls=False)
@@ -140,6 +145,7 @@ def test_bands_that_state_other_rows_than_their_files_read_are_refused(captured,
         load_bundle(tmp_path / "b")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cuts", [("stem_to_s1_1", "s1_2_to_s2_2"), ("stem", "s1_2", "s2_1_to_s2_2")])
 def test_stem_and_runs_of_blocks_in_scaled_copies_run_as_the_module_does_in_torch(captured, tmp_path, cuts):
     found = captured("tiny_resnet")

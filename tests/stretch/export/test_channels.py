@@ -73,6 +73,7 @@ def equal_in_int8(folder, found, design):
     return all(np.array_equal(a, b) for a, b in zip(results(mine, images), results(theirs, images), strict=True))
 
 
+@pytest.mark.slow
 def test_output_channels_of_a_network_in_int8_are_the_whole_to_the_last_bit(tmp_path):
     found = small()
     design = small_in_channels(found.graph, ("channels",))
@@ -80,6 +81,7 @@ def test_output_channels_of_a_network_in_int8_are_the_whole_to_the_last_bit(tmp_
     assert equal_in_int8(tmp_path, found, design)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(3), phases=UNSHRUNK)
 @given(data=st.data())
 def test_output_channels_in_int8_are_the_whole_to_the_last_bit(tmp_path_factory, data):
@@ -109,6 +111,7 @@ def test_output_channels_of_many_networks_in_int8_are_the_whole_to_the_last_bit(
     assert equal_in_int8(tmp_path_factory.mktemp("int8"), found, design)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(8), phases=UNSHRUNK)
 @given(data=st.data())
 def test_whole_segment_is_put_together_again_from_its_branches(tmp_path_factory, data):
@@ -139,6 +142,7 @@ def hidden(folder, processors=("cpu", "gpu")):
     return found, written(folder / "sums", found, replace(design, segments=parts))
 
 
+@pytest.mark.slow
 def test_partial_sums_stay_in_float_and_the_record_says_why(tmp_path):
     found, bundle = hidden(tmp_path)
     images = images_of(found)
@@ -184,6 +188,7 @@ def test_file_that_does_not_state_what_it_has_is_refused(tmp_path):
         whole_of(load_bundle(bundle.path), sub)
 
 
+@pytest.mark.slow
 def test_scales_of_a_quantised_model_are_found_under_the_names_of_its_tensors(tmp_path):
     found = small()
     bundle = written(tmp_path / "w", found, undivided(small_in_channels(found.graph)))
@@ -194,6 +199,7 @@ def test_scales_of_a_quantised_model_are_found_under_the_names_of_its_tensors(tm
     assert scales_of(quantise(model, images_of(found, 1), scales)) == scales
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("join", ["channels", "partial_sums"])
 def test_channels_in_tflite_are_the_original(tmp_path, join):
     pytest.importorskip("ai_edge_litert")

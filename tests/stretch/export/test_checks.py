@@ -31,6 +31,7 @@ def exported(captured, tmp_path):
     return tmp_path / "b", manifest, found, model
 
 
+@pytest.mark.slow
 def test_every_file_is_checked(exported):
     _, manifest, _, _ = exported
     names = {"model", "original", "sequential_same_macs"} | {s.name for s in manifest.subgraphs}
@@ -38,6 +39,7 @@ def test_every_file_is_checked(exported):
     assert manifest.checks["max_error"] <= TOLERANCE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "named"), [("model.onnx", "model"), ("subgraphs/s1.cpu.onnx", "s1.cpu"), ("controls/original.onnx", "original")]
 )
@@ -98,6 +100,7 @@ def test_differences_that_the_order_of_float_sums_explains_are_no_fault_and_othe
         check_export(tmp_path / "b", manifest, found, model, None)
 
 
+@pytest.mark.slow
 def test_output_that_is_not_a_number_fails(exported):
     folder, manifest, found, model = exported
     proto = onnx.load(folder / "model.onnx")
@@ -108,6 +111,7 @@ def test_output_that_is_not_a_number_fails(exported):
         check_export(folder, msgspec.structs.replace(manifest, controls={}), found, model, None)
 
 
+@pytest.mark.slow
 def test_bundle_keeps_numbers_of_its_output_that_later_runs_are_compared_with(exported):
     folder, manifest, _, model = exported
     sample = read_sample(manifest.checks)

@@ -10,6 +10,7 @@ from tests.predictors.specified import specified  # noqa: E402
 pytestmark = pytest.mark.torch
 
 
+@pytest.mark.slow
 def test_facts_of_a_plan_have_the_times_and_energies_of_every_processor_it_may_use(captured):
     profile = specified("mi9")
     planned = branch("tiny_resnet", profile, config=PlanConfig(alpha=1000.0, beta=1000.0, macs=(0.5, 2.0), segment_macs=0.1)).plan

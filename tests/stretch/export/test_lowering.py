@@ -17,6 +17,7 @@ def bundle(tmp_path_factory):
     return load_bundle(two_branches(tmp_path_factory.mktemp("lowering") / "b", processors=("cpu", "dsp", "gpu")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["int8", "fp16"])
 def test_loss_is_that_of_the_output_given_what_the_float_form_reads(bundle, precision):
     first = next(sub for sub in bundle.manifest.subgraphs if sub.inputs == bundle.manifest.inputs)
@@ -30,6 +31,7 @@ def test_loss_is_that_of_the_output_given_what_the_float_form_reads(bundle, prec
     assert lowered.layers
 
 
+@pytest.mark.slow
 def test_layers_are_compared_only_where_that_is_asked_for(bundle):
     sub = bundle.manifest.subgraphs[0]
     assert Lowering(bundle, {sub.name: "int8"}, IMAGES, lambda *_: None).lower(sub, layers=False).layers == {}

@@ -134,6 +134,7 @@ def test_every_operator_computes_what_its_torch_module_computes(op, seed):
     np.testing.assert_allclose(run(model, x), want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tiny_resnet", "tiny_mobilenet"])
 @given(data=st.data())
 def test_branched_network_computes_in_onnx_what_it_computes_in_torch(captured, name, data):
@@ -147,6 +148,7 @@ def test_branched_network_computes_in_onnx_what_it_computes_in_torch(captured, n
 
 
 # torch's exporter uses deprecated names of torch itself.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 def test_result_agrees_with_torch_s_own_exporter(captured, tmp_path):
     pytest.importorskip("onnxscript")

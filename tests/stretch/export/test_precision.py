@@ -68,6 +68,7 @@ def load_manifest(bundle):
     return msgspec.json.decode((bundle / "bundle.json").read_bytes(), type=Manifest)
 
 
+@pytest.mark.slow
 def test_only_the_chosen_processors_subgraphs_change(floats, int8):
     before, after = load_bundle(floats, check_hashes=True).manifest, load_bundle(int8, check_hashes=True).manifest
     assert {s.name: s.precision for s in after.subgraphs} == {s.name: "int8" if s.processor == "dsp" else "fp32" for s in before.subgraphs}
@@ -155,6 +156,7 @@ def test_loss_above_the_bound_is_refused_by_name_and_nothing_is_written(floats, 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_repair_keeps_what_loses_too_much_in_fp32_on_a_processor_that_computes_it(floats, tmp_path):
     made = written(floats, tmp_path / "out", min_cosine=0.99999999, repair=True)
     assert made.kept.keys() == made.moved.keys() == {"s1.dsp", "s2.dsp"}
@@ -187,6 +189,7 @@ def spoilt(floats, tmp_path):
     return bundle
 
 
+@pytest.mark.slow
 def test_repair_keeps_the_others_in_int8(floats, tmp_path):
     made = written(spoilt(floats, tmp_path), tmp_path / "out", repair=True)
     assert made.kept.keys() == {"s1.dsp"}
@@ -214,6 +217,7 @@ def test_precisions_that_cannot_be_written_are_usage_errors(floats, tmp_path, pr
         written(floats, tmp_path / "out", precision)
 
 
+@pytest.mark.slow
 def test_fp16_beside_int8_keeps_float_edges_and_its_loss_is_recorded(floats, tmp_path):
     export = written(floats, tmp_path / "out", {"gpu": "fp16", "dsp": "int8"})
     bundle = load_bundle(tmp_path / "out", check_hashes=True)
@@ -246,6 +250,7 @@ def test_planned_precision_is_what_the_plan_says(floats):
     assert planned_precision(msgspec.structs.replace(manifest, subgraphs=subgraphs)) == {"cpu": "fp32", "dsp": "int8", "gpu": "fp16"}
 
 
+@pytest.mark.slow
 @pytest.mark.qnn
 def test_dsp_agrees_with_fp32_beside_the_other_processors(floats, int8, tmp_path):
     manifest = load_bundle(floats).manifest

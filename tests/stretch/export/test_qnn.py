@@ -36,6 +36,7 @@ def compiled(int8, tmp_path_factory):
     return load_bundle(out, check_hashes=True)
 
 
+@pytest.mark.slow
 def test_code_of_the_bundle_runs_in_the_session_that_asks_for_it(int8, compiled):
     x = random_input(int8)
     with Session(int8) as plain, Session(compiled, delegates={"dsp": DspDelegate(chip="sm8350")}) as coded:
@@ -69,6 +70,7 @@ def test_bundle_does_not_replace_the_one_it_is_made_from(int8):
         export_contexts(int8, int8.path, ["sm8350"])
 
 
+@pytest.mark.slow
 def test_code_for_another_chip_is_added_to_what_is_there(compiled, tmp_path):
     export_contexts(compiled, tmp_path / "both", ["sm8450"])
     both = load_bundle(tmp_path / "both", check_hashes=True).manifest

@@ -62,6 +62,7 @@ def near(value):
     return value if isinstance(value, str) else pytest.approx(value, rel=1e-5, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_figures_are_those_of_the_planner_in_the_new_precisions(planned, exported):
     before, after = load_bundle(planned).manifest.predicted, load_bundle(exported).manifest.predicted
     expected = replanned(exported, WANTED)
@@ -76,6 +77,7 @@ def test_figures_are_those_of_the_planner_in_the_new_precisions(planned, exporte
             assert (each["ratio"], each["low"], each["high"]) == pytest.approx((rival.ratio, rival.low, rival.high), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_bundle_in_the_planned_precisions_is_predicted_as_it_was(planned):
     bundle = load_bundle(planned)
     as_planned = tuple(msgspec.structs.replace(sub, precision=sub.planned_precision) for sub in bundle.manifest.subgraphs)
@@ -128,6 +130,7 @@ def test_profile_that_is_gone_leaves_no_prediction(planned):
     assert all(sub.predicted_ms is None and not sub.alternatives for sub in made.subgraphs)
 
 
+@pytest.mark.slow
 def test_subgraph_that_moved_to_the_host_is_predicted_there(planned):
     bundle = load_bundle(planned)
     moved = tuple(msgspec.structs.replace(sub, processor="cpu") if sub.processor == "dsp" else sub for sub in bundle.manifest.subgraphs)
@@ -139,6 +142,7 @@ def test_subgraph_that_moved_to_the_host_is_predicted_there(planned):
     assert made.predicted["efficiency"] <= 1 + 1e-9
 
 
+@pytest.mark.slow
 def test_command_line_tells_the_new_prediction(planned, tmp_path, capsys):
     out = tmp_path / "out"
     told = call(capsys, "export", planned, "--precision", "cpu=fp32,dsp=int8", "--out", out)
@@ -148,6 +152,7 @@ def test_command_line_tells_the_new_prediction(planned, tmp_path, capsys):
     assert (data["predicted"], data["recommended"], data["device"]) == (predicted, load_bundle(out).manifest.recommended, "mi9")
 
 
+@pytest.mark.slow
 def test_profile_that_is_gone_is_said(planned, tmp_path, capsys):
     path = shutil.copytree(planned, tmp_path / "b")
     file = path / "bundle.json"
@@ -170,6 +175,7 @@ def test_explain_predicts_what_the_files_are(planned, exported, capsys):
     assert "in int8, for it does not run fp32, which the file is" in data["processors"]["dsp"]["reason"]
 
 
+@pytest.mark.slow
 def test_control_that_would_have_to_be_trained_stays_told_only(planned):
     bundle = load_bundle(planned)
     named = msgspec.structs.replace(bundle.manifest, predicted={**bundle.manifest.predicted, "told": ["sequential_same_macs"]})

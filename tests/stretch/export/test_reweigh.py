@@ -39,6 +39,7 @@ def made(captured, tmp_path):
     return load_bundle(tmp_path / "b", check_hashes=True), found, model
 
 
+@pytest.mark.slow
 def test_new_bundle_computes_with_the_new_weights_and_keeps_all_else(made, tmp_path):
     bundle, found, model = made
     seen = []
@@ -68,6 +69,7 @@ def test_new_bundle_computes_with_the_new_weights_and_keeps_all_else(made, tmp_p
     assert b"stretch.ranges" not in again.file("subgraphs/s1.cpu.onnx").read_bytes()
 
 
+@pytest.mark.slow
 def test_bundle_may_take_its_own_place(made):
     bundle, found, model = made
     export_reweighed(bundle, bundle.path, found, model, TRAINED, agreeing=lambda files: None)
@@ -88,6 +90,7 @@ def test_failure_before_the_end_leaves_what_was_there(made):
     assert tree(bundle.path.parent) == before
 
 
+@pytest.mark.slow
 def test_files_made_of_the_float_ones_are_left_out(made, tmp_path):
     bundle, found, model = made
     (bundle.path / "model.tflite").write_bytes(b"of the old weights")

@@ -190,6 +190,7 @@ def writer(tmp_path):
         process.kill()
 
 
+@pytest.mark.slow
 def test_reader_never_finds_a_missing_or_mixed_bundle_while_it_is_replaced(writer):
     process, out = writer
     devices = set()

@@ -15,6 +15,7 @@ from tests.stretch.designs import random_designs  # noqa: E402
 pytestmark = pytest.mark.torch
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(25))
 @given(st.data())
 def test_subgraphs_have_every_operator_but_joins_once_and_read_what_others_write(captured, data):

@@ -14,6 +14,7 @@ def test_parameters_are_those_of_the_paper(name, millions):
     assert sum(p.numel() for p in module.parameters()) / 1e6 == pytest.approx(millions, rel=0.03)
 
 
+@pytest.mark.slow
 def test_three_stages_of_nine_blocks(captured):
     stages = [s for s in split_segments(captured("resnet56_cifar10").graph) if s.branchable]
     assert [(s.depth, s.width) for s in stages] == [(9, 16), (9, 32), (9, 64)]

@@ -16,6 +16,7 @@ def test_names_are_those_of_torchvision():
     assert torchvision.models.list_models(module=torchvision.models.detection) == NAMES
 
 
+@pytest.mark.representatives(11)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_detector_is_built_and_says_what_is_left_out(name):
     with torch.device("meta"):
@@ -42,6 +43,7 @@ def test_results_are_those_of_the_detectors_own_parts(name):
             assert all(torch.equal(a, b) for a, b in zip(got["maps"], maps, strict=True))
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("name", ["ssdlite320_mobilenet_v3_large", "fasterrcnn_mobilenet_v3_large_320_fpn", "fcos_resnet50_fpn"])
 def test_weights_that_are_published_fit(name):
     with torch.device("meta"):

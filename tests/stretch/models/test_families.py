@@ -58,6 +58,7 @@ def test_second_family_of_a_name_is_refused():
         families.register("tiny")(type("Other", (), {}))
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize(
     ("name", "absent"),
     [

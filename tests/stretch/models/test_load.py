@@ -112,6 +112,7 @@ def test_factory_that_fails_is_one_sentence():
         load_model("builtins:open")
 
 
+@pytest.mark.slow
 def test_current_folder_is_not_searched_for_modules(tmp_path):
     (tmp_path / "sly.py").write_text("open('ran', 'w')\n")
     code = "from stretch.models import load_model\nload_model('sly:net')"
@@ -148,6 +149,7 @@ def test_missing_file_of_code_is_named(tmp_path):
         load_model(f"{tmp_path}/absent.py:net", trust_code=True)
 
 
+@pytest.mark.slow
 def test_archive_of_torch_export_is_a_model_with_its_own_weights(tmp_path):
     first = load_model("tiny_resnet", weights="none")
     path = tmp_path / "net.pt2"

@@ -113,6 +113,7 @@ def test_what_cannot_be_used_is_one_sentence(stated):
         stated_preprocessing(Own(stated), "mine")
 
 
+@pytest.mark.slow
 def test_it_reaches_calibration_and_the_bundle(tmp_path):
     """Pictures calibrate as arrays do that torchvision made of them."""
     from torchvision import transforms

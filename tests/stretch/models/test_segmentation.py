@@ -15,6 +15,7 @@ def test_names_are_those_of_torchvision():
     assert len(SegmentationFamily().names()) >= 6
 
 
+@pytest.mark.representatives(3)
 @pytest.mark.parametrize("name", SegmentationFamily().names())
 def test_module_has_the_weights_that_are_published(name):
     with torch.device("meta"):
@@ -30,6 +31,7 @@ def test_input_and_preprocessing_are_those_of_the_default_weights():
     assert family.preprocessing("fcn_resnet50").mean == (0.485, 0.456, 0.406)
 
 
+@pytest.mark.slow
 def test_random_weights_give_finite_scores_that_differ():
     loaded = load_model("lraspp_mobilenet_v3_large", weights="none")
     with torch.no_grad():

@@ -20,6 +20,7 @@ def settled(name, seed=0):
     return module
 
 
+@pytest.mark.representatives(16)
 @pytest.mark.parametrize("name", TinyFamily().names())
 @pytest.mark.parametrize("kind", ["noise", "grey", "photograph-like"])
 def test_activations_neither_explode_nor_vanish(name, kind):

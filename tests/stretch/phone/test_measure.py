@@ -136,6 +136,7 @@ def test_what_does_not_run_as_a_whole_is_told_and_not_kept(adb, asked, tmp_path)
     assert len(kept) == len(gpu) - 2
 
 
+@pytest.mark.slow
 def test_cores_runs_and_core_set_reach_the_phone(bundle, adb, asked):
     one = bundle.manifest.subgraphs[0]
     how = {"runs": 7, "warmup": 1, "mask": ("taskset", "80")}
@@ -146,6 +147,7 @@ def test_cores_runs_and_core_set_reach_the_phone(bundle, adb, asked):
     adb.ended()
 
 
+@pytest.mark.slow
 def test_a_phone_that_goes_away_leaves_whole_measurements_behind(bundle, adb, asked):
     first, second = bundle.manifest.subgraphs[:2]
     gone = {"err": "adb: error: device 'R5CT' not found\n", "code": 1}

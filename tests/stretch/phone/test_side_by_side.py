@@ -68,6 +68,7 @@ def calls(files, *options, libraries=(), ended=None):
     return [*found, *END]
 
 
+@pytest.mark.slow
 def test_branches_run_at_once_and_their_output_is_compared_with_the_whole_model(bundle, left, adb, asked):
     x, files = left
     adb.plays(calls(files))

@@ -20,6 +20,7 @@ def result():
     return plan(small_resnet(), specified("mi9"), PlanConfig(**LOOSE))
 
 
+@pytest.mark.slow
 def test_json_is_the_answer_and_can_be_read_back_into_it(result):
     data = result.to_json()
     assert list(data) == list(PlanAnswer.__struct_fields__)
@@ -38,6 +39,7 @@ def test_answer_says_what_the_result_is(result):
     assert [segment.start_ms for segment in answer.segments[1:]] == pytest.approx(ends[:-1])
 
 
+@pytest.mark.slow
 def test_sentences_are_spelled_as_whoever_asks_writes_options():
     slow = plan(small_resnet(), specified("mi9"), PlanConfig(**LOOSE, peak_memory=10**9))
     for each in (slow.answer(), slow.answer(as_flag)):

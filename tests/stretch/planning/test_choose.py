@@ -62,6 +62,7 @@ def plan_ms(segment, processor):
     return space.costs.whole(segment, processor).ms
 
 
+@pytest.mark.slow
 def test_stages_that_can_branch_alone_are_left_alone():
     result = plan(resnet50(), PIXEL6)
     assert all(len(stages) == 1 for stages in stages_of(result).values())
@@ -74,12 +75,14 @@ def test_merging_is_refused_where_it_is_forbidden_and_the_hint_helps():
     assert caught.value.hint == 'let stages merge with `merge="auto"`'
 
 
+@pytest.mark.slow
 def test_meeting_points_that_were_asked_for_are_not_merged():
     ends = tuple(s.end for s in split_segments(GRAPH) if s.branchable)
     with pytest.raises(InfeasibleError, match="alpha"):
         planned(meet=ends)
 
 
+@pytest.mark.slow
 def test_merging_allowed_everywhere_is_at_least_as_fast():
     graph = resnet50()
     never, always = (plan(graph, PIXEL6, PlanConfig(merge=merge)) for merge in ("never", "always"))
@@ -87,6 +90,7 @@ def test_merging_allowed_everywhere_is_at_least_as_fast():
     assert any(len(stages) > 1 for stages in stages_of(always).values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [0.3, 0.5])
 def test_as_many_meeting_points_as_possible_are_kept(alpha):
     graph = small_resnet(blocks=(3, 3, 3, 3), mids=(32, 32, 64, 64))
@@ -98,6 +102,7 @@ def test_as_many_meeting_points_as_possible_are_kept(alpha):
     assert search_sieved(merged, low, high, result.design.n_meet).ms == pytest.approx(result.run.makespan_ms)
 
 
+@pytest.mark.slow
 def test_stages_merge_to_reach_the_number_of_meeting_points_asked_for():
     graph = small_resnet(32, blocks=(2, 2, 2), mids=(8, 16, 32))
     request = LOOSE | {"processors": ("cpu", "dsp"), "alpha": 7.1, "min_width": 0.25, "n_meet": 2}
@@ -108,6 +113,7 @@ def test_stages_merge_to_reach_the_number_of_meeting_points_asked_for():
     assert any(len(stages) > 1 for stages in stages_of(result).values())
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("request_", [{"strategy": "grid"}, {"join": "concat"}])
 def test_other_searches_meet_where_the_exact_one_would(request_):
     loose = {"alpha": 0.65, "macs": (0.9, 1.2)}
@@ -116,6 +122,7 @@ def test_other_searches_meet_where_the_exact_one_would(request_):
     assert result.design.n_meet == 1
 
 
+@pytest.mark.slow
 def test_number_of_meeting_points_that_merging_takes_away_is_named():
     with pytest.raises(InfeasibleError) as caught:
         planned(n_meet=2)
@@ -123,6 +130,7 @@ def test_number_of_meeting_points_that_merging_takes_away_is_named():
     assert caught.value.hint == "the nearest value with a design is `n_meet=1`, or split the network as it is with `lossless`"
 
 
+@pytest.mark.slow
 def test_design_with_merged_stages_is_evaluated_like_a_planned_one():
     result = planned()
     again = evaluate(GRAPH, PIXEL6, result.design)
@@ -136,6 +144,7 @@ def test_concat_joins_are_not_planned_on_the_grid():
         plan(GRAPH, PIXEL6, PlanConfig(join="concat", strategy="grid"))
 
 
+@pytest.mark.slow
 def test_stages_that_are_kept_are_not_stretched_alone_nor_with_others():
     free, kept = (planned(kinds=("stretch", "rows"), merge="always", alpha=5.0, beta=5.0, keep=keep) for keep in ((), ("s1",)))
     assert any(row.kind == "stretch" for row in free.answer().segments if "s1" in row.name)
@@ -161,6 +170,7 @@ def best_in(objective, **changes):
     return plan(small_resnet(96), specified("mi9"), PlanConfig(processors=("cpu", "gpu"), objective=objective, **(LOOSE | changes)))
 
 
+@pytest.mark.slow
 def test_each_objective_has_the_best_value_of_its_own_among_designs_of_all():
     results = {objective: best_in(objective) for objective in OBJECTIVES}
     latency = {objective: each.run.makespan_ms for objective, each in results.items()}
@@ -188,6 +198,7 @@ def test_least_energy_within_a_bound_on_latency_takes_more_than_without():
         best_in("energy", latency_budget=0.5 * fastest.run.makespan_ms)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["latency", "energy"])
 def test_strategy_evolve_is_never_better_than_exact_and_claims_nothing(objective):
     tried, best = best_in(objective, strategy="evolve"), best_in(objective)

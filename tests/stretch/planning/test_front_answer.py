@@ -18,6 +18,7 @@ def answer():
     return front_answer(front(GRAPH, MI9, config, ("latency", "agreement"), 5, made()), {"search": 1.0})
 
 
+@pytest.mark.slow
 def test_rows_say_of_each_design_what_evaluating_it_says(answer):
     for row in answer.designs:
         alone = evaluate(GRAPH, MI9, row.design, PlanConfig(**REQUEST), made())

@@ -65,6 +65,7 @@ def every_design(space, source, low, high):
     return found
 
 
+@pytest.mark.slow
 def test_each_design_of_the_front_is_the_fastest_that_loses_no_more():
     found = front(GRAPH, MI9, PlanConfig(**REQUEST), ("latency", "agreement"), 6, predictor())
     space = merge_stages(GRAPH, make_space(GRAPH, min_width=0.75))
@@ -76,6 +77,7 @@ def test_each_design_of_the_front_is_the_fastest_that_loses_no_more():
         assert each.ms == pytest.approx(min(ms for ms, loss, met in every if loss <= each.loss + 1e-9 and (met or not each.n_meet)))
 
 
+@pytest.mark.slow
 def test_front_goes_from_what_loses_nothing_to_what_is_fastest_without_a_design_that_another_beats():
     found = front(GRAPH, MI9, PlanConfig(**REQUEST, kinds=("stretch", "rows")), ("latency", "agreement"), 6, predictor())
     times, losses = [each.ms for each in found.designs], [each.loss for each in found.designs]
@@ -95,6 +97,7 @@ def test_where_branches_do_not_pay_the_front_is_the_original_alone():
     assert [(each.n_meet, each.exact, each.loss) for each in found.designs] == [(0, True, 0)]
 
 
+@pytest.mark.slow
 def test_multiply_accumulates_are_weighed_without_any_predictor():
     found = front(GRAPH, MI9, PlanConfig(**REQUEST | {"macs": (0.7, 1.1)}), ("latency", "macs"), 5)
     assert len(found.designs) >= 2
@@ -106,6 +109,7 @@ def test_agreement_that_nothing_predicts_is_refused():
         front(GRAPH, MI9, PlanConfig(**REQUEST), ("latency", "agreement"), 5)
 
 
+@pytest.mark.slow
 def test_request_without_designs_names_the_tightest_rule():
     with pytest.raises(InfeasibleError) as caught:
         front(
@@ -156,6 +160,7 @@ def brute_force(points):
     return sorted({p for p in points if not any(q != p and all(b <= a + 1e-9 for a, b in zip(p, q, strict=True)) for q in points)})
 
 
+@pytest.mark.representatives(8)
 @pytest.mark.parametrize("names", PAIRS)
 def test_front_of_two_things_in_full_is_that_of_brute_force(names):
     criteria, every = small_criteria()
@@ -168,6 +173,7 @@ def test_front_of_two_things_in_full_is_that_of_brute_force(names):
     assert np.array(sorted(kept)) == pytest.approx(np.array(expected), rel=1e-5)
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("names", [("latency", "energy", "macs"), ("latency", "memory", "energy"), ("latency", "energy", "agreement")])
 def test_front_of_three_things_has_no_design_that_another_beats_and_the_best_in_each(names):
     criteria, every = small_criteria()
@@ -181,6 +187,7 @@ def test_front_of_three_things_has_no_design_that_another_beats_and_the_best_in_
     assert min(point[0] for point in points) == pytest.approx(first)
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("weighed", [("latency", "energy"), ("energy", "memory"), ("macs", "latency", "memory")])
 def test_front_of_a_request_tells_every_thing_of_each_design(weighed):
     found = front(RESNET, MI9, PlanConfig(**SMALL), weighed, 4)

@@ -76,6 +76,7 @@ def test_branches_of_gpu_and_dsp_are_not_deeper_than_those_of_the_cpu(plans, dev
     assert depth_ratio(result, processors[1]) <= depth_ratio(result, "cpu")
 
 
+@pytest.mark.slow
 def test_stage_5_of_efficientnet_b5_is_deep_on_the_cpu_and_shallow_on_the_dsp(plans):
     # Paper 003, figure 8: 7 blocks × 176 become (6, 136) on the CPU and (4, 160) on the DSP.
     result = plans(efficientnet_b5, "mi9", ("cpu", "dsp"))
@@ -112,6 +113,7 @@ def test_makespan_never_beats_the_split_without_loss_at_the_same_work(plans):
             assert result.ideal_split_ms < result.run.makespan_ms < result.best_single.ms
 
 
+@pytest.mark.slow
 def test_control_that_is_faster_is_recommended_and_the_plan_still_succeeds(plans):
     result = plans(resnet50, "host")
     assert result.recommended != "branched"
@@ -153,6 +155,7 @@ def test_json_has_the_keys_of_the_command_line_contract(plans):
     assert msgspec.convert(data["design"], BranchDesign).n_meet == data["n_meet"]
 
 
+@pytest.mark.slow
 def test_design_given_by_hand_is_evaluated_like_a_planned_one(plans):
     planned = plans(resnet50, "pixel6", ("cpu", "gpu"))
     again = evaluate(planned.graph, planned.device, planned.design)
@@ -161,6 +164,7 @@ def test_design_given_by_hand_is_evaluated_like_a_planned_one(plans):
     assert (again.optimal, again.gap) == (None, None)
 
 
+@pytest.mark.slow
 def test_design_given_by_hand_outside_the_range_is_evaluated_with_a_warning():
     graph = small_resnet()
     parts = []
@@ -182,6 +186,7 @@ def test_design_on_one_processor_is_evaluated_and_said_to_run_nothing_side_by_si
     assert any("nothing runs side by side" in w for w in result.warnings)
 
 
+@pytest.mark.slow
 def test_grid_is_not_faster_than_exact_and_knows_no_gap(plans):
     exact = plans(resnet50, "pixel6", ("cpu", "gpu"))
     grid = plan(exact.graph, exact.device, PlanConfig(strategy="grid"))
@@ -197,6 +202,7 @@ def test_parameters_in_a_bounded_range_cost_a_stated_gap(plans):
     assert bounded.gap == pytest.approx(bounded.run.makespan_ms / free.run.makespan_ms - 1)
 
 
+@pytest.mark.slow
 def test_meeting_points_may_be_given():
     graph = resnet50()
     ends = [s.end for s in split_segments(graph) if s.name in ("s2", "s4")]
@@ -204,6 +210,7 @@ def test_meeting_points_may_be_given():
     assert [p.end for p in result.design.segments if p.name.startswith("s") and p.name != "stem"] == ends
 
 
+@pytest.mark.slow
 def test_planned_processors_may_be_core_sets():
     result = plan(resnet50(), specified("mi9"), PlanConfig(processors=("cpu[3med]", "gpu")))
     assert set(result.design.processors) == {"cpu[3med]", "gpu"}
@@ -225,6 +232,7 @@ def test_bounded_parameters_need_the_exact_strategy():
         plan(resnet50(), specified("pixel6"), PlanConfig(strategy="grid", params=(0.9, 1.1)))
 
 
+@pytest.mark.slow
 def test_network_that_cannot_be_stretched_is_divided_exactly_and_told_so():
     graph = small_resnet()
     found = plan(graph, specified("pixel6"), PlanConfig(processors=("cpu", "gpu")))
@@ -320,6 +328,7 @@ def test_unknown_rewrite_of_a_profile_is_told_with_its_processor(rewriting):
         plan(small_resnet(), device, PlanConfig(processors=("cpu", "gpu")))
 
 
+@pytest.mark.slow
 def test_operators_that_the_cpu_has_to_compute_are_told():
     device = specified("mi9")
     gpu = msgspec.structs.replace(device.processors["gpu"], unsupported=("add", "gelu"))

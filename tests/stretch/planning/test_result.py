@@ -15,6 +15,7 @@ def result():
     return plan(resnet50(), MI9, PlanConfig(processors=("cpu", "gpu")))
 
 
+@pytest.mark.slow
 def test_makespan_lies_in_its_interval_and_probabilities_are_of_each_control(result):
     predicted = result.predicted
     assert predicted.makespan_low_ms < predicted.makespan_ms < predicted.makespan_high_ms
@@ -46,6 +47,7 @@ def lossless():
     return plan(resnet50(), MI9, PlanConfig(processors=("cpu", "gpu"), lossless=True))
 
 
+@pytest.mark.slow
 def test_lossless_plan_is_the_original_divided(lossless):
     answer = lossless.answer()
     assert answer.exact
@@ -84,12 +86,14 @@ def test_stretched_plan_says_that_it_is_another_network(result):
     assert {segment.kind for segment in answer.segments} == {"whole", "stretch"}
 
 
+@pytest.mark.slow
 def test_mixed_plan_is_no_slower_than_either_kind(result, lossless):
     mixed = plan(resnet50(), MI9, PlanConfig(processors=("cpu", "gpu"), kinds=("stretch", "rows")))
     assert mixed.run.makespan_ms <= min(result.run.makespan_ms, lossless.run.makespan_ms) + 1e-9
     assert 0.97 <= mixed.macs_ratio - mixed.halo <= 1.03
 
 
+@pytest.mark.slow
 def test_design_of_bands_that_was_not_searched_for_is_judged_as_an_exact_one(lossless):
     again = evaluate(lossless.graph, MI9, lossless.design, PlanConfig(processors=("cpu", "gpu"), lossless=True))
     assert again.exact

@@ -16,6 +16,7 @@ GRAPH, MI9 = small_resnet(96), specified("mi9")
 REQUEST = {"processors": ("cpu", "gpu"), **LOOSE}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["latency", "energy", "0.5*latency+0.5*energy"])
 def test_first_design_is_that_of_the_plan_and_others_are_nearly_as_good(objective):
     config = PlanConfig(**REQUEST, objective=objective)
@@ -44,6 +45,7 @@ def test_what_other_searches_plan_is_refused(changes):
         several(GRAPH, MI9, PlanConfig(**REQUEST, **changes), 3, 1.2)
 
 
+@pytest.mark.slow
 def test_best_design_on_fewer_processors_is_measured_as_the_others_are():
     # On all three processors both stages branch by themselves; on two they have to merge, and that takes less.
     graph = small_resnet(20)

@@ -18,6 +18,7 @@ from tests.stretch.planning.spaces import LOOSE
 GRAPH, MI9 = small_resnet(96), specified("mi9")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processors", [("cpu", "gpu"), ("cpu", "dsp"), ("cpu", "gpu", "dsp")])
 @pytest.mark.parametrize("more", [LOOSE, {"lossless": True}, {**LOOSE, "kinds": ("stretch", "rows", "graph")}], ids=str)
 def test_simulated_alone_a_design_takes_its_makespan(processors, more):

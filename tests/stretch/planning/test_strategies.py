@@ -11,6 +11,7 @@ from tests.predictors.networks import small_resnet
 from tests.stretch.planning.spaces import make_space
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("name", sorted(STRATEGIES))
 def test_every_strategy_finds_a_design_in_the_range(name):
     graph = small_resnet(64)

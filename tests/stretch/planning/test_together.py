@@ -22,6 +22,7 @@ def both():
     return candidates(small_resnet(96), MI9, CONFIG, 3, 1.5), candidates(small_resnet(64), MI9, CONFIG, 3, 1.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("goal", GOALS)
 def test_pair_is_the_best_of_all_pairs_of_candidates(both, goal):
     found = together(*both, MI9, PROCESSORS, goal)
@@ -38,6 +39,7 @@ def test_pair_is_at_least_as_good_as_the_best_mapping_of_whole_networks(both, go
     assert len(found.fixed.first.processors) == len(found.fixed.second.processors) == 1
 
 
+@pytest.mark.slow
 def test_one_after_the_other_they_take_the_sum_and_the_shorter_one_goes_first(both):
     found = together(*both, MI9, PROCESSORS)
     one, other = (min(each.alone_ms for each in some) for some in both)

@@ -7,6 +7,7 @@ from stretch.planning.together_answer import together_answer
 from tests.stretch.planning.test_together import MI9, PROCESSORS, both  # noqa: F401
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("goal", ["makespan", "throughput"])
 def test_ratios_are_those_of_what_the_pair_is_best_in(both, goal):  # noqa: F811
     found = together(*both, MI9, PROCESSORS, goal)

@@ -101,12 +101,14 @@ def test_rule_that_keeps_it_out_is_named_with_the_nearest_value(device, flag, me
     assert "at most 10 is allowed" in each.rule
 
 
+@pytest.mark.slow
 def test_all_processors_in_use_need_no_explanation_and_neither_does_a_design_by_hand():
     result = plan(GRAPH, MI9, PlanConfig(processors=("cpu", "gpu"), **LOOSE))
     assert (len(result.design.processors), result.unused) == (2, ())
     assert evaluate(GRAPH, MI9, result.design, PlanConfig(processors=("cpu", "gpu", "dsp"))).unused == ()
 
 
+@pytest.mark.slow
 def test_plan_warns_of_it_and_its_json_has_the_figures():
     result = plan(GRAPH, MI9, PlanConfig(**LOOSE))
     data = result.to_json()

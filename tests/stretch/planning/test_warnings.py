@@ -16,6 +16,7 @@ def result():
     return plan(resnet50(), load_device("pixel6"), PlanConfig(processors=("cpu", "gpu")))
 
 
+@pytest.mark.slow
 def test_processors_without_measurements_are_named(result):
     [said] = [each for each in warnings_of(result, 0, 10**12) if "were not fitted to measurements" in each]
     assert "gpu in fp16 (from fits of its relatives)" in said
@@ -32,6 +33,7 @@ def test_what_is_not_recommended_is_told_with_what_to_measure(result):
     assert bool(said) == (result.recommended != "branched")
 
 
+@pytest.mark.slow
 def test_operators_without_a_family_are_counted_and_named(result):
     stated = {"kernel": "elementwise", "in_channels": 1, "out_channels": 1, "groups": 1, "taps": 1, "pixels": 1, "weights": 0}
     graph = small_resnet()
@@ -59,6 +61,7 @@ def test_operators_that_need_every_row_are_named_where_bands_are_asked_for(resul
     assert not any("not split by rows" in each for each in result.warnings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("device", "precision"), [("s24", {}), ("x-elite", {"cpu": "int8", "npu": "int8"})], ids=["s24", "x-elite"])
 def test_processor_that_is_far_ahead_is_to_be_used_alone_and_the_crossover_is_told(device, precision):
     found = plan(resnet50(), load_device(device), PlanConfig(precision=precision))
@@ -71,6 +74,7 @@ def test_processor_that_is_far_ahead_is_to_be_used_alone_and_the_crossover_is_to
     assert not any("the tightest" in each for each in found.warnings)
 
 
+@pytest.mark.slow
 def test_rule_that_leaves_no_design_is_named_where_it_was_asked_for_though_one_processor_is_far_ahead():
     with pytest.raises(InfeasibleError) as caught:
         plan(resnet50(), load_device("s24"), PlanConfig(alpha=0.01))

@@ -53,6 +53,7 @@ def test_what_was_measured_is_not_drawn_again():
     assert not set(first) & set(again)
 
 
+@pytest.mark.slow
 def test_every_group_that_is_left_out_has_several_styles():
     names = [graph.name for graph in Chooser([]).draw(10 * len(STYLES))]
     inside = {}

@@ -8,6 +8,7 @@ from stretch.profiling.files import answer_board, make_weights, weight_bytes, wr
 from stretch.profiling.styles import STYLES, draw
 
 
+@pytest.mark.representatives(13)
 @pytest.mark.torch
 @pytest.mark.parametrize("style", STYLES)
 def test_results_are_finite_and_no_denormal_numbers(tmp_path, style):

@@ -20,6 +20,7 @@ def test_networks_are_graphs_that_files_keep_and_small_enough_to_be_measured(sty
         assert graph.input.shape[1] == 3
 
 
+@pytest.mark.slow
 def test_together_they_have_every_kind_of_kernel_and_the_shapes_of_real_networks():
     costs = [kernel.cost for style in STYLES for seed in range(25) for kernel in fuse(draw(style, seed), "onnxruntime")]
     assert {cost.kind for cost in costs} >= {"conv1x1", "conv", "depthwise", "grouped", "linear", "pool", "reduce", "elementwise", "copy"}

@@ -27,6 +27,7 @@ def printed(answer, width):
     return stream.getvalue()
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("width", [200, 90])
 def test_table_has_every_design_with_its_numbers_and_nothing_cut(answer, width):
     text = printed(answer, width)
@@ -46,6 +47,7 @@ def test_table_without_a_predictor_has_no_column_for_it(answer):
     assert value_of(rows[0], "macs") == rows[0].macs_ratio
 
 
+@pytest.mark.slow
 def test_picture_is_the_same_for_the_same_front(answer, tmp_path):
     draw_front(answer, tmp_path / "a.svg")
     draw_front(answer, tmp_path / "b.svg")

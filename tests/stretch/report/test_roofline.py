@@ -25,6 +25,7 @@ def test_points_are_the_kernels_that_multiply():
         assert 0 < share < 1
 
 
+@pytest.mark.slow
 def test_picture_names_network_device_and_source(tmp_path):
     out = tmp_path / "roof.svg"
     draw_roofline(small_resnet(), MI9, "dsp", None, out)

@@ -26,6 +26,7 @@ def printed(renderable, width=120):
     return stream.getvalue()
 
 
+@pytest.mark.slow
 def test_table_has_a_row_per_branch_with_its_numbers(data):
     lines = printed(design_table(data)).splitlines()
     assert len(lines) == 1 + sum(len(s.branches) for s in data.segments)
@@ -135,6 +136,7 @@ def test_long_processor_names_stand_whole_in_stacked_rows_and_shorter_bars(data)
     assert all(len(line) <= 80 for line in text.splitlines())
 
 
+@pytest.mark.slow
 def test_rows_of_bands_and_what_is_computed_twice_are_shown():
     answer = plan(resnet50(), specified("mi9"), PlanConfig(processors=("cpu", "gpu"), lossless=True)).answer()
     segment = next(s for s in answer.segments if s.kind == "rows")

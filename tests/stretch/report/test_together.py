@@ -1,5 +1,6 @@
 import io
 
+import pytest
 from rich.console import Console
 
 from stretch.planning.together import together
@@ -8,6 +9,7 @@ from stretch.report.together import print_together
 from tests.stretch.planning.test_together import MI9, PROCESSORS, both  # noqa: F401
 
 
+@pytest.mark.slow
 def test_both_networks_and_what_they_have_to_beat_are_told(both):  # noqa: F811
     for goal in ("makespan", "throughput"):
         answer = together_answer(together(*both, MI9, PROCESSORS, goal), {})

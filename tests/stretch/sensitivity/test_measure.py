@@ -38,6 +38,7 @@ def images(count, seed):
     return [torch.from_numpy(some.astype(np.float32))]
 
 
+@pytest.mark.slow
 def test_measurements_begin_with_single_segments_and_go_on_as_long_as_the_time_lasts(network, space):
     told = []
     found = measure(network.captured, space, images(16, 0), images(12, 1), 0.0, progress=told.append)
@@ -55,6 +56,7 @@ def test_images_that_the_original_answers_alike_are_refused(network, space):
         measure(network.captured, space, images(16, 0), alike, 0.0)
 
 
+@pytest.mark.slow
 def test_segment_replaced_alone_is_what_the_whole_network_computes_with_it(network, space):
     """The oracle builds the whole network with that one segment, and gives it the weights of the one calibrated by itself."""
     trial = trials(space, 1)[0]

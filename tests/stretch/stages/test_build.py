@@ -36,6 +36,7 @@ def planned(network):
     return decide_design(network.graph, specified("pixel6"), PlanConfig(alpha=1000.0, beta=1000.0, macs=(0.7, 1.4)))
 
 
+@pytest.mark.slow
 def test_control_has_the_design_of_the_plan_or_there_is_none(network, planned):
     from dataclasses import replace
 

@@ -17,6 +17,7 @@ from tests.predictors.specified import specified  # noqa: E402
 pytestmark = pytest.mark.torch
 
 
+@pytest.mark.slow
 def test_bundle_runs_and_can_be_placed_by_priority(tmp_path):
     network = read_network("tiny_resnet", weights="none")
     planned = decide_design(network.graph, specified("pixel6"), PlanConfig(alpha=1000.0, beta=1000.0, macs=(0.7, 1.4)))

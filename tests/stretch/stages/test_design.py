@@ -29,6 +29,7 @@ def test_file_and_draft_give_the_same_design_with_the_device_s_slices(file):
     assert {b.processor for s in design.segments if s.name != "s1" for b in s.branches} == {next(iter(MI9.processors))}
 
 
+@pytest.mark.slow
 def test_design_that_is_given_is_evaluated_and_one_that_is_not_is_searched_for(file):
     config = PlanConfig(**LOOSE)
     given = decide_design(GRAPH, MI9, config, file)

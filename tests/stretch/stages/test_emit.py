@@ -8,6 +8,7 @@ from stretch.stages.emit import emit  # noqa: E402
 pytestmark = pytest.mark.torch
 
 
+@pytest.mark.slow
 def test_bundle_becomes_a_package_of_its_branches(tiny_bundle, tmp_path):
     answer = emit(str(tiny_bundle), tmp_path / "net")
     assert answer.branched

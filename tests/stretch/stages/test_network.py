@@ -15,6 +15,7 @@ from stretch.stages.network import check_numbers, read_graph, read_network  # no
 pytestmark = pytest.mark.torch
 
 
+@pytest.mark.slow
 def test_input_is_the_model_s_usual_one_or_the_one_asked_for_or_made_from_it():
     usual = load_model("tiny_resnet", weights="none").input_shape
     assert read_network("tiny_resnet", weights="none").graph.input.shape == usual

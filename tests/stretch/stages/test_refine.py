@@ -23,6 +23,7 @@ def noise(found, count, seed, scale=1.0, shift=0.0):
     return torch.randn(count, *found.graph.input.shape[1:], generator=torch.Generator().manual_seed(seed)) * scale + shift
 
 
+@pytest.mark.slow
 def test_refined_network_stays_where_it_was_and_is_no_worse(captured):
     found = captured("tiny_resnet")
     model = build(found, cpu_and("gpu", found.graph, "sum"))
@@ -33,6 +34,7 @@ def test_refined_network_stays_where_it_was_and_is_no_worse(captured):
     assert {parameter.device.type for parameter in model.parameters()} == {"cpu"}
 
 
+@pytest.mark.slow
 def test_network_that_came_closer_is_kept_and_both_comparisons_are_its_own(captured):
     found = captured("tiny_resnet")
     model = build(found, cpu_and("gpu", found.graph, "sum"))
@@ -53,6 +55,7 @@ def test_network_that_came_closer_is_kept_and_both_comparisons_are_its_own(captu
     assert KEPT not in outcome.warnings
 
 
+@pytest.mark.slow
 def test_network_that_agrees_less_often_on_images_held_back_keeps_its_start(captured):
     found = captured("tiny_resnet")
     model = build(found, cpu_and("gpu", found.graph, "sum"))
@@ -87,6 +90,7 @@ def test_classes_decide_and_errors_where_they_are_as_many_or_none(before, after,
     assert module._worse(other, one) == worse
 
 
+@pytest.mark.slow
 def test_too_few_images_to_hold_any_back_are_told_and_errors_decide(captured):
     found = captured("tiny_resnet")
     model = build(found, cpu_and("gpu", found.graph, "sum"))

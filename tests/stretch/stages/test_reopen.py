@@ -78,6 +78,7 @@ def _captured(name):
     return capture(loaded.module, loaded.input_shape, name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
 def test_reopened_networks_compute_what_those_that_were_written_compute(tmp_path, name):
     found, design = NETWORKS[name]()
@@ -91,6 +92,7 @@ def test_reopened_networks_compute_what_those_that_were_written_compute(tmp_path
     assert not reopened.model.training
 
 
+@pytest.mark.slow
 def test_segment_that_ends_where_nothing_is_computed_is_found_again(tmp_path):
     torch.manual_seed(0)
     found = capture(Pooled().eval(), (1, 3, 32, 32), "pooled")

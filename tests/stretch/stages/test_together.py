@@ -12,6 +12,7 @@ pytestmark = pytest.mark.torch
 REQUEST = PlanConfig(processors=("cpu", "gpu"), alpha=5, beta=5)
 
 
+@pytest.mark.slow
 def test_one_network_for_two_users_is_a_pair_too():
     found = pair_of(("tiny_resnet", "tiny_resnet"), specified("pixel6"), REQUEST, top=1)
     assert [row.model for row in found.designs] == ["tiny_resnet", "tiny_resnet"]

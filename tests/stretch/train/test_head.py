@@ -51,6 +51,7 @@ def changed(module, classes=7, seed=3, size=32):
     return replace_head(capture(module.eval(), (1, 3, size, size)), classes, seed).module
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(10), deadline=None)
 @given(classes=st.integers(1, 40), seed=st.integers(0, 2**40), noise=st.integers(0, 2**40))
 def test_new_weights_follow_from_the_seed_alone_and_leave_the_global_generator_as_it_was(classes, seed, noise):

@@ -36,6 +36,7 @@ def branched(captured):
     return BranchedModel(graph, BranchDesign(graph.name, "test", tuple(parts)))
 
 
+@pytest.mark.slow
 def test_network_learns_a_set_that_can_be_learned():
     history = train(fresh(), *synthetic(4, 16, 320), SHORT)
     assert history.accuracy > 0.6

@@ -10,6 +10,7 @@ from stretch.train.memory import memory_mib  # noqa: E402 - torch may be missing
 pytestmark = pytest.mark.torch
 
 
+@pytest.mark.slow
 def test_memory_of_this_process_grows_with_what_it_takes():
     cpu = torch.device("cpu")
     before = memory_mib(cpu)

@@ -14,6 +14,7 @@ from stretch.train.pool import designs_between, fastest_designs, random_designs
 pytestmark = pytest.mark.torch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processors", [("cpu", "gpu"), ("cpu", "gpu", "dsp")])
 def test_drawn_designs_differ_and_cost_what_was_asked_for(captured, processors):
     graph = captured("tiny_resnet").graph
@@ -24,6 +25,7 @@ def test_drawn_designs_differ_and_cost_what_was_asked_for(captured, processors):
         assert {p for s in design.segments if not s.whole for p in (b.processor for b in s.branches)} == set(processors)
 
 
+@pytest.mark.slow
 def test_equal_seeds_draw_equal_designs(captured):
     graph = captured("tiny_resnet").graph
     one, two, other = (random_designs(graph, specified("mi9"), ("cpu", "gpu"), 2, (0.9, 1.1), seed=s) for s in (1, 1, 2))

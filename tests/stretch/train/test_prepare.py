@@ -23,6 +23,7 @@ def ready(path, *changes):
     return prepare(load_recipe(path, changes), path.parent)
 
 
+@pytest.mark.slow
 def test_identity_tells_recipes_designs_and_weights_apart_but_not_where_files_are(tmp_path):
     path = network(tmp_path)
     one = ready(path).identity
@@ -86,6 +87,7 @@ def test_new_head_is_the_same_whatever_was_drawn_before(tmp_path):
     assert ready(path, "classes=7", "train.seed=9").identity["model"] != made[0].identity["model"]
 
 
+@pytest.mark.slow
 def test_moved_folder_of_recipe_and_designs_is_the_same_run(tmp_path):
     found = []
     for name in ("here", "there"):
@@ -98,6 +100,7 @@ def test_moved_folder_of_recipe_and_designs_is_the_same_run(tmp_path):
     assert found[0] == found[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["mine.py:make", "stretch.models.tiny:tiny_resnet"])
 def test_python_code_of_a_recipe_runs_only_where_it_is_trusted(tmp_path, model):
     (tmp_path / "mine.py").write_text(f"from pathlib import Path\nPath({str(tmp_path / 'ran')!r}).touch()\n{MINE}")

@@ -21,6 +21,7 @@ def drawn(captured):
     return graph, random_designs(graph, specified("mi9"), ("cpu", "gpu"), 30, (0.7, 1.3), seed=1)
 
 
+@pytest.mark.slow
 def test_linear_truth_is_found_and_ranked_on_designs_left_out(drawn):
     graph, designs = drawn
     truth = np.random.default_rng(0).normal(size=len(FEATURES)) * 0.02
@@ -33,6 +34,7 @@ def test_linear_truth_is_found_and_ranked_on_designs_left_out(drawn):
         assert predictor.predict(graph, design) == pytest.approx(accuracy, abs=0.005)
 
 
+@pytest.mark.slow
 def test_accuracies_without_a_pattern_have_no_claim_to_one(drawn):
     graph, designs = drawn
     found = [fit(graph, designs, list(np.random.default_rng(seed).normal(0.9, 0.01, len(designs))))[0] for seed in range(8)]

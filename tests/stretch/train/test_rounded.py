@@ -70,6 +70,7 @@ def test_each_rounded_branch_is_its_exported_file_to_within_a_step(captured, tmp
             assert difference.max() <= 4e-3 * np.abs(tensors[sub.output]).max(), sub.name
 
 
+@pytest.mark.slow
 def test_bundle_run_by_the_scheduler_gives_what_the_module_gives(captured, tmp_path):
     found = captured("tiny_resnet")
     module = rounded(found, cpu_and("gpu", found.graph, "project")).eval()
@@ -81,6 +82,7 @@ def test_bundle_run_by_the_scheduler_gives_what_the_module_gives(captured, tmp_p
             assert np.abs(session.run(x.numpy()) - module(x).numpy()).max() <= 4 * step
 
 
+@pytest.mark.slow
 def test_files_have_the_scales_of_training_whatever_images_they_are_exported_with(captured, tmp_path):
     found = captured("tiny_resnet")
     module = rounded(found, cpu_and("gpu", found.graph, "project"))
@@ -94,6 +96,7 @@ def test_files_have_the_scales_of_training_whatever_images_they_are_exported_wit
             assert own[tensor][1] == zero
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(30))
 @given(st.integers(0, 2**32 - 1), st.integers(1, 5), st.floats(1e-3, 1e3))
 def test_weights_are_rounded_as_torch_rounds_them(seed, channels, size):
@@ -138,6 +141,7 @@ def test_ranges_that_are_observed_are_those_of_the_quantiser(captured):
             assert observed.ranges[name][tensor][1] == pytest.approx(zero, abs=12)
 
 
+@pytest.mark.slow
 def test_state_holds_the_ranges(captured):
     found = captured("tiny_resnet")
     design = cpu_and("gpu", found.graph, "project")

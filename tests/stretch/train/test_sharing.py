@@ -39,6 +39,7 @@ def test_positions_have_the_shapes_of_the_branched_network_and_occur_once(captur
 ratios = st.tuples(st.integers(1, 3), st.sampled_from((0.25, 0.5, 1.0)))
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(8))
 @given(ratios, ratios)
 def test_narrower_and_shallower_branch_uses_a_part_of_the_wider_deeper_one(captured, one, other):

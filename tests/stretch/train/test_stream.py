@@ -100,6 +100,7 @@ def test_many_unreadable_images_in_a_row_end_in_one_sentence_that_names_one(tmp_
         list(stream.epoch(1, 4, 0))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 def test_more_workers_than_cores_are_not_started(tmp_path):
     stream = ImageStream.of(folder_items(folder(tmp_path))[0], 16, 2, workers=10_000)

@@ -32,6 +32,7 @@ def test_largest_subnet_of_whole_copies_starts_as_the_original(captured, join):
         torch.testing.assert_close(supernet(images()), network.module.eval()(images()), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_narrow_subnet_computes_what_the_whole_one_does_with_the_other_channels_masked(captured):
     """Oracle: the same weights in the original's own module, whose dropped channels are multiplied by zero."""
     network = captured("tiny_resnet")
@@ -71,6 +72,7 @@ def test_narrow_subnet_computes_what_the_whole_one_does_with_the_other_channels_
     assert handles
 
 
+@pytest.mark.slow
 def test_extracted_network_computes_what_it_did_inside(captured):
     network = captured("tiny_resnet")
     supernet = Supernet(network, pool(network.graph))
@@ -90,6 +92,7 @@ def test_extracted_network_computes_what_it_did_inside(captured):
         assert not any(p.data_ptr() == subnet.weights.data_ptr() for p in model.parameters())
 
 
+@pytest.mark.slow
 def test_statistics_of_an_extracted_network_are_those_of_its_images(captured):
     network = captured("tiny_resnet")
     supernet = Supernet(network, pool(network.graph))

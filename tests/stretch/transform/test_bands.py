@@ -35,6 +35,7 @@ def same(got, want):
     return np.abs(got - want).max() <= 1e-6 * np.abs(want).max()
 
 
+@pytest.mark.slow
 @given(data=st.data())
 def test_bands_built_and_captured_are_the_scaled_graph_and_the_original(data):
     found = data.draw(networks())
@@ -45,6 +46,7 @@ def test_bands_built_and_captured_are_the_scaled_graph_and_the_original(data):
         assert same(model(x).numpy(), found.module(x).numpy())
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(10))
 @given(data=st.data())
 def test_bands_exported_and_run_by_the_scheduler_give_the_original(tmp_path_factory, data):
@@ -103,6 +105,7 @@ def alike(one, other):
     return all(torch.equal(value, other.state_dict()[name]) for name, value in one.state_dict().items())
 
 
+@pytest.mark.slow
 def test_bands_share_their_weights_which_count_once(captured):
     found = captured("tiny_resnet")
     model = build(found, in_two_bands(found.graph))
@@ -119,6 +122,7 @@ def test_bands_share_their_weights_which_count_once(captured):
     assert alike(model, fresh)
 
 
+@pytest.mark.slow
 def test_bands_train_as_the_original_does(captured):
     """Batch norms see whole images, and gradients of all rows come together."""
     found = captured("tiny_resnet")
@@ -135,6 +139,7 @@ def test_bands_train_as_the_original_does(captured):
     assert alike(model.branch("s1", "cpu"), model.branch("s1", "gpu"))
 
 
+@pytest.mark.slow
 def test_calibration_fits_bands_as_one_piece_behind_stretched_segments(captured):
     found = captured("tiny_resnet")
     design = in_two_bands(found.graph, stretched=("s1",))
@@ -149,6 +154,7 @@ def test_calibration_fits_bands_as_one_piece_behind_stretched_segments(captured)
         assert (model(x) - want).square().mean() < (before(x) - want).square().mean()
 
 
+@pytest.mark.slow
 def test_calibration_leaves_bands_of_the_original_alone(captured):
     found = captured("tiny_resnet")
     model = build(found, in_two_bands(found.graph))

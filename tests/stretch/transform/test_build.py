@@ -30,6 +30,7 @@ def image(found, batch=1):
     return torch.randn(batch, *shape[1:], generator=torch.Generator().manual_seed(1))
 
 
+@pytest.mark.representatives(6)
 @pytest.mark.parametrize("name", [*TINY, "resnet18", "mobilenet_v3_large", "densenet121", "squeezenet1_1"])
 def test_identity_design_gives_the_original_outputs_bit_for_bit(captured, name):
     found = captured(name)
@@ -38,6 +39,7 @@ def test_identity_design_gives_the_original_outputs_bit_for_bit(captured, name):
         assert torch.equal(build(found, identity_design(found.graph))(x), found.module(x))
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("name", TINY)
 @settings(max_examples=examples(8))
 @given(data=st.data())
@@ -53,6 +55,7 @@ def test_built_model_traces_back_to_the_scaled_graph(captured, name, data):
 REWRITES = ("silu=relu6", "hard_swish=relu", "squeeze_excite=none")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tiny_mobilenet", "tiny_efficientnet"])
 @settings(max_examples=examples(8))
 @given(data=st.data())
@@ -85,6 +88,7 @@ def test_branch_without_squeeze_and_excitation_is_the_parent_whose_gates_are_one
     torch.testing.assert_close(model(image(found)), parent(image(found)))
 
 
+@pytest.mark.representatives(3)
 @pytest.mark.parametrize("name", TINY)
 @settings(max_examples=examples(8))
 @given(data=st.data())
@@ -265,6 +269,7 @@ class ReductionThenUnits(torch.nn.Module):
         return self.last(self.shuffle(x)[:, 3:12]).mean((2, 3))
 
 
+@pytest.mark.slow
 @given(data=st.data())
 def test_trunks_of_several_parts_scale_at_every_depth(data):
     found = capture(ReductionThenUnits().eval(), (1, 3, 16, 16), "net")

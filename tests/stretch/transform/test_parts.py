@@ -66,6 +66,7 @@ def network(request, captured):
     return capture(ResNeXt().eval(), (1, 3, 32, 32), "resnext") if request.param == "resnext" else captured("tiny_regnet")
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(25), deadline=None)
 @given(st.integers(2, 9), st.integers(2, 4), st.integers(1, 3), st.sampled_from([1, 2, 3]), st.integers(1, 2), st.booleans(), st.booleans())
 def test_parts_compute_the_convolution(groups, reads, writes, kernel, stride, bias, norm):
@@ -94,6 +95,7 @@ def test_weights_in_parts_are_one_piece_again(network):
             assert torch.equal(again[name][key], tensor)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("join", ["sum", "concat"])
 def test_bundle_code_and_reopened_network_compute_what_the_model_computes(network, tmp_path, join):
     bare = cpu_and("gpu", network.graph, join)
@@ -114,6 +116,7 @@ def test_bundle_code_and_reopened_network_compute_what_the_model_computes(networ
     assert error <= 1e-4
 
 
+@pytest.mark.slow
 def test_parts_have_scales_of_their_own_in_int8(network, tmp_path):
     model = build(network, with_rewrites(cpu_and("gpu", network.graph, "sum"), NAME))
     export_bundle(tmp_path / "b", network, model, None, FACTS, "0.1.0")
@@ -133,6 +136,7 @@ def having(**keys):
     return replace(device, processors={**device.processors, "gpu": msgspec.structs.replace(device.processors["gpu"], **keys)})
 
 
+@pytest.mark.representatives(1)
 def test_plan_times_parts_as_what_is_launched_and_says_so(network):
     config = PlanConfig(processors=("cpu", "gpu"))
     lacking = plan(network.graph, having(unsupported=("grouped_conv",)), config)

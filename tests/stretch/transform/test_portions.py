@@ -54,6 +54,7 @@ def image(shape=SHAPE):
     return torch.randn(shape, generator=torch.Generator().manual_seed(1))
 
 
+@pytest.mark.slow
 @given(data=st.data())
 def test_portions_built_and_captured_are_the_scaled_graph_and_the_original(data):
     network, found, design = drawn(data)
@@ -66,6 +67,7 @@ def test_portions_built_and_captured_are_the_scaled_graph_and_the_original(data)
         assert torch.equal(model(image()), network(image()))
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(8))
 @given(data=st.data())
 def test_portions_exported_and_run_by_the_scheduler_give_the_original(tmp_path_factory, data):
@@ -112,6 +114,7 @@ def test_state_machine_ends_when_the_plan_says(planned):
                 assert starts[f"{row.design.name}.{name}"] == pytest.approx(row.start_ms + branch.start_ms + branch.in_ms, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_bundle_predicted_anew_waits_as_the_state_machine_does(planned):
     _, _, bundle, _, _ = planned
     again = repredict(bundle.manifest, bundle.file)
@@ -151,6 +154,7 @@ def test_calibration_leaves_portions_as_they_are(planned):
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
+@pytest.mark.slow
 @given(data=st.data())
 def test_gradients_of_portions_are_the_originals(data):
     network, found, design = drawn(data)
@@ -198,6 +202,7 @@ def skipping(tmp_path_factory):
     return made, images, folder
 
 
+@pytest.mark.slow
 def test_portions_in_int8_hand_tensors_on_in_one_scale_and_are_the_whole_to_the_bit(skipping):
     made, images, _ = skipping
     manifest = made["portions"].manifest

@@ -30,6 +30,7 @@ def image(found):
     return torch.randn(found.graph.input.shape, generator=torch.Generator().manual_seed(1))
 
 
+@pytest.mark.slow
 @given(data=st.data())
 def test_channels_built_and_captured_are_the_scaled_graph_and_the_original(data):
     found = data.draw(networks())
@@ -43,6 +44,7 @@ def test_channels_built_and_captured_are_the_scaled_graph_and_the_original(data)
     assert np.abs(got - want).max() <= 2e-6 * np.abs(want).max()
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(10))
 @given(data=st.data())
 def test_channels_exported_and_run_by_the_scheduler_give_the_original(tmp_path_factory, data):
@@ -99,6 +101,7 @@ def test_state_dict_of_channels_is_read_back():
         assert torch.equal(model(image(found)), fresh(image(found)))
 
 
+@pytest.mark.slow
 def test_channels_train_as_the_original_does():
     """Gradients of all branches come together, and statistics are those of the whole."""
     found = small()

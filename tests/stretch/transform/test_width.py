@@ -27,6 +27,7 @@ def test_shares_of_every_original_channel_add_up_to_one():
     assert sums[index.unique()].tolist() == pytest.approx([1.0] * len(index.unique()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", [Attention, Windows, Last])
 def test_stage_before_operators_of_fixed_channels_is_stretched_and_they_keep_all_their_weights(pattern):
     wide = 4 * CHANNELS

@@ -16,6 +16,7 @@ from tests.scheduler.delegates.opencl import networks
 NETWORKS = [networks.residual_block, networks.squeeze_excite, networks.classifier]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", NETWORKS, ids=lambda make: make.__name__)
 def test_network_agrees_with_onnx_runtime(tmp_path, network):
     assert networks.error(network(tmp_path / "m.onnx")) <= 1e-5
@@ -61,6 +62,7 @@ PRECISE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("op", "half", "arithmetic", "limit"), PRECISE)
 @settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())

@@ -98,6 +98,7 @@ def opened(*cores, **environment):
     return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("core", available_cores()[:2])
 def test_cpu_device_computes_on_the_core_that_is_asked_for(core):
     if not POCL:

@@ -26,12 +26,14 @@ def test_sigmoid_times_its_input_is_silu_and_the_gate_stays_a_product(tmp_path):
     assert [node.attrs["activation"].name for node in nodes if node.op == "Conv"] == ["silu", "relu", "hard_sigmoid"]
 
 
+@pytest.mark.slow
 def test_unfused_graph_computes_the_same(tmp_path):
     path = networks.residual_block(tmp_path / "m.onnx")
     assert len(networks.kernels(path, fuse=False)) > len(networks.kernels(path))
     assert networks.error(path, fuse=False) <= 1e-5
 
 
+@pytest.mark.slow
 def test_activation_before_the_addition_keeps_its_place(tmp_path):
     nodes = [
         networks.conv("x", "c", "w", kernel_shape=[1, 1]),

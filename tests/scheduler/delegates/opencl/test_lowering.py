@@ -1,3 +1,5 @@
+import pytest
+
 from tests.scheduler.delegates.opencl import networks
 
 
@@ -8,6 +10,7 @@ def test_parts_of_a_concatenation_are_written_in_place(tmp_path):
     assert launches[2].buffers()[1] == launches[3].buffers()[1] == {"c"}
 
 
+@pytest.mark.slow
 def test_part_that_ends_inside_a_block_is_copied(tmp_path):
     weights = {"w1": networks.numbers(3, 4, 1, 1), "w2": networks.numbers(5, 4, 1, 1)}
     nodes = [

@@ -1,3 +1,5 @@
+import pytest
+
 from scheduler.delegates.opencl import OpenCLDelegate
 from scheduler.delegates.opencl.device import open_device
 from scheduler.delegates.opencl.memory import Arenas, intermediates
@@ -30,6 +32,7 @@ def test_arena_grows_and_is_shared_by_all_who_need_no_more():
     assert arenas.bytes == 1024
 
 
+@pytest.mark.slow
 def test_subgraphs_of_one_queue_take_turns_in_the_same_memory(tmp_path):
     paths = [networks.classifier(tmp_path / "a.onnx"), networks.residual_block(tmp_path / "b.onnx")]
     compiled = [OpenCLDelegate().build(path) for path in paths]

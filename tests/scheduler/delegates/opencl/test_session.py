@@ -20,6 +20,7 @@ def driven(monkeypatch):
         pytest.skip("two cores are needed")
 
 
+@pytest.mark.slow
 def test_gpu_of_a_bundle_runs_on_opencl_without_being_asked(tmp_path, driven):
     bundle = two_branches(tmp_path / "b")
     with Session(bundle) as session, Session(bundle, {"gpu": "reference"}) as other:
@@ -61,6 +62,7 @@ def test_failing_device_fails_the_inference_and_not_the_session(tmp_path, driven
         assert np.array_equal(session(x), before)
 
 
+@pytest.mark.slow
 def test_fp16_subgraphs_are_stored_in_half_precision_and_meet_the_others_in_reals(tmp_path):
     floats = load_bundle(two_branches(tmp_path / "floats"))
     export_precision(floats, tmp_path / "half", {"gpu": "fp16"}, synthetic_images((1, 3, 8, 8), 8), "synthetic")

@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 
 from scheduler.delegates.opencl.graph import read_graph
 from scheduler.delegates.opencl.simplify import simplify
@@ -24,6 +25,7 @@ def test_batch_norm_elsewhere_becomes_scale_and_shift(tmp_path):
     assert [node.op for node in simplified(path).nodes] == ["ScaleShift"]
 
 
+@pytest.mark.slow
 def test_batch_norm_stays_apart_from_a_convolution_that_others_read(tmp_path):
     norm = {key: np.abs(networks.numbers(4, seed=i)) + 0.5 for i, key in enumerate("sbmv")}
     nodes = [

@@ -4,6 +4,7 @@ from predictors.errors import StretchError
 from tests.scheduler.delegates.opencl import networks
 
 
+@pytest.mark.slow
 def test_newcomer_adds_a_kernel_with_one_file_and_one_function(tmp_path, added_template):
     (tmp_path / "cosine.cl").write_text(networks.COSINE)
     added_template("Cos", networks.cosine("cosine"), tmp_path)

@@ -28,6 +28,7 @@ def few(monkeypatch):
     monkeypatch.setattr(ScheduleTuner, "__init__", lambda self, *a, **k: before(self, *a, **k | {"top": 2, "rounds": 3}))
 
 
+@pytest.mark.slow
 def test_tuned_schedules_are_kept_and_taken_by_the_next_compilation(tmp_path, few):
     path = networks.residual_block(tmp_path / "m.onnx")
     found = OpenCLDelegate().tune(path, 60)
@@ -87,6 +88,7 @@ def tile(path, **options):
     return {key: int(macros[key]) for key in ("VW", "VC", "CHANNELS_FIRST")}
 
 
+@pytest.mark.slow
 def test_shipped_schedule_is_taken_until_the_user_has_tuned(tmp_path, ship):
     path = networks.residual_block(tmp_path / "m.onnx")
     untuned = tile(path)

@@ -28,6 +28,7 @@ def test_tuned_groups_are_never_slower_and_the_network_stays_right(path, mode):
     assert networks.error(path) <= 1e-5
 
 
+@pytest.mark.slow
 def test_what_was_kept_is_applied_to_the_launch_it_was_found_for(path):
     before = launches(path)
     target = before[0]

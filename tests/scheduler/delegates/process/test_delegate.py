@@ -43,6 +43,7 @@ def child_since(before):
     return pid
 
 
+@pytest.mark.slow
 def test_branch_in_another_process_gives_the_same_numbers_and_goes_with_its_session(bundle_dir, before):
     with Session(bundle_dir, {"gpu": "process"}) as session:
         assert session.placements["gpu"].dispatch == "async"
@@ -54,6 +55,7 @@ def test_branch_in_another_process_gives_the_same_numbers_and_goes_with_its_sess
     assert child not in children()
 
 
+@pytest.mark.slow
 def test_child_that_dies_is_replaced_and_no_inference_is_lost(bundle_dir, before):
     with Session(bundle_dir, {"gpu": "process"}) as session:
         session(X)
@@ -66,6 +68,7 @@ def test_child_that_dies_is_replaced_and_no_inference_is_lost(bundle_dir, before
     assert child not in children()
 
 
+@pytest.mark.slow
 def test_child_that_dies_while_it_computes_is_replaced_and_computes_it_again(bundle_dir, before):
     delegate = ProcessDelegate("cpu")
     output = np.zeros((1, 6, 8, 8), np.float32)
@@ -78,6 +81,7 @@ def test_child_that_dies_while_it_computes_is_replaced_and_computes_it_again(bun
     assert np.allclose(output, onnx_runtime.output(bundle_dir / "stem.onnx", X), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_subgraphs_that_are_no_longer_used_do_not_mix_up_those_that_are(bundle_dir, before):
     """A new child is told of those alone that are still there, by the names that they had."""
     delegate = ProcessDelegate("cpu")
@@ -122,6 +126,7 @@ def test_unknown_inner_delegate_hints_at_the_closest():
     assert "reference" in error.value.hint
 
 
+@pytest.mark.slow
 def test_inner_delegate_is_a_choice(bundle_dir):
     delegate = ProcessDelegate("reference")
     output = np.zeros((1, 6, 8, 8), np.float32)
@@ -130,6 +135,7 @@ def test_inner_delegate_is_a_choice(bundle_dir):
     assert np.allclose(output, expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_interpreter_that_ends_without_closing_leaves_no_child(bundle_dir):
     code = f"from scheduler.runtime.session import Session; import numpy as np; s = Session({str(bundle_dir)!r}, {{'gpu': 'process'}}); s(np.zeros((1, 3, 8, 8), np.float32))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
@@ -140,6 +146,7 @@ def descriptors():
     return len(os.listdir("/proc/self/fd"))
 
 
+@pytest.mark.slow
 def test_close_ends_children_and_descriptors_at_once(bundle_dir):
     def use():
         """One whole life of a session; what it has when it is busy."""
@@ -161,6 +168,7 @@ def test_close_ends_children_and_descriptors_at_once(bundle_dir):
         gc.enable()
 
 
+@pytest.mark.slow
 def test_session_that_cannot_be_made_leaves_no_child_behind(bundle_dir, before):
     last = json.loads((bundle_dir / "bundle.json").read_text())["subgraphs"][-1]
     (bundle_dir / last["file"]).write_bytes(b"no model")
@@ -182,6 +190,7 @@ def test_child_that_hangs_is_ended_after_its_time_and_the_session_goes_on(bundle
     assert children() <= before
 
 
+@pytest.mark.slow
 def test_two_who_wait_for_one_answer_both_end(bundle_dir, before):
     delegate = ProcessDelegate("cpu")
     output = np.zeros((1, 6, 8, 8), np.float32)
@@ -214,6 +223,7 @@ def test_interrupted_wait_is_gone_on_with(bundle_dir, before):
             assert np.allclose(session(x), want, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_buffers_in_shared_memory_are_not_copied(bundle_dir):
     delegate = ProcessDelegate("cpu")
     x, output = shared_like([X, np.zeros((1, 6, 8, 8), np.float32)])
@@ -224,12 +234,14 @@ def test_buffers_in_shared_memory_are_not_copied(bundle_dir):
     assert np.array_equal(output, onnx_runtime.output(bundle_dir / "stem.onnx", X))
 
 
+@pytest.mark.slow
 def test_buffers_elsewhere_are_copied(bundle_dir):
     output = np.zeros((1, 6, 8, 8), np.float32)
     call = ProcessDelegate("cpu").compile(bundle_dir / "stem.onnx").bind([X], [output])
     assert call.copied_bytes == X.nbytes + output.nbytes
 
 
+@pytest.mark.slow
 def test_session_gives_the_child_its_own_memory(bundle_dir, before, monkeypatch):
     """Each tensor of a session is in a file that the child has mapped, and no run copies any."""
     bound, bind = [], ProcessCompiled.bind
@@ -258,6 +270,7 @@ def test_results_outlive_the_child_and_the_session(bundle_dir, before):
     assert all(np.isfinite(each).all() for each in tensors.values())
 
 
+@pytest.mark.slow
 def test_child_lets_go_of_memory_that_nobody_uses(bundle_dir, before):
     delegate = ProcessDelegate("cpu")
     compiled = delegate.compile(bundle_dir / "stem.onnx")

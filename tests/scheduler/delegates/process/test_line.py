@@ -19,6 +19,7 @@ def compiled(line, bundle_dir):
     return line.make(do="compile", model=str(bundle_dir / "stem.onnx"))
 
 
+@pytest.mark.slow
 def test_answers_find_those_who_asked_in_whatever_order_they_ask(line, bundle_dir):
     names = ("stem", "head", "stem", "head")
     numbers = [line.send(do="compile", model=str(bundle_dir / f"{name}.onnx"), key=key) for key, name in enumerate(names)]
@@ -26,6 +27,7 @@ def test_answers_find_those_who_asked_in_whatever_order_they_ask(line, bundle_di
     assert found[0] == found[2] != found[1] == found[3]
 
 
+@pytest.mark.slow
 def test_several_threads_get_their_own_answers(line, bundle_dir):
     found = {}
 
@@ -46,6 +48,7 @@ def test_several_threads_get_their_own_answers(line, bundle_dir):
     assert found["stem"] != found["head"]
 
 
+@pytest.mark.slow
 def test_new_child_has_made_what_the_old_one_had(line, bundle_dir):
     compiled(line, bundle_dir)
     old = line.pid
@@ -65,6 +68,7 @@ def test_what_was_dropped_is_not_made_again(line, bundle_dir, tmp_path):
     assert compiled(line, bundle_dir)[0] == key + 1
 
 
+@pytest.mark.slow
 def test_child_that_cannot_be_made_as_the_old_one_was_is_tried_anew_each_time(line, bundle_dir, tmp_path):
     file = tmp_path / "stem.onnx"
     file.write_bytes((bundle_dir / "stem.onnx").read_bytes())

@@ -199,6 +199,7 @@ def test_attention_with_a_mask_is_taken_and_its_products_are_counted(tmp_path):
     assert check(attention(), tmp_path).work == products + moves
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(300))
 @given(st.data())
 def test_file_with_changed_bytes_is_taken_or_refused_and_nothing_else(tmp_path_factory, data):

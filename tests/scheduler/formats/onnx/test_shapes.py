@@ -19,6 +19,7 @@ from tests.scheduler.delegates import cases, graphs
 from tests.scheduler.formats.onnx.shapes.oracle import FILE, Case, node, refused
 
 
+@pytest.mark.representatives(35)
 @pytest.mark.parametrize("op", sorted(RULES.keys() & cases.OPS.keys()))
 @given(data=st.data())
 def test_shape_of_any_operator_is_what_the_onnx_package_infers(tmp_path_factory, op, data):
@@ -71,6 +72,7 @@ def wild(draw, op):
     return Case(op, inputs, attrs, tuple(stored), draw(st.sampled_from([1, 1, 2])))
 
 
+@pytest.mark.representatives(130)
 @pytest.mark.parametrize("op", sorted(RULES))
 @settings(max_examples=examples(20))
 @given(data=st.data())

@@ -18,6 +18,7 @@ def measured(*what, **others):
     return compare(Request([str(each) for each in what], effort=SHORT, **others), warnings.append), warnings
 
 
+@pytest.mark.slow
 def test_files_are_contenders_on_each_runtime_and_tell_what_they_are(tmp_path):
     answer, warnings = measured(conv_onnx(tmp_path / "m.onnx"))
     names = ["m.onnx, onnxruntime"] + ([] if unavailable("openvino") else ["m.onnx, openvino"])

@@ -39,6 +39,7 @@ def test_one_round_has_no_interval_and_no_side():
     assert (found.side, found.width) == (0, math.inf)
 
 
+@pytest.mark.slow
 def test_median_of_another_measurement_lies_where_it_is_expected_though_starts_differ_more_than_their_rounds():
     rng = np.random.default_rng(3)
 
@@ -52,6 +53,7 @@ def test_median_of_another_measurement_lies_where_it_is_expected_though_starts_d
     assert 0.914 <= held <= 0.986
 
 
+@pytest.mark.slow
 def test_rounds_that_resemble_their_neighbours_do_not_make_one_start_look_surer_than_it_is():
     rng = np.random.default_rng(5)
 

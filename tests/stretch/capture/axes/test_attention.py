@@ -12,6 +12,7 @@ pytestmark = pytest.mark.torch
 SHAPE = (1, 3, 8, 8)
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("pattern", ATTENTIONS, ids=lambda pattern: pattern.__name__)
 def test_attention_is_one_operator_however_it_is_written(pattern):
     graph = capture_runnable(network(pattern), SHAPE, "net").graph
@@ -19,6 +20,7 @@ def test_attention_is_one_operator_however_it_is_written(pattern):
     assert found.attrs["heads"] == HEADS
 
 
+@pytest.mark.slow
 def test_windows_are_rows_and_their_bias_and_mask_are_told_apart():
     captured = capture_runnable(network(ShiftedWindows), SHAPE, "net")
     (found,) = [op for op in captured.graph.ops if op.kind == "attention"]
@@ -60,6 +62,7 @@ OTHERS = [
 ]
 
 
+@pytest.mark.representatives(4)
 @pytest.mark.parametrize("block", [*UNDERSTOOD, *OTHERS])
 def test_scores_are_followed_or_computed_by_torch_and_never_wrong(block):
     module = network(lambda: block)

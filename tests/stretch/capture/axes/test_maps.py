@@ -45,6 +45,7 @@ def test_channels_in_another_order_are_filters_in_another_order():
     assert kinds(shuffled) == CHAIN
 
 
+@pytest.mark.slow
 def test_halves_of_channels_that_are_used_apart_are_computed_apart():
     def crossed(x):
         a, b = x.view(1 * x.shape[0], 2, 4, 8, 8).unbind(1)
@@ -69,6 +70,7 @@ def test_pixels_in_another_order_are_rearranged_once_before_what_reads_them():
     assert kinds(turned) == ["rearrange", *CHAIN, "relu"] or kinds(turned).count("rearrange") == 1
 
 
+@pytest.mark.slow
 def test_tensor_of_unknown_axes_becomes_a_map_once():
     norm, first, second = nn.LayerNorm(8), nn.Linear(8, 8), nn.Linear(8, 8)
 

@@ -18,6 +18,7 @@ SHAPE = (1, 3, 8, 8)
 PATTERNS = (*MLPS, *ATTENTIONS, *LAST)
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.__name__)
 def test_tokens_and_channels_that_lie_last_are_channels_and_pixels_of_maps(pattern):
     """No operator is opaque, no channels are held fast but the input's and the classes', and the network is the network."""
@@ -46,6 +47,7 @@ def test_patterns_behind_each_other_are_computed_whatever_the_batch_they_were_ca
         assert close(model(x), module(x))
 
 
+@pytest.mark.slow
 def test_blocks_of_tokens_are_units_of_a_stage():
     graph = capture_runnable(network(*[MLPS[0], ATTENTIONS[0]] * 3), SHAPE, "net").graph
     stages = [segment for segment in split_segments(graph) if segment.branchable]
@@ -54,6 +56,7 @@ def test_blocks_of_tokens_are_units_of_a_stage():
     assert not any(stage.fixed_width for stage in stages)
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.__name__)
 def test_parameters_learn_as_in_the_network(pattern):
     module = network(pattern)

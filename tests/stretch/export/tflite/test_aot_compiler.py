@@ -30,6 +30,7 @@ def operators(content):
     return {name: [kind for kind, _ in found] for name, (_, found) in module._signatures(module._read(content)).items()}
 
 
+@pytest.mark.slow
 def test_signatures_that_are_named_become_code_and_the_others_stay(model, tmp_path):
     before = model.read_bytes()
     code = compile_signatures(model, ["s2.dsp"], "sm8450", tmp_path / "out.tflite")

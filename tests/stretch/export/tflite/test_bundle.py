@@ -39,6 +39,7 @@ def made(floats, tmp_path_factory):
     return load_bundle(out, check_hashes=True)
 
 
+@pytest.mark.slow
 def test_file_is_hashed_like_every_other_and_the_rest_of_an_fp32_bundle_stays_as_it_was(floats, tmp_path):
     export_tflite(floats, tmp_path / "out", IMAGES, "synthetic")
     after = load_bundle(tmp_path / "out", check_hashes=True).manifest
@@ -52,6 +53,7 @@ def test_same_bundle_gives_the_same_bytes(floats, tmp_path):
     assert module.write_tflite(floats) == module.write_tflite(floats)
 
 
+@pytest.mark.slow
 def test_record_has_the_loss_of_each_signature_against_onnx_and_against_fp32(made):
     record = made.manifest.checks["tflite"]
     names = {s.name for s in made.manifest.subgraphs} | {j.name for j in made.manifest.joins}
@@ -118,6 +120,7 @@ def test_int8_branch_meets_the_others_in_reals(made, floats):
     assert max(noise.values()) < 0.02
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("step", ["s1.dsp", "s2.dsp"])
 def test_branch_that_is_not_re_quantised_before_its_join_is_refused(floats, tmp_path, monkeypatch, step):
     """The cosine of such a branch is 1: its direction is right and its size wrong."""

@@ -22,6 +22,7 @@ def bundle(tmp_path_factory):
     return load_bundle(folder / "out")
 
 
+@pytest.mark.slow
 def test_reals_agree_to_rounding_in_every_signature(bundle):
     found = compare(bundle, IMAGES)
     assert found.losses.keys() == {"stem", "s1.cpu", "s1.dsp", "s1.join", "s2.cpu", "s2.dsp", "s2.join", "head", OUTPUT}

@@ -24,6 +24,7 @@ def in_tflite(place, axis, size, count, kernel, stride, dilation):
     return reads(size, place.before[axis], count, kernel, stride, dilation)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["conv", "max_pool", "avg_pool"])
 @given(data=st.data())
 def test_windows_read_the_same_pixels(kind, data):
@@ -47,6 +48,7 @@ def test_symmetric_padding_needs_an_operator_only_where_same_is_another_rule(siz
     assert (place.padding, place.explicit) == (rule, explicit)
 
 
+@pytest.mark.slow
 @given(
     st.integers(1, 12), st.integers(1, 4), st.integers(1, 3), st.integers(0, 2), st.integers(0, 2), st.booleans(), st.sampled_from([0, 1])
 )

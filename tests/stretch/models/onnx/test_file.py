@@ -168,6 +168,7 @@ def of_bytes():
     return net(*nodes, stored={**stored, "t": np.ones(6, np.float32), "u": np.zeros(6, np.int8)})
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(150))
 @given(st.sampled_from([small, of_bytes]), st.data())
 def test_file_with_changed_bytes_is_read_or_refused_and_nothing_else(tmp_path_factory, model, data):

@@ -199,6 +199,7 @@ def by_name(path, given):
     return dict(zip([each.name for each in session.get_outputs()], session.run(None, given), strict=True))
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(25), deadline=None)
 @given(networks())
 def test_file_of_several_inputs_and_outputs_computes_what_the_runtime_does_by_their_names(tmp_path_factory, module):

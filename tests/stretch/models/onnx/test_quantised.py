@@ -99,6 +99,7 @@ def check_nodes(folder, path, x):
     return checked
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["uint8", "int8"])
 @pytest.mark.parametrize("each", [False, True], ids=["per tensor", "per channel"])
 def test_network_of_bytes_is_the_network_before_and_each_node_computes_what_the_runtime_does(tmp_path, kind, each):
@@ -113,6 +114,7 @@ def test_network_of_bytes_is_the_network_before_and_each_node_computes_what_the_
     assert 0 < np.abs(computed(made, x) - real).max() < 0.1 * np.abs(real).max()
 
 
+@pytest.mark.slow
 def test_both_forms_of_a_rounded_network_are_the_same_numbers(tmp_path):
     path = export(network("tiny_resnet"), SHAPE, tmp_path / "m.onnx", False)
     one, other = (static(path, tmp_path / f"{form.name}.onnx", SHAPE, form=form) for form in (QuantFormat.QOperator, QuantFormat.QDQ))
@@ -120,6 +122,7 @@ def test_both_forms_of_a_rounded_network_are_the_same_numbers(tmp_path):
     np.testing.assert_allclose(computed(one, x), computed(other, x), rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["uint8", "int8"])
 def test_network_rounded_by_its_own_ranges_is_the_network_before(tmp_path, kind):
     path = export(network("tiny_resnet"), SHAPE, tmp_path / "m.onnx", False)
@@ -127,6 +130,7 @@ def test_network_rounded_by_its_own_ranges_is_the_network_before(tmp_path, kind)
     assert canonical(capture(read_module(made), SHAPE).graph) == canonical(capture(read_module(path), SHAPE).graph)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["static", "dynamic"])
 def test_transformer_of_bytes_computes_what_the_runtime_does(tmp_path, how):
     path = export(network("tokens"), SHAPE, tmp_path / "m.onnx", False)

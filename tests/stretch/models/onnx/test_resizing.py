@@ -26,6 +26,7 @@ def folder(tmp_path_factory):
 SIDES = st.tuples(st.integers(2, 9), st.integers(2, 9))
 
 
+@pytest.mark.slow
 @given(SIDES, SIDES, st.sampled_from(["linear", "cubic"]), st.sampled_from(["half_pixel", "align_corners", "pytorch_half_pixel"]))
 def test_smooth_resizing_computes_what_the_runtime_does(folder, old, new, mode, coordinates):
     assume(old != new)

@@ -51,6 +51,7 @@ def stored(draw):
         return np.asarray(numbers).astype(kind)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(300))
 @given(st.sampled_from(sorted(RULES)), st.data())
 def test_node_with_anything_is_read_or_refused_in_one_sentence(tmp_path_factory, op, data):

@@ -24,6 +24,7 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("windows")
 
 
+@pytest.mark.slow
 @given(windows("Conv"), st.integers(0, 99))
 def test_convolution_over_one_to_three_axes_computes_what_the_runtime_does(folder, case, seed):
     case.inputs = [random(x.shape, seed + i) for i, x in enumerate(case.inputs)]

@@ -87,6 +87,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.representatives(100)
 @pytest.mark.parametrize("decomposed", [False, True])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_call_computes_what_torch_does(tmp_path, name, decomposed):

@@ -61,6 +61,7 @@ class _Within(nn.Module):
         return self.inner["own"](x)
 
 
+@pytest.mark.representatives(33)
 @pytest.mark.parametrize("decomposed", [False, True])
 @pytest.mark.parametrize("name", LAYERS)
 def test_layer_computes_what_it_did(tmp_path, name, decomposed):

@@ -45,6 +45,7 @@ def check_same(name, shape, path, decomposed=False):
     check_numbers(found, module, shape)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tiny_resnet", "tiny_mobilenet", "tiny_efficientnet", "tiny_regnet"])
 def test_saved_network_is_the_graph_of_the_module(tmp_path, name):
     check_same(name, (1, 3, 32, 32), tmp_path / "m.pt2")
@@ -125,6 +126,7 @@ def test_open_sizes_are_worked_out_for_the_input_that_is_given(tmp_path):
         check_numbers(read_module(path, shape), Net(), shape)
 
 
+@pytest.mark.slow
 def test_network_that_was_exported_in_training_mode_is_in_evaluation_mode(tmp_path):
     class Net(Small):
         def forward(self, x):
@@ -206,6 +208,7 @@ def test_stored_tensors_are_not_blown_up(tmp_path):
         read_module(save(tmp_path / "m.pt2", Net(), (1, 4)))
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(15), deadline=None)
 @given(networks())
 def test_saved_network_of_several_inputs_and_outputs_returns_what_the_module_returns(tmp_path_factory, module):
@@ -265,6 +268,7 @@ def test_input_of_words_is_refused_as_that_of_a_module_is(tmp_path):
         read_module(tmp_path / "m.pt2")
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("decomposed", [False, True])
 def test_picture_of_whole_numbers_that_becomes_reals_at_once_is_read_as_reals(tmp_path, decomposed):
     class Scaled(nn.Module):

@@ -82,6 +82,7 @@ def test_weights_of_half_precision_become_those_of_single(tmp_path):
     assert 0 < (got - want).abs().max() < 0.02 * want.abs().max()
 
 
+@pytest.mark.slow
 def test_file_of_int8_becomes_a_network_of_reals_and_says_what_it_left_out(tmp_path):
     module = load_model("tiny_resnet", weights="none").module
     captured = capture(module, (1, 3, 32, 32))
@@ -98,6 +99,7 @@ def test_file_of_int8_becomes_a_network_of_reals_and_says_what_it_left_out(tmp_p
     assert 0 < np.abs(got - want).max() < 0.2 * np.abs(want).max()
 
 
+@pytest.mark.slow
 def test_operators_have_the_names_of_what_they_write(tmp_path):
     _, _, path = exported("tiny_resnet", (1, 3, 32, 32), tmp_path)
     written = {tensor.name for tensor in open_tflite(path).tensors}
@@ -206,6 +208,7 @@ def test_whole_numbers_that_become_reals_at_once_are_read_as_reals(tmp_path):
     np.testing.assert_array_equal(read_module(path)(torch.from_numpy(x.astype(np.float32))).numpy(), ran(path, x))
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(200), deadline=None)
 @given(st.data())
 def test_file_with_changed_bytes_is_read_or_refused_and_nothing_else(tmp_path_factory, data):

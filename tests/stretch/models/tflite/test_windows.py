@@ -31,6 +31,7 @@ def fits(settings, size, kernel, dilation=(1, 1)):
     return settings["padding"] == 0 or all(n > d * (k - 1) for n, k, d in zip(size, kernel, dilation, strict=True))
 
 
+@pytest.mark.slow
 @given(WINDOWS, st.tuples(st.integers(1, 4), st.integers(1, 4)), st.integers(1, 2), st.booleans())
 def test_convolution_computes_what_the_runtime_does(folder, settings, kernel, dilation, deep):
     # runtimes dilate windows of stride 1 alone

@@ -67,6 +67,7 @@ def banded(name):
     return graph, BandCosts(COSTS, [part for stage in stages for part in divide(graph, stage, clean, every=name == "padded")])
 
 
+@pytest.mark.slow
 @given(st.data(), st.sampled_from(sorted(GRAPHS)), st.sampled_from(["cpu", "gpu", "dsp"]))
 def test_band_costs_what_its_built_operators_cost(data, name, processor):
     graph, bands = banded(name)

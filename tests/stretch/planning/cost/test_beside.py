@@ -28,6 +28,7 @@ def run_of(graph, places):
     return timeline(graph, resolve_design(DesignDraft([], sides=sides), graph, "mi9", ALIGN, "cpu"), COSTS)
 
 
+@pytest.mark.slow
 @given(networks(), st.lists(st.sampled_from(["cpu", "gpu"]), min_size=1, max_size=4))
 @settings(max_examples=examples(40), deadline=None)
 def test_nothing_starts_before_what_it_reads_nor_beside_another_on_its_processor(module, places):
@@ -52,6 +53,7 @@ def test_nothing_starts_before_what_it_reads_nor_beside_another_on_its_processor
     assert run.makespan_ms == pytest.approx(max(b for _, _, b in busy) + (0 if run.sides or len(graph.outputs) > 1 else run.output_ms))
 
 
+@pytest.mark.slow
 @given(networks())
 @settings(max_examples=examples(20), deadline=None)
 def test_everything_on_the_host_takes_the_sum_of_its_parts(module):

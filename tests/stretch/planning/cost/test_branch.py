@@ -25,6 +25,7 @@ def built(segment, processor, depth, width, entry, channels, join="concat", part
     return scale_branch(segment, SegmentDesign(segment.name, segment.start, segment.end, (scale, *others), join), 0, channels).graph
 
 
+@pytest.mark.slow
 @given(st.data(), st.sampled_from(STAGES), st.sampled_from(["cpu", "gpu", "dsp"]))
 def test_branch_costs_what_its_built_operators_cost(data, segment, processor):
     width = data.draw(st.sampled_from(legal_widths(segment, COSTS.align(processor))))

@@ -101,6 +101,7 @@ def test_links_are_stated_at_half_and_twice_their_time():
     assert sure.makespan_low_ms < 7.0 < sure.makespan_high_ms
 
 
+@pytest.mark.slow
 def test_runs_of_a_plan_take_what_the_plan_says():
     result = plan(resnet50(), MI9)
     assert result._run.ms() == pytest.approx(result.run.makespan_ms)

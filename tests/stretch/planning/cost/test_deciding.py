@@ -68,6 +68,7 @@ def test_there_is_no_crossover_where_links_alone_take_longer():
     assert FASTEST > 10
 
 
+@pytest.mark.slow
 def test_plan_says_what_its_recommendation_hangs_on():
     found = plan(resnet50(), specified("pixel6")).answer().predicted
     assert {row.numbers for row in found.changes} >= {"times on cpu", "times on gpu", LINKS}

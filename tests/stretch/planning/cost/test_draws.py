@@ -14,6 +14,7 @@ from tests.predictors.specified import specified
 from tests.stretch.planning.spaces import LOOSE
 
 
+@pytest.mark.slow
 def test_parts_of_a_timeline_add_up_to_its_makespan_and_segments_can_be_told_one_by_one():
     graph, device = small_resnet(96), specified("mi9")
     result = plan(graph, device, PlanConfig(processors=("cpu", "gpu"), **LOOSE))

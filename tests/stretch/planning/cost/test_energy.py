@@ -13,6 +13,7 @@ from tests.predictors.networks import small_resnet
 from tests.stretch.planning.spaces import LOOSE, waiting
 
 
+@pytest.mark.slow
 def test_processors_take_power_while_they_compute_and_while_they_wait():
     device = waiting()
     result = plan(small_resnet(96), device, PlanConfig(processors=("cpu", "gpu"), **LOOSE))
@@ -27,6 +28,7 @@ def test_processors_take_power_while_they_compute_and_while_they_wait():
     assert result.energy_mj == run_mj(result.run, device)
 
 
+@pytest.mark.slow
 def test_run_on_a_processor_of_unknown_power_has_no_energy():
     device = waiting()
     result = plan(small_resnet(96), device, PlanConfig(processors=("cpu", "gpu"), **LOOSE))

@@ -15,6 +15,7 @@ from tests.stretch.planning.cost.measured import GRAPH, ON, agreement, alone, ma
 SPACE = merged_space()
 
 
+@pytest.mark.slow
 def test_losses_of_ways_that_were_not_measured_are_found():
     own, true, found = made(SPACE), [], []
     for first, options in enumerate(SPACE.options):
@@ -74,6 +75,7 @@ def test_loss_grows_with_the_error_and_has_an_end():
     assert 0 < losses[0] < losses[-1] < 10
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=3, max_size=20))
 def test_rank_correlation_is_that_of_scipy(pairs):
     first, second = (np.array(side, float) for side in zip(*pairs, strict=True))

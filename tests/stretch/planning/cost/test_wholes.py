@@ -35,6 +35,7 @@ def told(whole, *, named):
     return sorted((kernel.name if named else "", repr(kernel.cost), kernel.macs, kernel.elsewhere) for kernel in kernels)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GRAPHS)
 @given(data=st.data())
 @settings(max_examples=examples(60), deadline=None)

@@ -34,6 +34,7 @@ parts = st.builds(
 designs = st.builds(BranchDesign, names, names, st.lists(parts, min_size=1, max_size=4).map(tuple))
 
 
+@pytest.mark.slow
 @given(designs)
 def test_design_written_as_toml_reads_back_the_same(design):
     draft = msgspec.toml.decode(design_to_toml(design), type=DesignDraft)

@@ -5,6 +5,7 @@ from stretch.planning.design.depth import drop_units
 from stretch.planning.network.segments import split_segments
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_dropping_a_unit_removes_its_operators_and_nothing_else(captured):
     segment = next(s for s in split_segments(captured("resnet50").graph) if s.name == "s2")

@@ -44,6 +44,7 @@ def narrowed_module(captured, chosen):
     return module
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", [*MLPS, *ATTENTIONS], ids=lambda pattern: pattern.__name__)
 @settings(max_examples=examples(4), deadline=None)
 @given(data=st.data())

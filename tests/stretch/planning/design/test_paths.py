@@ -84,6 +84,7 @@ def test_paths_left_out_or_computed_twice_are_refused(parts):
         scaled_graph(graph, design)
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.parametrize(("model", "kind"), [("googlenet", "concat"), ("resnet18", "add")])
 def test_branches_of_paths_compute_what_the_network_computes(captured, model, kind):

@@ -19,6 +19,7 @@ def resolve(text, graph):
     return resolve_design(msgspec.toml.decode(text, type=DesignDraft), graph, "test", ALIGN, "cpu")
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 @given(data=st.data())
 def test_complete_design_is_its_own_resolution(captured, data):

@@ -20,6 +20,7 @@ def test_identity_design_has_the_operators_and_cost_of_the_original(captured, na
     assert (scaled.macs, scaled.params) == (graph.macs, graph.params)
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.parametrize("name", TINY)
 @given(data=st.data())

@@ -18,6 +18,7 @@ def test_scaled_channels_are_a_multiple_of_the_slice_unless_too_few(units, per, 
         assert kept * per % align == 0
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_legal_widths_respect_slice_and_floor(captured):
     segment = next(s for s in split_segments(captured("regnet_x_1_6gf").graph) if s.name == "s2")
@@ -34,6 +35,7 @@ def test_partitions_add_up_and_leave_nobody_out(width, widths, align):
     assert min(shares) > 0
 
 
+@pytest.mark.slow
 @given(
     st.integers(1, 64).map(lambda n: n * 4),
     st.integers(1, 3).flatmap(

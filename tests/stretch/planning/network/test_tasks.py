@@ -1,5 +1,6 @@
 """Tasks are whole kernels and chains, each operator in one, and stand in an order in which they can run."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,6 +58,7 @@ def graphs(draw):
     return OpGraph.build("net", ops, ops[-1].name)
 
 
+@pytest.mark.slow
 @given(graphs(), st.sets(st.sampled_from(BACKENDS), min_size=1))
 def test_tasks_of_any_graph_cut_no_kernel_and_can_run_in_their_order(graph, backends):
     tasks = tasks_of(graph, sorted(backends))

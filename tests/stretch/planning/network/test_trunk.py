@@ -18,6 +18,7 @@ def graph_of(name):
     return capture_traced(*form(name), name).graph
 
 
+@pytest.mark.slow
 @given(networks())
 def test_every_operator_is_in_the_trunk_or_one_side_and_each_can_run_when_it_is_its_turn(module):
     graph = capture_traced(module, shapes(module)).graph
@@ -34,6 +35,7 @@ def test_every_operator_is_in_the_trunk_or_one_side_and_each_can_run_when_it_is_
     assert len(trunk.graph.inputs) == len(trunk.graph.outputs) == 1
 
 
+@pytest.mark.slow
 @given(networks())
 def test_what_is_read_beside_the_trunk_or_returned_is_a_tap_at_the_end_of_a_segment(module):
     graph = capture_traced(module, shapes(module)).graph

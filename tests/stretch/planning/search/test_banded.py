@@ -31,6 +31,7 @@ def kinds(found):
     return {"rows" if o.banded else "stretch" if o.branched else "whole" for o, _ in found.picks}
 
 
+@pytest.mark.representatives(7)
 @pytest.mark.parametrize("n_meet", [0, 1, 2])
 @pytest.mark.parametrize("device", ["mi9", "pixel6", "host"])
 def test_exact_search_over_all_kinds_equals_brute_force(device, n_meet):
@@ -43,6 +44,7 @@ def test_exact_search_over_all_kinds_equals_brute_force(device, n_meet):
     assert found.optimal
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("processors", [("cpu", "gpu"), ("cpu", "dsp"), ("cpu", "gpu", "dsp")])
 @pytest.mark.parametrize("stretched", [False, True])
 def test_timeline_of_a_mixed_design_says_what_the_search_said(processors, stretched):
@@ -56,6 +58,7 @@ def test_timeline_of_a_mixed_design_says_what_the_search_said(processors, stretc
     assert stretched or (found.macs == graph.macs and run.params == graph.params)
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("processors", [("cpu", "gpu"), ("cpu", "gpu", "dsp")])
 def test_every_banded_option_is_one_that_the_timeline_knows(processors):
     """Each option of a run, alone in a design of whole parts, costs the same on the timeline."""
@@ -76,6 +79,7 @@ def test_every_banded_option_is_one_that_the_timeline_knows(processors):
     assert seen >= 9
 
 
+@pytest.mark.slow
 def test_band_on_the_processor_that_holds_its_input_copies_its_rows_where_they_are_not_together():
     graph, space = mixed("graph", stretched=False)
     gpu = space.holders.index("gpu")
@@ -87,6 +91,7 @@ def test_band_on_the_processor_that_holds_its_input_copies_its_rows_where_they_a
     assert ways.candidates[1][0].cut_ms > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["mi9", "pixel6", "host"])
 def test_more_kinds_are_never_slower(device):
     graph, space = mixed("graph", device)
@@ -96,6 +101,7 @@ def test_more_kinds_are_never_slower(device):
     assert search_exact(space, low, high, 1).ms <= search_exact(without_stretched(space), low, high, 1).ms + 1e-9
 
 
+@pytest.mark.slow
 def test_merged_stages_keep_their_place_among_parts():
     space = merge_stages(GRAPH, make_space(GRAPH))
     run = with_exact_kinds(GRAPH, PlanConfig(kinds=("stretch", "rows")), space)
@@ -108,6 +114,7 @@ def test_merged_stages_keep_their_place_among_parts():
         assert (run.segments[i].start, run.segments[i + ways.span - 1].end) == (ways.segment.start, ways.segment.end)
 
 
+@pytest.mark.slow
 def test_halves_of_a_run_that_is_offered_compute_little_twice():
     banded = BandedSpace(GRAPH, make_space(GRAPH))
     assert banded.runs
@@ -124,6 +131,7 @@ def test_bands_meet_only_where_they_may(divided, merged):
     assert merged or all(sum(part.end in ends for part in run) <= 1 for run in runs)
 
 
+@pytest.mark.slow
 def test_rules_of_stretched_branches_say_nothing_of_bands_but_memory_does():
     space = make_space(GRAPH)
     strict = Rules.of(relaxed(PlanConfig(processors=("cpu", "gpu"), min_width=0.5), alpha=1e-6, beta=1e-6, balance=1.0, segment_macs=1.0))
@@ -137,6 +145,7 @@ def test_rules_of_stretched_branches_say_nothing_of_bands_but_memory_does():
     assert 0 < sum(allowed) < len(allowed)
 
 
+@pytest.mark.slow
 def test_pooled_vectors_keep_a_block_in_one_piece():
     assert {GATED.by_name[name].kind for name in mixing(GATED)} >= {"global_avg_pool"}
     _, space = mixed("gated", stretched=False)
@@ -169,6 +178,7 @@ def inception():
     return net.graph("inception")
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("processors", [("cpu", "gpu"), ("cpu", "gpu", "dsp")])
 def test_own_paths_are_searched_beside_bands_and_copies(processors):
     graph = inception()

@@ -42,6 +42,7 @@ def brute_force(layers, final, low, high, most):
     return best
 
 
+@pytest.mark.slow
 @given(problems())
 def test_bounded_path_equals_brute_force(problem):
     layers, states, final, low, high, most = problem
@@ -75,6 +76,7 @@ def random_layers(seed, count, options):
     return built
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_larger_problem_is_solved_to_the_optimum(seed):
     layers = random_layers(seed, 4, 18)

@@ -24,6 +24,7 @@ def bounds(**request):
     return Bounds(GRAPH, space, PlanConfig(**request), MACS, 1), search_exact(space, *MACS, 1)
 
 
+@pytest.mark.slow
 def test_accuracy_floor_is_reached_at_a_price_in_latency():
     own = predictor()
     made, fastest = bounds(min_accuracy=0.5)
@@ -42,6 +43,7 @@ def test_floor_that_the_fastest_design_meets_changes_nothing():
     assert made.accurate_enough(fastest, predictor()) is fastest
 
 
+@pytest.mark.slow
 def test_floor_beyond_reach_names_the_highest_accuracy_that_is_not():
     made, fastest = bounds(min_accuracy=0.9999)
     with pytest.raises(InfeasibleError, match=r"0\.9999 top-1") as caught:
@@ -51,6 +53,7 @@ def test_floor_beyond_reach_names_the_highest_accuracy_that_is_not():
     assert accuracy_of(made.accurate_enough(fastest, predictor(base=0.5)), predictor(base=0.5)) >= reachable
 
 
+@pytest.mark.slow
 def test_objective_accuracy_keeps_the_budget_and_is_never_less_accurate_than_the_fastest():
     own = predictor()
     _, fastest = bounds()
@@ -71,6 +74,7 @@ def test_more_budget_never_gives_less_accuracy():
     assert accuracies == sorted(accuracies)
 
 
+@pytest.mark.slow
 def test_parameters_are_brought_into_range():
     _, fastest = bounds()
     ratio = fastest.params / GRAPH.params

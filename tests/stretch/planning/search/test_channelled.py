@@ -97,6 +97,7 @@ def thinned(ways):
     return replace(ways, allowed=allowed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processors", [("cpu", "gpu"), ("cpu", "gpu", "dsp")])
 def test_every_option_in_channels_is_one_that_the_timeline_knows(processors):
     """Each, alone in a design of whole parts, costs the same on the timeline."""
@@ -119,6 +120,7 @@ def test_every_option_in_channels_is_one_that_the_timeline_knows(processors):
     assert {("channels", 2), ("partial_sums", 2)} <= seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processors", [("cpu", "gpu"), ("cpu", "dsp"), ("cpu", "gpu", "dsp")])
 def test_timeline_of_a_mixed_design_says_what_the_search_said(processors):
     space = mixed(processors=processors, kinds=("rows", "channels", "graph"))
@@ -155,6 +157,7 @@ def test_sum_before_a_rectifier_is_followed_by_it_on_the_host():
     assert not any(ways.tail for options in gone.options for ways in options)
 
 
+@pytest.mark.slow
 def test_kind_more_is_never_slower():
     times = [search_exact(mixed(kinds=kinds), WIDE.macs, WIDE.macs, 1).ms for kinds in (("rows", "channels"), ("channels",), ("rows",))]
     assert times[0] <= min(times[1:]) + 1e-9
@@ -168,6 +171,7 @@ def test_linear_layers_are_parts_only_where_channels_are_planned():
     assert all(WIDE.by_name[name].kind == "relu" for name in vectors)
 
 
+@pytest.mark.slow
 def test_divisions_are_multiples_of_what_processors_compute_at_a_time():
     space = mixed(processors=("cpu", "dsp"), kinds=("channels",))
     ways = [ways for options in space.options for ways in channelled(options)]

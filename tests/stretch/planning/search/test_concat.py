@@ -17,6 +17,7 @@ def builder(space):
     return lambda arriving: DesignSpace(space.segments, space.processors, space.costs, space.rules, "concat", arriving)
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("device", ["mi9", "pixel6"])
 def test_found_design_costs_at_its_own_widths_what_the_timeline_says(device):
     graph = small_resnet()
@@ -31,6 +32,7 @@ def test_found_design_costs_at_its_own_widths_what_the_timeline_says(device):
     assert not found.optimal
 
 
+@pytest.mark.slow
 def test_arriving_channels_are_the_sums_of_the_widths_before():
     graph = small_resnet()
     space = make_space(graph)
@@ -40,6 +42,7 @@ def test_arriving_channels_are_the_sums_of_the_widths_before():
         assert arriving == sum(b.width for b in before.branches)
 
 
+@pytest.mark.slow
 def test_plan_with_concat_joins_keeps_the_range_and_claims_no_optimum():
     result = plan(resnet50(), specified("pixel6"), PlanConfig(join="concat"))
     assert 0.97 <= result.macs_ratio <= 1.03
@@ -47,6 +50,7 @@ def test_plan_with_concat_joins_keeps_the_range_and_claims_no_optimum():
     assert (result.optimal, result.gap) == (False, None)
 
 
+@pytest.mark.slow
 def test_plan_with_sum_joins_is_optimal_in_its_space():
     result = plan(resnet50(), specified("mi9"), PlanConfig(join="sum", processors=("cpu", "dsp")))
     assert {p.join for p in result.design.segments if not p.whole} == {"sum"}

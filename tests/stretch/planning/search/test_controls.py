@@ -41,6 +41,7 @@ def test_best_single_is_the_fastest_of_all_variants():
     assert best.ms == min(single_ms(graph, v, p, costs) for v, p in variants(costs, config.processors))
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(("make", "device"), [(small_resnet, "mi9"), (resnet50, "pixel6"), (efficientnet_b5, "mi9"), (resnet50, "host")])
 def test_sequential_control_is_built_as_predicted_and_not_slower_than_the_original(make, device):
     graph = make()
@@ -59,6 +60,7 @@ def test_sequential_control_is_built_as_predicted_and_not_slower_than_the_origin
     assert found.optimal
 
 
+@pytest.mark.slow
 def test_sequential_control_keeps_the_floors():
     graph = resnet50()
     config, costs = setup("pixel6", min_depth=0.7, min_width=0.9)
@@ -76,6 +78,7 @@ def test_sequential_control_keeps_the_floors():
         assert part.branches[0].width >= 0.9 * segment.width
 
 
+@pytest.mark.slow
 def test_sequential_control_equals_brute_force_on_a_tiny_network():
     graph = small_resnet(blocks=(2, 2))
     config, costs = setup("pixel6", min_width=0.9)

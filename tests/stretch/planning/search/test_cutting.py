@@ -48,6 +48,7 @@ def test_segments_begin_and_end_at_every_block_of_their_stage():
     assert names(cut) == {"stem", "s1", "s2", *inner}
 
 
+@pytest.mark.slow
 def test_merged_segments_go_on_over_the_ends_of_stages_and_of_the_stem():
     space, cut = spaces(merged=True)
     assert {"stem_to_s1", "stem_to_s2", "s1_to_s2", "s1_2_to_s2_1", "stem_to_s1_1"} <= names(cut)
@@ -69,6 +70,7 @@ def test_stages_that_are_kept_are_in_no_stretched_segment():
     assert "stem" in names(cut)
 
 
+@pytest.mark.slow
 def test_segment_is_left_out_only_where_no_way_keeps_to_the_rule_on_communication():
     _, every = spaces(merged=True)
     _, some = spaces(merged=True, alpha=2.0)
@@ -85,6 +87,7 @@ def test_segment_is_left_out_only_where_no_way_keeps_to_the_rule_on_communicatio
     assert names(some)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_meet", [0, 1, 2])
 @pytest.mark.parametrize("device", ["mi9", "pixel6"])
 def test_exact_search_over_cut_segments_equals_brute_force(device, n_meet):
@@ -99,6 +102,7 @@ def test_exact_search_over_cut_segments_equals_brute_force(device, n_meet):
     assert found.n_meet >= n_meet
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processors", [("cpu", "gpu"), ("cpu", "gpu", "dsp")])
 @pytest.mark.parametrize("merged", [False, True])
 def test_cutting_never_makes_the_fastest_design_slower(processors, merged):
@@ -110,6 +114,7 @@ def test_cutting_never_makes_the_fastest_design_slower(processors, merged):
         assert whole is None or best.ms <= whole.ms + 1e-9
 
 
+@pytest.mark.slow
 @given(st.data(), st.sampled_from(["project", "sum"]))
 @settings(max_examples=examples(40), deadline=None)
 def test_option_of_a_cut_segment_costs_what_the_timeline_of_its_design_says(data, join):
@@ -129,6 +134,7 @@ def test_option_of_a_cut_segment_costs_what_the_timeline_of_its_design_says(data
     assert scaled_graph(GRAPH, design).macs == run.macs
 
 
+@pytest.mark.slow
 def test_predicted_makespan_of_cut_segments_is_that_of_the_design():
     space, cut = spaces(("cpu", "gpu", "dsp"), True, min_width=0.5)
     macs = round(0.97 * GRAPH.macs), round(1.03 * GRAPH.macs)
@@ -139,6 +145,7 @@ def test_predicted_makespan_of_cut_segments_is_that_of_the_design():
     assert (run.macs, run.params) == (found.macs, found.params)
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("kinds", [("stretch",), ("stretch", "rows"), ("stretch", "rows", "channels", "graph")])
 @pytest.mark.parametrize("merge", ["never", "auto", "always"])
 def test_plan_that_may_cut_at_blocks_is_never_slower(kinds, merge):
@@ -151,6 +158,7 @@ def test_plan_that_may_cut_at_blocks_is_never_slower(kinds, merge):
     assert blocks.sequential.single.ms == stages.sequential.single.ms
 
 
+@pytest.mark.slow
 def test_exact_kinds_beside_cut_segments_are_those_without_cuts():
     _, cut = spaces(kinds=("stretch", "rows"))
     _, plain = spaces()

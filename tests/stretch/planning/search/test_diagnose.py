@@ -59,11 +59,13 @@ def test_network_without_stages_to_branch_is_refused():
     assert "no segment that can branch" in error.message
 
 
+@pytest.mark.slow
 def test_segments_too_short_for_their_communication_name_alpha():
     error = refusal(small_resnet(), kinds=("stretch",))
     assert "alpha=0.2" in error.message
 
 
+@pytest.mark.slow
 def test_two_rules_that_must_both_give_way_are_named_with_values_that_work_together():
     request = {"alpha": 0.01, "beta": 0.1}
     graph = resnet50()

@@ -8,6 +8,7 @@ from tests.stretch.planning.search.test_goal import GRAPHS, goal_of, spaced
 from tests.stretch.planning.spaces import every_design
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("text", ["latency", "energy"])
 @pytest.mark.parametrize(
     ("name", "kinds", "processors"),

@@ -24,6 +24,7 @@ def of(objective, space):
     return score_of(read_objective(objective), Goal(), space)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(8), deadline=None)
 @given(st.integers(0, 2**31), st.sampled_from(["latency", "throughput", "robust"]), st.sampled_from([SPACE, MERGED]), st.integers(0, 2))
 def test_design_keeps_every_constraint_and_is_the_same_for_a_seed(seed, objective, space, n_meet):
@@ -40,6 +41,7 @@ def test_design_keeps_every_constraint_and_is_the_same_for_a_seed(seed, objectiv
         holder = ways.holder(space.costs.host)
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("objective", ["latency", "throughput", "robust"])
 def test_design_is_no_worse_than_those_it_began_with(objective):
     score = of(objective, SPACE)
@@ -50,6 +52,7 @@ def test_design_is_no_worse_than_those_it_began_with(objective):
     assert found.value == pytest.approx(score(found.picks))
 
 
+@pytest.mark.slow
 def test_throughput_comes_near_the_best_of_a_small_space():
     space = make_space(GRAPH, min_width=0.85)
     score = of("throughput", space)
@@ -59,6 +62,7 @@ def test_throughput_comes_near_the_best_of_a_small_space():
     assert found.value <= 1.02 * best
 
 
+@pytest.mark.slow
 def test_design_that_breaks_a_bound_on_whole_designs_is_not_kept():
     fastest = search_exact(SPACE, LOW, HIGH, 1)
     found = evolve(

@@ -37,6 +37,7 @@ def brute_force(space, low, high, n_meet):
     return best
 
 
+@pytest.mark.representatives(8)
 @pytest.mark.parametrize("n_meet", [0, 1, 2])
 @pytest.mark.parametrize("device", ["mi9", "pixel6", "host"])
 def test_exact_search_equals_brute_force(device, n_meet):
@@ -60,6 +61,7 @@ def test_predicted_makespan_is_that_of_the_built_design(processors):
     assert run.params == found.params
 
 
+@pytest.mark.representatives(5)
 @pytest.mark.parametrize("device", ["mi9", "pixel6", "host"])
 @pytest.mark.parametrize("macs", [(0.9, 1.1), (1.0, 1.2)])
 def test_exact_search_is_never_slower_than_the_grid(device, macs):
@@ -125,6 +127,7 @@ def every_design(space, low, high):
     return np.array(found)
 
 
+@pytest.mark.slow
 def test_search_within_a_loss_and_for_the_least_loss_equal_brute_force():
     space = make_space(GRAPH, min_width=0.85)
     low, high = round(0.9 * GRAPH.macs), round(1.6 * GRAPH.macs)

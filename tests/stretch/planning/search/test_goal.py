@@ -57,6 +57,7 @@ def value(text, space, ms, busy):
     return objective.latency * ms + (objective.energy * energy_of(space, busy, ms) if objective.energy else 0.0)
 
 
+@pytest.mark.representatives(12)
 @pytest.mark.parametrize("text", OBJECTIVES)
 @pytest.mark.parametrize(
     ("name", "kinds", "processors", "merged"),
@@ -122,6 +123,7 @@ def test_no_other_search_finds_a_better_design(text):
     assert best.value <= tried.value + 1e-9
 
 
+@pytest.mark.slow
 def test_bound_on_latency_is_kept_by_the_design_of_least_energy():
     space = spaced("resnet", ("stretch",), ("cpu", "gpu", "dsp"))
     low, high, goal = round(0.9 * TINY.macs), round(1.9 * TINY.macs), goal_of("energy", space)

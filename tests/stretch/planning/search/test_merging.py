@@ -28,6 +28,7 @@ def spaces(name, processors=("cpu", "gpu"), **changes):
     return graph, space, merge_stages(graph, space)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_meet", [0, 1, 2])
 @pytest.mark.parametrize("device", ["mi9", "pixel6"])
 def test_exact_search_over_merged_stages_equals_brute_force(device, n_meet):
@@ -42,6 +43,7 @@ def test_exact_search_over_merged_stages_equals_brute_force(device, n_meet):
     assert 100 < count <= round(10**space.size_log10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bottleneck", "inverted"])
 @pytest.mark.parametrize("processors", [("cpu", "gpu"), ("cpu", "gpu", "dsp")])
 def test_merging_never_makes_the_fastest_design_slower(name, processors):
@@ -54,6 +56,7 @@ def test_merging_never_makes_the_fastest_design_slower(name, processors):
     assert merged.size_log10 > space.size_log10
 
 
+@pytest.mark.slow
 @given(st.data(), st.sampled_from(["bottleneck", "inverted"]), st.sampled_from(["project", "sum"]))
 @settings(max_examples=examples(40))
 def test_option_of_merged_stages_costs_what_the_timeline_of_its_design_says(data, name, join):
@@ -83,6 +86,7 @@ def test_predicted_makespan_of_merged_stages_is_that_of_the_design(processors):
     assert any(options.span > 1 for options, _ in found.picks), "an exchange costs more than these stages: one of them must go"
 
 
+@pytest.mark.slow
 def test_every_run_of_stages_is_offered_and_stem_and_head_stay_out():
     _, space, merged = spaces("bottleneck")
     assert [s.name for s in space.segments] == ["stem", "s1", "s2", "s3", "head"]
@@ -120,6 +124,7 @@ def test_most_meetings_counts_segments_that_can_branch_in_one_design(processors)
     assert nothing.most_meetings == 0
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.parametrize("model", ["tiny_resnet", "tiny_mobilenet"])
 def test_module_built_from_merged_stages_is_the_graph_that_was_predicted(captured, model):
@@ -139,6 +144,7 @@ def test_module_built_from_merged_stages_is_the_graph_that_was_predicted(capture
         assert capture(module, found.graph.input.shape, found.graph.name).graph == scaled_graph(found.graph, design)
 
 
+@pytest.mark.slow
 def test_meeting_points_of_a_merged_design_cut_the_network_again():
     graph, _, merged = spaces("bottleneck", min_width=0.25)
     found = search_exact(merged, round(0.97 * graph.macs), round(1.03 * graph.macs), 1)

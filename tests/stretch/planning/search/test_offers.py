@@ -28,6 +28,7 @@ def offered(name, join):
     return space.holders, [offer for offers in space.offers for offer in offers]
 
 
+@pytest.mark.slow
 @given(st.data(), st.sampled_from(["bottleneck", "inverted"]), st.sampled_from(["project", "sum"]))
 @settings(max_examples=examples(40))
 def test_ways_that_are_worked_out_alone_are_those_among_all(data, name, join):

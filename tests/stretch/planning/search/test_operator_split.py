@@ -29,6 +29,7 @@ def split(graph, device, processors=()):
     return operator_split(graph, split_segments(graph), costs, processors), processors, costs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["host", "mi9", "pixel6"])
 def test_time_lies_between_the_ideal_and_never_splitting(device):
     graph = resnet50()
@@ -37,6 +38,7 @@ def test_time_lies_between_the_ideal_and_never_splitting(device):
     assert found.ms <= min(single_ms(graph, p, costs.precision[p], costs) for p in processors) + 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processors", [("cpu", "gpu"), ("cpu", "gpu", "dsp")])
 def test_design_is_exact_and_takes_the_time_that_is_stated(processors):
     graph = small_resnet(64)
@@ -48,6 +50,7 @@ def test_design_is_exact_and_takes_the_time_that_is_stated(processors):
     assert {part.join for part in found.design.segments} <= {"none", "rows"}
 
 
+@pytest.mark.slow
 def test_single_operators_are_divided_where_blocks_have_tensors_within():
     graph = efficientnet_lite4()
     processors, costs = setup("host")
@@ -68,6 +71,7 @@ def test_part_that_launches_no_kernel_is_planned_like_any_other():
     assert found.ms > 0
 
 
+@pytest.mark.slow
 def test_no_division_of_two_parts_at_a_place_that_was_tried_is_faster():
     """Every combination of two parts' options, on the timeline's own arithmetic."""
     graph = small_resnet(16, blocks=(1,), mids=(64,))
@@ -84,6 +88,7 @@ def test_no_division_of_two_parts_at_a_place_that_was_tried_is_faster():
     assert operator_split(graph, stages, costs, processors).ms == pytest.approx(min(times))
 
 
+@pytest.mark.slow
 def test_splitting_pays_where_the_link_is_almost_free():
     graph = resnet50()
     found, _, costs = split(graph, "host")

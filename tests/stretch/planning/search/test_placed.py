@@ -47,6 +47,7 @@ def ways_of(graph, processors):
     return space, segment, placed_ways(space, segment, [space.costs.whole(segment, p).ms for p in processors])
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(10))
 @given(st.integers(1, 3), st.sampled_from([32, 128]), st.sampled_from([14, 28]), st.sampled_from([("cpu", "gpu"), ("cpu", "gpu", "dsp")]))
 def test_every_way_takes_what_the_timeline_says_and_less_than_one_processor(count, channels, size, processors):
@@ -73,6 +74,7 @@ def test_every_way_takes_what_the_timeline_says_and_less_than_one_processor(coun
                 assert ways.ms[i, 0] < alone or np.isinf(ways.ms[i, 0])
 
 
+@pytest.mark.slow
 def test_modules_whose_tensors_skip_over_their_ends_are_placed():
     graph = cells()
     _, _, found = ways_of(graph, ("cpu", "gpu"))

@@ -73,6 +73,7 @@ def simulated(problem, processors, order):
     return max(ends.values())
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(40))
 @given(problems())
 def test_few_tasks_are_placed_as_fast_as_any_way_to_place_them(problem):
@@ -83,6 +84,7 @@ def test_few_tasks_are_placed_as_fast_as_any_way_to_place_them(problem):
     assert problem.time(found.processors, found.order) == pytest.approx(found.ms)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(40))
 @given(problems(most=12, processors=3))
 def test_many_tasks_are_never_slower_than_on_one_processor_nor_faster_than_the_bound(problem):
@@ -102,6 +104,7 @@ def test_bound_holds_for_every_placement(problem):
         assert problem.bound_ms() <= problem.time([int(p) for p in processors], range(len(problem.tasks))) + 1e-9
 
 
+@pytest.mark.slow
 @given(problems(most=8))
 def test_rank_of_a_task_is_above_that_of_what_reads_it(problem):
     rank = ranks(problem)
@@ -116,6 +119,7 @@ def test_list_scheduling_balances_tasks_that_share_nothing():
     assert place(problem).optimal
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processors", [2, 3])
 @given(data=st.data())
 def test_work_divided_at_will_takes_what_the_linear_program_says(processors, data):

@@ -1,10 +1,13 @@
 """What a search result says of its picks."""
 
+import pytest
+
 from stretch.planning.search.exact import search_exact
 from tests.predictors.networks import small_resnet
 from tests.stretch.planning.spaces import make_space
 
 
+@pytest.mark.slow
 def test_result_adds_up_its_picks():
     graph = small_resnet()
     space = make_space(graph)

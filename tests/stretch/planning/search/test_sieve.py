@@ -36,6 +36,7 @@ def always_sieve(monkeypatch):
     monkeypatch.setattr(sieve, "FEW", 0)
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from(["bottleneck", "inverted"]),
     st.sampled_from([("cpu", "gpu"), ("gpu", "dsp"), ("cpu", "gpu", "dsp")]),
@@ -61,6 +62,7 @@ def test_what_is_found_is_as_fast_as_among_all_options(name, processors, alpha, 
     assert all(ways.allowed[:, index].any() for ways, index in found.picks)
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("n_meet", [0, 1, 2])
 @pytest.mark.parametrize("device", ["mi9", "pixel6"])
 def test_what_is_found_equals_brute_force(device, n_meet):

@@ -21,6 +21,7 @@ def whole(segment):
     return SegmentDesign(segment.name, segment.start, segment.end, (BranchScale("cpu", segment.depth, segment.width),))
 
 
+@pytest.mark.slow
 @given(st.data(), st.sampled_from(["project", "sum"]))
 def test_option_costs_what_the_timeline_of_its_design_says(data, join):
     space = SPACES[join]
@@ -62,6 +63,7 @@ def test_output_that_the_host_does_not_hold_has_to_go_there():
         assert 0 < space.leaving_ms(holder) == pytest.approx(timeline(GRAPH, design, space.costs).output_ms)
 
 
+@pytest.mark.slow
 def test_allowed_options_are_exactly_those_that_meet_every_rule():
     space = make_space(GRAPH, "pixel6", alpha=0.6, beta=1.1, balance=0.5)
     checked = 0

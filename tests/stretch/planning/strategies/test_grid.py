@@ -11,6 +11,7 @@ GRAPH = small_resnet()
 RANGE = (round(0.9 * GRAPH.macs), round(1.1 * GRAPH.macs))
 
 
+@pytest.mark.slow
 def test_branches_of_a_processor_have_the_same_ratios_in_every_segment():
     space = make_space(GRAPH)
     found = search_grid(space, *RANGE, 2)
@@ -20,6 +21,7 @@ def test_branches_of_a_processor_have_the_same_ratios_in_every_segment():
         assert len(ratios) == 1
 
 
+@pytest.mark.slow
 def test_grid_result_is_what_the_timeline_says():
     space = make_space(GRAPH)
     found = search_grid(space, *RANGE, 1)
@@ -29,6 +31,7 @@ def test_grid_result_is_what_the_timeline_says():
     assert not found.optimal
 
 
+@pytest.mark.slow
 def test_segment_that_breaks_a_rule_stays_whole():
     space = make_space(GRAPH, alpha=1e-6)
     assert search_grid(space, *RANGE, 1) is None
@@ -37,6 +40,7 @@ def test_segment_that_breaks_a_rule_stays_whole():
     assert found.macs == GRAPH.macs
 
 
+@pytest.mark.slow
 def test_three_processors_are_searched_on_a_thinner_grid():
     space = make_space(GRAPH, processors=("cpu", "gpu", "dsp"))
     found = search_grid(space, round(0.8 * GRAPH.macs), round(1.3 * GRAPH.macs), 1)

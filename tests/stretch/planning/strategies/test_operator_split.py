@@ -15,6 +15,7 @@ GRAPH = small_resnet(64)
 HOST = specified("host")
 
 
+@pytest.mark.slow
 def test_no_segment_covers_several_parts_and_none_is_stretched():
     space = with_exact_kinds(GRAPH, PlanConfig(kinds=("stretch", "rows")), make_space(GRAPH, "host"))
     found = search(space, GRAPH.macs, GRAPH.macs, 2)
@@ -31,6 +32,7 @@ def planned():
     return plan(GRAPH, HOST, PlanConfig(strategy="operator_split"))
 
 
+@pytest.mark.slow
 def test_plan_is_exact_and_the_design_of_the_control(planned):
     assert planned.exact
     assert planned.run.makespan_ms == pytest.approx(planned.operator_split.ms)
@@ -38,11 +40,13 @@ def test_plan_is_exact_and_the_design_of_the_control(planned):
     assert {segment.kind for segment in planned.answer().segments} <= {"whole", "rows"}
 
 
+@pytest.mark.slow
 def test_design_of_the_control_is_judged_as_it_was_stated(planned):
     again = evaluate(GRAPH, HOST, planned.operator_split.design)
     assert again.run.makespan_ms == pytest.approx(planned.predicted.operator_split_ms)
 
 
+@pytest.mark.slow
 def test_bands_that_may_go_on_over_several_parts_are_not_slower(planned):
     lossless = plan(GRAPH, HOST, PlanConfig(kinds=("rows",)))
     assert lossless.predicted.operator_split_ms == pytest.approx(planned.predicted.operator_split_ms)

@@ -1,5 +1,7 @@
 """The report of `stretch bench`."""
 
+import pytest
+
 from stretch.report.html.bench_page import bench_page
 from stretch.report.html.page import render
 from tests.scheduler.measure.bench.test_answer import contender, drawn
@@ -14,6 +16,7 @@ def test_every_contender_file_and_warning_is_on_the_page():
     assert "svg" in seen.tags
 
 
+@pytest.mark.slow
 def test_many_contenders_are_in_the_table_and_the_first_are_drawn():
     rows = [contender(f"file{i}", drawn(1e6 * (i + 1), i)) for i in range(70)]
     seen = checked(render(bench_page(answer(rows))))

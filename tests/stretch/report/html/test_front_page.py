@@ -21,6 +21,7 @@ def answer():
     )
 
 
+@pytest.mark.slow
 def test_every_design_stands_in_picture_and_table(answer):
     seen = checked(render(front_page(answer, "stretch search")))
     for row in answer.designs:

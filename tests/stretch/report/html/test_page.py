@@ -43,6 +43,7 @@ def test_hostile_names_are_text_wherever_they_stand(name):
 
 
 # what no XML may hold is no name of ours either
+@pytest.mark.slow
 @given(st.text(st.characters(exclude_categories=("Cs", "Cc", "Co", "Cn")), min_size=1, max_size=30))
 def test_any_name_leaves_a_whole_page(name):
     checked(render(page(name)))

@@ -3,6 +3,7 @@
 import functools
 import itertools
 
+import pytest
 from msgspec.structs import replace
 
 from scheduler.bundle.agreement import Agreement, SegmentAgreement
@@ -27,6 +28,7 @@ def text_of(result, answer=None, **more):
     return checked(render(plan_page(answer or result.answer(), origins=result.origins, **more))).text
 
 
+@pytest.mark.slow
 def test_how_fast_how_sure_and_what_to_measure_next_stand_on_it():
     result = planned()
     text, predicted = text_of(result), result.answer().predicted
@@ -40,6 +42,7 @@ def test_how_fast_how_sure_and_what_to_measure_next_stand_on_it():
     assert "Recommended" in text
 
 
+@pytest.mark.slow
 def test_every_control_and_segment_is_there():
     result = planned()
     answer, text = result.answer(), text_of(result)
@@ -50,6 +53,7 @@ def test_every_control_and_segment_is_there():
     assert "10^" in text
 
 
+@pytest.mark.slow
 def test_network_that_was_not_compared_is_said_to_be_unknown():
     text = text_of(planned())
     assert "accuracy not known" in text
@@ -103,6 +107,7 @@ def test_kernels_of_the_original_stand_under_a_roofline():
     assert "operations a byte are limited by memory" in text
 
 
+@pytest.mark.slow
 def test_hundreds_of_segments_leave_a_page():
     answer = planned().answer()
     many = [replace(answer.segments[i % len(answer.segments)], name=f"s{i}") for i in range(500)]

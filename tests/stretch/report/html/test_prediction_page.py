@@ -1,5 +1,7 @@
 """The report of a prediction shows each processor, and the kernels of each."""
 
+import pytest
+
 from predictors.predictor import LatencyPredictor
 from stretch.report.html.page import render
 from stretch.report.html.prediction_page import prediction_page
@@ -10,6 +12,7 @@ from tests.predictors.specified import specified
 from tests.stretch.report.html.reading import checked
 
 
+@pytest.mark.slow
 def test_processors_kernels_and_roofline_are_on_it():
     device = specified("mi9")
     found = predict_latency("resnet50", resnet50(), device, list(device.processors), None, kernels=True, warnings=[])

@@ -14,6 +14,7 @@ from tests.predictors.specified import specified
 from tests.stretch.report.html.reading import checked
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("runs", [1, 3, 5000])
 def test_every_number_of_inferences_has_a_page(bundle_dir, runs):
     scene = Scene(runs=runs, traced=1, jitter=0.2, seed=1, loads=(Load("gpu", 0.9, 0, 40),))

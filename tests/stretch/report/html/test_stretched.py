@@ -23,6 +23,7 @@ def drawn(rows, processors):
     return checked(render(Page("t", ["l"], sections=[Section("network", "h", (), [Stretched(rows, processors)])])))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kinds", [("stretch",), ("rows",), ("channels",), ("stretch", "rows")])
 def test_every_branch_is_a_box_with_its_numbers(kinds):
     found = planned(kinds)

@@ -85,6 +85,7 @@ def test_branches_of_full_depth_stay_as_they_are():
     assert chosen(found, segment, [BLOCKS, BLOCKS], "sum") == [{}, {}]
 
 
+@pytest.mark.representatives(3)
 @pytest.mark.parametrize("gone", [[], [1], [4], [1, 2, 4], [1, 2, 3, 4]])
 def test_output_without_blocks_is_that_of_a_network_built_without_them(gone):
     found, segment = network([1] * BLOCKS)
@@ -103,6 +104,7 @@ def test_output_without_blocks_is_that_of_a_network_built_without_them(gone):
     torch.testing.assert_close(got, value)
 
 
+@pytest.mark.slow
 def test_calibration_takes_the_blocks_that_matter():
     """Built from the first blocks, which do nothing: only what is chosen on activations can come close."""
     found, _ = network([1, 1e-3, 1e-3, 1, 1e-3])

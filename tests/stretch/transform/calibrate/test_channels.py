@@ -117,6 +117,7 @@ def test_calibration_comes_closer_with_channels_that_were_chosen(halves):
     assert chosen.after < 0.9 * by_norm.after
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("name", ["tiny_regnet", "tiny_efficientnet"])
 def test_chosen_channels_fit_together_whatever_the_design(captured, name):
     """Grouped convolutions and gates: as many units of each group as the design says, each once, and weights of the branch's shapes."""

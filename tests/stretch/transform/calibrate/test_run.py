@@ -121,6 +121,7 @@ def _never_worse(found, design):
         assert after <= before * 1.01 + 1e-8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tiny_resnet"])
 @settings(max_examples=examples(2))
 @given(data=st.data())
@@ -139,6 +140,7 @@ def test_no_segment_of_any_kind_is_further_from_the_original_than_it_was_built(c
     _never_worse(found, data.draw(random_designs(found.graph)))
 
 
+@pytest.mark.slow
 def test_result_does_not_depend_on_how_images_are_divided_into_batches(captured):
     found = captured("tiny_resnet")
     together = torch.cat(images(found))
@@ -152,6 +154,7 @@ def test_result_does_not_depend_on_how_images_are_divided_into_batches(captured)
     assert float((one - other).square().sum() / one.square().sum()) < 1e-5
 
 
+@pytest.mark.slow
 def test_errors_are_those_of_the_images_that_were_held_back(captured):
     """Measured once more from outside, at the first branched segment: what arrives there is the original's."""
     found = captured("tiny_resnet")
@@ -173,6 +176,7 @@ def test_errors_are_those_of_the_images_that_were_held_back(captured):
     assert error.after < error.before
 
 
+@pytest.mark.slow
 def test_fitted_layers_beat_joins_alone(captured):
     found = captured("tiny_resnet")
     design = halves(found.graph, "sum")

@@ -32,6 +32,7 @@ def job(captured):
     return make
 
 
+@pytest.mark.slow
 def test_original_runs_once_where_nothing_is_chosen_and_outcome_and_targets_are_handed_on(job):
     one, runs = job(), []
     next(one.whole.children()).register_forward_hook(lambda module, inputs, output: runs.append(len(output)))

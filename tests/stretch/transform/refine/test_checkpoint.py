@@ -81,6 +81,7 @@ def test_checkpoint_of_another_refinement_is_refused_by_what_differs(tmp_path):
             Checkpoint(tmp_path).read(DONE.identity | {what: "else"})
 
 
+@pytest.mark.slow
 def test_other_weights_images_and_settings_are_told_apart(captured, tmp_path):
     found = captured("tiny_resnet")
     fresh, x, how = (lambda: build(found, cpu_and("gpu", found.graph, "sum"))), images(found), Refinement(steps=1, batch=8, looks=1)

@@ -29,6 +29,7 @@ def off(model, found, x):
         return float((model(x) - want).square().sum() / want.square().sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("join", "part"), [("sum", 16), ("concat", 4)])
 def test_network_comes_closer_to_the_original_on_images_it_has_not_seen(captured, monkeypatch, join, part):
     """In whole batches, and in parts of as many images as there is memory for."""
@@ -57,6 +58,7 @@ def test_network_comes_closer_to_the_original_on_images_it_has_not_seen(captured
     assert any(key.endswith("running_mean") for key in changed) == (part == 16)
 
 
+@pytest.mark.slow
 def test_steps_that_lead_away_leave_the_network_as_it_was(captured):
     found = captured("tiny_resnet")
     model = build(found, cpu_and("gpu", found.graph, "sum"))
@@ -69,6 +71,7 @@ def test_steps_that_lead_away_leave_the_network_as_it_was(captured):
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
 
 
+@pytest.mark.slow
 def test_identity_design_stays_the_original_bit_for_bit(captured):
     found = captured("tiny_resnet")
     model = build(found, identity_design(found.graph))
@@ -79,6 +82,7 @@ def test_identity_design_stays_the_original_bit_for_bit(captured):
         assert torch.equal(model(x), found.module(x))
 
 
+@pytest.mark.slow
 def test_few_images_are_judged_by_views_of_those_held_back(captured):
     found = captured("tiny_resnet")
     model = build(found, cpu_and("gpu", found.graph, "sum"))
@@ -91,6 +95,7 @@ def test_few_images_are_judged_by_views_of_those_held_back(captured):
     assert refined.before > 2 * off(model, found, x)
 
 
+@pytest.mark.slow
 def test_time_ends_it_and_whoever_waits_is_told(captured):
     found = captured("tiny_resnet")
     model = build(found, cpu_and("gpu", found.graph, "sum"))
@@ -122,6 +127,7 @@ class Interrupt:
             raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("numbers", [(1,), (3,), (1, 1, 2)], ids=str)
 def test_interrupted_refinement_ends_as_one_that_never_stopped(captured, tmp_path, numbers):
     """In the first phase, in the second, and more than once."""
@@ -159,6 +165,7 @@ def test_refinement_that_goes_on_makes_only_the_steps_that_are_left(captured, tm
     assert again == []
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("name", ["pyramid", "deep"])
 def test_network_of_several_outputs_comes_closer_in_all_of_them(name):
     module, shape = form(name)

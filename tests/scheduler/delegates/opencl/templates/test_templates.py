@@ -15,6 +15,7 @@ def one_conv(path, shape, weight, bias=True, **attrs):
     return networks.save(path, [networks.conv("x", "y", "w", "b" if bias else "", **attrs)], {"x": shape}, ["y"], weights)
 
 
+@pytest.mark.representatives(4)
 @pytest.mark.parametrize(
     ("kernel", "shape", "weight", "attrs"),
     [
@@ -38,6 +39,7 @@ def test_convolution_takes_its_kernel_and_agrees(tmp_path, kernel, shape, weight
     assert networks.error(path, winograd="off") <= 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(1, 10, 9, 9), (2, 16, 8, 4), (1, 3, 3, 5)])
 def test_winograd_agrees_at_every_border(tmp_path, shape):
     nodes = [networks.conv("x", "c", "w", "b", **THREE), ("Relu", ["c"], "r", {}), ("Sum", ["r", "r"], "y", {})]
@@ -97,6 +99,7 @@ WINDOWS = {
 }
 
 
+@pytest.mark.representatives(5)
 @pytest.mark.parametrize("blocked", [False, True])
 @pytest.mark.parametrize("window", WINDOWS)
 def test_rows_that_are_a_view_are_read_by_every_window(tmp_path, window, blocked):
@@ -120,6 +123,7 @@ def test_pads_add_zeros_and_cut_off_where_they_are_negative(tmp_path, pads):
     assert networks.error(path) <= 1e-5
 
 
+@pytest.mark.slow
 def test_skip_reads_rows_of_the_tensor_that_the_windows_read_whole(tmp_path):
     weights = {"w": networks.numbers(8, 8, 3, 3, seed=3), "s": np.array([1]), "e": np.array([10]), "a": np.array([2])}
     nodes = [
@@ -184,6 +188,7 @@ def test_setting_that_no_kernel_computes_is_refused_with_the_reason(tmp_path, no
         networks.launches(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [{"borders": "check"}, {"loads": "single"}, {"unroll": False}, {"access": "vector"}, {"access": "scalar"}], ids=str
 )
@@ -201,6 +206,7 @@ def test_switches_change_how_a_convolution_is_computed_and_not_what(tmp_path, op
     assert networks.error(path, winograd="off", **options) <= 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", [{"REGIONS": 0}, {"MERGED": 0}], ids=str)
 def test_tuner_may_take_another_way_to_load_a_depthwise_convolution(tmp_path, way):
     path = one_conv(tmp_path / "m.onnx", (1, 12, 9, 10), (12, 1, 3, 3), **THREE | {"group": 12})
@@ -225,6 +231,7 @@ NATIVE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shape", "weight", "attrs"), NATIVE)
 def test_convolution_computed_with_half_is_within_its_precision(tmp_path, shape, weight, attrs):
     networks.needs_half()
@@ -251,6 +258,7 @@ def test_floats_are_never_computed_with_half(tmp_path):
     assert {dict(launch.defines)["NATIVE"] for launch in networks.launches(path, arithmetic="half")} == {"0"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cpu", [True, False])
 def test_work_groups_of_one_are_enough(tmp_path, cpu):
     results, found = networks.as_gpu(networks.classifier(tmp_path / "m.onnx"), cpu=cpu, max_local=1, max_sizes=(1, 1, 1), winograd="off")
@@ -268,6 +276,7 @@ GPU = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("network", "winograd"), GPU)
 def test_network_agrees_in_the_layout_and_work_groups_of_a_gpu(tmp_path, network, winograd):
     path = network(tmp_path / "m.onnx")
@@ -276,6 +285,7 @@ def test_network_agrees_in_the_layout_and_work_groups_of_a_gpu(tmp_path, network
     assert np.abs(results[0] - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
+@pytest.mark.slow
 def test_few_tiles_of_many_channels_share_their_sums_on_a_gpu(tmp_path):
     path = one_conv(tmp_path / "m.onnx", (1, 80, 5, 5), (30, 80, 3, 3), **THREE)
     results, found = networks.as_gpu(path, winograd="off")
@@ -287,6 +297,7 @@ def test_few_tiles_of_many_channels_share_their_sums_on_a_gpu(tmp_path):
 IMAGES = (1 << 8, 1 << 8, 1 << 16)
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize(
     ("kernel", "shape", "weight", "attrs"),
@@ -308,6 +319,7 @@ def test_convolution_that_reads_images_agrees(tmp_path, kernel, shape, weight, a
     assert np.abs(results[0] - expected).max() <= (1e-2 if half else 1e-5) * np.abs(expected).max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("images", "weights", "inputs"), [((8, 8, 1 << 16), "0", "1"), ((256, 256, 8), "8", "0"), ((256, 1, 8), "0", "0")])
 def test_what_is_too_large_for_an_image_stays_in_a_buffer(tmp_path, images, weights, inputs):
     path = one_conv(tmp_path / "m.onnx", (1, 16, 4, 4), (32, 16, 3, 3), **THREE)
@@ -318,6 +330,7 @@ def test_what_is_too_large_for_an_image_stays_in_a_buffer(tmp_path, images, weig
     assert np.abs(results[0] - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
+@pytest.mark.slow
 def test_winograd_reads_images_too(tmp_path):
     path = networks.residual_block(tmp_path / "m.onnx")
     results, found = networks.as_gpu(path, images=IMAGES, winograd="on")

@@ -18,6 +18,7 @@ def axes_of(draw, shape):
     return [i - len(shape) if draw(st.booleans()) else i for i in places]
 
 
+@pytest.mark.representatives(9)
 @given(shapes, st.integers(0, 1), st.integers(0, 1), st.data())
 @pytest.mark.parametrize("op", REDUCED)
 def test_axes_that_are_a_constant_are_reduced(op, shape, keep, nothing, data):
