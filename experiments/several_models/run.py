@@ -51,7 +51,9 @@ def ways(models: Sequence[str], device: DeviceProfile) -> dict[str, list[Candida
     found = {}
     for model in models:
         began = time.perf_counter()
-        found[model] = candidates(graph_of(model), device, PlanConfig(lossless=True, **own_precisions(device, ",".join(PROCESSORS))), TOP, WITHIN)
+        found[model] = candidates(
+            graph_of(model), device, PlanConfig(lossless=True, **own_precisions(device, ",".join(PROCESSORS))), TOP, WITHIN
+        )
         sys.stderr.write(f"{model}: {len(found[model])} candidates in {time.perf_counter() - began:.1f} s\n")
     return found
 

@@ -89,7 +89,6 @@ def planned_row(case: Case, graph: OpGraph, cuts: str = "stages") -> Row:
     device = profile(case.which, case.device)
     if case.change:
         device = CHANGES[case.change](device)
-    processors = tuple(case.processors.split(","))
     options = own_precisions(device, case.processors)
     config = PlanConfig(macs=MACS, kinds=KINDS[case.kind], merge=MERGES[case.merged], cuts=cuts, **options)
     try:
