@@ -10,6 +10,7 @@ from math import exp, log
 from pathlib import Path
 from statistics import median
 
+from experiments.lossless.paths import own_precisions
 from experiments.lossless.run import graph_of
 from experiments.records import Row, write_record
 from predictors.devices import DeviceProfile, load_device
@@ -50,7 +51,9 @@ def ways(models: Sequence[str], device: DeviceProfile) -> dict[str, list[Candida
     found = {}
     for model in models:
         began = time.perf_counter()
-        found[model] = candidates(graph_of(model), device, PlanConfig(processors=PROCESSORS, lossless=True), TOP, WITHIN)
+        found[model] = candidates(
+            graph_of(model), device, PlanConfig(lossless=True, **own_precisions(device, ",".join(PROCESSORS))), TOP, WITHIN
+        )
         sys.stderr.write(f"{model}: {len(found[model])} candidates in {time.perf_counter() - began:.1f} s\n")
     return found
 

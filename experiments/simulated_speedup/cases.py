@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from experiments.lossless.paths import schedule_bound_ms
+from experiments.lossless.paths import own_precisions, schedule_bound_ms
 from experiments.lossless.run import DEVICES, KINDS, MODELS, PROFILES, profile
 from experiments.records import Row, Value
 from experiments.simulated_speedup.devices import CHANGES, changes_for
@@ -89,8 +89,8 @@ def planned_row(case: Case, graph: OpGraph, cuts: str = "stages") -> Row:
     device = profile(case.which, case.device)
     if case.change:
         device = CHANGES[case.change](device)
-    processors = tuple(case.processors.split(","))
-    config = PlanConfig(processors=processors, macs=MACS, kinds=KINDS[case.kind], merge=MERGES[case.merged], cuts=cuts)
+    options = own_precisions(device, case.processors)
+    config = PlanConfig(macs=MACS, kinds=KINDS[case.kind], merge=MERGES[case.merged], cuts=cuts, **options)
     try:
         found = plan(graph, device, config)
     except InfeasibleError:

@@ -24,7 +24,7 @@ DESIGNS = {
 def test_undisturbed_inference_takes_the_makespan_of_the_plan(stretch, tmp_path, words):
     device = "mi9" if "dsp" in str(words) else "pixel6"
     code, planned, err = stretch(
-        "branch", *words, "--device", device, "--weights", "none", "--no-controls", "--out", tmp_path / "b", "--json"
+        "branch", *words, "--device", device, "--weights", "none", "--no-controls", "--anyway", "--out", tmp_path / "b", "--json"
     )
     assert code == 0, err
     assert any(len(segment["branches"]) > 1 for segment in planned["segments"])
