@@ -222,7 +222,9 @@ def test_agreement_is_told_of_the_network_and_of_its_files(capsys, bundle):
     np.save(bundle.parent / "more" / "some.npy", coloured(24))
     told = json.loads(call(capsys, "branch", *words("branch", bundle), *request, "--json", "--quiet").out)["agreement"]
     assert {"value", "low", "high", "top5_overlap", "error", "images", "precision", "source", "segments", "bundle"} <= told.keys()
-    assert {"value", "low", "high", "top5_overlap", "error", "images", "classes", "precisions", "delegates", "source"} == told["bundle"].keys()
+    assert {"value", "low", "high", "top5_overlap", "error", "images", "classes", "precisions", "delegates", "source"} == told[
+        "bundle"
+    ].keys()
 
 
 @pytest.mark.slow
