@@ -103,7 +103,7 @@ def whole_numbers(name: str, where: str) -> UsageError:
     """
     return UsageError(
         f"`{name}` takes whole numbers{where}, and inputs are real numbers here",
-        "fix that input to one value; where it numbers words, give the part behind their embedding as `module:factory`",
+        "fix that input to one value; where its numbers pick entries of an embedding, give the part behind that as `module:factory`",
     )
 
 

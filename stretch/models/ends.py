@@ -1,5 +1,6 @@
 """What a file that is a model reads and returns: names that Python can hold, shapes that are asked for, results by name."""
 
+import hashlib
 import keyword
 import math
 from collections.abc import Mapping, Sequence
@@ -7,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import fx
 
 from predictors.errors import StretchError, UsageError
@@ -21,6 +23,9 @@ _TAKEN = frozenset({"self", "torch", "device", "inf", "nan", "NoneType", "fx_pyt
 
 #: Types that are reals of single precision here.
 _REALS = ("float32", "float16", "bfloat16")
+
+#: Numbers of a weight that is looked at for copies of it.
+_LARGE = 1024
 
 #: Names that a sentence lists.
 _LISTED = 8
@@ -186,8 +191,26 @@ def finished(path: Path, builder: Builder, ends: Sequence[End], returned: Any, w
     network = builder.finish(returned, "Network")
     shapes = {name: tuple(node.meta["val"].shape) for name, node in builder.inputs.items()}
     network.input_shape = shapes if len(shapes) > 1 else next(iter(shapes.values()))
-    network.warnings = [*_told(path, ends), *warnings]
+    network.warnings = [*_told(path, ends), *warnings, *_copied(path, network)]
     return network
+
+
+def _copied(path: Path, network: fx.GraphModule) -> list[str]:
+    """That weights which several operators share in the file are several here, where that makes the network larger by a tenth."""
+    weights = [parameter.detach().numpy() for parameter in network.parameters() if parameter.numel() >= _LARGE]
+    sizes: dict[bytes, int] = {}
+    copies = 0
+    for weight in weights:
+        key = hashlib.sha256(np.ascontiguousarray(weight)).digest()
+        copies += weight.size if key in sizes else 0
+        sizes[key] = weight.size
+    total = sum(parameter.numel() for parameter in network.parameters())
+    if not copies or 10 * copies < total:
+        return []
+    return [
+        f"operators of {path} share weights, and each has a copy of its own here: the network has {total:,} parameters, "
+        f"{copies:,} of them copies"
+    ]
 
 
 def _told(path: Path, ends: Sequence[End]) -> list[str]:

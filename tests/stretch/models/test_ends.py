@@ -150,7 +150,7 @@ def test_file_without_inputs_or_results_of_them_is_refused():
 def test_whole_numbers_are_refused_in_the_sentence_that_modules_are_refused_in():
     with pytest.raises(UsageError, match=r"`net.onnx` takes whole numbers as its input `ids`, and inputs are real numbers here") as refused:
         named_ends(PATH, [Stated("x", None), Stated("ids", None, "int64")])
-    assert refused.value.hint.startswith("fix that input to one value; where it numbers words")
+    assert refused.value.hint.startswith("fix that input to one value; where its numbers pick entries of an embedding")
     with pytest.raises(StretchError, match=r"the input `mask` of net.onnx is of type bool, not of 32-bit reals"):
         named_ends(PATH, [Stated("mask", None, "bool", cast=True)])
 

@@ -115,6 +115,22 @@ def test_detector_that_counts_the_cells_of_an_open_size_in_reals_is_read(tmp_pat
     assert capture(found, x.shape).graph.output
 
 
+def test_weights_that_several_operators_share_are_told_to_be_copies(tmp_path):
+    nodes = [node("Gemm", ["x", "w"], "a"), node("Tanh", ["a"], "b"), node("Gemm", ["b", "w"], "c"), node("Tanh", ["c"], "d")]
+    x = random((1, 40))
+    shared = check(
+        tmp_path / "m.onnx",
+        net(*nodes, node("Gemm", ["d", "v"], "y"), stored={"w": random((40, 40), 1), "v": random((40, 9), 2)}, shape=(1, 40)),
+        x,
+    )
+    assert [sentence for sentence in shared.warnings if "share weights" in sentence and "1,600 of them copies" in sentence]
+    several = net(*nodes[:3], stored={"w": random((40, 40), 1)}, shape=(1, 40))
+    several.graph.node[2].input[1] = "v"
+    several.graph.initializer.append(onnx.numpy_helper.from_array(random((40, 40), 2), "v"))
+    several.graph.node[2].output[0] = "y"
+    assert not check(tmp_path / "n.onnx", several, x).warnings
+
+
 def test_orders_of_axes_that_undo_each_other_are_none(tmp_path):
     nodes = [node("Relu", ["x"], "r"), node("Transpose", ["r"], "a", perm=[0, 2, 3, 1]), node("Transpose", ["a"], "b", perm=[0, 3, 1, 2])]
     found = check(tmp_path / "m.onnx", net(*nodes, node("Abs", ["b"], "y")), random((1, 4, 5, 3)))
