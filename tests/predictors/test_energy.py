@@ -77,4 +77,4 @@ def test_parts_add_up_to_the_energy_and_cover_the_run_of_every_processor(busy, l
 def test_every_part_that_counts_names_its_source():
     part = EnergyModel(load_device("mi9")).parts({"dsp": 2.0}, 2.0)[0]
     assert (part.state, part.power_w, part.mj) == ("busy", 1.6, pytest.approx(3.2))
-    assert "paper 003" in part.source
+    assert "NN-Stretch paper" in part.source

@@ -21,6 +21,7 @@ def test_bundle_carries_what_was_measured(bundles, bundle_dir):
     assert msgspec.to_builtins(found) == MEASURED | {
         "precision": "fp32",
         "source": "measured",
+        "classes": None,
         "segments": tuple(MEASURED["segments"]),
         "bundle": None,
     }

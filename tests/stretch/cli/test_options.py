@@ -1,6 +1,7 @@
 """The planner's options as flags."""
 
 import json
+import re
 
 import msgspec
 import typer
@@ -36,7 +37,7 @@ def test_nothing_asked_for_is_the_default_request():
 
 
 def test_every_option_has_a_flag_in_the_order_of_its_description():
-    words = [word for word in invoke("--help").stdout.split() if word.startswith("--")]
+    words = re.findall(r"^│ (--[\w-]+)", invoke("--help").stdout, re.MULTILINE)
     flags = ["--before", *(option.flag for option in PLAN_OPTIONS), "--after"]
     assert [word for word in words if word in flags] == flags
 
